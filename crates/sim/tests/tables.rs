@@ -60,6 +60,11 @@ fn events(lines: &[&str]) -> Vec<Event> {
     lines.iter().map(|line| line.parse().expect("an event")).collect()
 }
 
+/// The machine as `marline get` uses it.
+fn shipped() -> Config {
+    Config { open_first: true, ..Config::default() }
+}
+
 /// The median run of the seeds, by time.
 fn median(case: &Case, size: DataSize) -> Outcome {
     let chance = case.links.iter().any(|line| line.contains("loss"));
@@ -68,7 +73,7 @@ fn median(case: &Case, size: DataSize) -> Outcome {
         .map(|seed| {
             let scene = Scene::new(size, links(case.links));
             let scene = Scene { events: events(case.events), tls: case.tls, seed, ..scene };
-            let outcome = World::new(scene, Fetch::new(Config::default())).run(Duration::from_secs(600));
+            let outcome = World::new(scene, Fetch::new(shipped())).run(Duration::from_secs(600));
             assert!(outcome.is_good(), "{}, seed {seed}: {:?} {:?}", case.name, outcome.failed, outcome.notices);
             outcome
         })

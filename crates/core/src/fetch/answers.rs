@@ -19,7 +19,8 @@ use super::links::{Edge, LinkState};
 use super::manners::size_of;
 use super::plan::LEAST_PIECE;
 use super::{
-    Ask, Ban, ContentRange, Failure, Fetch, Head, OneAnswer, Opening, Output, Phase, ReqId, Span, Validator, Wake,
+    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Opening, Output, Phase, ReqId, Span,
+    Validator, Wake,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -52,8 +53,17 @@ impl Fetch {
             }
             // 203: a proxy has changed something (RFC 9110 §15.3.4). The others mean success to every downloader.
             200..=203 | 207..=299 => self.whole(id, link, ask, head),
-            300 if head.location.is_some() => self.redirect(id, link, head),
-            301 | 302 | 303 | 307 | 308 => self.redirect(id, link, head),
+            300..=303 | 307 | 308 if head.redirects || head.location.is_some() => self.redirect(id, link, head),
+            // Without a target a redirect is the response itself, as curl has it, and a 204 an empty file. To a request for a
+            // range they say nothing of the file.
+            204 | 205 | 300..=308 if ask != Ask::Whole && self.try_in_one_piece(id, link) => {}
+            204 | 205 if ask == Ask::Whole => {
+                self.whole(id, link, ask, &Head { length: Some(DataSize::ZERO), ..head.clone() });
+            }
+            300..=303 | 307 | 308 if ask == Ask::Whole && head.length != Some(DataSize::ZERO) => {
+                self.whole(id, link, ask, &Head { status: 200, ..head.clone() });
+            }
+            301..=303 | 307 | 308 => self.redirect(id, link, head),
             416 => self.beyond(id, link, head),
             429 | 503 => self.pause(id, link, head),
             _ => self.refusal(id, link, head),
@@ -63,7 +73,7 @@ impl Fetch {
     /// 206: some of the bytes that were asked for.
     fn part(&mut self, id: ReqId, link: LinkId, head: &Head) {
         let Some(req) = self.reqs.get(&id) else { return };
-        let (asked, conn) = (req.span, req.conn);
+        let (asked, conn) = (if self.is_first(id) { Span::new(0, u64::MAX) } else { req.span }, req.conn);
         let span = match head.range {
             Some(ContentRange { span: Some(span), .. }) => span,
             // A range of no bytes, at the end of the file.
@@ -80,7 +90,7 @@ impl Fetch {
             return self.unusable(id, link, "a Content-Length that is not its range's", head);
         }
         let within = span.start == asked.start && span.end <= asked.end;
-        if !within && total.is_some_and(|total| span == Span::at(0, total)) {
+        if !within && total.is_some_and(|total| span == Span::at(0, total)) && !self.is_first(id) {
             return self.whole_as_part(id, link, head);
         }
         // More than was asked for is good if its head agrees with itself.
@@ -136,6 +146,7 @@ impl Fetch {
     /// as if it were the whole say so, too.
     pub(super) fn is_doubtful(&self, id: ReqId, total: DataSize) -> bool {
         let asked = self.reqs.get(&id).map(|req| req.ask);
+        // A range with an open end names no end that a server could repeat, and players send such ranges everywhere.
         let ends_there = matches!(asked, Some(Ask::Span(span)) if span.end == total.bytes());
         let is_known =
             self.config.expected.is_some() || self.config.resume.is_some() || self.ledger.total().is_some();
@@ -176,16 +187,21 @@ impl Fetch {
         // Without a validator, an answer that covers everything stands alone.
         self.phase = if provable { Phase::Ranges } else { Phase::OneAnswer { req: Some(id) } };
         if !provable {
+            if self.is_first(id) && total > FIRST_SPAN {
+                self.notice(Notice::OneAnswer { why: OneAnswer::NoValidator });
+            }
             self.carrier = self.carrier_of(id);
             self.drop_others(id);
         }
         if self.opening == Opening::SmallRange
             && let Some(root) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root)
         {
-            self.manners(root).refuses_from(FIRST_SPAN);
+            let refused = if self.config.open_first { total } else { FIRST_SPAN };
+            self.manners(root).refuses_from(refused);
         }
         self.settle_total(total);
         self.out.push_back(Output::Identified { total: Some(total), validator: validator.cloned() });
+        self.end_plain_tries();
         true
     }
 
@@ -209,13 +225,21 @@ impl Fetch {
     /// perhaps fewer.
     fn accept(&mut self, id: ReqId, span: Span) {
         let alone = self.links.values().filter(|link| link.in_play()).count() == 1;
+        let first = self.first == Some(id) && self.ledger.total().is_none_or(|total| span.end == total.bytes());
+        if self.first == Some(id) && !first {
+            // Only a part of what was asked for.
+            self.first = None;
+        }
         let Some(req) = self.reqs.get(&id) else { return };
-        let mut end = span.end.min(req.span.end);
+        let mut end = span.end.min(if req.ask == Ask::From(0) { u64::MAX } else { req.span.end });
         // A server that does not heed the end of a range: what nobody else brings comes with it.
         if alone && self.config.window.is_none() {
             end = self.ledger.free(end, span.end).filter(|free| free.start == end).map_or(end, |free| free.end);
         }
-        let (changed, cut) = (span.start < req.span.start || end != req.span.end, end < span.end);
+        if first {
+            end = if self.phase == Phase::Ranges { req.span.end.min(span.end) } else { span.end };
+        }
+        let (changed, cut) = (span.start < req.span.start || end != req.span.end, end < span.end && !first);
         let (asked, link, root) =
             (size_of(req.ask), self.carrier_of(id), self.conns.get(&req.conn).map(|conn| conn.root));
         if let Some(req) = self.reqs.get_mut(&id) {
@@ -235,13 +259,26 @@ impl Fetch {
         if changed {
             self.rebuild();
         }
+        let end = if first { span.end } else { end };
         self.accepted(id, span.start, Some(DataSize::from_bytes(end - span.start)));
+        if first {
+            self.tend_first();
+        }
     }
 
     fn redirect(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
         let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
+        if self.has_expired(id, link_id, head.status) {
+            return;
+        }
         let (Some(root), Some(link)) = (root, self.links.get_mut(&link_id)) else { return };
         link.redirects += 1;
+        // Requests for a range may be sent round in circles, and others not.
+        let (many, most) = (link.redirects > self.config.max_redirects / 2, self.config.max_redirects);
+        if many && most > FEW_REDIRECTS && self.try_in_one_piece(id, link_id) {
+            return;
+        }
+        let Some(link) = self.links.get_mut(&link_id) else { return };
         match head.location {
             Some(target) if link.redirects <= self.config.max_redirects => {
                 link.targets.insert(root, Edge { origin: target, at: None });
@@ -249,6 +286,8 @@ impl Fetch {
                 link.next_try = self.now;
                 self.leave_old_place(link_id);
             }
+            // One that must not be followed leads where it leads without a range, too.
+            _ if !head.redirects && self.try_in_one_piece(id, link_id) => {}
             _ => self.refuse(id, link_id, Ban::OtherStatus { status: head.status }, Failure::Redirect),
         }
     }
@@ -330,6 +369,15 @@ impl Fetch {
         if self.has_expired(id, link, status) || self.was_too_large(id, status) {
             return;
         }
+        if self.awaits_first(id) {
+            self.cancel(id);
+            return self.rest(link, AWAIT_FIRST);
+        }
+        // Something that is only there for requests without a range.
+        let away = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).is_some_and(Conn::is_redirected);
+        if (away || status == 304) && self.try_in_one_piece(id, link) {
+            return;
+        }
         if matches!(status, 408 | 500 | 502 | 504) {
             return self.pause(id, link, head);
         }
@@ -347,7 +395,7 @@ impl Fetch {
     /// This link will not deliver from its present root: the next one, or the end.
     pub(super) fn refuse(&mut self, id: ReqId, link_id: LinkId, ban: Ban, failure: Failure) {
         self.cancel(id);
-        if self.next_root(link_id, &ban) {
+        if self.spares_first(link_id) || self.next_root(link_id, &ban) {
             return;
         }
         let probing = self.may_deliver_again();
@@ -394,6 +442,9 @@ impl Fetch {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         let root = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.root);
         let served = root.is_some_and(|root| self.manners(root).serves_ranges());
+        if self.spares_first(link_id) {
+            return self.cancel(id);
+        }
         let Some(link) = self.links.get_mut(&link_id) else { return };
         link.failures += 1;
         let wait = link.backoff();
@@ -408,7 +459,7 @@ impl Fetch {
     pub(super) fn misbehaves(&mut self, id: ReqId, link_id: LinkId, text: &str) {
         self.cancel(id);
         let why = Ban::Protocol { text: text.into() };
-        if self.next_root(link_id, &why) {
+        if self.spares_first(link_id) || self.next_root(link_id, &why) {
             return;
         }
         let probing = self.may_deliver_again();
@@ -435,5 +486,9 @@ pub(super) const SMALL_SPAN: DataSize = DataSize::from_kib(4);
 /// Smaller ranges than this, where more was asked for, are given up after so many in a row.
 const TINY: DataSize = DataSize::from_kib(4);
 const MOST_TINY: u32 = 8;
+/// How long a link waits that was refused while the first request is unanswered.
+const AWAIT_FIRST: Duration = Duration::from_secs(5);
+/// Where no more redirects are allowed than this, all of them are followed.
+const FEW_REDIRECTS: u32 = 10;
 /// How long a link waits that asked beyond a small file's end.
 const SMALL_REST: Duration = Duration::from_millis(200);

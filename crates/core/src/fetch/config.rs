@@ -23,6 +23,10 @@ pub struct Config {
     pub metered: MeteredUse,
     /// How far beyond the in-order reader a span may reach; none: the file is random access.
     pub window: Option<DataSize>,
+    /// The first request asks for the whole file, so that its response alone can bring it. Not with a window or for a
+    /// download that is resumed.
+    #[serde(default)]
+    pub open_first: bool,
     /// An earlier run's bytes and the file that they are of.
     pub resume: Option<Resume>,
     /// The user gave a checksum of the whole, so answers without validators may be put together.
@@ -51,6 +55,7 @@ impl Default for Config {
             origins: 1,
             metered: MeteredUse::Avoid,
             window: None,
+            open_first: false,
             resume: None,
             proven: false,
             proof: None,

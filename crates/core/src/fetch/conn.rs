@@ -60,6 +60,11 @@ impl Conn {
         self.protocol.is_some()
     }
 
+    /// Whether redirects have led it away from its URL.
+    pub(super) fn is_redirected(&self) -> bool {
+        self.edge.origin != self.root
+    }
+
     /// Whether another request may be sent.
     pub(super) fn takes_requests(&self) -> bool {
         self.is_open() && !self.draining

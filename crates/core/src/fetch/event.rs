@@ -176,6 +176,12 @@ pub struct Head {
     pub closes: bool,
     /// The target of a redirect, which the driver has numbered. None on a redirect: it must not be followed.
     pub location: Option<OriginId>,
+    /// There is a Location, whether it may be followed or not.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub redirects: bool,
+    /// An HTML page where the URL names something else.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub page: bool,
 }
 
 /// `Content-Range: bytes first-last/total`, or `bytes */total` with a 416.
@@ -239,6 +245,8 @@ pub enum TroubleKind {
     Protocol,
     /// The server wants HTTP/1.1 for this request (RFC 9113 §7, HTTP_1_1_REQUIRED).
     Http1Required,
+    /// HTTP/2: the server did not begin to work on the request (RFC 9113 section 8.7, REFUSED_STREAM).
+    StreamRefused,
     /// The machine itself closed it.
     Local,
     /// What led to the address, or who asked for it, may not lead there. No packet was sent.

@@ -73,6 +73,7 @@ impl Fetch {
             return;
         }
         let extra = if self.phase == Phase::Ranges { u32::MAX } else { 1 };
+        let first = self.first_conn();
         let Some(link) = self.links.get_mut(&id) else { return };
         let opening = |conns: &alloc::collections::BTreeMap<ConnId, Conn>, link: &LinkState| {
             link.conns.iter().copied().filter(|c| conns.get(c).is_some_and(|c| !c.is_open())).collect::<Vec<_>>()
@@ -116,7 +117,9 @@ impl Fetch {
                 }
             }
             Standing::Up => {
-                let useful = link.conns.iter().filter(|c| self.conns.get(c).is_some_and(|c| !c.draining)).count();
+                let is_useful =
+                    |id: &&ConnId| first == Some(**id) || self.conns.get(id).is_some_and(|c| !c.draining);
+                let useful = link.conns.iter().filter(is_useful).count();
                 let wanted = link.lanes.wanted.min(extra).min(link.most_connections());
                 let missing = (wanted as usize).saturating_sub(useful);
                 if missing == 0 {
@@ -193,7 +196,7 @@ impl Fetch {
 
     /// Takes a link out of use, for a while or for good.
     pub(super) fn ban(&mut self, id: LinkId, why: Ban, probing: bool) {
-        if probing && self.asks_whole_first(id, &why) {
+        if self.spares_first(id) || (probing && self.asks_whole_first(id, &why)) {
             return;
         }
         let Some(link) = self.links.get_mut(&id) else { return };

@@ -118,6 +118,11 @@ impl Ledger {
         span.len() - had
     }
 
+    /// The first bytes at or after `from` that are not done.
+    pub(super) fn undone_from(&self, from: u64) -> Option<Span> {
+        self.done.gap(from, self.total.unwrap_or(u64::MAX))
+    }
+
     /// The size, once it is known.
     pub(super) fn total(&self) -> Option<DataSize> {
         self.total.map(DataSize::from_bytes)

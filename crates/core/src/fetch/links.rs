@@ -39,6 +39,8 @@ pub(super) struct LinkState {
     pub(super) root_since: Instant,
     /// Whether it asks for the whole file before it is banned.
     pub(super) whole: WholeTry,
+    /// As long as nothing is known of the resource: the next request has no range, as the last one had and failed.
+    pub(super) plain: bool,
     /// It got nothing from the present one, and the others are to be tried once no link gets anything.
     pub(super) refused: bool,
     /// Where redirects of this link led, or the edge of a link that it follows.
@@ -159,6 +161,7 @@ impl LinkState {
             targets: BTreeMap::new(),
             redirects: 0,
             whole: WholeTry::default(),
+            plain: false,
             served_here: 0,
             adopted: false,
             lanes: super::lanes::Lanes::default(),

@@ -33,6 +33,8 @@ pub(super) struct Manners {
     pub(super) ignored: u32,
     /// Answers of a few bytes, in a row.
     pub(super) tiny: u32,
+    /// Ranges that broke off after a few bytes, in a row.
+    stubs: u32,
 }
 
 impl Manners {
@@ -140,6 +142,32 @@ impl Fetch {
     }
 }
 
+impl Fetch {
+    /// A connection ends. Where it carried nothing but the first bytes of a range, again and again, ranges cannot be used.
+    pub(super) fn note_stub(&mut self, id: super::ConnId) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
+        let ranged = front.is_some_and(|req| req.accepted && req.ask != Ask::Whole && !req.remaining().is_empty());
+        if !ranged || conn.meter.total() >= STUB || self.phase != super::Phase::Ranges {
+            return;
+        }
+        let manners = self.manners(conn.root);
+        manners.stubs += 1;
+        if manners.stubs >= MOST_STUBS {
+            manners.stubs = 0;
+            self.one_answer(super::OneAnswer::BadRanges, Some(id));
+        }
+    }
+
+    /// A response is complete.
+    pub(super) fn note_full_answer(&mut self, id: super::ReqId) {
+        let Some(req) = self.reqs.get(&id) else { return };
+        if let Some(conn) = self.conns.get(&req.conn) {
+            self.manners(conn.root).stubs = 0;
+        }
+    }
+}
+
 /// How many bytes a request asked for; none: to the end.
 pub(super) fn size_of(ask: Ask) -> Option<DataSize> {
     match ask {
@@ -148,6 +176,9 @@ pub(super) fn size_of(ask: Ask) -> Option<DataSize> {
     }
 }
 
+/// A range that breaks off before this has brought nothing worth its request. chosen: less than two packets.
+const STUB: DataSize = DataSize::from_bytes(2000);
+const MOST_STUBS: u32 = 6;
 /// From 1 GiB down to 16 bytes there are fewer halvings.
 const MOST_REFUSALS: u32 = 24;
 /// A connection that carries more answers is worth its handshake. chosen: nginx allows 1000, Apache 100.

@@ -24,6 +24,7 @@ mod answers;
 mod config;
 mod conn;
 mod event;
+mod first;
 mod health;
 mod lanes;
 mod ledger;
@@ -95,6 +96,8 @@ pub struct Fetch {
     servers: BTreeMap<OriginId, manners::Manners>,
     /// How the resource is asked for as long as nothing is known of it.
     opening: Opening,
+    /// The request that asked for the whole file first; see `first`.
+    first: Option<ReqId>,
     /// Answers that may be a portal's: kept until another link has spoken.
     parked: Vec<opinions::Parked>,
     /// What is known of the size as long as everything may have to come as one answer.
@@ -201,6 +204,7 @@ impl Fetch {
             dates: BTreeMap::new(),
             servers: BTreeMap::new(),
             opening: Opening::Range,
+            first: None,
             parked: Vec::new(),
             told: None,
             restarts: 0,
@@ -287,11 +291,16 @@ impl Fetch {
         }
         // A close between answers after something was delivered is how HTTP ends a connection. What is no answer behind
         // one that was good (bytes beyond its end, a reset) ends it as well.
+        let unanswered = conn.reqs.front().copied();
         let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
         let between = front.is_none_or(|req| !req.accepted || req.remaining().is_empty());
         let announced = conn.draining || trouble.kind == TroubleKind::Finished;
         let spoilt = matches!(trouble.kind, TroubleKind::Protocol | TroubleKind::Reset | TroubleKind::Truncated);
         let fruitful = (announced || (between && spoilt)) && !conn.meter.total().is_zero();
+        if let Some(req) = unanswered {
+            self.note_failed_opening(req, link);
+        }
+        self.note_stub(id);
         self.drop_conn(id, false);
         if !fruitful {
             return self.fail(link, trouble);
@@ -335,6 +344,7 @@ impl Fetch {
             self.ledger.set_total(DataSize::from_bytes(req.cursor));
         }
         let (conn, short, nothing) = (req.conn, !req.remaining().is_empty(), req.cursor == req.span.start);
+        self.note_full_answer(id);
         self.forget_req(id);
         if short {
             self.rebuild();
@@ -366,12 +376,17 @@ impl Fetch {
         if trouble.kind == TroubleKind::Http1Required {
             return self.leave_http2(conn_id, true);
         }
+        if let Some(link) = self.carrier_of(id) {
+            self.note_failed_opening(id, link);
+        }
+        self.note_stub(conn_id);
         self.forget_req(id);
         self.rebuild();
         let Some(conn) = self.conns.get_mut(&conn_id) else { return };
         let link = conn.link;
-        // GOAWAY: the server takes no more requests on this connection and finishes those that it has.
-        let goes_away = trouble.kind == TroubleKind::Finished;
+        // GOAWAY: the server takes no more requests on this connection and finishes those that it has. REFUSED_STREAM is taken
+        // for the same: the request was not worked on (RFC 9113 section 8.7) and is sent again on another connection.
+        let goes_away = matches!(trouble.kind, TroubleKind::Finished | TroubleKind::StreamRefused);
         let (root, answered, first) = (conn.root, conn.answered, !conn.draining);
         conn.draining |= goes_away;
         // The requests that it gives back are one event.

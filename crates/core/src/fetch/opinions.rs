@@ -22,7 +22,8 @@ use core::time::Duration;
 
 use super::conn::Conn;
 use super::links::{LinkState, Standing};
-use super::{Ban, ConnId, Failure, Fetch, Head, Notice, OneAnswer, ReqId, Validator, Wake};
+use super::refusals::concerns_the_range;
+use super::{Ask, Ban, ConnId, Failure, Fetch, Head, Notice, OneAnswer, ReqId, Validator, Wake};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
@@ -216,8 +217,19 @@ impl Fetch {
 
     /// A link has delivered a range: what others said instead was not the file.
     pub(super) fn spoken_for_ranges(&mut self) {
-        let parked = core::mem::take(&mut self.parked);
-        self.ban_parked(parked, self.ledger.total());
+        let (total, all) = (self.ledger.total(), core::mem::take(&mut self.parked));
+        let asked_for = |parked: &Parked| self.reqs.get(&parked.req).is_some_and(|req| req.ask == Ask::Whole);
+        let is_of_the_file = |parked: &Parked| match parked.is_whole() {
+            true => asked_for(parked) && parked.head.length == total,
+            // So much was not to be had in one piece.
+            false => self.is_first(parked.req) && concerns_the_range(parked.head.status),
+        };
+        let (same, other): (Vec<Parked>, Vec<Parked>) = all.into_iter().partition(is_of_the_file);
+        // Nothing is wrong with their links.
+        for parked in same {
+            self.cancel(parked.req);
+        }
+        self.ban_parked(other, total);
     }
 
     fn ban_parked(&mut self, parked: Vec<Parked>, want: Option<DataSize>) {

@@ -44,8 +44,15 @@ impl Fetch {
         for (id, at) in ready {
             if self.now < at {
                 self.wake_at(at, Wake::Retry);
-            } else if let Some(span) = self.probe_span() {
-                self.send(id, Ask::Span(span));
+            } else if !self.open_in_one_piece(id) && !self.ask_for_all(id) {
+                let until = self.conns.get(&id).and_then(|conn| self.waits_for_first(conn));
+                match (until, self.probe_span()) {
+                    (Some(until), _) => self.wake_at(until, Wake::Retry),
+                    (None, Some(span)) => {
+                        self.send(id, Ask::Span(span));
+                    }
+                    (None, None) => {}
+                }
             }
         }
     }
@@ -76,21 +83,26 @@ impl Fetch {
         if self.try_whole() {
             return;
         }
+        self.tend_first();
         let mut passed: Vec<ConnId> = Vec::new();
         while let Some(id) = self.neediest(&passed) {
-            let free = self.ledger.free_bytes(self.limit());
+            let free = self.ledger.free_bytes(self.limit()) + self.divisible().len();
             if free.is_zero() {
                 if self.release_silent() {
                     continue;
                 }
                 break;
             }
-            match self.next_span(id, free) {
-                Some(span) if self.send(id, Ask::Span(span)) => {}
-                _ => passed.push(id),
+            let Some(span) = self.next_span(id, free) else {
+                passed.push(id);
+                continue;
+            };
+            self.take_from_first(span);
+            if !self.send(id, Ask::Span(span)) {
+                passed.push(id);
             }
         }
-        if self.ledger.free_bytes(u64::MAX).is_zero() {
+        if self.ledger.free_bytes(u64::MAX).is_zero() && self.divisible().is_empty() {
             self.tail();
         } else {
             self.review_lanes();
@@ -115,7 +127,7 @@ impl Fetch {
             Standing::Silent { .. } | Standing::Probation => fresh,
             Standing::Banned { .. } | Standing::Down => false,
         };
-        conn.takes_requests() && standing && self.allowed(conn.link)
+        conn.takes_requests() && standing && self.allowed(conn.link) && !self.carries_first(conn)
     }
 
     /// Whether nothing but the first bite is on its way on a connection. Of a resource that is known already the answer is no
@@ -143,7 +155,9 @@ impl Fetch {
         } else {
             now
         };
-        Lane::new(pace, self.ahead(conn), conn.floor_rtt(), conn.thinks_of(self.unanswered(conn) + 1))
+        // What others may take from the end of the first response counts as free.
+        let divisible = if self.carries_first(conn) { self.divisible().len() } else { DataSize::ZERO };
+        Lane::new(pace, self.ahead(conn) - divisible, conn.floor_rtt(), conn.thinks_of(self.unanswered(conn) + 1))
     }
 
     /// What a connection in slow start may reach: nobody knows, but the others show what is usual here. If they climb
@@ -156,8 +170,12 @@ impl Fetch {
     /// Time until everything is there, if all go on as they do.
     pub(super) fn time_left(&self, free: DataSize) -> Duration {
         let at = |horizon| {
-            let lanes: Vec<Lane> =
-                self.conns.values().filter(|c| self.serves(c)).map(|c| self.lane(c, horizon)).collect();
+            let lanes: Vec<Lane> = self
+                .conns
+                .values()
+                .filter(|c| self.serves(c) || self.carries_first(c))
+                .map(|c| self.lane(c, horizon))
+                .collect();
             level::level(&lanes, free)
         };
         // Slow starts shorten the time over which they are looked at; the second look is close enough.
@@ -206,7 +224,11 @@ impl Fetch {
         } else {
             size
         };
-        let gap = self.ledger.free(0, self.limit())?;
+        let Some(gap) = self.ledger.free(0, self.limit()) else {
+            let end = self.divisible();
+            let size = size.min(self.largest(conn)).min(end.len());
+            return Some(Span::new(end.end - size.bytes(), end.end)).filter(|span| !span.is_empty());
+        };
         let waits = self.config.window.is_some() && self.config.resume.is_some() && gap.start == self.consumed;
         let size = if waits && lane.pace.is_zero() && conn.reqs.is_empty() { size.min(FIRST_BITE) } else { size };
         Some(Span::at(gap.start, gap.len().min(size)))
@@ -237,7 +259,7 @@ impl Fetch {
         if self.config.max_connections <= 1 {
             return;
         }
-        let left = self.time_left(self.ledger.free_bytes(u64::MAX));
+        let left = self.time_left(self.ledger.free_bytes(u64::MAX) + self.divisible().len());
         let views: Vec<(LinkId, View)> =
             self.links.keys().filter_map(|id| Some((*id, self.view(*id, left)?))).collect();
         for (id, view) in views {

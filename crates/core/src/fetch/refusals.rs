@@ -10,21 +10,23 @@
 //!
 //! A refusal by the URL itself is final: nobody is asked ten times for a file that is not there.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::answers::SMALL_SPAN;
-use super::links::LinkState;
+use super::links::{LinkState, Standing};
 use super::manners::size_of;
-use super::{Ban, Failure, Fetch, Head, Notice, Opening, Phase, ReqId, Wake};
+use super::{Ask, Ban, ConnId, Failure, Fetch, Head, Notice, Opening, Phase, Req, ReqId, Wake};
 use crate::link::LinkId;
 
 impl Fetch {
     /// Rule 2. Tells whether that is it.
     pub(super) fn has_expired(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
         let Some(conn) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)) else { return false };
-        let (root, redirected) = (conn.root, conn.edge.origin != conn.root);
+        let (root, redirected) = (conn.root, conn.is_redirected());
         let served = self.links.get(&link_id).is_some_and(|link| link.served_here > 0 || link.adopted);
-        let refused = matches!(status, 400 | 401 | 403 | 404 | 410);
+        // 200 and redirects: to a page that says so. Errors of a server that has lost what it issued count as well.
+        let refused = matches!(status, 200 | 204 | 300..=308 | 400 | 401 | 403 | 404 | 410 | 500..=504);
         if !redirected || !served || !refused {
             return false;
         }
@@ -70,6 +72,9 @@ impl Fetch {
         if self.phase != Phase::Unknown || !concerns_the_range(status) || self.untried_root(link) {
             return false;
         }
+        if let Some(link) = self.links.get_mut(&link) {
+            link.plain = false;
+        }
         let small = self.reqs.get(&id).and_then(|req| size_of(req.ask)).is_some_and(|size| size <= SMALL_SPAN);
         if self.opening == Opening::SmallRange && !small {
             // It was sent before that was decided.
@@ -108,13 +113,17 @@ impl Fetch {
             // The other one may be about to end.
             return self.rest(link_id, TURN);
         }
+        if head.retry_after.is_none() && self.has_expired(id, link_id, status) {
+            return;
+        }
         let failed = self.links.get(&link_id).map_or(0, |link| link.failures);
         // An application that fails because of the Range field fails each time.
         if status != 429 && status != 503 && failed > 0 && self.open_otherwise(id, link_id, status) {
             return;
         }
+        self.note_failed_opening(id, link_id);
         self.cancel(id);
-        if self.next_root(link_id, &Ban::OtherStatus { status }) {
+        if self.spares_first(link_id) || self.next_root(link_id, &Ban::OtherStatus { status }) {
             return;
         }
         let delivers = |(id, link): (&LinkId, &LinkState)| {
@@ -143,6 +152,67 @@ impl Fetch {
         }
     }
 
+    /// As long as nothing is known of the resource, requests with a range and requests without take turns on a link where
+    /// they fail: what fails may be the Range field.
+    pub(super) fn note_failed_opening(&mut self, id: ReqId, link: LinkId) {
+        let Some(ask) = self.reqs.get(&id).filter(|req| !req.accepted).map(|req| req.ask) else { return };
+        if let Some(link) = self.links.get_mut(&link).filter(|_| self.phase == Phase::Unknown) {
+            link.plain = ask != Ask::Whole;
+        }
+    }
+
+    /// A first request for a range was answered by something that is not the file: the link asks without a range, at once.
+    /// Tells whether it does.
+    pub(super) fn try_in_one_piece(&mut self, id: ReqId, link_id: LinkId) -> bool {
+        let ranged = self.reqs.get(&id).is_some_and(|req| req.ask != Ask::Whole);
+        if self.phase != Phase::Unknown || !ranged {
+            return false;
+        }
+        self.cancel(id);
+        if let Some(link) = self.links.get_mut(&link_id) {
+            link.plain = true;
+            link.forget_places();
+            link.next_try = self.now;
+        }
+        self.wake_at(self.now, Wake::Retry);
+        true
+    }
+
+    /// Sends a request without a range on this connection, if its link is to try one. A link on which nothing comes tries it
+    /// beside the request that is not answered, which may yet be.
+    pub(super) fn open_in_one_piece(&mut self, id: ConnId) -> bool {
+        let Some(link_id) = self.conns.get(&id).map(|conn| conn.link) else { return false };
+        let of_link = |req: &Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link_id);
+        let is_tried = self.reqs.values().any(|req| req.ask == Ask::Whole && of_link(req));
+        let waits = self.reqs.values().any(|req| req.ask != Ask::Whole && !req.accepted && of_link(req));
+        let Some(link) = self.links.get(&link_id) else { return false };
+        let silent = waits && matches!(link.standing, Standing::Silent { .. });
+        let due = !is_tried && (link.plain || silent) && self.steering.is_none();
+        if !due || !self.send(id, Ask::Whole) {
+            return false;
+        }
+        if let Some(req) = self.reqs.values_mut().next_back() {
+            // Requests for ranges beside it ask for the same bytes.
+            req.span.end = 0;
+        }
+        self.rebuild();
+        true
+    }
+
+    /// The resource is known by a range: requests without one are not needed.
+    pub(super) fn end_plain_tries(&mut self) {
+        self.links.values_mut().for_each(|link| link.plain = false);
+        if self.phase != Phase::Ranges {
+            return;
+        }
+        let parked = |id: &ReqId| self.parked.iter().any(|parked| parked.req == *id);
+        let tries = self.reqs.iter().filter(|(id, req)| req.ask == Ask::Whole && !req.accepted && !parked(id));
+        let tries: Vec<ReqId> = tries.map(|(id, _)| *id).collect();
+        for id in tries {
+            self.cancel(id);
+        }
+    }
+
     /// Whether another connection of the link is being served: then the server allows no more of them.
     fn is_one_too_many(&self, id: ReqId, link: LinkId) -> bool {
         let own = self.reqs.get(&id).map(|req| req.conn);
@@ -153,7 +223,7 @@ impl Fetch {
 }
 
 /// Whether a request for other bytes may be answered better: not where the resource, the client or the login is at fault.
-fn concerns_the_range(status: u16) -> bool {
+pub(super) fn concerns_the_range(status: u16) -> bool {
     match status {
         401 | 402 | 404 | 407 | 408 | 410 | 421 | 423..=429 | 451 | 511 => false,
         400..=599 => true,

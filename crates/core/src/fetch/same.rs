@@ -152,6 +152,9 @@ impl Fetch {
     ) {
         let edge = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.edge);
         self.cancel(id);
+        if self.spares_first(link_id) {
+            return;
+        }
         if change.is_some() && edge.is_some_and(|edge| self.adopt_edge(link_id, edge)) {
             return;
         }

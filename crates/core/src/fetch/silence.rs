@@ -30,6 +30,7 @@ impl Fetch {
         self.leave_silent_source();
         self.leave_silent_mirrors();
         self.slow_links();
+        self.end_of_refusals();
         self.end_of_patience();
     }
 
@@ -188,6 +189,22 @@ impl Fetch {
         }
     }
 
+    /// Every link has been refused, again after a rest, and by the server's own word the file is not there or not for us.
+    fn end_of_refusals(&mut self) {
+        let refusal = |link: &LinkState| match link.standing {
+            Standing::Banned { why: Ban::OtherStatus { status }, .. } if link.bans >= 2 => {
+                matches!(status, 401..=404 | 410 | 451).then_some(status)
+            }
+            _ => None,
+        };
+        let there = || self.links.values().filter(|link| link.standing != Standing::Down);
+        if let Some(status) = there().next().and_then(refusal)
+            && there().all(|link| refusal(link).is_some())
+        {
+            self.give_up(Failure::Status { status });
+        }
+    }
+
     fn end_of_patience(&mut self) {
         if self.conns.values().any(|conn| self.is_held(conn)) || self.is_sated() || self.sources.is_verifying() {
             return;
@@ -253,6 +270,7 @@ impl Fetch {
         let stale: Vec<ConnId> = link.conns.iter().copied().filter(|other| *other != conn_id).collect();
         for other in stale {
             self.note_forgotten(other);
+            self.note_stub(other);
             self.drop_conn(other, true);
         }
         if told {
@@ -268,6 +286,7 @@ impl Fetch {
             any |= core::mem::take(&mut req.released);
         }
         if any {
+            self.resume_first();
             self.rebuild();
         }
     }

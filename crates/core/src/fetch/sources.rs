@@ -270,6 +270,7 @@ impl Fetch {
         link.roots_left = link.roots_left.saturating_add(1).min(most);
         link.root = next;
         link.root_since = self.now;
+        link.plain = false;
         link.failures = 0;
         link.next_try = self.now;
         for conn in link.conns.clone() {
@@ -391,6 +392,7 @@ impl Fetch {
         self.validators.clear();
         self.dates.clear();
         self.opening = Opening::Range;
+        self.first = None;
         self.parked.clear();
         self.told = None;
         self.carrier = None;
@@ -539,6 +541,7 @@ impl LinkState {
         self.root_since = now;
         self.roots_left = 0;
         self.refused = false;
+        self.plain = false;
         self.failures = 0;
         self.next_try = now;
         self.forget_places();

@@ -122,7 +122,7 @@ impl Fetch {
 
     /// How long a connection may bring nothing: one that stands still (a loss that is being repaired) will stand still
     /// for as long again, and in slow start the next burst is a round trip away.
-    fn standstill(&self, conn: &Conn) -> Duration {
+    pub(super) fn standstill(&self, conn: &Conn) -> Duration {
         let burst = if conn.ramping(self.now) { conn.floor_rtt() } else { Duration::ZERO };
         self.now.since(conn.last).max(burst)
     }
@@ -163,7 +163,7 @@ impl Fetch {
 
     /// How many bytes may have come for nothing before no more is asked for twice: under one percent of a large file,
     /// what the pipes hold of a small one.
-    fn waste_allowed(&self) -> DataSize {
+    pub(super) fn waste_allowed(&self) -> DataSize {
         let total = self.ledger.total().unwrap_or_default();
         let pipes: DataSize = self.conns.values().map(|conn| conn.pace(self.now) * conn.floor_rtt()).sum();
         (total / 125).max(pipes).max(FIRST_SPAN)

@@ -56,6 +56,13 @@ impl Fetch {
         if head.length.is_some_and(|length| self.is_doubtful(id, length)) {
             return self.doubt(id);
         }
+        let is_known = self.phase == Phase::Ranges && self.is_known(id, head);
+        // A page instead of a range: perhaps not instead of the file. Or the target of a redirect has expired.
+        if (self.phase == Phase::Unknown && head.page && self.try_in_one_piece(id, link))
+            || (self.phase == Phase::Ranges && !is_known && self.has_expired(id, link, head.status))
+        {
+            return;
+        }
         match self.phase {
             // The last link has asked for it (rule 5).
             Phase::Ranges if ask == Ask::Whole && self.is_same_file(id, head) => {
@@ -70,7 +77,7 @@ impl Fetch {
             Phase::Unknown | Phase::OneAnswer { .. } if self.contradicts(link, head) => {
                 self.deny(id, link, head.length);
             }
-            Phase::Unknown | Phase::OneAnswer { .. } if ask == Ask::Whole => self.take_whole(id, head),
+            Phase::OneAnswer { .. } if ask == Ask::Whole => self.take_whole(id, head),
             Phase::Unknown => self.park(id, link, head),
             // If-Range failed: the file has changed, if the answer can prove it; otherwise it is a portal's page.
             _ => match &head.validator {
@@ -215,6 +222,9 @@ impl Fetch {
 
     /// From now on everything comes as one answer; `conn` has an answer that is of no use.
     pub(super) fn one_answer(&mut self, why: OneAnswer, conn: Option<ConnId>) {
+        if matches!(why, OneAnswer::NoRanges | OneAnswer::BadRanges) && self.is_left_to_first() {
+            return self.notice(Notice::OneAnswer { why });
+        }
         self.phase = Phase::OneAnswer { req: None };
         self.notice(Notice::OneAnswer { why });
         let keep = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link);

@@ -20,7 +20,7 @@ pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol
     scene.tls = protocol == Protocol::Https;
     scene.seed = u64::from(run) + 1;
     let limit = limit(case, client);
-    let fetch = Fetch::new(Config { policy: *policy, thesis: thesis(), ..Config::default() });
+    let fetch = Fetch::new(Config { policy: *policy, thesis: thesis(), open_first: true, ..Config::default() });
     let result = World::new(scene, fetch).run(limit);
     let problem = match (&result.failed, result.finished) {
         (Some((failure, _)), _) => Some(format!("{failure:?}")),

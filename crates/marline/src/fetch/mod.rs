@@ -147,6 +147,7 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
                 metered,
                 retries: args.retry,
                 max_redirects: args.request.max_redirs,
+                open_first: true,
                 // Many files at a time stay as polite as one.
                 max_connections: if several { MOST_BESIDE } else { Config::default().max_connections },
                 ..Config::default()

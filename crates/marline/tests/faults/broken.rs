@@ -39,13 +39,12 @@ fn the_first_connection_is_reset_before_it_answers() {
 
 #[test]
 fn an_answer_longer_than_it_says_does_no_harm() {
-    let (ended, _) = survives(|asked, mut answer| {
-        if asked.nth == 1 {
+    survives(|asked, mut answer| {
+        if asked.nth == 0 {
             answer.steps.push(Step::Raw(vec![b'x'; 5000]));
         }
         answer
     });
-    assert!(ended.report()["links"][0]["retries"].as_u64().unwrap() > 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::network::Network;
 use crate::program::Program;
-use crate::server::{Answer, Asked, Resource, Server};
+use crate::server::{Answer, Asked, Resource, Server, Step};
 
 const SIZE: usize = 2_000_000;
 const TURN: std::time::Duration = std::time::Duration::from_millis(10);
@@ -31,10 +31,20 @@ fn a_copy_that_the_server_names_is_asked_when_the_server_leaves() {
             }
             let port = asked.field("Host").unwrap().rsplit(':').next().unwrap().to_owned();
             let copy = format!("<http://203.0.113.10:{port}/copy>; rel=duplicate; pri=1");
-            all.clone().with("Link", &copy).with("Repr-Digest", &repr).answer(asked).slowly(20_000, TURN)
+            let answer = all.clone().with("Link", &copy).with("Repr-Digest", &repr).answer(asked);
+            // No response gets further than half of the file.
+            let mut answer = answer.slowly(20_000, TURN);
+            let half = SIZE as u64 / 2;
+            if let Some(at) =
+                answer.steps.iter().position(|step| matches!(step, Step::Data(data) if data.start >= half))
+            {
+                answer.steps.truncate(at);
+                answer.steps.push(Step::Close);
+            }
+            answer
         });
         let copy = served.clone();
-        let second = network.serve_beside(&first, move |asked| copy.answer(asked));
+        let second = network.serve_beside(&first, move |asked| copy.answer(asked)).pace(4_000_000);
         let program = network.program();
         let url = first.url("/file");
         let words = [&url, "-o", "out", "--json", "-b", "k=secret", "--user", "me:secret", "-H", "X-Token: 1"];

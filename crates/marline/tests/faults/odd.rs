@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::network::Network;
-use crate::odd_servers::{Manner, RELATED, REPORTED, SIZE, answer};
+use crate::odd_servers::{Manner, REFUSING, RELATED, REPORTED, SIZE, answer};
 use crate::program::{Program, link};
 use crate::server::{Answer, Resource, Server, Step};
 
@@ -61,7 +61,7 @@ fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Optio
         return Err(format!("{ours:?} against {curls:?}: {}", ended.err));
     }
     let lines = ended.notices();
-    if lines.len() > 3 {
+    if lines.len() > 4 {
         return Err(format!("{} lines: {lines:#?}", lines.len()));
     }
     Ok(())
@@ -99,6 +99,37 @@ fn their_relatives_are_downloaded_over_one_link() {
 fn their_relatives_are_downloaded_over_two_links() {
     let Some(network) = Network::two_links() else { return };
     all_of(RELATED, Some(&network));
+}
+
+#[test]
+fn what_refuses_all_but_one_request_is_downloaded_over_one_link() {
+    all_of(REFUSING, None);
+}
+
+#[test]
+fn what_refuses_all_but_one_request_is_downloaded_over_two_links() {
+    let Some(network) = Network::two_links() else { return };
+    all_of(REFUSING, Some(&network));
+}
+
+#[test]
+fn a_file_that_is_gone_after_its_first_bytes_ends_soon_with_its_status() {
+    let all = Resource::new(SIZE);
+    let server = Server::start(move |asked| match &asked.range {
+        Some(range) if asked.nth == 0 => all.part(range.start..65_536),
+        _ => Answer::status(404),
+    });
+    let began = Instant::now();
+    let line = Program::new().refused(&[&server.url("/file")], 66);
+    assert!(line.contains("404") && began.elapsed() < Duration::from_secs(20), "{line} {:?}", began.elapsed());
+}
+
+#[test]
+fn an_empty_response_is_an_empty_file() {
+    let server = Server::start(|_| Answer::status(204).without("Content-Length"));
+    let program = Program::new();
+    program.get(&server.url("/nothing")).report();
+    assert_eq!(program.file("out"), Some(Vec::new()));
 }
 
 #[test]

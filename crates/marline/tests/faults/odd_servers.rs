@@ -24,6 +24,9 @@ pub(crate) fn answer(manners: &[Manner], asked: &Asked, all: &Resource) -> Answe
     let path = path.split('?').next().unwrap_or(path);
     // A redirect's target is named after the path that leads to it.
     let name = path.strip_prefix("target-").unwrap_or(path);
+    if name == "expired-302-page" {
+        return Answer::page(200, "<html>expired</html>");
+    }
     let manner = manners.iter().find(|manner| manner.name == name);
     manner.map_or_else(|| Answer::status(404), |manner| (manner.answer)(asked, all))
 }
@@ -188,6 +191,90 @@ pub(crate) const RELATED: &[Manner] = &[
     manner("status-203", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 203 "))),
 ];
 
+/// URLs that work once, first requests that are not answered by the file, targets that expire without saying so, slow servers,
+/// and heads that curl reads.
+pub(crate) const REFUSING: &[Manner] = &[
+    // The URL itself works once.
+    manner("only-once-404", |asked, all| only_once(asked, all, || Answer::status(404))),
+    manner("only-once-403", |asked, all| only_once(asked, all, || Answer::status(403))),
+    manner("only-once-429", |asked, all| only_once(asked, all, || Answer::status(429).with("Retry-After", "3600"))),
+    manner("only-once-page", |asked, all| only_once(asked, all, || Answer::page(200, "<html>gone</html>"))),
+    manner("only-once-close", |asked, all| only_once(asked, all, || Answer::garbage(b""))),
+    manner("only-once-silent", |asked, all| only_once(asked, all, silent)),
+    // Requests for ranges.
+    manner("range-close", |asked, all| refusing(asked, all, || Answer::garbage(b""))),
+    manner("range-garbage", |asked, all| refusing(asked, all, || Answer::garbage(b"!!\r\n\r\n"))),
+    manner("range-silent", |asked, all| refusing(asked, all, silent)),
+    manner("range-429", |asked, all| refusing(asked, all, || Answer::status(429))),
+    manner("range-503", |asked, all| refusing(asked, all, || Answer::status(503))),
+    manner("range-204", |asked, all| refusing(asked, all, || Answer::status(204))),
+    manner("range-304", |asked, all| refusing(asked, all, || Answer::status(304).without("Content-Length"))),
+    manner("range-302", |asked, all| refusing(asked, all, || Answer::status(302))),
+    manner("range-nowhere", |asked, all| refusing(asked, all, || Answer::redirect(302, "/nowhere"))),
+    manner("range-circle", |asked, all| refusing(asked, all, || Answer::redirect(302, "/range-circle"))),
+    manner("range-page", |asked, all| {
+        refusing(asked, all, || Answer::page(200, "<!DOCTYPE html><html>log in</html>"))
+    }),
+    manner("range-stub", |asked, all| {
+        let answer = all.answer(asked);
+        if asked.range.is_none() { answer } else { answer.broken_after(1000, [Step::Close]) }
+    }),
+    // Targets that expire.
+    manner("expired-page", |asked, all| signed_by(asked, all, 300, || Answer::page(200, "<html>expired</html>"))),
+    manner("expired-json", |asked, all| {
+        signed_by(asked, all, 300, || Answer::page(200, "{}").with("Content-Type", "application/json"))
+    }),
+    manner("expired-500", |asked, all| signed_by(asked, all, 300, || Answer::status(500))),
+    manner("expired-503", |asked, all| signed_by(asked, all, 300, || Answer::status(503))),
+    manner("expired-302", |asked, all| signed_by(asked, all, 300, || Answer::redirect(302, "/expired-302-page"))),
+    manner("thinks", |asked, all| {
+        std::thread::sleep(Duration::from_secs(11));
+        all.answer(asked)
+    }),
+    // Heads.
+    manner("blank-continuation", |asked, all| {
+        let answer = all.answer(asked).with("X-Long", "one,");
+        answer.spelled(|head| head.replace("one,\r\n", "one,\r\n \r\n two\r\n"))
+    }),
+    manner("long-head", |asked, all| {
+        (0..100).fold(all.answer(asked), |answer, n| answer.with(&format!("X-{n}"), &"y".repeat(2000)))
+    }),
+    manner("small-letters", |asked, all| all.answer(asked).spelled(|head| head.replace("HTTP/1.1", "http/1.1"))),
+    manner("length-plus", |_, all| {
+        all.whole().spelled(|head| head.replace("Content-Length: ", "Content-Length: +"))
+    }),
+    manner("length-words", |_, all| {
+        all.whole().spelled(|head| head.replace("Content-Length: 400000", "Content-Length: 400000 bytes"))
+    }),
+    manner("total-plus", |asked, all| spelled(asked, all, |range, total| format!("bytes {range}/+{total}"))),
+    manner("coding-twice", |asked, all| {
+        const LINE: &str = "Transfer-Encoding: chunked\r\n";
+        let answer = chunked(asked, all);
+        if asked.range.is_none() { answer } else { answer.spelled(|head| head.replace(LINE, &LINE.repeat(2))) }
+    }),
+    manner("status-300", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 300 "))),
+    manner("status-302", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 302 "))),
+];
+
+/// The first request of each program gets the file.
+fn only_once(asked: &Asked, all: &Resource, otherwise: impl Fn() -> Answer) -> Answer {
+    static USED: OnceLock<std::sync::Mutex<std::collections::BTreeSet<String>>> = OnceLock::new();
+    let agent = asked.field("User-Agent").unwrap_or_default();
+    let program = format!("{} {} {}", asked.path, agent.contains("curl"), asked.from.is_loopback());
+    let fresh = USED.get_or_init(Default::default).lock().unwrap().insert(program);
+    if fresh { all.answer(asked).slowly(20_000, Duration::from_millis(20)) } else { otherwise() }
+}
+
+/// Requests for ranges get something else than the file.
+fn refusing(asked: &Asked, all: &Resource, otherwise: impl Fn() -> Answer) -> Answer {
+    if asked.range.is_some() { otherwise() } else { all.whole() }
+}
+
+/// Nothing, for longer than any program waits.
+fn silent() -> Answer {
+    Answer::garbage(b"").then([Step::Wait(Duration::from_secs(60)), Step::Close])
+}
+
 const OLD: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
 const NOW: &str = "Thu, 26 Nov 2026 10:00:00 GMT";
 
@@ -223,13 +310,18 @@ fn limited(asked: &Asked, all: &Resource, limit: u64, status: u16) -> Answer {
 
 /// A redirect to a target that is good for some milliseconds and slow.
 fn signed(asked: &Asked, all: &Resource, lives: u128, status: u16) -> Answer {
+    signed_by(asked, all, lives, || Answer::status(status))
+}
+
+/// The same, with what the target answers once it has expired.
+fn signed_by(asked: &Asked, all: &Resource, lives: u128, expired: impl Fn() -> Answer) -> Answer {
     static START: OnceLock<Instant> = OnceLock::new();
     let now = START.get_or_init(Instant::now).elapsed().as_millis();
     match asked.path.split_once("?until=") {
         Some((_, until)) if now <= until.parse().unwrap_or(0) => {
             all.answer(asked).slowly(8000, Duration::from_millis(40))
         }
-        Some(_) => Answer::status(status),
+        Some(_) => expired(),
         None => Answer::redirect(302, &format!("/target-{}?until={}", &asked.path[1..], now + lives)),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::network::Network;
 use crate::program::{Ended, Program, link};
-use crate::server::{Answer, Asked, Resource, Server};
+use crate::server::{Answer, Asked, Resource, Server, Step};
 
 const SIZE: usize = 8_000_000;
 
@@ -162,7 +162,12 @@ fn a_change_of_the_file_is_believed_when_all_links_tell_it() {
     let Some(network) = Network::two_links() else { return };
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
     let (before, after) = (old, new.clone());
-    let server = network.serve(move |asked| if asked.nth < 3 { before.answer(asked) } else { after.answer(asked) });
+    let server = network.serve(move |asked| match asked.nth {
+        // A response that is under way goes on being of the old file.
+        0 => before.answer(asked).broken_after(1_000_000, [Step::Close]),
+        1 | 2 => before.answer(asked),
+        _ => after.answer(asked),
+    });
     let server = server.pace(6_000_000);
     let ended = fetched(&network.program(), &server, &new);
     ended.says("the file has changed on the server: starting again");
@@ -186,7 +191,7 @@ fn each_link_may_have_an_edge_of_its_own_if_the_edges_agree() {
         let asked = |edge: &Server| edge.asked().len();
         if both {
             ended.is_quiet();
-            assert!(asked(&edges[0]) > 1 && asked(&edges[1]) > 1, "{report}");
+            assert!(asked(&edges[0]) > 0 && asked(&edges[1]) > 0, "{report}");
         } else {
             // One edge is used, by both links.
             for name in ["wifi0", "lte0"] {
@@ -219,7 +224,7 @@ fn each_link_may_have_an_address_of_its_own_if_the_edges_agree() {
             asked.each_ref().map(|asked| asked.iter().filter(|asked| asked.over_wifi()).count());
         if both {
             let by_others = asked[0].len() - by_wifi + by_lte;
-            assert!(by_others == 0 && by_wifi > 1 && asked[1].len() > 1, "{report}");
+            assert!(by_others == 0 && by_wifi > 0 && asked[1].len() > 1, "{report}");
         } else {
             // Who answers first is believed; the other one has hardly been asked more than once.
             let strayed = by_lte.max(asked[0].len() - by_wifi);

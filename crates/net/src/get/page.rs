@@ -19,9 +19,7 @@ pub(super) fn instead_of(
     content_type: Option<&str>,
     head: &[u8],
 ) -> Option<String> {
-    let media = content_type?.split(';').next().unwrap_or_default().trim();
-    let is_html = ["text/html", "application/xhtml+xml"].iter().any(|html| media.eq_ignore_ascii_case(html));
-    if !is_html || !looks_like_html(head) {
+    if !is_html(content_type?) || !looks_like_html(head) {
         return None;
     }
     let of = |name: &str| name.rsplit_once('.').map(|(_, kind)| kind.to_ascii_lowercase());
@@ -31,6 +29,17 @@ pub(super) fn instead_of(
     }
     let kind = of(url.path_segments()?.next_back()?)?;
     (is_kind(&kind) && !is_page(&kind)).then_some(kind)
+}
+
+/// Whether the server says that it sends a page where the URL does not name one: it may stand for the file.
+pub(super) fn may_stand_for(url: &Url, content_type: Option<&str>) -> bool {
+    let kind = url.path_segments().and_then(|mut path| path.next_back()?.rsplit_once('.').map(|(_, kind)| kind));
+    content_type.is_some_and(is_html) && !kind.is_some_and(|kind| is_page(&kind.to_ascii_lowercase()))
+}
+
+fn is_html(content_type: &str) -> bool {
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    ["text/html", "application/xhtml+xml"].iter().any(|html| media.eq_ignore_ascii_case(html))
 }
 
 /// Whether the bytes begin as a page does.

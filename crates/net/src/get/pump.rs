@@ -42,7 +42,7 @@ use super::place::Place;
 use super::sockets::{Happening, Refused, Sockets};
 use super::tally::{self, Tally};
 use super::verify::Verifier;
-use super::{GetError, Watcher, lines};
+use super::{GetError, Watcher, lines, page};
 use crate::http::{Described, Event};
 
 /// See the [module](self).
@@ -404,6 +404,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                         Err(why) => self.watcher.line(&why),
                     }
                 }
+                head.page = head.status == 200 && self.is_page_instead(origin, &described);
                 let sources = self.sources_of(origin, conn, head.status, &described);
                 if matches!(head.status, 200 | 206) {
                     self.encoded(&mut head.encoded, described.encoding.as_deref());
@@ -460,6 +461,12 @@ impl<'a, M: Driven> Pump<'a, M> {
         inputs
     }
 
+    /// Whether a response is an HTML page although its URL does not name one.
+    fn is_page_instead(&self, origin: OriginId, described: &Described) -> bool {
+        let content_type = described.content_type.as_deref();
+        self.origins.url(origin).is_some_and(|url| page::may_stand_for(url, content_type))
+    }
+
     /// Servers that were asked for the file as it is and send it encoded often mean the file itself (a .tgz whose server
     /// takes its ending for an encoding). Ranges and validators are of the encoded bytes (RFC 9110 §8.4, §14.2), so
     /// they fit together; what they are is told.
@@ -475,7 +482,11 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     /// Something failed on a link, and the machine has heard of it. What it had to say of it needs no second line.
     fn failed(&mut self, link: LinkId, trouble: &Trouble, denied: bool) {
-        if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Local | TroubleKind::Http1Required) {
+        let is_usual = matches!(
+            trouble.kind,
+            TroubleKind::Finished | TroubleKind::Local | TroubleKind::Http1Required | TroubleKind::StreamRefused
+        );
+        if is_usual {
             return;
         }
         let Some(tally) = self.tallies.get_mut(usize::from(link.0)) else { return };

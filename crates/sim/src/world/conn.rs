@@ -338,6 +338,7 @@ pub(super) fn trouble(kind: TroubleKind) -> Trouble {
         TroubleKind::Tls => "TLS handshake failed",
         TroubleKind::Protocol => "more than the answer's length",
         TroubleKind::Http1Required => "HTTP/1.1 required",
+        TroubleKind::StreamRefused => "stream refused",
         TroubleKind::Local => "closed here",
         TroubleKind::Forbidden => "forbidden",
         TroubleKind::Loop => "our own listener",

@@ -4,6 +4,7 @@
 //! server answers", "the bytes come", "the link dies" without repeating numbers.
 
 mod answers;
+mod first;
 mod links;
 mod opinions;
 mod servers;

@@ -3,10 +3,10 @@
 use super::*;
 use crate::fetch::{Ban, OneAnswer};
 
-const SIZE: u64 = 3_000_000;
-const TAG: Option<&str> = Some("\"v1\"");
+pub(super) const SIZE: u64 = 3_000_000;
+pub(super) const TAG: Option<&str> = Some("\"v1\"");
 
-fn bytes(n: u64) -> Option<DataSize> {
+pub(super) fn bytes(n: u64) -> Option<DataSize> {
     Some(DataSize::from_bytes(n))
 }
 
@@ -22,7 +22,7 @@ fn one() -> Desk {
 }
 
 /// A 206 of these bytes.
-fn part(span: Span, total: u64, tag: Option<&str>) -> Head {
+pub(super) fn part(span: Span, total: u64, tag: Option<&str>) -> Head {
     Head {
         status: 206,
         length: Some(span.len()),
@@ -40,8 +40,8 @@ fn asks(desk: &Desk, req: ReqId) -> Span {
 }
 
 /// Answers requests, one at a time, until the download is over. `answer` says what the server answers; a connection on
-/// which a request was cancelled, or whose answer says that it closes, ends. Tells how many requests there were.
-fn serve(desk: &mut Desk, mut answer: impl FnMut(&Desk, LinkId, ReqId) -> Option<Head>) -> u32 {
+/// which a request was cancelled, or whose answer says that it closes, ends; one with status 0 is closed instead. Tells how many requests there were.
+pub(super) fn serve(desk: &mut Desk, mut answer: impl FnMut(&Desk, LinkId, ReqId) -> Option<Head>) -> u32 {
     let (mut requests, mut heads) = (0, BTreeMap::new());
     for _ in 0..20_000 {
         if desk.done || desk.failed.is_some() {
@@ -61,6 +61,10 @@ fn serve(desk: &mut Desk, mut answer: impl FnMut(&Desk, LinkId, ReqId) -> Option
             if unanswered {
                 let Some(head) = answer(desk, link, req) else { continue };
                 requests += 1;
+                if head.status == 0 {
+                    desk.close(conn, TroubleKind::Reset);
+                    continue;
+                }
                 heads.insert(req, head.clone());
                 desk.tell(Input::Head { req, head });
             }
@@ -92,7 +96,7 @@ fn serve(desk: &mut Desk, mut answer: impl FnMut(&Desk, LinkId, ReqId) -> Option
 }
 
 /// What an honest server answers.
-fn honest(desk: &Desk, req: ReqId, tag: Option<&str>) -> Head {
+pub(super) fn honest(desk: &Desk, req: ReqId, tag: Option<&str>) -> Head {
     match desk.reqs[&req].ask {
         Ask::Span(span) => part(span.intersect(Span::new(0, SIZE)), SIZE, tag),
         Ask::From(start) => part(Span::new(start, SIZE), SIZE, tag),
@@ -100,7 +104,7 @@ fn honest(desk: &Desk, req: ReqId, tag: Option<&str>) -> Head {
     }
 }
 
-fn status(status: u16) -> Head {
+pub(super) fn status(status: u16) -> Head {
     Head { status, length: bytes(0), ..Head::default() }
 }
 
@@ -346,13 +350,34 @@ fn redirects(desk: &mut Desk, refuses: u16, good_for: impl Fn(u32, Instant) -> b
 
 #[test]
 fn an_expired_target_is_asked_for_again_where_it_came_from() {
-    for refuses in [400, 401, 403, 404, 410] {
+    for refuses in [400, 401, 403, 404, 410, 500, 502, 503, 302, 204] {
         for links in [1, 2] {
             let mut desk = if links == 1 { one() } else { Desk::two(Config::default()) };
             let (requests, _) = redirects(&mut desk, refuses, |_, age| age < Instant::from_millis(40));
             assert!(desk.done && desk.notices.is_empty(), "{refuses}: {:?} {:?}", desk.failed, desk.notices);
             assert!(desk.now < Instant::from_millis(3000) && requests < 150, "{refuses}: {requests} {}", desk.now);
         }
+    }
+}
+
+#[test]
+fn a_target_that_has_expired_and_says_so_by_a_page_is_asked_for_where_it_came_from() {
+    for links in [1, 2] {
+        let mut desk = if links == 1 { one() } else { Desk::two(Config::default()) };
+        let (mut made, mut answered) = (0, BTreeMap::new());
+        serve(&mut desk, |desk, _, req| {
+            let origin = desk.conns[&desk.reqs[&req].conn].1;
+            if origin == OriginId(0) {
+                made += 1;
+                return Some(Head { status: 302, location: Some(OriginId(made)), ..Head::default() });
+            }
+            let nth = answered.entry(origin).or_insert(0);
+            *nth += 1;
+            let page = Head { status: 200, length: bytes(1500), page: true, ..Head::default() };
+            Some(if *nth <= 2 { honest(desk, req, TAG) } else { page })
+        });
+        assert!(desk.done && desk.notices.is_empty(), "{:?} {:?}", desk.failed, desk.notices);
+        assert!(desk.now < Instant::from_millis(3000), "{}", desk.now);
     }
 }
 
