@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::network::Network;
 use crate::nginx::{Nginx, identity};
-use crate::program::link;
+use crate::program::{Program, link};
 use crate::server::{Answer, Resource, Server};
 
 /// A proxy that runs until the test ends.
@@ -180,6 +180,43 @@ fn a_proxy_that_refuses_is_named_and_its_password_is_not() {
     let program = network.program();
     let line = program.refused(&[&url, "-x", "ftp://me:secret@203.0.113.9"], 64);
     assert!(line.contains("-x: a proxy of the kind `ftp` is not supported") && !line.contains("secret"), "{line}");
+}
+
+#[test]
+fn a_proxy_that_accepts_and_stays_silent_is_given_up_and_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    thread::scope(|scope| {
+        for (scheme, url) in [
+            ("http", "https://host.example/f"),
+            ("socks5h", "http://host.example/f"),
+            ("socks5h", "https://host.example/f"),
+        ] {
+            scope.spawn(move || {
+                let began = Instant::now();
+                let proxy = format!("{scheme}://me:secret@{address}");
+                let program = Program::new();
+                let ended = program.run(&[url, "-x", &proxy, "-o", "out"]);
+                let says = format!("proxy {address} accepts connections and does not answer");
+                assert_eq!(ended.code, Some(68), "{}", ended.err);
+                assert!(ended.err.contains(&says) && !ended.err.contains("secret"), "{}", ended.err);
+                assert!(began.elapsed() < Duration::from_secs(25), "{scheme}: {:?}", began.elapsed());
+            });
+        }
+    });
+}
+
+#[test]
+fn a_proxy_that_cannot_be_reached_is_named() {
+    // Nothing listens there.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for url in ["http://host.example/f", "https://host.example/f"] {
+        let proxy = format!("http://me:secret@{address}");
+        let ended = Program::new().run(&[url, "-x", &proxy, "-o", "out", "--retry", "1"]);
+        let says = format!("proxy {address}: connection refused");
+        assert!(ended.err.contains(&says) && !ended.err.contains("secret"), "{}", ended.err);
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ use url::Url;
 use super::through::{self, NotAsked, Route};
 use super::warm::{Warm, Way};
 use crate::dns::{Answer, NoAddress, Resolver};
-use crate::http::{Connection, Dial, Event, Get, Proxy, Sink, Trust, Windows, host_of};
+use crate::http::{Connection, Dial, Event, Get, Proxy, Silence, Sink, Trust, Windows, host_of};
 use crate::links::Interface;
 use crate::reach::Right;
 
@@ -43,6 +43,8 @@ pub(super) struct Sockets {
     pub(super) mptcp: bool,
     /// How servers are reached.
     pub(super) route: Route,
+    /// How long the proxy has been silent over each link.
+    silences: BTreeMap<LinkId, Silence>,
     scratch: Vec<u8>,
 }
 
@@ -128,6 +130,7 @@ impl Sockets {
             warm,
             mptcp: false,
             route: Route::default(),
+            silences: BTreeMap::new(),
             scratch: vec![0; SCRATCH],
         }
     }
@@ -187,7 +190,9 @@ impl Sockets {
         };
         let known = self.names.get(&(link, name.clone())).cloned();
         let (resolver, mptcp, url) = (Rc::clone(&self.resolver), self.mptcp, url.clone());
-        async move {
+        let silence = self.silences.entry(link).or_default().clone();
+        let blamed = proxy.clone();
+        let dialing = async move {
             let tls = match tls {
                 Ok(tls) => tls,
                 Err(why) => return (None, Err(Refused::of(TroubleKind::Tls, why.to_string()))),
@@ -195,7 +200,7 @@ impl Sockets {
             let tunnel = match &proxy {
                 None => None,
                 Some(proxy) => {
-                    match through::tunnel(proxy, &url, right, &resolver, interface.as_ref(), NAME_TIMEOUT).await {
+                    match through::tunnel(proxy, &url, right, &resolver, interface.as_ref(), silence).await {
                         Ok(tunnel) => tunnel,
                         Err(NotAsked::Name(why)) => return (None, Err(Refused::of_name(why))),
                         Err(NotAsked::Forbidden(trouble)) => {
@@ -233,6 +238,16 @@ impl Sockets {
             };
             let dialed = Connection::dial(dial).await;
             (answer.filter(|_| fresh), dialed.map_err(|trouble| Refused { trouble, denied: false }))
+        };
+        async move {
+            let (answer, dialed) = dialing.await;
+            let blame = |refused: Refused| match &blamed {
+                Some(proxy) if refused.trouble.kind != TroubleKind::Forbidden => {
+                    Refused { trouble: proxy.blame(refused.trouble), ..refused }
+                }
+                _ => refused,
+            };
+            (answer, dialed.map_err(blame))
         }
     }
 
@@ -269,7 +284,18 @@ impl Sockets {
         match &mut slot.state {
             State::Open(connection) => {
                 let most = most(slot.link).min(DataSize::from_bytes(SCRATCH as u64));
-                let looked = connection.poll_event(cx, &mut self.scratch, sink, most);
+                let mut looked = connection.poll_event(cx, &mut self.scratch, sink, most);
+                if let Poll::Ready(Event::Aborted { trouble, .. }) = &mut looked
+                    && trouble.kind == TroubleKind::StreamRefused
+                    && self
+                        .trust
+                        .refuses_streams(&host_of(&slot.url), slot.url.port_or_known_default().unwrap_or(443))
+                {
+                    trouble.kind = TroubleKind::Http1Required;
+                }
+                if matches!(looked, Poll::Ready(Event::Head { .. })) && connection.protocol() == Protocol::Http2 {
+                    self.trust.serves_streams(&host_of(&slot.url), slot.url.port_or_known_default().unwrap_or(443));
+                }
                 slot.over |= matches!(looked, Poll::Ready(Event::Closed { .. }));
                 if let Poll::Ready(Event::Aborted { trouble, .. } | Event::Closed { trouble }) = &looked
                     && trouble.kind == TroubleKind::Http1Required
@@ -456,6 +482,6 @@ impl Drop for Sockets {
 
 /// One buffer for all reads. chosen: larger ones save no system calls below 10 Gbit/s.
 const SCRATCH: usize = 256 * 1024;
-const NAME_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const NAME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Linux sends four SYNs in this time (RFC 6298 back-off: at 0, 1, 3 and 7 s).
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);

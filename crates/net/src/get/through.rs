@@ -6,13 +6,13 @@
 //! 2. With `socks5://` the name is resolved over the link, and the proxy gets an address that has passed the guard.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use marline_core::fetch::{Trouble, TroubleKind};
 use url::{Host, Url};
 
+use super::sockets::NAME_TIMEOUT;
 use crate::dns::{NoAddress, Resolver};
-use crate::http::{Proxies, Proxy, Tunnel, host_of, is_local};
+use crate::http::{Proxies, Proxy, Silence, Tunnel, host_of, is_local};
 use crate::links::Interface;
 use crate::reach::Right;
 
@@ -87,7 +87,7 @@ pub(super) async fn tunnel(
     right: Right,
     resolver: &Resolver,
     interface: Option<&Interface>,
-    timeout: Duration,
+    silence: Silence,
 ) -> Result<Option<Tunnel>, NotAsked> {
     let host = host_of(url);
     let port = url.port_or_known_default().unwrap_or(80);
@@ -102,7 +102,7 @@ pub(super) async fn tunnel(
         _ if is_local(url) => check(IpAddr::from([127, 0, 0, 1])).map(|()| host.clone())?,
         _ if proxy.resolves_names() => host.clone(),
         _ => {
-            let answer = resolver.resolve_for(right.host(), &host, interface, timeout).await;
+            let answer = resolver.resolve_for(right.host(), &host, interface, NAME_TIMEOUT).await;
             let addresses = answer.map_err(NotAsked::Name)?.addresses;
             let first = addresses.iter().find(|address| check(**address).is_ok());
             match (first, addresses.first()) {
@@ -112,7 +112,7 @@ pub(super) async fn tunnel(
             }
         }
     };
-    Ok((!proxy.takes_absolute_form(url)).then(|| Tunnel { proxy: proxy.clone(), host: target, port }))
+    Ok((!proxy.takes_absolute_form(url)).then(|| Tunnel { proxy: proxy.clone(), host: target, port, silence }))
 }
 
 #[cfg(test)]
@@ -130,11 +130,12 @@ mod tests {
         let url: Url = url.parse().unwrap();
         let proxy = proxy(proxies).of(&url).unwrap();
         let resolver = Resolver::new();
-        let tunnel = runtime
-            .block_on(tunnel(&proxy, &url, right, &resolver, None, Duration::from_secs(5)))
-            .map_err(|why| match why {
-                NotAsked::Name(why) => why.text,
-                NotAsked::Forbidden(trouble) => trouble.text,
+        let tunnel =
+            runtime.block_on(tunnel(&proxy, &url, right, &resolver, None, Silence::default())).map_err(|why| {
+                match why {
+                    NotAsked::Name(why) => why.text,
+                    NotAsked::Forbidden(trouble) => trouble.text,
+                }
             })?;
         Ok(tunnel.map(|tunnel| (tunnel.host, tunnel.port)))
     }

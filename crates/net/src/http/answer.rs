@@ -62,6 +62,8 @@ pub(super) struct Answers {
     complete: u64,
     /// The end, to be reported when nothing else is left.
     ending: Option<Trouble>,
+    /// So many bytes of a head have come that does not end among them.
+    searched: usize,
 }
 
 impl Answers {
@@ -73,6 +75,7 @@ impl Answers {
             closes: false,
             complete: 0,
             ending: None,
+            searched: 0,
         }
     }
 
@@ -192,36 +195,47 @@ impl Answers {
 
     fn feed_head(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         let Some(&req) = self.open.front() else { return self.unasked(bytes) };
-        if OTHER_LINES.iter().any(|(line, _)| line.starts_with(bytes)) {
+        let begins =
+            |line: &[u8]| line.get(..bytes.len()).is_some_and(|first| starts_with(first, bytes, line == HTTP));
+        if OTHER_LINES.iter().any(|(line, _)| begins(line)) {
             return (0, None);
         }
-        let other = OTHER_LINES.iter().find(|(line, _)| bytes.starts_with(line));
+        if !self.may_be_complete(bytes) {
+            return (0, None);
+        }
+        let other = OTHER_LINES.iter().find(|(line, _)| starts_with(bytes, line, *line == HTTP));
+        let other = other.filter(|(line, meant)| line != meant || !bytes.starts_with(line));
         let rewritten = other.map(|(line, meant)| [*meant, &bytes[line.len()..]].concat());
         let longer = other.map_or(0, |(line, meant)| meant.len() - line.len());
         let head = rewritten.as_deref().unwrap_or(bytes);
-        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MOST];
-        let mut response = httparse::Response::new(&mut fields);
+        let mut few = [httparse::EMPTY_HEADER; FIELDS_FEW];
+        let (mut many, joined);
+        let mut response = httparse::Response::new(&mut few);
         let mut parsed = response.parse(head);
-        if parsed.is_err_and(|error| error != httparse::Error::TooManyHeaders) {
-            // A value with a control byte in it, a blank before a colon, a line that goes on in the next one. RFC 9112 §5
-            // lets nobody read such a field; the others are as good as before, unless one of those is hurt that say where
-            // the body ends.
-            fields = [httparse::EMPTY_HEADER; FIELDS_MOST];
-            response = httparse::Response::new(&mut fields);
-            parsed = lenient().parse_response(&mut response, head);
-            if parsed.is_ok_and(|parsed| parsed.is_complete()) && framing_lines(head) != framing_fields(&response) {
-                parsed = Err(httparse::Error::HeaderValue);
-            }
+        if parsed.is_err() {
+            // Many fields. Or a value with a control byte in it, a blank before a colon, a line that goes on in the next one:
+            // RFC 9112 §5 lets nobody read such a field; the others are as good as before, unless one of those is hurt that say
+            // where the body ends.
+            let lines = head.iter().filter(|byte| **byte == b'\n').count();
+            many = vec![httparse::EMPTY_HEADER; lines.min(FIELDS_MOST)];
+            (response, parsed) = parse_leniently(head, &mut many);
+        }
+        if parsed.is_err_and(|error| error != httparse::Error::TooManyHeaders) && has_folds(head) {
+            joined = join_folds(head);
+            many =
+                vec![httparse::EMPTY_HEADER; joined.iter().filter(|byte| **byte == b'\n').count().min(FIELDS_MOST)];
+            (response, parsed) = parse_leniently(&joined, &mut many);
         }
         let used = match parsed {
             Ok(httparse::Status::Complete(used)) if used <= HEAD_MOST => used - longer,
             Ok(httparse::Status::Partial) if bytes.len() < HEAD_MOST => return (0, None),
-            Ok(_) => return self.refuse("the server sent a head of more than 64 KiB"),
+            Ok(_) => return self.refuse("the server sent a head of more than 300 KiB"),
             Err(httparse::Error::TooManyHeaders) => {
-                return self.refuse("the server sent more than 128 header fields");
+                return self.refuse("the server sent more than 4096 header fields");
             }
             Err(error) => return self.refuse(&format!("the server does not speak HTTP/1.1: {error}")),
         };
+        self.searched = 0;
         let status = response.code.unwrap_or_default();
         match status {
             101 => return self.refuse("the server switched to another protocol"),
@@ -241,6 +255,18 @@ impl Answers {
                 (0, self.next())
             }
         }
+    }
+
+    /// Whether a head may end among these bytes. A long one is read once its end is there, so that the time that it takes grows
+    /// with its length alone, however it comes.
+    fn may_be_complete(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() < HEAD_LONG || bytes.len() >= HEAD_MOST {
+            return true;
+        }
+        let from = self.searched.saturating_sub(3);
+        self.searched = bytes.len();
+        let new = bytes.get(from..).unwrap_or_default();
+        from == 0 || new.windows(2).any(|two| two == b"\n\n") || new.windows(3).any(|three| three == b"\n\r\n")
     }
 
     /// Bytes came although nothing was asked for. Servers that give up an idle connection may say so with a 408; some end
@@ -346,6 +372,43 @@ fn lenient() -> httparse::ParserConfig {
     lenient
 }
 
+/// Parses a head with everything that others tolerate; what frames the body must have been read.
+fn parse_leniently<'f, 'h>(
+    head: &'h [u8],
+    fields: &'f mut [httparse::Header<'h>],
+) -> (httparse::Response<'f, 'h>, httparse::Result<usize>) {
+    let mut response = httparse::Response::new(fields);
+    let mut parsed = lenient().parse_response(&mut response, head);
+    if parsed.is_ok_and(|parsed| parsed.is_complete()) && framing_lines(head) != framing_fields(&response) {
+        parsed = Err(httparse::Error::HeaderValue);
+    }
+    (response, parsed)
+}
+
+/// Whether a line goes on in the next one (RFC 9112 §5.2).
+fn has_folds(head: &[u8]) -> bool {
+    head.windows(2).any(|two| two[0] == b'\n' && matches!(two[1], b' ' | b'\t'))
+}
+
+/// The same head, as long as before, with blanks in place of the line ends that are followed by a blank.
+fn join_folds(head: &[u8]) -> Vec<u8> {
+    let mut joined = head.to_vec();
+    for at in 1..head.len() {
+        if matches!(head[at], b' ' | b'\t') && head[at - 1] == b'\n' {
+            joined[at - 1] = b' ';
+            if at >= 2 && head[at - 2] == b'\r' {
+                joined[at - 2] = b' ';
+            }
+        }
+    }
+    joined
+}
+
+/// Whether bytes begin so. Letters of the protocol's name may be small ones, as in curl.
+fn starts_with(bytes: &[u8], line: &[u8], small: bool) -> bool {
+    bytes.get(..line.len()).is_some_and(|first| first == line || (small && first.eq_ignore_ascii_case(line)))
+}
+
 /// Whether a field says where the body ends, or which bytes it has.
 fn is_framing(name: &[u8]) -> bool {
     let frames = [&b"content-length"[..], b"transfer-encoding", b"content-range", b"connection"];
@@ -363,12 +426,17 @@ fn framing_fields(response: &httparse::Response<'_, '_>) -> usize {
     response.headers.iter().filter(|field| is_framing(field.name.as_bytes())).count()
 }
 
-/// How first lines begin that are not of HTTP/1, and as what they are meant: SHOUTcast's, and NCSA's httpd's.
-const OTHER_LINES: [(&[u8], &[u8]); 2] = [(b"ICY ", b"HTTP/1.0 "), (b"HTTP ", b"HTTP/1.0 ")];
-/// The largest head that is read (nginx and Apache send heads of at most 8 KiB by default).
-const HEAD_MOST: usize = 64 * 1024;
+const HTTP: &[u8] = b"HTTP/";
+/// How first lines begin that are not of HTTP/1, and as what they are meant: SHOUTcast's, NCSA's httpd's, and small letters.
+const OTHER_LINES: [(&[u8], &[u8]); 3] = [(b"ICY ", b"HTTP/1.0 "), (b"HTTP ", b"HTTP/1.0 "), (HTTP, HTTP)];
+/// The largest head that is read, as in curl. nginx and Apache send at most 8 KiB by default.
+const HEAD_MOST: usize = 300 * 1024;
+/// Longer ones are not read before they are complete.
+const HEAD_LONG: usize = 8 * 1024;
+/// The fields of nearly all heads.
+const FIELDS_FEW: usize = 128;
 /// The most fields in a head.
-const FIELDS_MOST: usize = 128;
+const FIELDS_MOST: usize = 4096;
 /// How much is read at one time while a head is due; what lies behind the head is kept aside, so it must be little.
 const HEAD_READ: usize = 4 * 1024;
 
@@ -458,12 +526,37 @@ mod tests {
             "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n".to_owned() + rest,
             "ICY 200 OK\r\nicy-name: radio\r\n\r\nok".to_owned(),
             "HTTP 200 OK\r\n\r\nok".to_owned(),
+            "http/1.1 200 ok\r\n".to_owned() + rest,
+            "Http/1.1 200 OK\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nX-Long: a,\r\n \r\n b\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nX-Long:\r\n\t\r\n".to_owned() + rest,
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: 2 bytes\r\n\r\nok".to_owned(),
         ] {
             for cut in 0..head.len() {
                 let (first, second) = head.as_bytes().split_at(cut);
                 let (told, bodies) = hear(1, None, &[first, second], None);
                 assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{head} cut at {cut}");
                 assert_eq!(bodies.0, [(0, b"ok".to_vec())], "{head}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_heads_are_read_however_they_come() {
+        let rest = "Content-Length: 2\r\n\r\nok";
+        for head in [
+            format!("HTTP/1.1 200 OK\r\n{}{rest}", format!("X: {}\r\n", "y".repeat(2000)).repeat(100)),
+            format!("HTTP/1.1 200 OK\r\n{}{rest}", "X: y\r\n".repeat(3000)),
+            format!("HTTP/1.1 200 OK\nX: {}\n{}", "y".repeat(90_000), rest.replace('\r', "")),
+            format!("http/1.1 200 OK\r\nX: {}\r\n \r\n z\r\n{rest}", "y".repeat(9000)),
+        ] {
+            for piece in [head.len(), 4096, 1000, 1] {
+                let pieces: Vec<&[u8]> = head.as_bytes().chunks(piece).collect();
+                let (told, bodies) = hear(1, None, &pieces, None);
+                assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{} in {piece}", &head[..40]);
+                assert_eq!(bodies.0, [(0, b"ok".to_vec())]);
             }
         }
     }
@@ -562,8 +655,8 @@ mod tests {
 
     #[test]
     fn what_is_not_http_ends_the_connection() {
-        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(129));
-        let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(70_000));
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(5000));
+        let long = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(310_000));
         for bad in [
             &b"SSH-2.0-OpenSSH\r\n"[..],
             b"<html>",

@@ -115,6 +115,8 @@ pub(super) fn read<'a>(
         retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
         closes: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
         location: None,
+        redirects: seen.location.as_ref().is_some_and(|location| !location.is_empty()),
+        page: false,
     };
     let described = seen.described();
     Ok(Answer { head, framing, location: seen.location, disposition: seen.disposition, described })
@@ -176,7 +178,7 @@ impl<'a> Fields<'a> {
     fn take_length(&mut self, text: Option<&str>) -> Result<(), Trouble> {
         let bad = || trouble(TroubleKind::Protocol, "the server sent a Content-Length that is no number");
         for part in text.ok_or_else(bad)?.split(',') {
-            let length = number(part.trim()).ok_or_else(bad)?;
+            let length = tolerant_number(part.trim()).ok_or_else(bad)?;
             if self.length.is_some_and(|known| known != length) {
                 return Err(trouble(TroubleKind::Protocol, "the server sent two different Content-Lengths"));
             }
@@ -186,6 +188,10 @@ impl<'a> Fields<'a> {
     }
 
     fn take_coding(&mut self, text: Option<&str>) -> Result<(), Trouble> {
+        // The same field twice is one; the coding twice in one field would be another one.
+        if self.chunked && text.is_some_and(|text| text.trim().eq_ignore_ascii_case("chunked")) {
+            return Ok(());
+        }
         for coding in tokens(text.unwrap_or("binary")) {
             match coding {
                 // No coding at all (RFC 2616 §3.6).
@@ -290,6 +296,13 @@ fn number(text: &str) -> Option<u64> {
     if digits { text.parse().ok() } else { None }
 }
 
+/// A length as curl reads it: with a plus sign, or with words behind it, as in `600 bytes`.
+fn tolerant_number(text: &str) -> Option<u64> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let (digits, words) = text.split_once([' ', '\t']).unwrap_or((text, ""));
+    number(digits).filter(|_| !words.contains(|c: char| c.is_ascii_digit()))
+}
+
 /// The text of a field whose value goes on in further lines.
 fn unfolded(text: &str) -> String {
     let lines: Vec<&str> = text.split(['\r', '\n']).map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -375,8 +388,13 @@ mod tests {
             (&["5", "6"], None),
             (&["5,6"], None),
             (&["-5"], None),
-            (&["+5"], None),
+            (&["+5"], Some(5)),
+            (&["5 bytes"], Some(5)),
             (&["5 5"], None),
+            (&["++5"], None),
+            (&["5bytes"], None),
+            (&["bytes 5"], None),
+            (&["+5", "6"], None),
             (&[""], None),
             (&["18446744073709551616"], None),
         ] {
@@ -399,7 +417,8 @@ mod tests {
         }
         let identity = ("transfer-encoding", "identity");
         assert_eq!(head(200, &[identity, ("content-length", "5")]).expect("read").framing, Framing::Length(5));
-        assert!(head(200, &[chunked, chunked]).is_err());
+        assert_eq!(head(200, &[chunked, chunked]).expect("read").framing, Framing::Chunked);
+        assert!(head(200, &[chunked, ("transfer-encoding", "gzip")]).is_err());
     }
 
     #[test]

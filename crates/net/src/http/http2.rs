@@ -368,7 +368,13 @@ fn words(error: &h2::Error, kind: TroubleKind) -> Trouble {
             trouble(TroubleKind::Http1Required, "the server wants HTTP/1.1")
         }
         Some(Reason::NO_ERROR) if error.is_go_away() => trouble(kind, "the server ends the HTTP/2 connection"),
-        Some(Reason::REFUSED_STREAM) => trouble(TroubleKind::Reset, "the server refused the stream"),
+        // What is wrong is the encryption, which HTTP/1.1 does not judge (RFC 9113 section 9.2.2).
+        Some(Reason::INADEQUATE_SECURITY) if error.is_remote() => {
+            trouble(TroubleKind::Http1Required, "the server refuses HTTP/2 over this encryption")
+        }
+        Some(Reason::REFUSED_STREAM) if error.is_remote() => {
+            trouble(TroubleKind::StreamRefused, "the server refused the stream")
+        }
         Some(reason) if error.is_remote() => {
             trouble(kind, format!("the server reset it: {}", reason.description()))
         }

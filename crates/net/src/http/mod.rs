@@ -51,7 +51,7 @@ pub use name::{Suggested, file_name, safe_name, suggested};
 pub(crate) use name::{is_reserved, quoted, shorten};
 pub use request::Get;
 pub use tls::{Trust, TrustError, tls_config};
-pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Tunnel};
+pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Silence, Tunnel};
 
 /// Where body bytes go.
 pub trait Sink {

@@ -15,7 +15,7 @@
 //! post-quantum key exchange, but it gathers entropy for 40 ms before the first handshake: two round trips of a Wi-Fi
 //! link at the start of every download, against 0.05 s of CPU time for each gigabyte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,6 +86,8 @@ pub struct Trust {
     config: Option<Arc<ClientConfig>>,
     /// Hosts and ports that want HTTP/1.1, although they offer HTTP/2.
     http1: Arc<Mutex<BTreeSet<(String, u16)>>>,
+    /// How often hosts refused streams of HTTP/2.
+    refused: Arc<Mutex<BTreeMap<(String, u16), u32>>>,
 }
 
 impl Trust {
@@ -129,6 +131,25 @@ impl Trust {
         }
     }
 
+    /// A host has answered a request.
+    pub fn serves_streams(&self, host: &str, port: u16) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if !refused.is_empty() {
+            refused.remove(&(host.to_owned(), port));
+        }
+    }
+
+    /// A host has refused a stream. One that does so several times in a row is asked by HTTP/1.1 from then on; tells whether it is.
+    pub fn refuses_streams(&self, host: &str, port: u16) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() >= MOST_HOSTS && !refused.contains_key(&(host.to_owned(), port)) {
+            return false;
+        }
+        let times = refused.entry((host.to_owned(), port)).or_insert(0);
+        *times += 1;
+        *times >= MOST_REFUSED
+    }
+
     fn http1(&self) -> MutexGuard<'_, BTreeSet<(String, u16)>> {
         // Nothing panics while it is held.
         self.http1.lock().unwrap_or_else(PoisonError::into_inner)
@@ -137,6 +158,8 @@ impl Trust {
 
 /// Hosts that are remembered; few servers ask for HTTP/1.1 in this way.
 const MOST_HOSTS: usize = 1000;
+/// Refused streams after which HTTP/2 is not worth its connections. chosen: two links, twice each.
+const MOST_REFUSED: u32 = 4;
 
 /// The one place that names the cryptography.
 fn provider() -> CryptoProvider {

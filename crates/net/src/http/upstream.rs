@@ -13,7 +13,8 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use http::HeaderValue;
@@ -23,6 +24,7 @@ use hyper_util::rt::TokioIo;
 use marline_core::fetch::{Trouble, TroubleKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tower_service::Service as _;
 use url::Url;
 
@@ -55,6 +57,28 @@ pub struct Tunnel {
     pub host: String,
     /// Its port.
     pub port: u16,
+    /// How long the proxy has been silent.
+    pub silence: Silence,
+}
+
+/// Since when a proxy accepts connections and does not answer on any of them. Clones, one for each connection over a link,
+/// share it: a proxy that is silent is given up after [`ANSWER_WITHIN`], however many connections try it.
+#[derive(Clone, Debug, Default)]
+pub struct Silence(Arc<Mutex<Option<Instant>>>);
+
+impl Silence {
+    fn until(&self) -> Instant {
+        *self.since().get_or_insert_with(Instant::now) + ANSWER_WITHIN
+    }
+
+    fn end(&self) {
+        *self.since() = None;
+    }
+
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the proxy speaks.
@@ -156,6 +180,18 @@ impl Proxies {
 }
 
 impl Proxy {
+    /// A failure on the way to or through this proxy, which names it. What the server's own certificate is worth is not its
+    /// fault.
+    pub fn blame(&self, trouble: Trouble) -> Trouble {
+        let (name, address) = (self.to_string(), authority(&self.host, self.port));
+        if trouble.text.contains(&name) || trouble.kind == TroubleKind::Tls {
+            return trouble;
+        }
+        let text =
+            trouble.text.strip_prefix(&address).map_or(trouble.text.as_str(), |rest| rest.trim_start_matches(": "));
+        Trouble { text: format!("{name}: {text}"), ..trouble }
+    }
+
     /// The proxy's own host: a name, or an address without brackets.
     pub fn host(&self) -> &str {
         &self.host
@@ -272,10 +308,21 @@ impl Tunnel {
     /// # Errors
     /// The proxy refuses, wants another login, or does not speak its protocol.
     pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, Trouble> {
-        match self.proxy.kind {
-            Kind::Http => self.proxy.connect(socket, &self.host, self.port).await,
-            Kind::Socks5 { .. } => self.proxy.socks(socket, &self.host, self.port).await,
-        }
+        let until = self.silence.until();
+        let opened = async {
+            match self.proxy.kind {
+                Kind::Http => self.proxy.connect(socket, &self.host, self.port).await,
+                Kind::Socks5 { .. } => self.proxy.socks(socket, &self.host, self.port).await,
+            }
+        };
+        let opened = tokio::time::timeout_at(until, opened).await;
+        self.silence.end();
+        opened.unwrap_or_else(|_| {
+            let within = ANSWER_WITHIN.as_secs();
+            let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
+            // Asked again, it would be as silent.
+            Err(trouble(TroubleKind::Forbidden, text))
+        })
     }
 }
 
@@ -350,6 +397,8 @@ fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
+/// How long a proxy may take to open a tunnel. It waits for the server's own answer to a SYN meanwhile.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The port of a proxy that names none, as in curl.
 const DEFAULT_PORT: u16 = 1080;
 /// The longest response to CONNECT.
@@ -455,7 +504,7 @@ mod tests {
                 socket.write_all(answer).await.unwrap();
             }
         });
-        let tunnel = Tunnel { proxy, host: "host.example".into(), port: 443 };
+        let tunnel = Tunnel { proxy, host: "host.example".into(), port: 443, silence: Silence::default() };
         let tunnel = tunnel.open(TcpStream::connect(address).await.unwrap()).await;
         let mut rest = Vec::new();
         if let Ok(mut tunnel) = tunnel {

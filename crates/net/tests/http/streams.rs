@@ -136,7 +136,7 @@ fn a_refused_stream_is_aborted_and_the_connection_lives() {
         Event::Aborted { req, trouble } => Some((req.0, trouble.kind)),
         _ => None,
     });
-    assert_eq!(refused, Some((0, TroubleKind::Reset)), "{events:?}");
+    assert_eq!(refused, Some((0, TroubleKind::StreamRefused)), "{events:?}");
     assert_eq!(client.bodies.0[&1], b"hello");
 }
 
