@@ -221,6 +221,13 @@ pub struct Trouble {
     pub text: String,
 }
 
+impl Trouble {
+    /// Whether a rule of ours refuses the connection, whichever link it would be over.
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self.kind, TroubleKind::Forbidden | TroubleKind::Loop)
+    }
+}
+
 /// Sorts of failure, by what they mean for the next try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -160,6 +160,8 @@ impl Fetch {
 
     /// A connection or an answer failed.
     pub(super) fn fail(&mut self, id: LinkId, trouble: Trouble) {
+        let troubles = self.links.values().filter_map(|link| link.known.last_trouble.as_ref());
+        let refused = troubles.chain([&trouble]).find(|trouble| trouble.is_refusal()).cloned();
         let Some(link) = self.links.get_mut(&id) else { return };
         link.failures += 1;
         link.known.last_trouble = Some(trouble.clone());
@@ -168,6 +170,8 @@ impl Fetch {
         let lasting = match trouble.kind {
             TroubleKind::Tls => !link.known.proved,
             TroubleKind::Forbidden | TroubleKind::Loop => true,
+            // A link that reaches no address of a host says less than one on which its address is refused.
+            TroubleKind::Name | TroubleKind::Unreachable => refused.is_some() && !link.known.proved,
             _ => false,
         };
         if !link.hopeful() || (link.failures <= self.config.retries && !lasting) {
@@ -180,7 +184,7 @@ impl Fetch {
         if self.next_root(id, &Ban::Trouble { trouble: trouble.clone() }) {
             return;
         }
-        let failure = Failure::Retries { trouble: trouble.clone() };
+        let failure = Failure::Retries { trouble: refused.unwrap_or_else(|| trouble.clone()) };
         let others = self.links.iter().any(|(other, link)| *other != id && link.hopeful());
         if others || self.phase != Phase::Unknown {
             self.ban(id, Ban::Trouble { trouble }, true);

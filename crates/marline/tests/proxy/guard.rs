@@ -1,12 +1,14 @@
 //! What the proxy and `get` do not connect to: this host, metadata services and private networks, when another host
 //! asks or a server leads there.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lan::{FORMS, Form, Lan};
 use crate::proxy::Proxy;
 use crate::server::{Answer, Resource, Server, Step};
 
+/// Without waiting for anything that does not answer.
+const AT_ONCE: Duration = Duration::from_secs(4);
 /// SOCKS5: not allowed by a rule.
 const NOT_ALLOWED: u16 = 2;
 
@@ -64,7 +66,8 @@ fn list(second: &str) -> String {
     format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/1.ts\n#EXTINF:2,\n{second}\n#EXT-X-ENDLIST\n")
 }
 
-const NAMES: [(&str, &[&str]); 8] = [
+const NAMES: [(&str, &[&str]); 9] = [
+    ("neighbour.test", &["192.168.91.2"]),
     ("zero.test", &["0.0.0.0"]),
     ("loop.test", &["127.0.0.1"]),
     ("loop6.test", &["::1"]),
@@ -104,11 +107,12 @@ fn other_hosts_reach_nothing_of_this_host_by_any_way() {
     let proxy = lan.proxy(&[]);
     for form in FORMS {
         for host in OWN {
+            let began = Instant::now();
             let got = lan.ask(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
-            // No link here has IPv6.
-            let is_unreachable = host.starts_with('[') && matches!(got.status, 502 | 3 | 4);
-            let refused = got.status == if form == Form::Socks { NOT_ALLOWED } else { 403 };
-            assert!(refused || is_unreachable, "{form:?} {host}: {} {}", got.status, got.text());
+            // No link here has IPv6, which changes nothing.
+            let refused = if form == Form::Socks { NOT_ALLOWED } else { 403 };
+            assert_eq!(got.status, refused, "{form:?} {host}: {}", got.text());
+            assert!(began.elapsed() < AT_ONCE, "{form:?} {host}: {:?}", began.elapsed());
         }
         // An address that comes later is protected at once.
         let late = format!("10.77.1.{}", 20 + form as u8);
@@ -128,8 +132,7 @@ fn other_hosts_reach_their_own_network_and_the_internet_and_no_other() {
         let refused = if form == Form::Socks { NOT_ALLOWED } else { 403 };
         for host in ["10.77.1.1", "10.77.2.1", "router.test", "169.254.169.254", "100.100.100.200", "[fe80::1]"] {
             let got = lan.ask(&proxy, form, &format!("http://{host}:{}/", lan.router.port));
-            let no_family = host.contains("fe80") && matches!(got.status, 502 | 3 | 4);
-            assert!(got.status == refused || no_family, "{form:?} {host}: {} {}", got.status, got.text());
+            assert_eq!(got.status, refused, "{form:?} {host}: {}", got.text());
         }
         let got = lan.ask(&proxy, form, &server.url("/file"));
         assert!(got.status == 200 || got.status == 206, "{form:?}: {}", got.status);
@@ -156,6 +159,13 @@ fn programs_of_this_host_reach_what_they_name() {
         }
         let got = lan.ask_here(&proxy, form, &format!("http://router.test:{}/", lan.router.port));
         assert_eq!(got.status, 200, "{form:?}: {}", got.text());
+        // Hosts of the LAN, to which no link leads.
+        for host in ["192.168.91.2", "neighbour.test", "[fd91::2]"] {
+            let began = Instant::now();
+            let got = lan.ask_here(&proxy, form, &format!("http://{host}:{}/", lan.neighbour.port));
+            assert_eq!((got.status, got.text().trim()), (200, "SECRET"), "{form:?} {host}");
+            assert!(began.elapsed() < AT_ONCE, "{form:?} {host}: {:?}", began.elapsed());
+        }
     }
 }
 
@@ -176,14 +186,20 @@ fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
         format!("http://10.77.1.1:{router}/admin"),
         format!("http://router.test:{router}/admin"),
         "http://169.254.169.254/latest/".to_owned(),
+        format!("http://[::1]:{own}/admin"),
+        format!("http://[fd91::1]:{own}/admin"),
+        "http://[64:ff9b::7f00:1]/admin".to_owned(),
+        "http://[::ffff:10.77.1.1]/admin".to_owned(),
     ];
     for target in &targets {
         let redirect = server.url(&format!("/to?{target}"));
         // By way of a second server, too.
         let twice = server.url(&format!("/to?{redirect}"));
         for url in [&redirect, &twice] {
+            let began = Instant::now();
             let here = lan.ask_here(&proxy, Form::Media, url);
             assert_eq!(here.status, 403, "{url}: {}", here.text());
+            assert!(began.elapsed() < AT_ONCE, "{url}: {:?}", began.elapsed());
             assert!(here.text().contains("refused; ask for that URL itself"), "{}", here.text());
             assert_eq!(lan.ask(&proxy, Form::Media, url).status, 403, "{url}");
         }

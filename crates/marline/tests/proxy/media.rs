@@ -19,7 +19,6 @@ fn a_file_comes_out_as_it_is_whole_and_in_ranges() {
     assert_eq!(whole.field("accept-ranges"), Some("bytes"));
     assert!(whole.body == *resource.data);
     let etag = whole.field("etag").unwrap();
-    // Several ranges: the first one.
     for (range, from, to) in [
         ("0-", 0, SIZE),
         ("0-0", 0, 1),
@@ -27,7 +26,9 @@ fn a_file_comes_out_as_it_is_whole_and_in_ranges() {
         ("7999999-", SIZE - 1, SIZE),
         ("5000000-9999999", 5_000_000, SIZE),
         ("-1000", SIZE - 1000, SIZE),
-        ("10-19,30-39", 10, 20),
+        // Of several ranges the one that is left, without those beyond the end and with those that touch.
+        ("8000000-8000001,0-1", 0, 2),
+        ("10-19,20-29,15-24", 10, 30),
     ] {
         let part = proxy.get(&url, &["-r", range]);
         assert_eq!(part.status, 206, "{range}");
@@ -36,8 +37,12 @@ fn a_file_comes_out_as_it_is_whole_and_in_ranges() {
         assert_eq!(part.field("etag"), Some(etag), "{range}");
         assert!(part.body == resource.data[from..to], "{range}");
     }
-    let beyond = proxy.get(&url, &["-r", "8000000-"]);
-    assert_eq!((beyond.status, beyond.field("content-range")), (416, Some("bytes */8000000")));
+    let several = proxy.get(&url, &["-r", "10-19,30-39"]);
+    assert!(several.status == 200 && several.body == *resource.data, "{}", several.status);
+    for range in ["8000000-", "8000000-8000001,9000000-"] {
+        let beyond = proxy.get(&url, &["-r", range]);
+        assert_eq!((beyond.status, beyond.field("content-range")), (416, Some("bytes */8000000")), "{range}");
+    }
 }
 
 #[test]

@@ -98,6 +98,29 @@ fn bytes_behind_a_connect_request_are_not_lost() {
 }
 
 #[test]
+fn a_connect_request_for_more_than_a_host_and_a_port_is_refused() {
+    let echo = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (proxy, host) = (Proxy::start(&[]), echo.local_addr().unwrap());
+    for (target, status) in [
+        (host.to_string(), "200"),
+        (format!("http://{host}"), "400"),
+        (format!("http://{host}/"), "400"),
+        (format!("me:pw@{host}"), "400"),
+        (format!("@{host}"), "400"),
+        (format!("https://me:pw@{host}/x"), "400"),
+        ("127.0.0.1".to_owned(), "400"),
+        ("127.0.0.1:0".to_owned(), "400"),
+    ] {
+        let mut client = TcpStream::connect(proxy.address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        write!(client, "CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut said = [0; 12];
+        client.read_exact(&mut said).unwrap();
+        assert_eq!(String::from_utf8_lossy(&said), format!("HTTP/1.1 {status}"), "{target}");
+    }
+}
+
+#[test]
 fn a_connect_request_with_a_body_is_refused() {
     let proxy = Proxy::start(&[]);
     for field in ["Content-Length: 5", "Content-Length: 0", "Transfer-Encoding: chunked"] {

@@ -8,6 +8,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::reach::learn_translator;
+
 /// The name that only DNS64 gives IPv6 addresses (RFC 7050).
 pub(super) const KNOWN_NAME: &str = "ipv4only.arpa";
 /// What it has of IPv4.
@@ -39,6 +41,11 @@ impl Prefix {
     /// The address under which the network's NAT64 serves this one; none if it is not of the public Internet.
     pub(super) fn translate(self, address: Ipv4Addr) -> Option<Ipv6Addr> {
         is_public(address).then(|| self.embed(address))
+    }
+
+    /// Tells the address guard of it.
+    pub(super) fn learn(self) {
+        learn_translator(self.bits, self.length);
     }
 
     /// Behind the prefix, but not in bits 64 to 71, which are zero.
@@ -124,6 +131,21 @@ mod tests {
         }
         assert_eq!(prefix.translate("224.0.0.1".parse().unwrap()), None);
         assert_eq!(prefix.translate("192.0.0.1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn the_guard_sees_what_is_behind_a_prefix_that_was_learnt() {
+        use crate::reach::Zone;
+        for (bits, length, _) in TABLE {
+            // Prefixes of this test alone: they stay known.
+            let bits = six(bits).to_bits() & (u128::MAX >> 32) | (0x2a0f_0000 | u128::from(length)) << 96;
+            let prefix = Prefix { bits: bits & !(u128::MAX >> length), length };
+            let zone = |four: [u8; 4]| Zone::with(prefix.embed(four.into()).into(), |_| false);
+            assert_eq!(zone([10, 0, 0, 1]), Zone::Internet, "{length}");
+            prefix.learn();
+            let found = [[10, 0, 0, 1], [127, 0, 0, 1], [169, 254, 169, 254], [1, 1, 1, 1]].map(zone);
+            assert_eq!(found, [Zone::Private, Zone::Host, Zone::Metadata, Zone::Internet], "{length}");
+        }
     }
 
     proptest! {

@@ -15,7 +15,7 @@ use super::servers::{Namer, Places, servers};
 use super::threads::Threads;
 use super::{Answer, NoAddress, Source, hosts};
 use crate::links::Interface;
-use crate::reach::Zone;
+use crate::reach::{Right, Zone};
 
 /// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
 #[derive(Debug, Default)]
@@ -67,6 +67,30 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<Answer, NoAddress> {
         self.resolve_for(None, host, link, timeout).await
+    }
+
+    /// The same for a connection with this right. Where that is restricted, the prefix of the link's NAT64 is learnt before,
+    /// so that an address behind it counts as what it translates to ([`reach`](crate::reach)).
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub(crate) async fn resolve_with(
+        &self,
+        right: &Right,
+        host: &str,
+        link: Option<&Interface>,
+        timeout: Duration,
+    ) -> Result<Answer, NoAddress> {
+        let answer = self.resolve_for(right.host(), host, link, timeout).await?;
+        let may_be_translated = |address: &IpAddr| Zone::of(*address) == Zone::Internet && address.is_ipv6();
+        if let Some(link) = link.filter(|link| link.has_v6())
+            && right.is_restricted()
+            && answer.addresses.iter().any(may_be_translated)
+        {
+            // A link whose servers are silent has no NAT64 that anybody could use.
+            let _ = tokio::time::timeout(timeout, self.prefix(right.host(), link)).await;
+        }
+        Ok(answer)
     }
 
     /// The same for another host: what it asks for holds up nobody else.
@@ -254,6 +278,9 @@ impl Resolver {
             prefix = found.ok().and_then(|addresses| Prefix::of(&addresses));
         }
         tracing::debug!(link = %link.name, ?prefix, "looked for a NAT64");
+        if let Some(prefix) = prefix {
+            prefix.learn();
+        }
         self.prefixes().insert(link.index, (Instant::now() + LONGEST, prefix));
         prefix
     }

@@ -298,6 +298,32 @@ fn no_answer_ends_with_the_time_limit() {
     });
 }
 
+/// A network with a prefix of its own: what would be translated to a private address is refused.
+#[test]
+fn what_a_network_translates_to_private_addresses_counts_as_private() {
+    use crate::reach::{Right, Zone};
+    const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
+    let both = link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
+    in_a_network(|_| {
+        let records = [
+            "--local=/test/",
+            "--host-record=six.test,2a0e:b107:64::a00:1",
+            "--host-record=out.test,2a0e:b107:64::808:808",
+        ];
+        let known = "--host-record=ipv4only.arpa,2a0e:b107:64::c000:aa";
+        let options = [&["--listen-address=2001:db8:53::1", known][..], &records].concat();
+        let Some(_server) = Dnsmasq::start(&options) else { return };
+        let root = places(&[SIX]);
+        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
+        let led = Right::user().led_by_zone(Zone::Internet);
+        for (host, is_refused) in [("six.test", true), ("2a0e:b107:64::7f00:1", true), ("out.test", false)] {
+            let answer = block_on(resolver.resolve_with(&led, host, Some(&both), Duration::from_secs(20))).unwrap();
+            let checked = led.check((answer.addresses[0], 80).into());
+            assert_eq!(checked.is_err(), is_refused, "{host}: {answer:?}");
+        }
+    });
+}
+
 /// An IPv6-only network with DNS64: what has only IPv4 is reached through its NAT64.
 #[test]
 fn over_a_link_without_ipv4_addresses_are_translated() {

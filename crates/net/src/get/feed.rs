@@ -35,7 +35,7 @@ use super::pump::Pump;
 use super::sockets::Sockets;
 use super::{GetError, Progress, Watcher};
 use crate::cookies::Jar;
-use crate::http::{Described, is_local};
+use crate::http::{Described, host_of};
 use crate::reach::Right;
 use crate::store::{Reader, Store};
 
@@ -162,7 +162,7 @@ impl Filling {
         learnt: Rc<RefCell<Option<Learnt>>>,
     ) -> Result<(), GetError> {
         let Self { feed, store } = self;
-        let uplinks = network.links_for(is_local(&feed.url))?;
+        let uplinks = network.links_for(network.needs_no_link(&host_of(&feed.url)))?;
         if feed.config.fetch.metered == MeteredUse::Never {
             uplinks.refuse_metered()?;
         }

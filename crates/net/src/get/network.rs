@@ -11,6 +11,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,8 +27,8 @@ use super::sockets::Sockets;
 use super::traffic::Traffic;
 use super::warm::{Warm, Way};
 use crate::dns::Resolver;
-use crate::http::{Connection, Dial, Trust, TrustError, Windows, host_of};
-use crate::links::{Interface, LinksError};
+use crate::http::{Connection, Dial, Trust, TrustError, Windows, host_of, is_here};
+use crate::links::{Interface, LinksError, is_beside_links};
 use crate::reach::Right;
 
 /// See the [module](self).
@@ -130,6 +131,16 @@ impl Network {
         Ok(self.uplinks.borrow().again())
     }
 
+    /// Whether no link leads to a host: it is this machine, or an address in a network beside the links.
+    pub(crate) fn needs_no_link(&self, host: &str) -> bool {
+        let is_beside = |address: IpAddr| {
+            let lines = self.lines();
+            let mut interfaces = lines.iter().filter_map(|line| line.interface.as_ref());
+            !interfaces.any(|interface| interface.is_neighbour(address)) && is_beside_links(address)
+        };
+        is_here(host) || host.parse().is_ok_and(is_beside)
+    }
+
     /// Whom to trust; the system's roots are read when the first `https` URL appears.
     pub(super) fn trust_for(&self, url: &Url) -> Trust {
         let mut trust = self.trust.borrow_mut();
@@ -186,10 +197,11 @@ impl Network {
     ) -> Result<Connection, Trouble> {
         let host = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
+        right.check_host(&host, port)?;
         let tls = (url.scheme() == "https").then(|| self.trust.borrow_mut().config_for(&host, port)).transpose();
         let tls = tls.map_err(|why| Trouble { kind: TroubleKind::Tls, text: why.to_string() })?;
         let answer =
-            self.resolver.resolve_for(right.host(), &host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+            self.resolver.resolve_with(&right, &host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
             mptcp: false,
@@ -226,8 +238,9 @@ impl Network {
         interface: Option<&Interface>,
         right: Right,
     ) -> Result<(TcpStream, Duration), Trouble> {
+        right.check_host(host, port)?;
         let answer =
-            self.resolver.resolve_for(right.host(), host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+            self.resolver.resolve_with(&right, host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
             mptcp: false,

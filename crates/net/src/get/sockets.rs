@@ -211,10 +211,13 @@ impl Sockets {
             };
             // The user has named the proxy.
             let right = if proxy.is_some() { Right::user() } else { right };
+            if let Err(trouble) = right.check_host(&name, port) {
+                return (None, Err(Refused { trouble, denied: false }));
+            }
             let (answer, fresh) = match known {
                 _ if at.is_some() => (None, false),
                 Some(answer) => (Some(answer), false),
-                None => match resolver.resolve_for(right.host(), &name, interface.as_ref(), NAME_TIMEOUT).await {
+                None => match resolver.resolve_with(&right, &name, interface.as_ref(), NAME_TIMEOUT).await {
                     Ok(answer) => (Some(answer), true),
                     Err(why) => return (None, Err(Refused::of_name(why))),
                 },

@@ -34,6 +34,7 @@ use super::http1::Http1;
 use super::http2::Http2;
 use super::stream::{Stream, TLS_READ};
 use super::{Connection, Exchange, Tunnel, Windows, path_of, socket_trouble, tls, trouble};
+use crate::links::is_beside;
 use crate::reach::{Forbidden, Right, Zone};
 
 /// What is needed to open one connection over one link.
@@ -146,9 +147,11 @@ impl Dial {
                             forbidden = Some(why);
                             continue;
                         }
-                        // No link leads to this machine itself, or back into the network of the host that asks.
+                        // No link leads to this machine itself, or into a network beside the links, such as that of the host
+                        // that asks.
                         let is_near = zone == Zone::Host || (zone == Zone::Private && self.right.host().is_some());
-                        let device = self.device.as_deref().filter(|_| !is_near);
+                        let device =
+                            self.device.as_deref().filter(|device| !(is_near || is_beside(address.ip(), device)));
                         running.push((address, Box::pin(attempt(device, self.mptcp, address))));
                         pause.as_mut().reset(tokio::time::Instant::now() + STAGGER);
                     }
@@ -164,10 +167,7 @@ impl Dial {
         let first = self.addresses.iter().find_map(|a| failed.iter().find(|(address, _)| address == a));
         match (first, forbidden) {
             (Some((address, error)), _) => socket_trouble(&address.to_string(), error),
-            (None, Some(why)) => {
-                let kind = if why.is_loop() { TroubleKind::Loop } else { TroubleKind::Forbidden };
-                trouble(kind, why.of(&self.server_name))
-            }
+            (None, Some(why)) => why.trouble(&self.server_name),
             (None, None) => trouble(TroubleKind::Name, format!("{} has no address", self.server_name)),
         }
     }

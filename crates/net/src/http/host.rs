@@ -16,7 +16,12 @@ pub(crate) fn host_of(url: &Url) -> String {
 
 /// Whether the URL is on this very machine, where no link leads.
 pub(crate) fn is_local(url: &Url) -> bool {
-    let host = host_of(url);
+    is_here(&host_of(url))
+}
+
+/// Whether a host is this very machine, by its loopback.
+pub(crate) fn is_here(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
     // The kernel takes the unspecified address for the loopback.
     let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
     host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
@@ -25,6 +30,18 @@ pub(crate) fn is_local(url: &Url) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_is_known_by_all_its_names() {
+        for host in
+            ["localhost", "LocalHost", "a.localhost", "127.8.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]
+        {
+            assert!(is_here(host), "{host}");
+        }
+        for host in ["example.org", "localhost.example", "192.0.2.1", "2001:db8::1", ""] {
+            assert!(!is_here(host), "{host}");
+        }
+    }
 
     #[test]
     fn this_machine_is_known_by_name_and_address() {

@@ -45,7 +45,7 @@ use marline_sys::tcp_info::TcpInfo;
 
 pub use dial::Dial;
 pub use head::Described;
-pub(crate) use host::{host_of, is_local};
+pub(crate) use host::{host_of, is_here, is_local};
 pub use http2::Windows;
 pub use name::{Suggested, file_name, safe_name, suggested};
 pub(crate) use name::{is_reserved, quoted, shorten};

@@ -8,8 +8,9 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::routes::exit;
-use marline_core::wire::netlink::{Route, messages};
+use super::interface::Network;
+use super::routes::{default_routes, exit};
+use marline_core::wire::netlink::{Address, Request, Route, family, messages};
 use marline_sys::netlink::RouteSocket;
 
 /// Whether it is this machine's own. What cannot be reached at all is not.
@@ -35,7 +36,39 @@ pub(crate) fn leads_over(address: IpAddr) -> Option<u32> {
     exit(&answer).map(|(index, _)| index)
 }
 
-/// `RTN_LOCAL` of linux/rtnetlink.h.
+/// Whether an address is in a network of an interface without a default route: a LAN behind this machine, or a tunnel to some
+/// networks. No link leads there, and where the kernel does not say, links do.
+pub(crate) fn is_beside_links(address: IpAddr) -> bool {
+    let beside = || {
+        let socket = RouteSocket::open()?;
+        let answer = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
+        let kind = messages(&answer).find_map(|message| Route::parse(&message)).map(|route| route.kind);
+        let Some((over, _)) = exit(&answer).filter(|(_, route)| route.gateway.is_none() && kind == Some(UNICAST))
+        else {
+            return Ok::<_, io::Error>(false);
+        };
+        let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
+        Ok(!messages(&routes).flat_map(|message| default_routes(&message)).any(|(link, ..)| link == over))
+    };
+    beside().unwrap_or(false)
+}
+
+/// The same, unless this interface has a network with the address as well.
+pub(crate) fn is_beside(address: IpAddr, interface: &str) -> bool {
+    is_beside_links(address) && !is_on(interface, address.to_canonical()).unwrap_or(false)
+}
+
+fn is_on(interface: &str, address: IpAddr) -> io::Result<bool> {
+    let socket = RouteSocket::open()?;
+    let index = rustix::net::netdevice::name_to_index(&socket, interface)?;
+    let addresses = socket.request(&Request::dump_addresses().finish(1))?;
+    let networks = messages(&addresses).filter_map(|message| Address::parse(&message));
+    let mut own = networks.filter(|network| network.link == index);
+    Ok(own.any(|of| Network { address: of.address, prefix: of.prefix }.contains(address)))
+}
+
+/// `RTN_UNICAST` and `RTN_LOCAL` of linux/rtnetlink.h.
+const UNICAST: u8 = 1;
 const LOCAL: u8 = 2;
 /// No way leads there; a kernel without IPv6.
 const NOWHERE: [io::ErrorKind; 3] =
@@ -71,6 +104,26 @@ mod tests {
             for other in ["192.0.2.2", "2001:db8::2", "203.0.113.1"] {
                 assert!(!here(other), "{other}");
             }
+        });
+    }
+
+    #[test]
+    fn a_lan_without_a_default_route_is_beside_the_links() {
+        in_a_network(|| {
+            cable("d0", "192.0.2.1/24");
+            cable("d1", "192.168.7.1/24");
+            ip("route add default via 192.0.2.2 dev d0");
+            ip("route add 10.9.0.0/16 via 192.168.7.2 dev d1");
+            let beside = |address: &str| is_beside_links(address.parse().unwrap());
+            assert!(beside("192.168.7.9") && beside("::ffff:192.168.7.9"));
+            assert!(
+                is_beside("192.168.7.9".parse().unwrap(), "d0") && !is_beside("192.168.7.9".parse().unwrap(), "d1")
+            );
+            for other in ["192.0.2.9", "203.0.113.1", "127.0.0.1", "192.168.7.1", "10.9.0.1", "2001:db8::1"] {
+                assert!(!beside(other), "{other}");
+            }
+            ip("route add default via 192.168.7.2 dev d1 metric 9");
+            assert!(!beside("192.168.7.9"), "now it is a link");
         });
     }
 }

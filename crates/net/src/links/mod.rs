@@ -40,7 +40,7 @@ pub(crate) use dbus::fuzzing;
 pub(crate) use dbus::{Bus, Value as BusValue};
 
 pub use here::leads_here;
-pub(crate) use here::leads_over;
+pub(crate) use here::{is_beside, is_beside_links, leads_over};
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
 pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;

@@ -150,8 +150,11 @@ pub(super) async fn connect(
         return answer;
     }
     let uri = request.uri();
-    let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
-        return plain(StatusCode::BAD_REQUEST, "write CONNECT host:port");
+    let Some((host, port)) = authority_form(uri) else {
+        let mut answer =
+            plain(StatusCode::BAD_REQUEST, "write CONNECT host:port, without a scheme, a login or a path");
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return answer;
     };
     let tunnel = match tunnel::open(sessions, "connect", (host, port), right).await {
         Ok(tunnel) => tunnel,
@@ -167,6 +170,14 @@ pub(super) async fn connect(
         }
     });
     Response::new(Reply::Text(http_body_util::Full::default()))
+}
+
+/// The host and port of a CONNECT; none: there is something else as well, or no port (RFC 9112 §3.2.3, RFC 9110 §9.3.6).
+fn authority_form(uri: &Uri) -> Option<(&str, u16)> {
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+    let is_bare = uri.scheme().is_none() && uri.path_and_query().is_none_or(|path| path.as_str().is_empty());
+    let port = authority.port_u16().filter(|port| *port > 0)?;
+    (is_bare && !authority.host().is_empty()).then_some((authority.host(), port))
 }
 
 /// Why there is no connection, for the client.
@@ -214,6 +225,25 @@ mod tests {
             [("http://a.example", "/"), ("http://a.example?x=1", "/?x=1"), ("http://a.example/b?x=1", "/b?x=1")]
         {
             assert_eq!(origin_form(&url.parse().unwrap()), asked, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_tunnel_is_asked_for_with_a_host_and_a_port_alone() {
+        for (target, is) in [
+            ("a.example:443", Some(("a.example", 443))),
+            ("[::1]:80", Some(("[::1]", 80))),
+            ("a.example", None),
+            ("a.example:0", None),
+            ("me:pw@a.example:80", None),
+            ("@a.example:80", None),
+            ("http://a.example:80", None),
+            ("http://a.example:80/", None),
+            ("/a.example:80", None),
+            (":80", None),
+        ] {
+            let uri = target.parse::<Uri>();
+            assert_eq!(uri.as_ref().ok().and_then(authority_form), is, "{target}");
         }
     }
 

@@ -122,7 +122,18 @@ pub(super) async fn answer<B>(
             return with_head(&head, text_free());
         }
     }
-    let wanted = Wanted::of(fields);
+    let mut wanted = Wanted::of(fields);
+    // A condition of ranges that does not hold asks for the whole, which is always an answer to it.
+    if range::are_several(fields) && !fields.contains_key(IF_RANGE) {
+        match sessions.head(&session, Wanted::Whole).await {
+            Ok(Head { total: Some(total), ranges: true, .. }) => match Wanted::of_several(fields, total) {
+                Ok(one) => wanted = one,
+                Err(range::Beyond) => return refused(Refusal::Beyond(total)),
+            },
+            Ok(_) => {}
+            Err(refusal) => return refused(refusal),
+        }
+    }
     let mut turn = sessions.ahead.turn(sessions, &session, wanted);
     let held = match turn.as_mut().filter(|_| !fields.contains_key(IF_RANGE)) {
         Some(turn) => turn.held(wanted).await,

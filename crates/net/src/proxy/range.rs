@@ -3,8 +3,9 @@
 //! In: the fields Range, If-Range, If-None-Match and If-Modified-Since, the size and the validators of the resource.
 //! Out: which bytes to send, and with which status.
 //!
-//! 1. A Range that cannot be understood is ignored (§14.2); of several ranges the first one is served, which §15.3.7
-//!    allows, because players never ask for more than one.
+//! 1. A Range that cannot be understood is ignored (§14.2). Of several ranges those beyond the end are left out, and those
+//!    that touch become one. If one is left it is served; if more are, all of the resource is, because players never ask for
+//!    more than one.
 //! 2. If-None-Match goes before If-Modified-Since (§13.2.2), and compares weakly; If-Range compares strongly (§13.1.5).
 //! 3. A range beyond the end is answered with 416; one that only ends beyond it is cut.
 
@@ -29,9 +30,32 @@ pub(super) enum Wanted {
 pub(super) struct Beyond;
 
 impl Wanted {
-    /// What the fields ask for.
+    /// What the fields ask for; of several ranges all.
     pub(super) fn of(fields: &HeaderMap) -> Self {
-        fields.get(RANGE).and_then(|range| range.to_str().ok()).and_then(parse).unwrap_or(Self::Whole)
+        match ranges(fields).as_deref() {
+            Some([one]) => *one,
+            _ => Self::Whole,
+        }
+    }
+
+    /// The same where the size is known, and several ranges may come to one.
+    ///
+    /// # Errors
+    /// There are ranges, and all lie beyond the end.
+    pub(super) fn of_several(fields: &HeaderMap, total: u64) -> Result<Self, Beyond> {
+        let Some(ranges) = ranges(fields) else { return Ok(Self::Whole) };
+        let spans = ranges.iter().map(|range| range.within(total));
+        let mut spans: Vec<Range<u64>> = spans.filter_map(|span| span.ok().flatten()).collect();
+        spans.sort_by_key(|span| span.start);
+        let mut joined = spans.into_iter();
+        let Some(mut one) = joined.next() else { return Err(Beyond) };
+        for next in joined {
+            if next.start > one.end {
+                return Ok(Self::Whole);
+            }
+            one.end = one.end.max(next.end);
+        }
+        Ok(Self::Part(one.start, Some(one.end)))
     }
 
     /// The bytes of a resource of this size; none: all of it, as a 200.
@@ -48,13 +72,28 @@ impl Wanted {
     }
 }
 
-fn parse(text: &str) -> Option<Wanted> {
+/// Whether several ranges are asked for.
+pub(super) fn are_several(fields: &HeaderMap) -> bool {
+    ranges(fields).is_some_and(|ranges| ranges.len() > 1)
+}
+
+fn ranges(fields: &HeaderMap) -> Option<Vec<Wanted>> {
+    parse(fields.get(RANGE)?.to_str().ok()?)
+}
+
+/// All ranges; none: one of them cannot be understood, or there are more than anybody needs (§14.2 warns of these).
+fn parse(text: &str) -> Option<Vec<Wanted>> {
     let (unit, ranges) = text.split_once('=')?;
     if !unit.trim().eq_ignore_ascii_case("bytes") {
         return None;
     }
-    let first = ranges.split(',').map(str::trim).find(|range| !range.is_empty())?;
-    let (from, last) = first.split_once('-')?;
+    let ranges = ranges.split(',').map(str::trim).filter(|range| !range.is_empty()).take(MOST_RANGES + 1);
+    let ranges: Vec<Wanted> = ranges.map(parse_one).collect::<Option<_>>()?;
+    (1..=MOST_RANGES).contains(&ranges.len()).then_some(ranges)
+}
+
+fn parse_one(range: &str) -> Option<Wanted> {
+    let (from, last) = range.split_once('-')?;
     match (from.trim(), last.trim()) {
         ("", last) => Some(Wanted::Last(number(last)?)),
         (from, "") => Some(Wanted::Part(number(from)?, None)),
@@ -119,6 +158,9 @@ fn text(fields: &HeaderMap, name: http::HeaderName) -> Option<&str> {
     fields.get(name).and_then(|value| value.to_str().ok())
 }
 
+/// chosen: more than programs for pictures and documents ask for at once.
+const MOST_RANGES: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,7 +176,8 @@ mod tests {
             ("bytes=5-9", Wanted::Part(5, Some(10))),
             ("Bytes = 5-5 ", Wanted::Part(5, Some(6))),
             ("bytes=-7", Wanted::Last(7)),
-            ("bytes=3-4,10-20", Wanted::Part(3, Some(5))),
+            ("bytes=3-4,10-20", Wanted::Whole),
+            ("bytes=3-4, ,", Wanted::Part(3, Some(5))),
             ("bytes=9-5", Wanted::Whole),
             ("bytes=a-5", Wanted::Whole),
             ("bytes=+1-5", Wanted::Whole),
@@ -144,8 +187,28 @@ mod tests {
             ("bytes=0-18446744073709551615", Wanted::Part(0, None)),
             ("bytes=99999999999999999999-", Wanted::Part(u64::MAX, None)),
         ] {
-            assert_eq!(parse(text).unwrap_or(Wanted::Whole), want, "{text}");
+            assert_eq!(Wanted::of(&fields(&[("range", text)])), want, "{text}");
         }
+    }
+
+    #[test]
+    fn several_ranges_are_one_or_the_whole() {
+        let many = format!("bytes={}", "0-1,".repeat(65)).leak();
+        for (text, want) in [
+            ("bytes=100-101,0-1", Ok(Wanted::Part(0, Some(2)))),
+            ("bytes=0-1,2-3", Ok(Wanted::Part(0, Some(4)))),
+            ("bytes=5-9,0-7,-200", Ok(Wanted::Part(0, Some(100)))),
+            ("bytes=0-1,3-4", Ok(Wanted::Whole)),
+            ("bytes=0-1,x", Ok(Wanted::Whole)),
+            ("bytes=100-,200-201", Err(Beyond)),
+            (many, Ok(Wanted::Whole)),
+        ] {
+            let fields = fields(&[("range", text)]);
+            assert_eq!(Wanted::of_several(&fields, 100), want, "{text}");
+            assert_eq!(Wanted::of(&fields), Wanted::Whole);
+        }
+        assert!(are_several(&fields(&[("range", "bytes=0-1,3-4")])));
+        assert!(!are_several(&fields(&[("range", "bytes=0-1")])) && !are_several(&HeaderMap::new()));
     }
 
     #[test]

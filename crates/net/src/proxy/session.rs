@@ -47,7 +47,7 @@ use super::told::Told;
 use super::watching::Watching;
 use crate::get::{Feed, GetError, Known, Learnt, Network, Progress, Watcher as _};
 use crate::http::Described;
-use crate::http::{host_of, is_local};
+use crate::http::host_of;
 use crate::links::Interface;
 use crate::reach::Right;
 use crate::store::{Identity, Reader, StoreError};
@@ -436,7 +436,7 @@ impl Sessions {
 
     /// The interfaces for a connection to the URL's host, the best one first.
     pub(super) fn links_for(&self, url: &Url) -> Result<Vec<Option<Interface>>, Refusal> {
-        if is_local(url) {
+        if self.network.needs_no_link(&host_of(url)) {
             return Ok(vec![None]);
         }
         let links: Vec<_> = self.interfaces(&(None, host_of(url))).into_iter().map(Some).collect();

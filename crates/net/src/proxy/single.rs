@@ -71,10 +71,12 @@ impl Single {
         question: &Question,
     ) -> Result<Self, Trouble> {
         let mut last = Trouble { kind: TroubleKind::Unreachable, text: "no link can be used".to_owned() };
+        let mut forbidden = None;
         for interface in links {
             let asked = Self::ask_over(network, interface.as_ref(), question);
             match tokio::time::timeout(question.patience, asked).await {
                 Ok(Ok(single)) => return Ok(single),
+                Ok(Err(trouble)) if trouble.is_refusal() => forbidden = Some(trouble),
                 Ok(Err(trouble)) => last = trouble,
                 Err(_) => {
                     let text = format!("{}: no answer in time", question.url.host_str().unwrap_or_default());
@@ -82,7 +84,7 @@ impl Single {
                 }
             }
         }
-        Err(last)
+        Err(forbidden.unwrap_or(last))
     }
 
     async fn ask_over(

@@ -7,7 +7,6 @@
 //! 2. How bytes go from one connection to the other is [`crate::pass`]'s.
 
 use std::cell::Cell;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,11 +59,12 @@ pub(super) async fn open(
             window: Cell::new((Instant::now(), 0)),
         }
     };
-    if is_own(bare) {
+    if network.needs_no_link(bare) {
         let (stream, _) = network.connect(bare, port, None, right).await?;
         return Ok(tunnel(stream, None));
     }
     let mut last = Trouble { kind: TroubleKind::Unreachable, text: format!("{host}: no link can be used now") };
+    let mut forbidden = None;
     let pair = (right.host(), bare.to_ascii_lowercase());
     for interface in sessions.interfaces(&pair) {
         let chosen = Chosen::new(sessions, &interface.name, &pair);
@@ -74,7 +74,7 @@ pub(super) async fn open(
                 return Ok(tunnel(stream, Some(chosen)));
             }
             // Over no other link may it be reached either, unless a name means something else there.
-            Err(trouble) if matches!(trouble.kind, TroubleKind::Forbidden | TroubleKind::Loop) => last = trouble,
+            Err(trouble) if trouble.is_refusal() => forbidden = Some(trouble),
             Err(trouble) => {
                 // A host that refuses answers over this link, and a name that is unknown is nobody's fault.
                 if !matches!(trouble.kind, TroubleKind::Refused | TroubleKind::Name) {
@@ -84,7 +84,8 @@ pub(super) async fn open(
             }
         }
     }
-    Err(last)
+    // A link that has no address of the name says less than one whose address is refused.
+    Err(forbidden.unwrap_or(last))
 }
 
 /// A server that has gone without a word is found.
@@ -92,13 +93,6 @@ fn keep_alive(stream: &TcpStream) {
     let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
     // What cannot be set changes how soon that is, nothing else.
     let _ = SockRef::from(stream).set_tcp_keepalive(&keep_alive);
-}
-
-/// Whether a host is this machine, by whatever link; the kernel takes the unspecified address for the loopback.
-fn is_own(host: &str) -> bool {
-    let host = host.to_ascii_lowercase();
-    let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
-    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
 }
 
 impl Tunnel {
@@ -186,20 +180,3 @@ pub(super) const IDLE: Duration = Duration::from_secs(124 * 60);
 const KEEP_ALIVE: Duration = Duration::from_secs(120);
 const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(30);
 const TELL_EVERY: Duration = Duration::from_millis(500);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_machine_is_known_by_all_its_names() {
-        for host in
-            ["localhost", "LocalHost", "a.localhost", "127.8.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]
-        {
-            assert!(is_own(host), "{host}");
-        }
-        for host in ["example.org", "localhost.example", "192.0.2.1", "2001:db8::1", ""] {
-            assert!(!is_own(host), "{host}");
-        }
-    }
-}

@@ -7,15 +7,55 @@
 //! 2. In the local prefix of NAT64 the address stands where the operator's own prefix ends (RFC 6052 §2.2: 48, 56, 64 or 96 bits),
 //!    which nobody knows here: every place counts behind which there are zeros. One that is nothing but zeros counts only if there
 //!    is no other.
+//! 3. A network's own prefix of NAT64 counts once it is known ([`learn_translator`]); for whoever has left that network it is
+//!    forgotten when others have taken its place.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{PoisonError, RwLock};
 
 /// All of them; none: it carries none.
 pub fn embedded_v4(address: IpAddr) -> Vec<Ipv4Addr> {
     match address {
         IpAddr::V4(_) => Vec::new(),
-        IpAddr::V6(address) => inner(address),
+        IpAddr::V6(address) => {
+            let mut all = inner(address);
+            let translators = TRANSLATORS.read().unwrap_or_else(PoisonError::into_inner);
+            all.extend(
+                translators.iter().filter_map(|(bits, length)| translated(address.to_bits(), *bits, *length)),
+            );
+            all
+        }
     }
+}
+
+/// A network's NAT64 has this prefix, of 32, 40, 48, 56, 64 or 96 bits (RFC 6052 §2.2).
+pub(crate) fn learn_translator(bits: u128, length: u8) {
+    let mut translators = TRANSLATORS.write().unwrap_or_else(PoisonError::into_inner);
+    translators.retain(|known| *known != (bits, length));
+    translators.insert(0, (bits, length));
+    translators.truncate(MOST_TRANSLATORS);
+}
+
+/// The newest first.
+static TRANSLATORS: RwLock<Vec<(u128, u8)>> = RwLock::new(Vec::new());
+/// chosen: more links than anybody has at once.
+const MOST_TRANSLATORS: usize = 32;
+
+/// What a NAT64 with this prefix makes of an address; none: it is not behind the prefix.
+fn translated(address: u128, prefix: u128, length: u8) -> Option<Ipv4Addr> {
+    let length = u32::from(length);
+    let mask = u128::MAX.checked_shl(128 - length)?;
+    if (address ^ prefix) & mask != 0 {
+        return None;
+    }
+    let value = if length >= 96 {
+        low(address)
+    } else {
+        // Bits 64 to 71 are skipped.
+        let joined = (address >> 64) << 56 | (address & ((1 << 56) - 1));
+        low(joined.checked_shr(120 - length - 32)?)
+    };
+    Some(Ipv4Addr::from_bits(value))
 }
 
 fn inner(address: Ipv6Addr) -> Vec<Ipv4Addr> {

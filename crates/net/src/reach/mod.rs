@@ -22,7 +22,10 @@ mod zone;
 
 use std::net::{IpAddr, SocketAddr};
 
+use marline_core::fetch::{Trouble, TroubleKind};
+
 pub use embedded::embedded_v4;
+pub(crate) use embedded::learn_translator;
 pub use network::Network;
 pub use zone::{Zone, is_own};
 
@@ -102,6 +105,21 @@ impl Right {
         self.check_zone(address, Zone::of(address.ip()))
     }
 
+    /// Whether a host may be connected to, as far as that is known without its addresses: it is an address itself.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) fn check_host(&self, host: &str, port: u16) -> Result<(), Trouble> {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let Ok(address) = bare.parse::<IpAddr>() else { return Ok(()) };
+        self.check((address, port).into()).map_err(|why| why.trouble(host))
+    }
+
+    /// Whether it matters where an address leads, for this right.
+    pub(crate) const fn is_restricted(&self) -> bool {
+        self.host.is_some() || self.led.is_some()
+    }
+
     /// The same where the address's zone is known already.
     pub(crate) fn check_zone(&self, address: SocketAddr, zone: Zone) -> Result<(), Forbidden> {
         let forbidden = |is_loop| Forbidden { address: address.ip(), zone, right: *self, is_loop };
@@ -144,6 +162,12 @@ impl Forbidden {
     /// Whether it would lead back to the listener at which it was asked for.
     pub const fn is_loop(&self) -> bool {
         self.is_loop
+    }
+
+    /// The same as what a connection fails with.
+    pub(crate) fn trouble(&self, host: &str) -> Trouble {
+        let kind = if self.is_loop { TroubleKind::Loop } else { TroubleKind::Forbidden };
+        Trouble { kind, text: self.of(host) }
     }
 
     /// One line: `host`, as it was asked for, and why there is no connection to it.
