@@ -244,6 +244,8 @@ fn what_comes_encoded_though_nobody_asked_for_that_is_passed_on_and_said() {
     let served = file.clone();
     let server = Server::start(move |asked| match asked.path.as_str() {
         "/list.m3u8" => list("application/x-mpegurl", "\u{1f}gzip or so").with("Content-Encoding", "gzip"),
+        "/named.m3u8" => list("text/plain", &playlist(["/1.ts".to_owned()])).with("Content-Encoding", "utf-8"),
+        "/unknown.m3u8" => list("text/plain", "zstandard or so").with("Content-Encoding", "zstd"),
         _ => served.answer(asked),
     });
     let proxy = Proxy::start(&[]);
@@ -251,6 +253,11 @@ fn what_comes_encoded_though_nobody_asked_for_that_is_passed_on_and_said() {
         let got = proxy.get(&server.url(path), &[]);
         assert_eq!((got.status, got.field("content-encoding"), got.body.len()), (200, Some("gzip"), len), "{path}");
     }
+    let named = proxy.get(&server.url("/named.m3u8"), &[]);
+    assert_eq!((named.status, named.field("content-encoding")), (200, None));
+    assert_eq!(named.text(), playlist([proxy.of(&server.url("/1.ts"))]));
+    let unknown = proxy.get(&server.url("/unknown.m3u8"), &[]);
+    assert!(unknown.status == 502 && unknown.text().contains("its encoding is not known"), "{}", unknown.text());
     let part = proxy.get(&server.url("/1.ts"), &["-r", "1000-1999"]);
     assert_eq!((part.status, part.field("content-encoding")), (206, Some("gzip")));
     assert!(part.body == file.data[1000..2000]);

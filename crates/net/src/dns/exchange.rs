@@ -346,8 +346,13 @@ mod tests {
 
     /// A scripted server that truncates over UDP, and answers over TCP with what the script makes of the question.
     fn truncating(script: impl Fn(&[u8]) -> Vec<u8> + Send) -> Result<Found, Nothing> {
-        let server = Server::bind("127.0.0.1:0").unwrap();
-        let listener = TcpListener::bind(server.local_addr().unwrap()).unwrap();
+        // The port that is free for one protocol may be taken for the other.
+        let pairs = std::iter::repeat_with(|| {
+            let server = Server::bind("127.0.0.1:0").ok()?;
+            let listener = TcpListener::bind(server.local_addr().ok()?).ok()?;
+            Some((server, listener))
+        });
+        let (server, listener) = pairs.take(100).flatten().next().unwrap();
         thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();

@@ -99,6 +99,7 @@ impl Place {
         }
         // A program that does not follow the address as it stands now would request something else of the proxy.
         if let Some(taken) = taken.filter(|taken| taken.origin() == self.player.origin())
+            && taken.path().get(1..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http"))
             && let Ok(target) = target::parse(taken.path())
             && target.url.host() != meant.host()
             && target.url.host_str() != self.own.as_deref()

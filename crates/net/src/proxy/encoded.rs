@@ -33,6 +33,12 @@ pub(super) fn decoded(body: &[u8], encoding: &str, most: usize, cost: &mut Cost)
     Ok(bytes.unwrap_or_else(|| body.to_vec()))
 }
 
+/// Whether all codings of a value of Content-Encoding can be undone.
+pub(super) fn is_known(encoding: &str) -> bool {
+    let known = ["", "identity", "gzip", "x-gzip", "deflate", "br"];
+    encoding.split(',').all(|coding| known.iter().any(|known| coding.trim().eq_ignore_ascii_case(known)))
+}
+
 /// What comes out of the first bytes of a body, at most so much; none: the coding is not known, or these are not its bytes.
 pub(super) fn beginning(first: &[u8], encoding: &str, most: usize) -> Option<Vec<u8>> {
     let mut out = vec![0; most];

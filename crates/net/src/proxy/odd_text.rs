@@ -41,7 +41,7 @@ impl<'a> OddText<'a> {
             _ => {}
         }
         if let Ok(text) = std::str::from_utf8(body)
-            && !text.contains(is_byte)
+            && !(body.contains(&LEAD) && text.contains(is_byte))
         {
             return Ok(Self { text: Cow::Borrowed(text), has_bytes, is_converted });
         }
@@ -93,7 +93,7 @@ fn declared(text: String) -> String {
 
 /// An address with the bytes that are not UTF-8 percent-encoded.
 pub(super) fn percent_encoded(address: Cow<'_, str>) -> Cow<'_, str> {
-    if !address.contains(is_byte) {
+    if address.is_ascii() || !address.contains(is_byte) {
         return address;
     }
     let mut out = String::new();
@@ -108,6 +108,9 @@ pub(super) fn percent_encoded(address: Cow<'_, str>) -> Cow<'_, str> {
 
 /// The last characters of the last plane, which is for private use: 128 for the bytes from 0x80 on.
 const FIRST: u32 = 0x10_ff00;
+
+/// Their first byte in UTF-8.
+const LEAD: u8 = 0xf4;
 
 fn of_byte(byte: u8) -> Option<char> {
     char::from_u32(FIRST + u32::from(byte))

@@ -89,7 +89,8 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
         if rest.is_empty() {
             return None;
         }
-        let at = rest.find(['\n', '\r', '\0']).unwrap_or(rest.len());
+        let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0);
+        let at = rest.as_bytes().iter().position(is_end).unwrap_or(rest.len());
         let (line, behind) = rest.split_at(at);
         let len = if behind.starts_with("\r\n") { 2 } else { behind.len().min(1) };
         let (end, next) = behind.split_at(len);
@@ -304,7 +305,10 @@ impl<'a> Variables<'a> {
     ) -> Result<Self, ListError> {
         cost.work(text.len())?;
         let mut all = Vec::new();
-        for (line, _) in lines(text).filter(|(line, _)| line.starts_with("#EXT-X-DEFINE:")) {
+        if !text.contains(DEFINE) {
+            return Ok(Self(all));
+        }
+        for (line, _) in lines(text).filter(|(line, _)| line.starts_with(DEFINE)) {
             let (mut name, mut value) = (None, None);
             for (attribute, span) in values(line) {
                 let text = line.get(span);
@@ -420,6 +424,7 @@ fn values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     })
 }
 
+const DEFINE: &str = "#EXT-X-DEFINE:";
 /// Attributes whose value is an address.
 const ADDRESSES: [&str; 4] = ["URI", "X-ASSET-URI", "X-ASSET-LIST", "SERVER-URI"];
 /// chosen: many times what published playlists have.

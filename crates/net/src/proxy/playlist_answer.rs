@@ -177,7 +177,8 @@ fn of_encoded(first: &[u8], encoding: Option<&str>) -> Look {
             Look::Unsure if first.len() >= MOST_PEEKED => Look::Other,
             says => says,
         },
-        None => Look::Other,
+        // A character set, or nonsense, before a body that is not encoded.
+        None => look(first),
     }
 }
 
@@ -357,6 +358,11 @@ async fn ask(
             let first = [gathering.body.as_slice(), &piece].concat();
             match of_encoded(&first, encoding.as_deref()) {
                 Look::Is(_) => is_known = true,
+                Look::Other if encoding.as_deref().is_some_and(|encoding| !encoded::is_known(encoding)) => {
+                    // A player may know it, and find addresses that the proxy has not read.
+                    let line = "this playlist cannot be played through the proxy: its encoding is not known";
+                    return Err(Refusal::Gone(line.to_owned()));
+                }
                 Look::Other => return Ok(None),
                 Look::Unsure => {}
             }
