@@ -171,7 +171,7 @@ impl Fetch {
             TroubleKind::Tls => !link.known.proved,
             TroubleKind::Forbidden | TroubleKind::Loop => true,
             // A link that reaches no address of a host says less than one on which its address is refused.
-            TroubleKind::Name | TroubleKind::Unreachable => refused.is_some() && !link.known.proved,
+            TroubleKind::Name | TroubleKind::Unreachable => refused.is_some() && self.phase == Phase::Unknown,
             _ => false,
         };
         if !link.hopeful() || (link.failures <= self.config.retries && !lasting) {
