@@ -1,10 +1,13 @@
 //! Runs that are stopped, politely or not, and the next run that goes on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::network::Network;
 use crate::program::Program;
 use crate::server::{Resource, Server};
 
@@ -76,5 +79,35 @@ impl Moments {
     fn next(&mut self) -> Duration {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         Duration::from_millis(10 + (self.0 >> 33) % 590)
+    }
+}
+
+#[test]
+fn a_date_that_changes_under_the_same_etag_between_two_runs_is_told_once() {
+    let resource = Resource::new(8_000_000).with("Date", "Thu, 26 Nov 2026 10:00:00 GMT");
+    let network = Network::two_links();
+    for network in [None, network.as_ref()] {
+        let dates = ["Sat, 01 Aug 2020 10:00:00 GMT", "Sun, 02 Aug 2020 10:00:00 GMT"];
+        let run = Arc::new(AtomicUsize::new(0));
+        let (all, now) = (resource.clone(), Arc::clone(&run));
+        let handler = move |asked: &crate::server::Asked| {
+            all.clone().with("Last-Modified", dates[now.load(Ordering::Relaxed).min(1)]).answer(asked)
+        };
+        let server = match network {
+            Some(network) => network.serve(handler),
+            None => Server::start(handler),
+        };
+        let server = server.pace(2_000_000);
+        let program = network.map_or_else(Program::new, Network::program);
+        let says = "under the same ETag: the ETag decides";
+        for nth in 0..3 {
+            run.store(nth, Ordering::Relaxed);
+            let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--max-time", "1s"]);
+            let said = ended.notices().iter().filter(|line| line.contains(says)).count();
+            assert_eq!(said, usize::from(nth == 1), "run {nth}: {}", ended.err);
+        }
+        let server = server.pace(0);
+        program.get(&server.url("/file")).report();
+        assert!(program.file("out").unwrap() == *resource.data);
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct Pump<'a, M> {
     pub(super) limits: Limits,
     /// Compares what is in its place with its digest.
     pub(super) verifier: Verifier,
+    /// The date of a first response was compared with that of the last run.
+    is_dated: bool,
     /// The first good answer has come: name and size are known.
     pub(super) is_identified: bool,
     /// Links with a budget that this download may use, and how much it may carry there; none: each has its own.
@@ -132,6 +134,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             sockets,
             limits: Limits::default(),
             verifier: Verifier::default(),
+            is_dated: false,
             is_identified: false,
             leases: None,
             together: Together::default(),
@@ -406,6 +409,8 @@ impl<'a, M: Driven> Pump<'a, M> {
                 }
                 head.page = head.status == 200 && self.is_page_instead(origin, &described);
                 let sources = self.sources_of(origin, conn, head.status, &described);
+                let dated = (head.status == 206 && !self.is_dated)
+                    .then(|| described.etag.clone().zip(described.last_modified.clone()));
                 if matches!(head.status, 200 | 206) {
                     self.encoded(&mut head.encoded, described.encoding.as_deref());
                     self.disposition = self.disposition.take().or(disposition);
@@ -413,6 +418,9 @@ impl<'a, M: Driven> Pump<'a, M> {
                 }
                 self.tell(Input::Head { req, head });
                 sources.into_iter().for_each(|input| self.tell(input));
+                if let Some((etag, modified)) = dated.flatten() {
+                    self.note_modified(&etag, &modified);
+                }
             }
             Event::End { req } => {
                 self.sockets.ended(req);
@@ -459,6 +467,20 @@ impl<'a, M: Driven> Pump<'a, M> {
         // Redirects go on speaking of the same file; the file's own server has the last word.
         self.takes_sources = matches!(status, 300..=399);
         inputs
+    }
+
+    /// A strong ETag decides whether two responses are of one version (RFC 9110 section 8.8). A date that has changed under it
+    /// since the last run is worth a line: the server may not mean what it says.
+    fn note_modified(&mut self, etag: &str, modified: &str) {
+        self.is_dated = true;
+        match self.place.store.note_modified(etag, modified) {
+            Ok(None) => {}
+            Ok(Some(before)) => self.watcher.line(&format!(
+                "the server's Last-Modified is {modified} and was {before}, under the same ETag: the ETag decides, \
+                 the download goes on"
+            )),
+            Err(error) => self.end = Some(Err(error.into())),
+        }
     }
 
     /// Whether a response is an HTML page although its URL does not name one.
@@ -582,6 +604,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                 Output::Identified { total, validator } => self.identified(total, validator.as_ref()),
                 Output::Restart => {
                     self.consumed = 0;
+                    self.is_dated = false;
                     self.resumed = 0;
                     self.place.head.clear();
                     if let Err(error) = self.place.store.restart() {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use marline_core::fetch::{OriginId, Resume, Span, SpanSet, Validator};
+use marline_core::fetch::{OriginId, Resume, Span, SpanSet};
 use marline_core::units::DataSize;
-use marline_core::wire::journal::{Header, HeaderError, Life, Mark, Record, records};
+use marline_core::wire::journal::{Header, HeaderError, Life, Record, records};
 
 use super::disk::{Custody, Disk};
+use super::log::of_mark;
 
 /// A journal beyond this is not ours: the greatest real ones have a few mebibytes.
 const JOURNAL_MAX: u64 = 64 << 20;
@@ -161,10 +162,7 @@ impl Found {
             Self::Useless(why) => (None, Some(why)),
             Self::Claims { header, synced, written } => {
                 let have: SpanSet = synced.iter().chain(written.iter()).collect();
-                let validator = match header.validator {
-                    Mark::Etag(text) => Validator::Etag(text),
-                    Mark::Date(text) => Validator::Date(text),
-                };
+                let (validator, _) = of_mark(&header.validator);
                 let total = DataSize::from_bytes(header.total);
                 let have = have.iter().collect();
                 let source = urls.iter().position(|url| *url == header.url).and_then(|n| u16::try_from(n).ok());

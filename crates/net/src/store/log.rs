@@ -40,6 +40,36 @@ pub(super) struct Identity {
     pub(super) validator: Validator,
     /// Digest of the URL.
     pub(super) url: [u8; 32],
+    /// Last-Modified beside a strong ETag. It decides nothing; that it has changed is told.
+    pub(super) modified: Option<String>,
+}
+
+impl Identity {
+    /// What a journal's header says the bytes are of.
+    pub(super) fn of(header: &Header) -> Self {
+        let (validator, modified) = of_mark(&header.validator);
+        Self { total: header.total, validator, url: header.url, modified }
+    }
+
+    /// An ETag has no line end in it, so the date stands in the line behind it.
+    fn mark(&self) -> Mark {
+        match (&self.validator, &self.modified) {
+            (Validator::Etag(tag), Some(date)) => Mark::Etag(format!("{tag}\n{date}")),
+            (Validator::Etag(tag), None) => Mark::Etag(tag.clone()),
+            (Validator::Date(text), _) => Mark::Date(text.clone()),
+        }
+    }
+}
+
+/// The validator and the date of a header.
+pub(super) fn of_mark(mark: &Mark) -> (Validator, Option<String>) {
+    match mark {
+        Mark::Etag(text) => {
+            let (tag, date) = text.split_once('\n').map_or((text.as_str(), None), |(tag, date)| (tag, Some(date)));
+            (Validator::Etag(tag.to_owned()), date.map(str::to_owned))
+        }
+        Mark::Date(text) => (Validator::Date(text.clone()), None),
+    }
 }
 
 /// What is in place; no byte is in two of the sets for long, and if it is, both are true.
@@ -133,10 +163,7 @@ impl<D: Disk> Log<D> {
         claims: &Claims,
     ) -> io::Result<Self> {
         let (nonce, life, part) = (disk.nonce(), disk.life(data), disk.identity(data));
-        let validator = match &identity.validator {
-            Validator::Etag(text) => Mark::Etag(text.clone()),
-            Validator::Date(text) => Mark::Date(text.clone()),
-        };
+        let validator = identity.mark();
         let header = Header { nonce, total: identity.total, url: identity.url, life, part, validator };
         let mac = |bytes: &[u8]| key.mac(bytes);
         let (mut bytes, header) = header.emit(mac);

@@ -355,6 +355,18 @@ impl Store {
         }
     }
 
+    /// A response with this strong ETag has this Last-Modified. Gives another one that an earlier run of this download was
+    /// told under the same ETag.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn note_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
+        match &mut self.kind {
+            Kind::File(part) => part.note_modified(etag, modified),
+            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(None),
+        }
+    }
+
     /// Puts bytes in their place. Cheap: one system call for a file, one copy for a stream; never waits for a disk
     /// or a reader.
     ///

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use marline_core::fetch::{Span, SpanSet, Validator};
 use marline_core::units::{DataSize, Instant};
-use marline_core::wire::journal::{self, Header, HeaderError, Mark, Record};
+use marline_core::wire::journal::{self, Header, HeaderError, Record};
 
 use rustix::io::Errno;
 
@@ -163,7 +163,7 @@ impl<D: Disk> Part<D> {
         self.total = total.map(DataSize::bytes);
         let short = |validator: &&Validator| validator.text().len() <= journal::VALIDATOR_MAX;
         let known = self.total.zip(validator.filter(short).cloned());
-        let identity = known.map(|(total, validator)| Identity { total, validator, url: self.url });
+        let identity = known.map(|(total, validator)| Identity { total, validator, url: self.url, modified: None });
         let other = identity != self.identity;
         self.identity = identity;
         // The bytes stay: the caller has not thrown them away, so they are of this file, by whatever validator.
@@ -173,6 +173,21 @@ impl<D: Disk> Part<D> {
             _ => {}
         }
         self.total.map_or(Ok(()), |total| self.take_room(total))
+    }
+
+    /// A response with this strong ETag has this date. Gives another one that an earlier run was told under the same ETag.
+    pub(super) fn note_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
+        let Some(identity) = &mut self.identity else { return Ok(None) };
+        let is_of_it = matches!(&identity.validator, Validator::Etag(tag) if tag == etag);
+        let is_short = etag.len() + 1 + modified.len() <= journal::VALIDATOR_MAX && !modified.contains('\n');
+        if !is_of_it || !is_short || identity.modified.as_deref() == Some(modified) {
+            return Ok(None);
+        }
+        let before = identity.modified.replace(modified.to_owned());
+        if self.log.is_some() {
+            self.compact()?;
+        }
+        Ok(before)
     }
 
     /// Puts bytes in their place.
@@ -380,13 +395,9 @@ impl<D: Disk> Part<D> {
         self.markable = self.disk.mark(&self.data);
         match found {
             Found::Claims { header, synced, written } => {
-                let validator = match header.validator.clone() {
-                    Mark::Etag(text) => Validator::Etag(text),
-                    Mark::Date(text) => Validator::Date(text),
-                };
                 self.url = header.url;
                 self.total = Some(header.total);
-                self.identity = Some(Identity { total: header.total, validator, url: header.url });
+                self.identity = Some(Identity::of(&header));
                 self.claims =
                     Claims { dirty: written.clone(), syncing: SpanSet::default(), synced: synced.clone() };
                 self.compact()?;
