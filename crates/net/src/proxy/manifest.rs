@@ -712,4 +712,18 @@ mod tests {
             assert_eq!(parted(bad), None, "{bad}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_was_written_is_read_again(
+            inner in "(<Representation id='(a|/b|\\.\\./\\.\\./c|https://d/)'(/>|>(<BaseURL>(/e/|https://f/)</BaseURL>)?(<SegmentTemplate( media='\\$RepresentationID\\$')?/>)?</Representation>)){0,4}",
+            template in "(<SegmentTemplate( media='/?\\$RepresentationID\\$/\\$Number\\$')?( initialization='(\\.\\./)?\\$Bandwidth\\$')?/>)?",
+        ) {
+            let text = format!("<MPD><Period><AdaptationSet>{template}{inner}</AdaptationSet></Period></MPD>");
+            let place = at("https://h/a/m.mpd");
+            let once = rewrite(&text, &place).unwrap();
+            proptest::prop_assert!(Tree::read(&once.text, &mut affordable()).is_ok(), "{}", once.text);
+            proptest::prop_assert!(once.moved > 0 || once.text == text);
+        }
+    }
 }
