@@ -166,11 +166,12 @@ fn watch(proxy: &Proxy, url: &str, source: &str, home: &Path) -> Value {
 }
 
 fn played_well(told: &Value, proxy: &Proxy, calm: &Calm) {
+    let position = told["position_s"].as_f64().unwrap();
     if calm.held() {
         assert_eq!(told["stalls"], 0, "{told} {:#}", proxy.now()["sessions"]);
+        // A player that gets no processor drops frames, and the last position that it tells is older.
+        assert!((position - SECONDS as f64).abs() < 1.0, "{told}");
     }
-    let position = told["position_s"].as_f64().unwrap();
-    assert!((position - SECONDS as f64).abs() < 1.0, "{told}");
     let now = proxy.now();
     let shares: Vec<u64> =
         now["links"].as_array().unwrap().iter().map(|link| link["played"]["bytes"].as_u64().unwrap()).collect();
