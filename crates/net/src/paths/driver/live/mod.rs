@@ -430,6 +430,27 @@ impl Running {
         }
     }
 
+    /// Looks until this subflow has received so many bytes; `false` if it ends before.
+    fn brings(&self, conn: ConnId, subflow: SubflowId, bytes: u64) -> bool {
+        let started = Clock::now();
+        loop {
+            self.say(Output::Look { conn });
+            let ends = |input: &Input| match input {
+                Input::Seen { subflow: of, counters, .. } if *of == subflow => {
+                    (counters.received.bytes() > bytes).then_some(true)
+                }
+                Input::SubflowDown { subflow: of, .. } if *of == subflow => Some(false),
+                _ => None,
+            };
+            let end = self.script.0.lock().unwrap().heard.iter().rev().find_map(ends);
+            if let Some(end) = end {
+                return end;
+            }
+            assert!(started.elapsed() < PATIENCE, "{subflow:?} brings too little");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// The next connection after `known` ones, with its first subflow.
     fn opened(&self, known: usize) -> (ConnId, Subflow) {
         self.hears("a connection", |heard| {
