@@ -423,7 +423,7 @@ impl Flow {
             trust.on_mark(now);
         }
         let is_empty = self.gate.is_empty(now);
-        self.gate.queue(now).into_iter().for_each(|waited| trust.on_wait(waited));
+        self.gate.queue(now).into_iter().for_each(|waited| trust.on_wait(now, waited, self.trip.least()));
         if is_empty {
             trust.on_bytes(now, came);
         }
