@@ -68,6 +68,7 @@ fn config(bytes: &mut Bytes<'_>, size: u64) -> Config {
         origins: if flags & 1 == 0 { 1 } else { 2 },
         metered: bytes.one_of(&[MeteredUse::Avoid, MeteredUse::Use, MeteredUse::Never]),
         proven: flags & 2 != 0,
+        open_first: flags & 40 == 32,
         ..Config::default()
     };
     if flags & 4 != 0 {
