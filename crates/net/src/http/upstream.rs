@@ -62,7 +62,7 @@ pub struct Tunnel {
 }
 
 /// Since when a proxy accepts connections and does not answer on any of them. Clones, one for each connection over a link,
-/// share it: a proxy that is silent is given up after [`ANSWER_WITHIN`], however many connections try it.
+/// share it: a proxy that is silent is given up after `ANSWER_WITHIN`, however many connections try it.
 #[derive(Clone, Debug, Default)]
 pub struct Silence(Arc<Mutex<Option<Instant>>>);
 
