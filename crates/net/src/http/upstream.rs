@@ -62,22 +62,59 @@ pub struct Tunnel {
 }
 
 /// Since when a proxy accepts connections and does not answer on any of them. Clones, one for each connection over a link,
-/// share it: a proxy that is silent is given up after `ANSWER_WITHIN`, however many connections try it.
+/// share it: a proxy that is silent is given up after `ANSWER_WITHIN`, however many connections try it one after another.
 #[derive(Clone, Debug, Default)]
-pub struct Silence(Arc<Mutex<Option<Instant>>>);
+pub struct Silence(Arc<Mutex<Quiet>>);
+
+#[derive(Debug, Default)]
+struct Quiet {
+    since: Option<Instant>,
+    /// When the last attempt ended or was dropped, while none is pending.
+    left: Option<Instant>,
+    pending: u32,
+    /// It has answered before.
+    has_answered: bool,
+}
+
+/// An attempt whose answer is awaited.
+struct Pending<'a> {
+    silence: &'a Silence,
+    until: Instant,
+}
 
 impl Silence {
-    fn until(&self) -> Instant {
-        *self.since().get_or_insert_with(Instant::now) + ANSWER_WITHIN
+    fn begin(&self) -> Pending<'_> {
+        let (mut quiet, now) = (self.quiet(), Instant::now());
+        // An attempt that nobody followed up says nothing of how long the proxy has been silent since.
+        if quiet.left.is_some_and(|left| now.duration_since(left) > BETWEEN) {
+            quiet.since = None;
+        }
+        (quiet.pending, quiet.left) = (quiet.pending + 1, None);
+        let until = *quiet.since.get_or_insert(now) + ANSWER_WITHIN;
+        Pending { silence: self, until }
     }
 
-    fn end(&self) {
-        *self.since() = None;
-    }
-
-    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn quiet(&self) -> MutexGuard<'_, Quiet> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending<'_> {
+    /// The proxy has answered.
+    fn is_answered(&self) {
+        let mut quiet = self.silence.quiet();
+        (quiet.since, quiet.has_answered) = (None, true);
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        let mut quiet = self.silence.quiet();
+        quiet.pending -= 1;
+        if quiet.pending == 0 {
+            quiet.left = Some(Instant::now());
+        }
     }
 }
 
@@ -308,21 +345,22 @@ impl Tunnel {
     /// # Errors
     /// The proxy refuses, wants another login, or does not speak its protocol.
     pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, Trouble> {
-        let until = self.silence.until();
+        let pending = self.silence.begin();
         let opened = async {
             match self.proxy.kind {
                 Kind::Http => self.proxy.connect(socket, &self.host, self.port).await,
                 Kind::Socks5 { .. } => self.proxy.socks(socket, &self.host, self.port).await,
             }
         };
-        let opened = tokio::time::timeout_at(until, opened).await;
-        self.silence.end();
-        opened.unwrap_or_else(|_| {
-            let within = ANSWER_WITHIN.as_secs();
-            let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
-            // Asked again, it would be as silent.
-            Err(trouble(TroubleKind::Forbidden, text))
-        })
+        if let Ok(opened) = tokio::time::timeout_at(pending.until, opened).await {
+            pending.is_answered();
+            return opened;
+        }
+        let within = ANSWER_WITHIN.as_secs();
+        let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
+        // One that has never answered would be as silent if it were asked again.
+        let has_answered = pending.silence.quiet().has_answered;
+        Err(trouble(if has_answered { TroubleKind::TimedOut } else { TroubleKind::Forbidden }, text))
     }
 }
 
@@ -397,8 +435,11 @@ fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// How long a proxy may take to open a tunnel. It waits for the server's own answer to a SYN meanwhile.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a proxy may take to open a tunnel. It waits for the server's own answer to a SYN meanwhile; one of an anonymity network
+/// takes a dozen seconds.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// Attempts that are further apart are not of one silence. chosen: longer than a download waits before it tries again.
+const BETWEEN: Duration = Duration::from_secs(3);
 /// The port of a proxy that names none, as in curl.
 const DEFAULT_PORT: u16 = 1080;
 /// The longest response to CONNECT.
@@ -411,6 +452,26 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn an_attempt_that_nobody_followed_up_does_not_count_as_silence() {
+        let silence = Silence::default();
+        let first = silence.begin().until;
+        assert_eq!(silence.begin().until, first, "the next attempt, soon after");
+        let aged = |by: Duration| {
+            let mut quiet = silence.quiet();
+            quiet.left = quiet.left.map(|left| left - by);
+        };
+        aged(BETWEEN + Duration::from_millis(1));
+        let later = silence.begin();
+        assert!(later.until > first);
+        // What is pending goes on being one silence.
+        assert_eq!(silence.begin().until, later.until);
+        later.is_answered();
+        assert!(silence.quiet().has_answered && silence.quiet().since.is_none());
+        drop(later);
+        assert_eq!(silence.quiet().pending, 0);
+    }
 
     fn proxies(settings: &ProxySettings, variables: &[(&str, &str)]) -> Result<Proxies, ProxyError> {
         let read = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());

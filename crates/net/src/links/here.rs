@@ -36,8 +36,11 @@ pub(crate) fn leads_over(address: IpAddr) -> Option<u32> {
     exit(&answer).map(|(index, _)| index)
 }
 
-/// Whether an address is in a network of an interface without a default route: a LAN behind this machine, or a tunnel to some
-/// networks. No link leads there, and where the kernel does not say, links do.
+/// Whether an address is in the own network of an interface without a default route: a LAN behind this machine, or a tunnel. No link
+/// leads there, and where the kernel does not say, links do.
+///
+/// A route to other networks is not enough: some VPNs have `0.0.0.0/1` in place of a default route, and what is asked for over a link
+/// must not leave over them.
 pub(crate) fn is_beside_links(address: IpAddr) -> bool {
     let beside = || {
         let socket = RouteSocket::open()?;
@@ -48,19 +51,23 @@ pub(crate) fn is_beside_links(address: IpAddr) -> bool {
             return Ok::<_, io::Error>(false);
         };
         let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
-        Ok(!messages(&routes).flat_map(|message| default_routes(&message)).any(|(link, ..)| link == over))
+        let is_link = messages(&routes).flat_map(|message| default_routes(&message)).any(|(link, ..)| link == over);
+        Ok(!is_link && is_on(&socket, over, address.to_canonical())?)
     };
     beside().unwrap_or(false)
 }
 
 /// The same, unless this interface has a network with the address as well.
 pub(crate) fn is_beside(address: IpAddr, interface: &str) -> bool {
-    is_beside_links(address) && !is_on(interface, address.to_canonical()).unwrap_or(false)
+    let is_on = || {
+        let socket = RouteSocket::open()?;
+        is_on(&socket, rustix::net::netdevice::name_to_index(&socket, interface)?, address.to_canonical())
+    };
+    is_beside_links(address) && !is_on().unwrap_or(false)
 }
 
-fn is_on(interface: &str, address: IpAddr) -> io::Result<bool> {
-    let socket = RouteSocket::open()?;
-    let index = rustix::net::netdevice::name_to_index(&socket, interface)?;
+/// Whether one of an interface's own networks has the address.
+fn is_on(socket: &RouteSocket, index: u32, address: IpAddr) -> io::Result<bool> {
     let addresses = socket.request(&Request::dump_addresses().finish(1))?;
     let networks = messages(&addresses).filter_map(|message| Address::parse(&message));
     let mut own = networks.filter(|network| network.link == index);
@@ -122,6 +129,8 @@ mod tests {
             for other in ["192.0.2.9", "203.0.113.1", "127.0.0.1", "192.168.7.1", "10.9.0.1", "2001:db8::1"] {
                 assert!(!beside(other), "{other}");
             }
+            ip("route add 0.0.0.0/1 dev d1");
+            assert!(!beside("50.0.0.1") && beside("192.168.7.9"), "a VPN's half of the internet is no LAN");
             ip("route add default via 192.168.7.2 dev d1 metric 9");
             assert!(!beside("192.168.7.9"), "now it is a link");
         });
