@@ -207,7 +207,7 @@ impl Answers {
         let other = other.filter(|(line, meant)| line != meant || !bytes.starts_with(line));
         let rewritten = other.map(|(line, meant)| [*meant, &bytes[line.len()..]].concat());
         let longer = other.map_or(0, |(line, meant)| meant.len() - line.len());
-        let head = rewritten.as_deref().unwrap_or(bytes);
+        let mut head = rewritten.as_deref().unwrap_or(bytes);
         let mut few = [httparse::EMPTY_HEADER; FIELDS_FEW];
         let (mut many, joined);
         let mut response = httparse::Response::new(&mut few);
@@ -216,6 +216,7 @@ impl Answers {
             // Many fields. Or a value with a control byte in it, a blank before a colon, a line that goes on in the next one:
             // RFC 9112 §5 lets nobody read such a field; the others are as good as before, unless one of those is hurt that say
             // where the body ends.
+            head = &head[..head_end(head).unwrap_or(head.len())];
             let lines = head.iter().filter(|byte| **byte == b'\n').count();
             many = vec![httparse::EMPTY_HEADER; lines.min(FIELDS_MOST)];
             (response, parsed) = parse_leniently(head, &mut many);
@@ -379,10 +380,29 @@ fn parse_leniently<'f, 'h>(
 ) -> (httparse::Response<'f, 'h>, httparse::Result<usize>) {
     let mut response = httparse::Response::new(fields);
     let mut parsed = lenient().parse_response(&mut response, head);
-    if parsed.is_ok_and(|parsed| parsed.is_complete()) && framing_lines(head) != framing_fields(&response) {
-        parsed = Err(httparse::Error::HeaderValue);
+    if let Ok(httparse::Status::Complete(used)) = parsed {
+        // The parser takes a line of blanks behind the status line for the end.
+        parsed = match head_end(head) {
+            None => Ok(httparse::Status::Partial),
+            Some(end) if end != used || framing_lines(head) != framing_fields(&response) => {
+                Err(httparse::Error::HeaderValue)
+            }
+            Some(_) => parsed,
+        };
     }
     (response, parsed)
+}
+
+/// Where the head ends: behind the first empty line after the status line. A line of blanks is a continuation and does
+/// not end the head, as in curl. None if the end has not come.
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
+    let mut line_ends = (start..bytes.len()).filter(|at| bytes[*at] == b'\n').map(|at| at + 1);
+    line_ends.find_map(|next| match &bytes[next..] {
+        [b'\n', ..] => Some(next + 1),
+        [b'\r', b'\n', ..] => Some(next + 2),
+        _ => None,
+    })
 }
 
 /// Whether a line goes on in the next one (RFC 9112 §5.2).
@@ -415,9 +435,9 @@ fn is_framing(name: &[u8]) -> bool {
     frames.iter().any(|frame| name.trim_ascii().eq_ignore_ascii_case(frame))
 }
 
-/// How many such fields stand in a head, well-formed or not.
+/// How many such fields stand in a head without its body, well-formed or not.
 fn framing_lines(head: &[u8]) -> usize {
-    let lines = head.split(|byte| *byte == b'\n').take_while(|line| !line.trim_ascii().is_empty());
+    let lines = head.split(|byte| *byte == b'\n');
     lines.filter_map(|line| line.split(|byte| *byte == b':').next()).filter(|name| is_framing(name)).count()
 }
 
@@ -539,6 +559,29 @@ mod tests {
                 let (told, bodies) = hear(1, None, &[first, second], None);
                 assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{head} cut at {cut}");
                 assert_eq!(bodies.0, [(0, b"ok".to_vec())], "{head}");
+            }
+        }
+    }
+
+    #[test]
+    fn blanks_at_the_start_of_a_body_are_not_read_as_a_folded_field() {
+        for head in [
+            "HTTP/1.1 200 OK\r\nX-Long: a,\r\n \r\nContent-Length: 3\r\n\r\n",
+            "HTTP/1.1 200 OK\nX-Long: a,\n\t\nContent-Length: 3\n\n",
+            "http/1.1 200 OK\r\nX-Long: a,\r\n \r\n b\r\nContent-Length: 3\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length:\r\n 3\r\n \r\n\r\n",
+            "HTTP/1.1 200 OK\r\nno colon\r\nContent-Length: 3\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX-Long: a\r\n \r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n \r\nContent-Length: 3\r\n\r\n",
+        ] {
+            for body in [" ok", "\tok", " \r\n", "\r\n ", "\n\n ", " : "] {
+                let wire = [head, body].concat();
+                for cut in 0..wire.len() {
+                    let (first, second) = wire.as_bytes().split_at(cut);
+                    let (told, bodies) = hear(1, None, &[first, second], None);
+                    assert_eq!(told, ["head 0 200", "end 0", "closed Finished"], "{wire:?} cut at {cut}");
+                    assert_eq!(bodies.0, [(0, body.as_bytes().to_vec())], "{wire:?} cut at {cut}");
+                }
             }
         }
     }
