@@ -114,6 +114,11 @@ impl Fetch {
         if span.end > total.bytes() {
             return self.unusable(id, link, "a range beyond the end", head);
         }
+        // A small HTML page that claims to be all of the file may be an error page: one request without a range decides.
+        let small_page = head.page && span == Span::at(0, total) && total <= FIRST_SPAN;
+        if small_page && self.try_in_one_piece(id, link) {
+            return;
+        }
         if self.phase == Phase::Unknown && !self.identify(id, total, head.validator.as_ref(), span) {
             return;
         }
@@ -314,6 +319,7 @@ impl Fetch {
         if total.is_none() && self.was_too_large(id, head.status) {
             return;
         }
+        let start = self.reqs.get(&id).map_or(0, |req| req.span.start);
         match (self.phase, total) {
             // An empty file, or a reader that has jumped beyond the end: nothing is wanted.
             (Phase::Unknown, Some(total)) if total.bytes() <= self.ledger.frontier() => {
@@ -321,6 +327,13 @@ impl Fetch {
                 self.settle_total(total);
                 self.out.push_back(Output::Identified { total: Some(total), validator: None });
                 self.finish_if_complete();
+            }
+            // The range begins within the file by the server's own word.
+            (Phase::Unknown, Some(total)) if start < total.bytes() => {
+                if !self.try_in_one_piece(id, link) {
+                    let status = head.status;
+                    self.refuse(id, link, Ban::OtherStatus { status }, Failure::Status { status });
+                }
             }
             // A question for the bytes behind the first ones of a small file: the first answer is on its way.
             (Phase::Unknown, Some(total)) => {
@@ -340,7 +353,6 @@ impl Fetch {
                 }
             }
             (_, total) if total.is_some() && total == self.ledger.total() => {
-                let start = self.reqs.get(&id).map_or(0, |req| req.span.start);
                 if total.is_some_and(|total| start < total.bytes()) {
                     // It is not beyond the end by the server's own word.
                     let status = head.status;

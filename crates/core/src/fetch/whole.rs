@@ -57,8 +57,9 @@ impl Fetch {
             return self.doubt(id);
         }
         let is_known = self.phase == Phase::Ranges && self.is_known(id, head);
-        // A page instead of a range: perhaps not instead of the file. Or the target of a redirect has expired.
-        if (self.phase == Phase::Unknown && head.page && self.try_in_one_piece(id, link))
+        // A page or nothing instead of a range: perhaps not instead of the file. Or the target of a redirect has expired.
+        let doubtful = head.page || head.length == Some(DataSize::ZERO);
+        if (self.phase == Phase::Unknown && doubtful && self.try_in_one_piece(id, link))
             || (self.phase == Phase::Ranges && !is_known && self.has_expired(id, link, head.status))
         {
             return;

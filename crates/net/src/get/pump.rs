@@ -407,7 +407,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                         Err(why) => self.watcher.line(&why),
                     }
                 }
-                head.page = head.status == 200 && self.is_page_instead(origin, &described);
+                head.page = matches!(head.status, 200 | 206) && self.is_page_instead(origin, &described);
                 let sources = self.sources_of(origin, conn, head.status, &described);
                 let dated = (head.status == 206 && !self.is_dated)
                     .then(|| described.etag.clone().zip(described.last_modified.clone()));

@@ -15,7 +15,7 @@ fn etag(tag: &str) -> Option<Validator> {
 }
 
 /// One link.
-fn one() -> Desk {
+pub(super) fn one() -> Desk {
     let mut desk = Desk::new(Config::default());
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
     desk
@@ -310,6 +310,33 @@ fn a_server_that_refuses_the_range_field_is_asked_without() {
             assert!(requests <= 7, "{refuses}: {requests}");
         }
     }
+}
+
+#[test]
+fn an_empty_or_contradictory_answer_to_a_range_leads_to_one_request_without() {
+    let beyond = Some(ContentRange { span: None, total: bytes(SIZE) });
+    let page = Head { page: true, ..part(Span::new(0, 1553), 1553, None) };
+    for answer in [
+        Head { status: 200, ..status(200) },
+        Head { range: beyond, ..status(416) },
+        Head { validator: etag("page"), ..page.clone() },
+        page,
+    ] {
+        for mut desk in [one(), Desk::two(Config::default())] {
+            let requests = serve(&mut desk, |desk, _, req| {
+                Some(if desk.reqs[&req].ask == Ask::Whole { honest(desk, req, TAG) } else { answer.clone() })
+            });
+            assert!(desk.done, "{answer:?}: {:?} {:?}", desk.failed, desk.notices);
+            assert_eq!(desk.identified.as_ref().and_then(|(total, _)| *total), bytes(SIZE), "{answer:?}");
+            assert!(requests <= 5, "{answer:?}: {requests}");
+        }
+    }
+    let mut desk = one();
+    let requests = serve(&mut desk, |_, _, _| Some(status(200)));
+    assert!(desk.done && requests == 2, "an empty file: {requests}");
+    let mut desk = one();
+    let requests = serve(&mut desk, |_, _, _| Some(Head { range: beyond, ..status(416) }));
+    assert_eq!((desk.failed, requests), (Some(Failure::Status { status: 416 }), 2));
 }
 
 #[test]
