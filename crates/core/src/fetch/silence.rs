@@ -191,8 +191,11 @@ impl Fetch {
 
     /// Every link has been refused, again after a rest, and by the server's own word the file is not there or not for us.
     fn end_of_refusals(&mut self) {
+        let delivered = self.links.values().any(|link| !link.known.bytes.is_zero());
+        // What has delivered may do so again: a restart or a new version of the server takes seconds.
+        let enough = |status| if delivered && matches!(status, 403 | 404) { REFUSALS_AFTER_DATA } else { REFUSALS };
         let refusal = |link: &LinkState| match link.standing {
-            Standing::Banned { why: Ban::OtherStatus { status }, .. } if link.bans >= 2 => {
+            Standing::Banned { why: Ban::OtherStatus { status }, .. } if link.bans >= enough(status) => {
                 matches!(status, 401..=404 | 410 | 451).then_some(status)
             }
             _ => None,
@@ -356,6 +359,11 @@ const HELD: u64 = 64 * 1024;
 const TELL_SILENCE: Duration = Duration::from_secs(1);
 /// No byte from anywhere for so long ends the download.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How many refusals in a row of each link end the download: the second one comes after 5 s.
+const REFUSALS: u32 = 2;
+/// The same for a server that has delivered: the fourth one comes after 35 s. Some URLs are good for one request only, so
+/// it is less than [`PATIENCE`].
+const REFUSALS_AFTER_DATA: u32 = 4;
 /// How long nothing may come from one of several URLs: the first time, and once nothing has come from any of them, or
 /// over any link.
 const LEAVE_MIRROR: Duration = Duration::from_secs(3);

@@ -7,6 +7,7 @@ mod answers;
 mod first;
 mod links;
 mod opinions;
+mod refusals;
 mod servers;
 mod shares;
 mod sharing;

@@ -1,0 +1,34 @@
+//! Servers that refuse for a while after they have delivered, or refuse requests for ranges (rules of
+//! `super::super::refusals` and `silence`).
+
+use super::servers::{SIZE, TAG, honest, one, serve, status};
+use super::*;
+
+/// A server delivers half of the file, and then refuses everything until this time. Tells when the download ended.
+fn refuses_after_half(code: u16, until: Duration) -> (Desk, Instant) {
+    let mut desk = one();
+    let mut half = None;
+    serve(&mut desk, |desk, _, req| {
+        if desk.fetch.status().done.bytes() < SIZE / 2 {
+            return Some(honest(desk, req, TAG));
+        }
+        let since = *half.get_or_insert(desk.now);
+        Some(if desk.now < since + until { status(code) } else { honest(desk, req, TAG) })
+    });
+    let end = desk.now;
+    (desk, end)
+}
+
+#[test]
+fn a_server_that_has_delivered_may_refuse_for_a_while() {
+    for code in [403, 404] {
+        for seconds in [6, 14, 25] {
+            let (desk, end) = refuses_after_half(code, Duration::from_secs(seconds));
+            assert!(desk.done, "{code} for {seconds} s: {:?}", desk.failed);
+            assert!(end < Instant::ZERO + Duration::from_secs(40), "{end:?}");
+        }
+        let (desk, end) = refuses_after_half(code, Duration::from_secs(3600));
+        assert_eq!(desk.failed, Some(Failure::Status { status: code }));
+        assert!(end < Instant::ZERO + Duration::from_secs(45), "{end:?}");
+    }
+}
