@@ -38,28 +38,68 @@ fn public(lan: &Lan) -> Server {
             Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\n{target}\n")).with("Content-Type", "video/mp2t")
         }
         Some(("/quote", target)) => {
-            Answer::page(200, &format!("#EXTM3U\n#EXT-X-KEY:METHOD=NONE,X=\"\n#EXTINF:2,\n/{target}\n"))
+            plain(200, &format!("#EXTM3U\n#EXT-X-KEY:METHOD=NONE,X=\"\n#EXTINF:2,\n/{target}\n"))
         }
         Some(("/latin1", target)) => {
             let text = [&b"#EXTM3U\n#EXTINF:2,\xe9\n/"[..], target.as_bytes(), b"\n"].concat();
             let length = text.len().to_string();
-            Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(text)])
+            plain(200, "").with("Content-Length", &length).then([Step::Raw(text)])
         }
         Some(("/return", target)) => {
-            Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\r/{target}\n#EXTINF:2,\n/1.ts\n"))
+            plain(200, &format!("#EXTM3U\n#EXTINF:2,\r/{target}\n#EXTINF:2,\n/1.ts\n"))
         }
         Some(("/map", target)) => {
-            Answer::page(200, &format!("#EXTM3U\n#EXT-X-MAP:URI=/{target}\n#EXTINF:2,\n/1.ts\n"))
+            plain(200, &format!("#EXTM3U\n#EXT-X-MAP:URI=/{target}\n#EXTINF:2,\n/1.ts\n"))
         }
-        Some(("/id.mpd", target)) => Answer::page(
+        Some(("/id.mpd", target)) => plain(
             200,
             &format!(
                 "<MPD mediaPresentationDuration=\"PT9S\"><Period><AdaptationSet><SegmentTemplate duration=\"1\" \
                  media=\"$RepresentationID$\"/><Representation id=\"/{target}\"/></AdaptationSet></Period></MPD>"
             ),
         ),
+        // Manifests of which a player requests something else than the proxy has read in them.
+        Some(("/bases.mpd", target)) => plain(
+            200,
+            &format!(
+                "<MPD mediaPresentationDuration=\"PT9S\"><BaseURL>/a/b/c/d/e/f/g/h/</BaseURL><BaseURL>/</BaseURL><Period>\
+                 <AdaptationSet><SegmentTemplate duration=\"1\" media=\"../../../../{target}?$Number$\"/>\
+                 <Representation id=\"1\" bandwidth=\"1\"/></AdaptationSet></Period></MPD>"
+            ),
+        ),
+        Some(("/doctype.mpd" | "/doctype", target)) => plain(
+            200,
+            &format!("<?xml version=\"1.0\"?><!DOCTYPE MPD>\n<MPD><BaseURL>/{target}</BaseURL></MPD>"),
+        ),
+        Some(("/entity", target)) => {
+            let target = target.replace(':', "&c;");
+            let entity = "<!DOCTYPE MPD [<!ENTITY c ':'>]>";
+            plain(200, &format!("{entity}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
+        }
+        Some(("/references", target)) => {
+            let target = target.replace(':', "&#58;");
+            plain(200, &format!("<MPD><BaseURL>&#47;{target}</BaseURL></MPD><x>"))
+        }
+        Some(("/utf7.mpd", target)) => {
+            let target = target.replace(':', "+ADo-");
+            let declaration = "<?xml version=\"1.0\" encoding=\"UTF-7\"?>";
+            plain(200, &format!("{declaration}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
+        }
+        Some(("/case.mpd", target)) => {
+            let target = target.replace(':', "&#58;");
+            plain(200, &format!("<mpd><baseurl>/{target}</baseurl></mpd>"))
+        }
+        Some(("/comment.mpd" | "/comment", target)) => {
+            let comment = "x".repeat(9000);
+            plain(200, &format!("<!--{comment}--><MPD><BaseURL>/{target}</BaseURL></MPD>"))
+        }
         _ => resource.answer(asked),
     })
+}
+
+/// Answers to ranges that are small web pages may be those of a captive portal.
+fn plain(status: u16, text: &str) -> Answer {
+    Answer::page(status, text).with("Content-Type", "text/plain")
 }
 
 fn list(second: &str) -> String {
@@ -244,6 +284,24 @@ fn no_list_that_players_forgive_leads_into_the_local_networks() {
         assert_eq!(got.status, 200, "{name}: {}", got.text());
         let got = lan.ask_as(name, &proxy, &target);
         assert_eq!(got.status, 403, "{name}: {}", got.text());
+    }
+    for (name, why) in [
+        ("doctype.mpd", "document type declaration"),
+        ("doctype", "document type declaration"),
+        ("entity", "document type declaration"),
+        ("references", "character references"),
+        ("utf7.mpd", "an encoding that the proxy does not read"),
+        ("case.mpd", "in another case"),
+    ] {
+        let got = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}")));
+        assert!(got.status == 502 && got.text().contains(why), "{name}: {} {}", got.status, got.text());
+    }
+    // As a part of the path at the list's own server.
+    let own = |path: &str| format!("http://127.0.0.1:{}/{}", proxy.address.port(), server.url(path));
+    for (name, path) in [("bases.mpd", "/a/b/c/d/"), ("comment.mpd", "/"), ("comment", "/")] {
+        let text = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}"))).text();
+        let want = own(&format!("{path}{target}"));
+        assert!(text.contains(&want) && text.matches(&target).count() == 1, "{name}: {want}: {text}");
     }
     // Whatever name it has that asks.
     assert_eq!(lan.ask_as("another", &proxy, &target).status, 403);

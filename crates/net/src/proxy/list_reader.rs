@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::address::Place;
 use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit};
 use super::memory::{Client, Reserved};
-use super::odd_text::OddText;
+use super::odd_text::{self, OddText};
 use super::playlist::Rewritten;
 use super::playlist_answer::Kind;
 use super::recognize::{Look, look};
@@ -185,17 +185,37 @@ fn rewritten(
     reserved.grow(tree + cost.left_for_output());
     let read = match kind {
         Kind::Playlist => playlist::rewrite(text, place, imported, &mut cost),
-        Kind::Manifest => match manifest::rewrite(text, place, &mut cost) {
-            Err(ListError::Malformed(why)) => as_it_is(text, place, &why, &mut cost),
-            read => read,
-        },
+        Kind::Manifest => manifest_of(text, place, &mut cost),
     };
     reserved.shrink_to(before + read.as_ref().map_or(0, |rewritten| rewritten.text.len() as u64));
     Ok((kind, read?))
 }
 
+fn manifest_of(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, ListError> {
+    if odd_text::declared_encoding(text).is_some_and(|name| !odd_text::is_like_ascii(name)) {
+        // In UTF-7 no address is what it seems to be.
+        return Err(limit("its XML declaration names an encoding that the proxy does not read"));
+    }
+    match manifest::rewrite(text, place, cost) {
+        Err(ListError::Malformed(why)) => as_it_is(text, place, &why, cost),
+        read => read,
+    }
+}
+
 /// A manifest that is no XML, as it came, for players that read it all the same.
 fn as_it_is(text: &str, place: &Place, why: &str, cost: &mut Cost) -> Result<Rewritten, ListError> {
+    // Marks are only written where an address stands in the text as the player reads it.
+    cost.work(text.len())?;
+    let declares = |name: &[u8]| text.as_bytes().windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
+    if declares(b"<!DOCTYPE") || declares(b"<!ENTITY") {
+        return Err(limit("it has a document type declaration"));
+    }
+    if text.contains("&#") {
+        return Err(limit(format!("{why}, and it has character references")));
+    }
+    if text.contains('\0') || text.starts_with("Lo") {
+        return Err(limit("its encoding is not known"));
+    }
     let mut out = Rewritten { fault: Some(why.to_owned()), ..Rewritten::default() };
     out.moved = place.write_unread(&mut out.text, text, cost)?;
     out.named = std::mem::take(&mut cost.named);

@@ -37,12 +37,20 @@ pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewr
     // Players make addresses out of templates and bases.
     cost.named = Named::by_host();
     let tree = Tree::read(text, cost)?;
+    cost.work(tree.len())?;
+    if let Some(odd) = (0..tree.len()).map(|id| tree.name(id)).find(|name| is_odd(name)) {
+        return Err(limit(format!("`{}` is the name of an element in another case", quoted(odd))));
+    }
     if !matches!(tree.name(Tree::ROOT), "MPD" | "Period" | "AdaptationSet") {
         return Err(malformed(format!("a `{}` is no manifest", quoted(tree.name(Tree::ROOT)))));
     }
     let (origin, place) = (place.origin.clone(), Rc::new(place.clone()));
     let text_place = Rc::clone(&place);
-    let outermost = Frame { end: tree.len(), outer: Rc::clone(&place), place, bases: 0, inherited: Rc::default() };
+    // A part of another manifest may be resolved in the bases of that one.
+    let several = tree.name(Tree::ROOT) != "MPD";
+    let (outer, inherited) = (Rc::clone(&place), Rc::default());
+    let outermost =
+        Frame { end: tree.len(), outer, place, several, above: several, is_final: false, bases: 0, inherited };
     // A dynamic one is read again and again (section 5.3.1.2).
     let ends = tree.attribute(Tree::ROOT, "type").as_deref() != Some("dynamic");
     let mut reading = Reading {
@@ -101,6 +109,12 @@ struct Frame<'a> {
     /// The base in which its own bases are resolved, and the one of what stands below it.
     outer: Rc<Place>,
     place: Rc<Place>,
+    /// The player may resolve what stands below it in another base than this place.
+    several: bool,
+    /// The same of what stands beside it: its own bases.
+    above: bool,
+    /// No base comes below it: it is a representation, or within one.
+    is_final: bool,
     /// How many bases are within each other.
     bases: usize,
     inherited: Rc<Inherited<'a>>,
@@ -124,6 +138,7 @@ struct Segments<'a> {
     timeline: Option<Id>,
     /// In which its addresses are resolved when they are written.
     place: Rc<Place>,
+    several: bool,
 }
 
 impl<'a> Reading<'a> {
@@ -136,11 +151,17 @@ impl<'a> Reading<'a> {
             end: tree.next(id),
             place: Rc::clone(&outer),
             outer,
+            several: parent.several,
+            above: parent.several,
+            is_final: parent.is_final || name == "Representation",
             bases: parent.bases,
             inherited: Rc::clone(&parent.inherited),
         };
         // Of several bases the first one stands for all: what is fetched ahead must be one of them.
-        if let Some(base) = tree.named(id, "BaseURL").next()
+        let mut bases = tree.named(id, "BaseURL");
+        let first = bases.next();
+        frame.several |= bases.next().is_some();
+        if let Some(base) = first
             && let Some((base, _)) = tree.text(base, cost)?
             && let Some(place) = frame.outer.based(&base, cost)?
         {
@@ -149,6 +170,8 @@ impl<'a> Reading<'a> {
             if frame.bases > MOST_BASES {
                 return Err(limit(format!("more than {MOST_BASES} bases within each other")));
             }
+        } else {
+            frame.several |= first.is_some();
         }
         self.inherit(id, &mut frame);
         if name == "Representation" {
@@ -163,7 +186,12 @@ impl<'a> Reading<'a> {
             }
             match self.attributes.remove(&(id, address)) {
                 Some(other) => self.change(attribute.span(), &other, cost)?,
-                None => self.address(&frame.place, &value, attribute.span(), cost)?,
+                None => {
+                    // Templates above a representation get one of its own where its base matters ([`own_template`]).
+                    let is_inherited = !frame.is_final && name != "SegmentTemplate" && *address != "href";
+                    let several = frame.several || is_inherited;
+                    self.address((&frame.place, several), &value, attribute.span(), cost)?;
+                }
             }
         }
         if name == "UTCTiming" {
@@ -171,10 +199,14 @@ impl<'a> Reading<'a> {
         }
         let texts = match name {
             // A base is not within itself, nor within its siblings.
-            "BaseURL" => Some(&parent.outer),
-            "Location" | "PatchLocation" => Some(&frame.outer),
+            "BaseURL" => Some((&*parent.outer, parent.above)),
+            "Location" | "PatchLocation" => Some((&*frame.outer, frame.several)),
             _ => None,
         };
+        if texts.is_some() && tree.next(id) != id + 1 {
+            // Players put the texts in it together.
+            return Err(limit(format!("a `{name}` has elements in it")));
+        }
         if let Some(place) = texts
             && let Some((text, span)) = tree.text(id, cost)?.filter(|(text, _)| !text.is_empty())
         {
@@ -209,8 +241,8 @@ impl<'a> Reading<'a> {
         inherited.list = list.or(inherited.list);
         if let Some(template) = template {
             let timeline = tree.named(template, "SegmentTimeline").next();
-            let place = Rc::clone(&frame.place);
-            inherited.templates.push(Segments { tree, template, timeline, place });
+            let (place, several) = (Rc::clone(&frame.place), frame.several);
+            inherited.templates.push(Segments { tree, template, timeline, place, several });
             if inherited.templates.len() > MOST_TEMPLATES {
                 inherited.templates.remove(0);
             }
@@ -218,9 +250,22 @@ impl<'a> Reading<'a> {
     }
 
     /// Writes an address as the player needs it.
-    fn address(&mut self, place: &Place, text: &str, span: Range<usize>, cost: &mut Cost) -> Result<(), ListError> {
+    fn address(
+        &mut self,
+        (place, several): (&Place, bool),
+        text: &str,
+        span: Range<usize>,
+        cost: &mut Cost,
+    ) -> Result<(), ListError> {
         match place.moved(text, cost)? {
             Address::Other(other) => self.change(span, &other, cost),
+            Address::Stays if is_risky(text, several) => {
+                cost.work(text.len())?;
+                match place.player.join(text) {
+                    Ok(whole) => self.change(span, whole.as_str(), cost),
+                    Err(_) => Ok(()),
+                }
+            }
             Address::Stays if span.start >= self.copied => {
                 self.copy(span.start, cost)?;
                 cost.write(&mut self.out.text, self.source.get(span.clone()).unwrap_or_default())?;
@@ -272,13 +317,16 @@ impl<'a> Reading<'a> {
             let from =
                 inherited.templates.iter().rev().find_map(|of| Some((of, tree.attribute(of.template, name)?)));
             let Some((of, template)) = from.filter(|(_, template)| !template.is_empty()) else { continue };
-            let is_elsewhere = !Rc::ptr_eq(&of.place, &frame.place);
+            let is_elsewhere = frame.several && !of.several || !Rc::ptr_eq(&of.place, &frame.place);
+            let lacks = |name: &str, value: &str| value.is_empty() && template.contains(name);
+            let is_plain =
+                is_plain && !lacks("$RepresentationID$", &identification) && !lacks("$Bandwidth$", &bandwidth);
             if is_plain && !is_elsewhere {
                 continue;
             }
             let written = match of.place.moved(&template, cost)? {
                 Address::Other(other) => Cow::Owned(other),
-                Address::Stays if is_plain && !template.contains("..") => continue,
+                Address::Stays if is_plain && !is_risky(&template, true) => continue,
                 Address::Stays | Address::Unread => Cow::Borrowed(&*template),
             };
             let (Some(means), Some(gets)) = (made(&template), made(&written)) else {
@@ -291,7 +339,10 @@ impl<'a> Reading<'a> {
                 Address::Unread => None,
             };
             cost.work(written.len() + means.len())?;
-            let Some(right) = right.filter(|right| resolved(&gets).as_ref() != Some(right)) else { continue };
+            let is_risky = is_risky(&template, frame.several) || is_risky(&means, frame.several);
+            let Some(right) = right.filter(|right| is_risky || resolved(&gets).as_ref() != Some(right)) else {
+                continue;
+            };
             if inner == Some(of.template) {
                 self.attributes.insert((of.template, name), right);
             } else {
@@ -475,6 +526,17 @@ impl<'a> Reading<'a> {
     }
 }
 
+/// Whether a relative address could be a request to the proxy for something else if the player resolves it in another base
+/// than the proxy, or with another text in the place of a name. `several`: such bases there may be.
+fn is_risky(text: &str, several: bool) -> bool {
+    let climbs = || ["..", "%2e", "%2E"].iter().any(|up| text.contains(up)) || text.contains(char::is_control);
+    text.contains(':') || several && climbs()
+}
+
+fn is_odd(name: &str) -> bool {
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known) && name != *known)
+}
+
 /// `FIRST-LAST`.
 fn byte_range(text: &str) -> Option<Range<u64>> {
     let (from, last) = text.split_once('-')?;
@@ -534,6 +596,24 @@ fn duration(text: &str) -> Option<Duration> {
 const ADDRESSES: [&str; 5] = ["media", "initialization", "index", "sourceURL", "href"];
 /// Those of SegmentTemplate.
 const TEMPLATES: [&str; 3] = ["media", "initialization", "index"];
+/// Elements that matter here. Some players ignore the case of their names.
+const NAMES: [&str; 15] = [
+    "MPD",
+    "Period",
+    "AdaptationSet",
+    "Representation",
+    "BaseURL",
+    "Location",
+    "PatchLocation",
+    "SegmentTemplate",
+    "SegmentTimeline",
+    "SegmentList",
+    "SegmentURL",
+    "SegmentBase",
+    "Initialization",
+    "RepresentationIndex",
+    "UTCTiming",
+];
 const MARK: &str = "marline-number";
 const TOO_MANY: &str = "too many segments";
 /// The standard has four levels with bases. Each one within another costs as much memory as the address is long.
@@ -674,10 +754,84 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_elements_in_it_is_none() {
-        let text = "<MPD><Location>https://h/a<Location>https://h/b</Location>https://h/c</Location></MPD>";
-        let out = rewrite(text, &at("https://h/m.mpd")).unwrap();
-        assert_eq!(out.text, text.replace("https://h/b", &format!("{VIA}https://h/b")));
+    fn an_address_with_elements_in_it_is_refused() {
+        for name in ["Location", "BaseURL"] {
+            let text = format!("<MPD><{name}>/<x/>http<x/>://10.0.0.1/</{name}></MPD>");
+            let refused = rewrite(&text, &at("https://h/m.mpd"));
+            assert!(matches!(refused, Err(ListError::Limit(why)) if why.contains("elements in it")));
+        }
+    }
+
+    #[test]
+    fn no_other_base_of_several_makes_a_request_to_the_proxy_of_an_address() {
+        let up = "../../10.0.0.1/x";
+        let several = "<BaseURL>/a/b/c/d/</BaseURL><BaseURL>/</BaseURL>";
+        let written = |bases: &str, inner: &str| {
+            let text = format!("<MPD>{bases}<Period><AdaptationSet>{inner}</AdaptationSet></Period></MPD>");
+            rewrite(&text, &at("https://h/m.mpd")).unwrap().text
+        };
+        let whole = format!("{VIA}https://h/a/b/10.0.0.1/x");
+        let rep = "<Representation id='1' bandwidth='1'/>";
+        for (bases, inner) in [
+            (several, format!("<SegmentTemplate media='{up}'/>{rep}")),
+            (several, format!("<SegmentTemplate media='&#46;&#46;/../10.0.0.1/x'/>{rep}")),
+            (several, format!("<SegmentTemplate initialization='{up}'/>{rep}")),
+            (several, format!("<Representation id='1'><BaseURL>{up}</BaseURL></Representation>")),
+            ("<BaseURL>/a/b/c/d/</BaseURL>", format!("<SegmentList><SegmentURL media='{up}'/></SegmentList>{rep}")),
+            (
+                several,
+                "<SegmentTemplate media='$RepresentationID$/x'/><Representation id='../../10.0.0.1'/>".to_owned(),
+            ),
+        ] {
+            let out = written(bases, &inner);
+            assert!(out.contains(&format!("{whole}\"")) || out.contains(&whole), "{out}");
+            assert!(!out.contains("media='..") && !out.contains(">.."), "{out}");
+        }
+        // The base of a representation.
+        let template = format!("<SegmentTemplate media='{up}'/>");
+        let bases = several.replace("/a/b/c/d/", "/a/b/c/e/");
+        let out = written(
+            "<BaseURL>/a/b/c/d/</BaseURL>",
+            &format!("{template}<Representation id='1'>{bases}</Representation>"),
+        );
+        assert!(out.contains(&format!("<SegmentTemplate media=\"{whole}\"/></Representation>")), "{out}");
+        // The place of a part of another manifest.
+        let out = rewrite(&format!("<Period>{template}</Period>"), &at("https://h/a/b/c/d/p.xml")).unwrap().text;
+        assert!(out.contains(&whole), "{out}");
+        // With one base they stay.
+        let one = written("", "<SegmentTemplate media='a/../$Number$.m4s'/><Representation id='1' bandwidth='2'/>");
+        assert!(one.contains("media='a/../$Number$.m4s'"), "{one}");
+        let out =
+            written(several, "<SegmentTemplate media='v/$Number$.m4s'/><Representation id='1' bandwidth='2'/>");
+        assert!(out.contains("media='v/$Number$.m4s'/><Representation id='1' bandwidth='2'/>"), "{out}");
+    }
+
+    #[test]
+    fn no_empty_name_makes_a_request_to_the_proxy_of_a_template() {
+        for media in [
+            ".$RepresentationID$./10.0.0.1/x",
+            "$Bandwidth$http://10.0.0.1/x",
+            "http$RepresentationID$://10.0.0.1/x",
+        ] {
+            let text = format!(
+                "<MPD><Period><AdaptationSet><SegmentTemplate media='{media}'/><Representation id=''/></AdaptationSet></Period></MPD>"
+            );
+            let out = rewrite(&text, &at("https://h/m.mpd")).unwrap().text;
+            let own = out.rsplit_once("<SegmentTemplate media=\"").unwrap().1;
+            assert!(
+                own.starts_with(&format!("{VIA}https://h/10"))
+                    || own.starts_with(&format!("{VIA}from-list/http://10")),
+                "{out}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_in_another_case_are_refused() {
+        for text in ["<mpd/>", "<MPD><baseurl>/http:</baseurl></MPD>", "<MPD><representation id='/http:'/></MPD>"] {
+            let refused = rewrite(text, &at("https://h/m.mpd"));
+            assert!(matches!(refused, Err(ListError::Limit(why)) if why.contains("another case")), "{text}");
+        }
     }
 
     #[test]

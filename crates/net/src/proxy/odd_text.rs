@@ -5,6 +5,7 @@
 //! percent-encoded, as players request it. UTF-16 with a byte order mark becomes UTF-8.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::cost::{ListError, limit, malformed};
 
@@ -80,15 +81,34 @@ impl<'a> OddText<'a> {
 
 /// A text in UTF-8, whose XML declaration, if it has one, says so.
 fn declared(text: String) -> String {
-    let end = text.strip_prefix("<?xml").and_then(|rest| rest.find("?>"));
-    let declaration = end.and_then(|end| text.get(.."<?xml".len() + end)).unwrap_or_default();
-    let Some(at) = declaration.to_ascii_lowercase().find("encoding") else { return text };
-    let (before, rest) = declaration.split_at(at);
-    let Some(open) = rest.find(['"', '\'']) else { return text };
-    let quote = if rest.get(open..).is_some_and(|rest| rest.starts_with('"')) { '"' } else { '\'' };
-    let Some(len) = rest.get(open + 1..).and_then(|rest| rest.find(quote)) else { return text };
-    let behind = text.get(before.len() + open + 1 + len..).unwrap_or_default();
-    format!("{before}{}UTF-8{behind}", rest.get(..=open).unwrap_or_default())
+    let Some(Range { start, end }) = encoding_at(&text) else { return text };
+    let (before, behind) = (text.get(..start).unwrap_or_default(), text.get(end..).unwrap_or_default());
+    format!("{before}UTF-8{behind}")
+}
+
+/// The encoding that an XML declaration names.
+pub(super) fn declared_encoding(text: &str) -> Option<&str> {
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    text.get(encoding_at(text)?)
+}
+
+/// Whether the ASCII characters of a text mean themselves in an encoding, by its name in an XML declaration.
+pub(super) fn is_like_ascii(encoding: &str) -> bool {
+    let name: String = encoding.trim().to_ascii_lowercase().replace(['-', '_'], "");
+    // The text is in no UTF-16, whatever it says; parsers pass over that.
+    let exact = ["utf8", "utf16", "utf16le", "utf16be", "ascii", "latin1", "gb2312", "gbk", "big5"];
+    exact.contains(&&*name)
+        || ["usascii", "iso8859", "windows12", "cp12", "euc", "koi8"].iter().any(|begins| name.starts_with(begins))
+}
+
+fn encoding_at(text: &str) -> Option<Range<usize>> {
+    let end = text.strip_prefix("<?xml").and_then(|rest| rest.find("?>"))?;
+    let declaration = text.get(.."<?xml".len() + end)?;
+    let at = declaration.to_ascii_lowercase().find("encoding")?;
+    let open = at + declaration.get(at..)?.find(['"', '\''])?;
+    let quote = declaration.get(open..)?.chars().next()?;
+    let len = declaration.get(open + 1..)?.find(quote)?;
+    Some(open + 1..open + 1 + len)
 }
 
 /// An address with the bytes that are not UTF-8 percent-encoded.
@@ -158,6 +178,12 @@ mod tests {
             ("<?xml encoding='?>", "<?xml encoding='?>"),
         ] {
             assert_eq!(declared(text.to_owned()), want);
+        }
+        assert_eq!(declared_encoding("\u{feff}<?xml version='1.0' encoding='UTF-7'?><MPD/>"), Some("UTF-7"));
+        for (name, is) in
+            [("utf-8", true), ("ISO-8859-15", true), ("UTF-7", false), ("IBM037", false), ("UCS-4", false)]
+        {
+            assert_eq!(is_like_ascii(name), is, "{name}");
         }
     }
 

@@ -5,8 +5,8 @@
 //!    answer that the server holds back on purpose ([`reload`]) is waited for instead.
 //! 2. It is known by its name, its type, or its first bytes ([`look`]); what was learnt so is remembered in the session.
 //! 3. What is wrong in a playlist stays as it is, and all else is rewritten; a manifest that is no XML is passed on, and the
-//!    status says why. One that costs too much, or whose encoding cannot be undone, is answered with 502: passed on as it is,
-//!    it would send the player around the proxy, or to addresses that do not exist.
+//!    status says why. One that costs too much, whose encoding cannot be undone, or that has a document type declaration is
+//!    answered with 502: passed on as it is, it would send the player around the proxy, or to addresses that do not exist.
 //! 4. It is always answered whole: its text is of this proxy, so neither ranges nor validators of the origin fit.
 //! 5. Its bytes are charged to the memory of all players while they are fetched, read and sent. A player that does not take
 //!    them within [`TAKEN_IN`] loses its connection.
@@ -160,7 +160,9 @@ pub(super) async fn recognized(session: &Session, head: &Head, bytes: &mut Bytes
             let _ = timeout(PEEK, bytes.peek(&enough)).await;
             match of_encoded(bytes.peeked(), encoding) {
                 Look::Is(kind) => Some(kind),
-                Look::Other | Look::Unsure => None,
+                Look::Other => None,
+                // A server that sends it slowly must not get it past the proxy unread.
+                Look::Unsure => recognize::undecided(bytes.peeked()),
             }
         }
         kind => kind,
@@ -174,7 +176,12 @@ fn of_encoded(first: &[u8], encoding: Option<&str>) -> Look {
     let Some(encoding) = encoding else { return look(first) };
     match encoded::beginning(first, encoding, recognize::MOST) {
         Some(text) => match look(&text) {
-            Look::Unsure if first.len() >= MOST_PEEKED => Look::Other,
+            Look::Unsure if first.len() >= MOST_PEEKED => match recognize::undecided(&text) {
+                Some(kind) => Look::Is(kind),
+                // Nothing but a header as long as a server likes.
+                None if first.starts_with(&encoded::GZIP) => Look::Is(Kind::Manifest),
+                None => Look::Other,
+            },
             says => says,
         },
         // A character set, or nonsense, before a body that is not encoded.
