@@ -7,7 +7,7 @@
 use url::Url;
 
 use super::cost::{Cost, LONGEST_ADDRESS, LONGEST_EXPANDED, ListError};
-use super::{marks, target};
+use super::{data_url, marks, target};
 
 /// Where a playlist or manifest came from, and where the player believes it to be.
 #[derive(Clone, Debug)]
@@ -76,6 +76,14 @@ impl Place {
     /// # Errors
     /// It costs too much.
     pub(super) fn moved(&self, reference: &str, cost: &mut Cost) -> Result<Address, ListError> {
+        let is_data = reference.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
+        if is_data {
+            cost.work(reference.len().min(data_url::MOST))?;
+            if data_url::holds_a_list(reference) {
+                // Its addresses would be read by the player alone.
+                return Ok(Address::Other(NO_DATA.to_owned()));
+            }
+        }
         if reference.len() > LONGEST_ADDRESS || has_other_scheme(reference) {
             cost.work(reference.len().min(LONGEST_SCHEME))?;
             return Ok(Address::Unread);
@@ -140,6 +148,8 @@ fn has_other_scheme(reference: &str) -> bool {
 /// Resolving even an empty reference takes some work.
 const RESOLVE: usize = 64;
 const LONGEST_SCHEME: usize = 64;
+/// In the place of a list within a `data:` URL.
+const NO_DATA: &str = "data:,";
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -189,10 +199,17 @@ pub(super) mod tests {
             ("../../../../x.ts", Some("https://h/x.ts")),
             ("data:text/plain,x", None),
             ("skd://key", None),
+            ("data:text/plain;base64,MDEyMzQ1Njc4OWFiY2RlZg==", None),
             ("seg:1.ts", None),
         ] {
             assert_eq!(moved(&place, reference), to.map(|url| format!("{VIA}{url}")), "{reference}");
         }
+    }
+
+    #[test]
+    fn a_list_within_an_address_reaches_no_player() {
+        let place = at("https://h/list.m3u8");
+        assert_eq!(moved(&place, "data:,%23EXTM3U%0Ahttp://127.0.0.1:8480/http:%2F/10.0.0.1/x").unwrap(), NO_DATA);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod choice;
 mod clients;
 mod container;
 mod cost;
+mod data_url;
 mod ear;
 mod encoded;
 mod events;

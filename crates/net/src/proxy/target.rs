@@ -66,7 +66,8 @@ pub(super) fn shown(url: &Url) -> String {
     url.into()
 }
 
-fn decoded(text: &str) -> String {
+/// A text without its percent signs, as far as it is UTF-8 then.
+pub(super) fn decoded(text: &str) -> String {
     let bytes: Vec<u8> = text.bytes().collect();
     let hex = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16)).map(|digit| digit as u8);
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
