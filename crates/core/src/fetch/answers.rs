@@ -393,6 +393,9 @@ impl Fetch {
         if matches!(status, 408 | 500 | 502 | 504) {
             return self.pause(id, link, head);
         }
+        if self.retries_whole(id, link, status) {
+            return;
+        }
         // All links may be refused alike: they are judged together.
         let alike = self.parked.iter().any(|parked| parked.head.status == status);
         if self.phase == Phase::Unknown && (alike || self.other_opinions(link)) {

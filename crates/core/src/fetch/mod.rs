@@ -96,6 +96,8 @@ pub struct Fetch {
     servers: BTreeMap<OriginId, manners::Manners>,
     /// How the resource is asked for as long as nothing is known of it.
     opening: Opening,
+    /// A refusal was answered by one request without a range.
+    retried_whole: bool,
     /// The request that asked for the whole file first; see `first`.
     first: Option<ReqId>,
     /// Answers that may be a portal's: kept until another link has spoken.
@@ -204,6 +206,7 @@ impl Fetch {
             dates: BTreeMap::new(),
             servers: BTreeMap::new(),
             opening: Opening::Range,
+            retried_whole: false,
             first: None,
             parked: Vec::new(),
             told: None,

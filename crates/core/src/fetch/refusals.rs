@@ -5,10 +5,11 @@
 //!    once. A refusal that may be one of size is answered by a smaller range first.
 //! 3. A first request that is refused for no reason that concerns the resource is repeated with a small range, and then
 //!    without one.
+//!    The first 404 or the like of a download is checked by one request without a range.
 //! 4. A busy server (429, 503) is left alone for as long as it says. Where it serves other connections of the link or
 //!    other links, it limits their number: one that is turned away waits longer each time, and disturbs none of them.
 //!
-//! A refusal by the URL itself is final: nobody is asked ten times for a file that is not there.
+//! A refusal by the URL itself is final after that: a file that is not there costs one more request, not ten.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -176,6 +177,27 @@ impl Fetch {
         }
         self.wake_at(self.now, Wake::Retry);
         true
+    }
+
+    /// A request for a range was refused with a status that concerns the resource. Some servers send it because of the Range
+    /// field: the first one of a download is checked by one request without a range. Tells whether that is so, or such a
+    /// request is under way on the link.
+    pub(super) fn retries_whole(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
+        let ranged = self.reqs.get(&id).is_some_and(|req| req.ask != Ask::Whole);
+        let login = matches!(status, 401 | 407 | 511);
+        let may = ranged && self.phase == Phase::Unknown && self.steering.is_none();
+        if !may || login || concerns_the_range(status) || self.untried_root(link_id) {
+            return false;
+        }
+        if !core::mem::replace(&mut self.retried_whole, true) {
+            return self.try_in_one_piece(id, link_id);
+        }
+        let pending = self.links.get(&link_id).is_some_and(|link| link.plain);
+        if pending {
+            self.cancel(id);
+            self.rest(link_id, TURN);
+        }
+        pending
     }
 
     /// Sends a request without a range on this connection, if its link is to try one. A link on which nothing comes tries it

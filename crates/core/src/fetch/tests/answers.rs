@@ -411,6 +411,9 @@ fn a_refusal_by_all_links_is_the_end() {
     desk.status(desk.first(A), 404);
     assert_eq!(desk.failed, None);
     desk.status(desk.first(B), 404);
+    // Once more without a range.
+    desk.connect(A, 5);
+    desk.status(desk.first(A), 404);
     assert_eq!(desk.failed, Some(Failure::Status { status: 404 }));
 }
 

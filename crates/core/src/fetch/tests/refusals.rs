@@ -32,3 +32,31 @@ fn a_server_that_has_delivered_may_refuse_for_a_while() {
         assert!(end < Instant::ZERO + Duration::from_secs(45), "{end:?}");
     }
 }
+
+#[test]
+fn a_refusal_of_the_resource_is_checked_by_one_request_without_a_range() {
+    for code in [402, 404, 410, 421, 423, 428, 451] {
+        for open_first in [false, true] {
+            let config = Config { open_first, ..Config::default() };
+            let mut single = Desk::new(config.clone());
+            single.link(A, LinkProfile::new("a", LinkKind::Wifi));
+            for mut desk in [single, Desk::two(config)] {
+                let requests = serve(&mut desk, |desk, _, req| {
+                    Some(if desk.reqs[&req].ask == Ask::Whole { honest(desk, req, TAG) } else { status(code) })
+                });
+                assert!(desk.done, "{code}: {:?} {:?}", desk.failed, desk.notices);
+                assert!(requests <= 4, "{code}: {requests}");
+            }
+        }
+    }
+    for open_first in [false, true] {
+        let mut desk = Desk::two(Config { open_first, ..Config::default() });
+        let mut whole = 0;
+        let requests = serve(&mut desk, |desk, _, req| {
+            whole += u32::from(desk.reqs[&req].ask == Ask::Whole);
+            Some(status(404))
+        });
+        assert_eq!(desk.failed, Some(Failure::Status { status: 404 }));
+        assert!(whole == 1 && requests <= 3, "{whole} of {requests}");
+    }
+}
