@@ -207,6 +207,11 @@ pub(crate) const REFUSING: &[Manner] = &[
     manner("range-silent", |asked, all| refusing(asked, all, silent)),
     manner("range-429", |asked, all| refusing(asked, all, || Answer::status(429))),
     manner("range-503", |asked, all| refusing(asked, all, || Answer::status(503))),
+    manner("range-404", |asked, all| refusing(asked, all, || Answer::status(404))),
+    manner("range-empty", |asked, all| refusing(asked, all, || Answer::page(200, ""))),
+    manner("range-416-within", |asked, all| {
+        refusing(asked, all, || Answer::status(416).with("Content-Range", "bytes */400000"))
+    }),
     manner("range-204", |asked, all| refusing(asked, all, || Answer::status(204))),
     manner("range-304", |asked, all| refusing(asked, all, || Answer::status(304).without("Content-Length"))),
     manner("range-302", |asked, all| refusing(asked, all, || Answer::status(302))),
@@ -235,6 +240,9 @@ pub(crate) const REFUSING: &[Manner] = &[
     manner("blank-continuation", |asked, all| {
         let answer = all.answer(asked).with("X-Long", "one,");
         answer.spelled(|head| head.replace("one,\r\n", "one,\r\n \r\n two\r\n"))
+    }),
+    manner("blank-continuation-before-length", |asked, all| {
+        all.answer(asked).spelled(|head| head.replace("Content-Length", "X-Long: one,\r\n \r\nContent-Length"))
     }),
     manner("long-head", |asked, all| {
         (0..100).fold(all.answer(asked), |answer, n| answer.with(&format!("X-{n}"), &"y".repeat(2000)))
