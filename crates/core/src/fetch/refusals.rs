@@ -166,7 +166,8 @@ impl Fetch {
     /// Tells whether it does.
     pub(super) fn try_in_one_piece(&mut self, id: ReqId, link_id: LinkId) -> bool {
         let ranged = self.reqs.get(&id).is_some_and(|req| req.ask != Ask::Whole);
-        if self.phase != Phase::Unknown || !ranged {
+        // A reader that steers its requests never sends one without a range (`open_in_one_piece`).
+        if self.phase != Phase::Unknown || !ranged || self.steering.is_some() {
             return false;
         }
         self.cancel(id);

@@ -38,20 +38,20 @@ fn public(lan: &Lan) -> Server {
             Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\n{target}\n")).with("Content-Type", "video/mp2t")
         }
         Some(("/quote", target)) => {
-            plain(200, &format!("#EXTM3U\n#EXT-X-KEY:METHOD=NONE,X=\"\n#EXTINF:2,\n/{target}\n"))
+            Answer::page(200, &format!("#EXTM3U\n#EXT-X-KEY:METHOD=NONE,X=\"\n#EXTINF:2,\n/{target}\n"))
         }
         Some(("/latin1", target)) => {
             let text = [&b"#EXTM3U\n#EXTINF:2,\xe9\n/"[..], target.as_bytes(), b"\n"].concat();
             let length = text.len().to_string();
-            plain(200, "").with("Content-Length", &length).then([Step::Raw(text)])
+            Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(text)])
         }
         Some(("/return", target)) => {
-            plain(200, &format!("#EXTM3U\n#EXTINF:2,\r/{target}\n#EXTINF:2,\n/1.ts\n"))
+            Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\r/{target}\n#EXTINF:2,\n/1.ts\n"))
         }
         Some(("/map", target)) => {
-            plain(200, &format!("#EXTM3U\n#EXT-X-MAP:URI=/{target}\n#EXTINF:2,\n/1.ts\n"))
+            Answer::page(200, &format!("#EXTM3U\n#EXT-X-MAP:URI=/{target}\n#EXTINF:2,\n/1.ts\n"))
         }
-        Some(("/id.mpd", target)) => plain(
+        Some(("/id.mpd", target)) => Answer::page(
             200,
             &format!(
                 "<MPD mediaPresentationDuration=\"PT9S\"><Period><AdaptationSet><SegmentTemplate duration=\"1\" \
@@ -59,7 +59,7 @@ fn public(lan: &Lan) -> Server {
             ),
         ),
         // Manifests of which a player requests something else than the proxy has read in them.
-        Some(("/bases.mpd", target)) => plain(
+        Some(("/bases.mpd", target)) => Answer::page(
             200,
             &format!(
                 "<MPD mediaPresentationDuration=\"PT9S\"><BaseURL>/a/b/c/d/e/f/g/h/</BaseURL><BaseURL>/</BaseURL><Period>\
@@ -67,39 +67,34 @@ fn public(lan: &Lan) -> Server {
                  <Representation id=\"1\" bandwidth=\"1\"/></AdaptationSet></Period></MPD>"
             ),
         ),
-        Some(("/doctype.mpd" | "/doctype", target)) => plain(
+        Some(("/doctype.mpd" | "/doctype", target)) => Answer::page(
             200,
             &format!("<?xml version=\"1.0\"?><!DOCTYPE MPD>\n<MPD><BaseURL>/{target}</BaseURL></MPD>"),
         ),
         Some(("/entity", target)) => {
             let target = target.replace(':', "&c;");
             let entity = "<!DOCTYPE MPD [<!ENTITY c ':'>]>";
-            plain(200, &format!("{entity}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
+            Answer::page(200, &format!("{entity}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
         }
         Some(("/references", target)) => {
             let target = target.replace(':', "&#58;");
-            plain(200, &format!("<MPD><BaseURL>&#47;{target}</BaseURL></MPD><x>"))
+            Answer::page(200, &format!("<MPD><BaseURL>&#47;{target}</BaseURL></MPD><x>"))
         }
         Some(("/utf7.mpd", target)) => {
             let target = target.replace(':', "+ADo-");
             let declaration = "<?xml version=\"1.0\" encoding=\"UTF-7\"?>";
-            plain(200, &format!("{declaration}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
+            Answer::page(200, &format!("{declaration}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
         }
         Some(("/case.mpd", target)) => {
             let target = target.replace(':', "&#58;");
-            plain(200, &format!("<mpd><baseurl>/{target}</baseurl></mpd>"))
+            Answer::page(200, &format!("<mpd><baseurl>/{target}</baseurl></mpd>"))
         }
         Some(("/comment.mpd" | "/comment", target)) => {
             let comment = "x".repeat(9000);
-            plain(200, &format!("<!--{comment}--><MPD><BaseURL>/{target}</BaseURL></MPD>"))
+            Answer::page(200, &format!("<!--{comment}--><MPD><BaseURL>/{target}</BaseURL></MPD>"))
         }
         _ => resource.answer(asked),
     })
-}
-
-/// Answers to ranges that are small web pages may be those of a captive portal.
-fn plain(status: u16, text: &str) -> Answer {
-    Answer::page(status, text).with("Content-Type", "text/plain")
 }
 
 fn list(second: &str) -> String {
