@@ -24,7 +24,7 @@ pub(super) fn holds_a_list(reference: &str) -> bool {
     let begins = content.get(..end).unwrap_or_default();
     let text = decoded(begins);
     let is_list = |bytes: &[u8]| {
-        matches!(look(bytes), Look::Is(_)) || look(bytes) == Look::Unsure && undecided(bytes).is_some()
+        matches!(look(bytes), Look::Is(_)) || look(bytes) == Look::Unsure && undecided(bytes, false).is_some()
     };
     if !is_base64 {
         // Not every player decodes percent signs.

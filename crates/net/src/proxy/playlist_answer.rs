@@ -157,12 +157,15 @@ pub(super) async fn recognized(session: &Session, head: &Head, bytes: &mut Bytes
             let encoding = described.encoding.as_deref();
             let enough = |first: &[u8]| of_encoded(first, encoding) != Look::Unsure;
             // A body that comes byte by byte is no list that a player waits for.
-            let _ = timeout(PEEK, bytes.peek(&enough)).await;
+            let in_time = timeout(PEEK, bytes.peek(&enough)).await.is_ok();
             match of_encoded(bytes.peeked(), encoding) {
                 Look::Is(kind) => Some(kind),
                 Look::Other => None,
                 // A server that sends it slowly must not get it past the proxy unread.
-                Look::Unsure => recognize::undecided(bytes.peeked()),
+                Look::Unsure => {
+                    let has_ended = in_time && wanted == Wanted::Whole && bytes.peeked().len() < MOST_PEEKED;
+                    recognize::undecided(bytes.peeked(), has_ended)
+                }
             }
         }
         kind => kind,
@@ -176,7 +179,7 @@ fn of_encoded(first: &[u8], encoding: Option<&str>) -> Look {
     let Some(encoding) = encoding else { return look(first) };
     match encoded::beginning(first, encoding, recognize::MOST) {
         Some(text) => match look(&text) {
-            Look::Unsure if first.len() >= MOST_PEEKED => match recognize::undecided(&text) {
+            Look::Unsure if first.len() >= MOST_PEEKED => match recognize::undecided(&text, false) {
                 Some(kind) => Look::Is(kind),
                 // Nothing but a header as long as a server likes.
                 None if first.starts_with(&encoded::GZIP) => Look::Is(Kind::Manifest),

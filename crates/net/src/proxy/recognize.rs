@@ -58,10 +58,11 @@ fn look_utf8(first: &[u8]) -> Look {
     }
 }
 
-/// What a body is taken for whose first bytes decide nothing, and of which no more comes in time; none: no list.
-pub(super) fn undecided(first: &[u8]) -> Option<Kind> {
+/// What a body is taken for whose first bytes decide nothing, and of which no more comes in time or, if it `has_ended`, at all;
+/// none: no list.
+pub(super) fn undecided(first: &[u8], has_ended: bool) -> Option<Kind> {
     match first.strip_prefix(BOM).unwrap_or(first).trim_ascii_start() {
-        [b'#', ..] => Some(Kind::Playlist),
+        [b'#', ..] if !has_ended => Some(Kind::Playlist),
         [b'<', ..] => Some(Kind::Manifest),
         _ => None,
     }
@@ -176,6 +177,14 @@ mod tests {
             assert_eq!(look(&of("#EX")), Look::Unsure);
             assert_eq!(look(&of("é")), Look::Other);
         }
+    }
+
+    #[test]
+    fn a_body_that_ends_before_the_tag_of_a_playlist_is_none() {
+        assert_eq!(undecided(b"#EX", true), None);
+        assert_eq!(undecided(b"#EX", false), Some(Kind::Playlist));
+        assert_eq!(undecided(b"<!DOCTYPE MPD [", true), Some(Kind::Manifest));
+        assert_eq!(undecided(b"  ", false), None);
     }
 
     #[test]
