@@ -69,7 +69,7 @@ fn other_files_pass_as_they_are() {
         ("/empty", ""),
         ("/short", "#EX"),
         ("/comment", "# EXTM3U\n/a.ts\n"),
-        ("/page", "<!DOCTYPE html><MPD></MPD>"),
+        ("/page", "<!DOCTYPE html><html></html>"),
         ("/picture", "<?xml version=\"1.0\"?><svg/>"),
         ("/spaces", "   \n\n  "),
     ];
