@@ -20,8 +20,8 @@
 //! 4. Losses of one flow within a round trip count once, since a sender reacts to them once (RFC 6675 section 5).
 //! 5. No trial begins before a queue has stood: for a quarter of a round trip every packet waited for [`QUEUE`] or longer
 //!    ([`Standing`]). A path on which none ever stands may have a policer as its bottleneck, and a trial does not find that out:
-//!    where several flows share a policer, it drops from each of them whatever that one's rate is. On kernels trials beside one
-//!    plain flow cost that flow a fifth of its goodput. A single packet that has waited is no evidence: a burst that a policer
+//!    where several flows share a policer, it drops from each of them whatever that one's rate is. Such a trial
+//!    undoes several reductions before it ends. A single packet that has waited is no evidence: a burst that a policer
 //!    lets through waits for its turn on the link behind it.
 //! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARKED`] behind it.
 //!
@@ -136,7 +136,7 @@ impl Trust {
         self.standing = match self.standing {
             Standing::Seen => Standing::Seen,
             _ if waited < QUEUE => Standing::No,
-            // Nobody knows what was between two packets that are far apart.
+            // Between two packets that are far apart the queue may have been empty.
             Standing::For { since, newest } if now.since(newest) < enough => match now.since(since) >= enough {
                 true => Standing::Seen,
                 false => Standing::For { since, newest: now },

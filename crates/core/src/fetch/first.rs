@@ -186,7 +186,7 @@ impl Fetch {
         true
     }
 
-    /// Its link was silent, others may have brought what it owed, and now it goes on: it owes what lies before that.
+    /// Its link was silent and delivers again. Other links may have fetched a part of it: what lies before that part remains to be delivered.
     pub(super) fn resume_first(&mut self) {
         let Some((id, req)) = self.first_response() else { return };
         let from = req.cursor;

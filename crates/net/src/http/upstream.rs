@@ -85,7 +85,7 @@ struct Pending<'a> {
 impl Silence {
     fn begin(&self) -> Pending<'_> {
         let (mut quiet, now) = (self.quiet(), Instant::now());
-        // An attempt that nobody followed up says nothing of how long the proxy has been silent since.
+        // After a pause without attempts it is not known whether the proxy would still be silent.
         if quiet.left.is_some_and(|left| now.duration_since(left) > BETWEEN) {
             quiet.since = None;
         }

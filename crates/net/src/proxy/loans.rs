@@ -1,4 +1,4 @@
-//! Windows that can be revoked: the memory of each answer that is played, and who has it.
+//! Windows that can be revoked: the memory of each response that is played, and the client that holds it.
 //!
 //! A client that opens many connections and reads none of them would keep its windows for as long as it likes. So where no
 //! window is left for a request, one is revoked: of the client that has the most, in the address of it that has the most, the

@@ -2,7 +2,7 @@
 //!
 //! What a list names may lead no further into local networks than the list's own server is. The restriction is a part of the
 //! address that the player gets, so it holds whichever program requests it, under whichever name and however late, and it
-//! restricts nothing else. It can only take rights away: an address without the mark is one that somebody has typed.
+//! restricts nothing else. It can only take rights away: an address without the mark counts as typed by the user.
 //!
 //! Two kinds of text in a list could lead a player to the proxy without the mark: addresses that the proxy reads (they get
 //! it when they are replaced), and text that the proxy does not take for an address although a player may. Wherever such
