@@ -171,8 +171,6 @@ fn a_plain_flow_beside_helped_ones_loses_nothing_by_their_help() {
             _ => writeln!(table, "{clean:8.1}{other:8.1}{ratio:8.2}{drops:8.2}").expect("text"),
         }
         let is_fair = match row.kind {
-            // The one row that misses its floor, by 0.02 ("Flows beside it" in docs/accel.md says so).
-            Congestion if row.link.ends_with("16KiB") => ratio >= 0.9 && drops <= 1.15,
             Congestion => ratio >= 0.9 && drops <= 1.1,
             Random => ratio >= 0.9,
             Alone => true,

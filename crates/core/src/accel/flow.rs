@@ -35,9 +35,7 @@ use super::undo::{Shown, Undo};
 use super::upward::Upward;
 use super::{Mechanism, Mechanisms};
 use crate::units::{DataSize, Instant};
-use crate::wire::packet::{
-    Ack, Envelope, Flags, Flow as Key, Rewrite, Segment, Span, Stamp, TcpOption, Timestamps,
-};
+use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Rewrite, Segment, Stamp, TcpOption, Timestamps};
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -336,25 +334,13 @@ impl Flow {
         // duplicate is all that tells of a hole.
         let is_plain =
             self.has_sack && advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
-        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.has_window(now);
+        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.may_keep_byte(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
-        let has_moved = advance > 0 && !self.reserve.is_kept();
-        let may_keep_tail = mechanisms.has(Mechanism::Reserve) && self.may_keep_tail(now, &ack);
-        let high = self.holes.high().unwrap_or(ack.ack);
         // What does not leave says nothing.
-        let (says, keeps_tail) = if is_held {
-            (ack.ack, false)
-        } else {
-            let says = self.reserve.on_ack(now, ack.ack, keep.then_some(patience));
-            (says, self.reserve.on_blocks(now, high, has_moved, may_keep_tail.then_some(patience)))
-        };
+        let says = if is_held { ack.ack } else { self.reserve.on_ack(now, ack.ack, keep.then_some(patience)) };
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);
-            }
-            if keeps_tail {
-                let less = |block: Span| Span { end: high.minus(1), ..block };
-                rewrite.map_sacks(|block| Some(if block.end == high { less(block) } else { block }));
             }
             if let (Some(echo), Some(stamps)) = (echo, ack.timestamps)
                 && echo != stamps.echo

@@ -62,7 +62,7 @@ impl Flow {
         self.filling.on_light(now);
         self.hiding.iter_mut().for_each(|hiding| hiding.on_light(now));
         let was_stilled = core::mem::take(&mut self.is_stilled);
-        let is_far = self.trip.least() > FAR && self.reserve.may_restart(now);
+        let is_far = self.trip.least() > FAR && self.reserve.may_restart();
         let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
         if was_stilled
             || has_ladder
@@ -177,9 +177,7 @@ impl Flow {
 
     /// Restarts the sender, over this link; so often it may have repeated what had no way to go, and is told so in the light.
     fn kick(&mut self, now: Instant, link: LinkId, kick: Kick, repeated: u32, outputs: &mut VecDeque<Output>) {
-        // By the end of a block a sender takes its timeout for none, and what it has repeated for on its way, which is lost:
-        // it waits for another timeout (Linux's F-RTO, RFC 5682). So it is not told of one, and in the light repeats at once.
-        let has_news = self.reserve.may_restart(now) && !(repeated > 0 && self.holes.is_open());
+        let has_news = self.reserve.may_restart();
         let words = match kick {
             Kick::Light { is_first: true } if repeated > 0 => repeated + 1,
             Kick::Light { is_first: false } if repeated > 0 => WORDS,

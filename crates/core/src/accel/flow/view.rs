@@ -26,7 +26,7 @@ impl Flow {
         if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() && self.path == Path::Trusted {
             in_force.push(Mechanism::Undo);
         }
-        if self.reserve.may_restart(now) {
+        if self.reserve.may_restart() {
             in_force.push(Mechanism::Reserve);
         }
         if mechanisms.has(Mechanism::Revert) && self.handler.is_busy() {

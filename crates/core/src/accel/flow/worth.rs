@@ -8,7 +8,7 @@
 //! 3. Hiding keeps a window from shrinking. Where one segment follows another by itself there is none, and the losses are those
 //!    of a queue that is too short for two.
 
-use super::{Flow, Way};
+use super::Flow;
 use crate::accel::detour::{Detour, Road};
 use crate::accel::line::Says;
 use crate::accel::trial;
@@ -56,25 +56,13 @@ impl Flow {
         &mut self.detour
     }
 
-    /// Whether a byte may be kept back: it brings as many segments as a download does that fills a link, and many are on their
-    /// way, those in the queue included.
-    pub(super) fn has_window(&self, now: Instant) -> bool {
-        self.pace.lately(now).bytes() >= u64::from(self.segment) * SWING && self.on_way(now) >= LARGE
-    }
-
-    /// Segments on their way, those in the queue included.
-    fn on_way(&self, now: Instant) -> u64 {
+    /// Whether a byte may be kept back: it brings as many segments as a download does that fills a link, many are on their
+    /// way, those in the queue included, and nothing was missing of late.
+    pub(super) fn may_keep_byte(&self, now: Instant) -> bool {
         let bytes = self.pace.rate(now) * (self.trip.least() + self.gate.queue(now).unwrap_or_default());
-        bytes.bytes() / u64::from(self.segment)
-    }
-
-    /// Whether the last byte of what came behind a hole may be kept back; not by what came of late, for behind a hole nothing
-    /// is acknowledged for a round trip, and after a blackout the pace is that of the dark: what is here behind the hole tells as well.
-    pub(super) fn may_keep_tail(&self, now: Instant, ack: &Ack) -> bool {
-        let has_blocks = !ack.sacks.is_empty() && ack.duplicate_span().is_none();
-        let behind = self.holes.high().map_or(0, |high| i64::from(high.offset_from(ack.ack)));
-        let is_large = self.on_way(now) >= LARGE || behind >= i64::from(self.segment) * LARGE.cast_signed();
-        has_blocks && self.way == Way::Down && !self.is_frozen && is_large
+        let is_large = bytes.bytes() >= u64::from(self.segment) * LARGE;
+        let is_whole = self.lost.is_none_or(|last| now.since(last) >= WHOLE);
+        self.pace.lately(now).bytes() >= u64::from(self.segment) * SWING && is_large && is_whole
     }
 
     /// Whether a reduction is worth taking back; above all that of a flow which starts (its SYN was seen), and has
@@ -112,6 +100,9 @@ const SCALE_MOST: u8 = 14;
 const SWING: u64 = 10;
 /// Segments on their way from which on a byte may be kept back: rule 2.
 const LARGE: u64 = 20;
+/// Since the last hole showed. chosen: a window that a loss has halved grows back in some seconds (RFC 9438), so behind a policer,
+/// where one loss follows another, no byte is kept back.
+const WHOLE: Duration = Duration::from_secs(5);
 /// Segments in flight from which on a reduction is worth taking back. chosen: fewer bring no three duplicates; at 3 % of loss a window has
 /// five or six when its path is trusted first.
 const WORTH: u64 = 4;
