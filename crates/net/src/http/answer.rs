@@ -213,9 +213,9 @@ impl Answers {
         let mut response = httparse::Response::new(&mut few);
         let mut parsed = response.parse(head);
         if parsed.is_err() {
-            // Many fields. Or a value with a control byte in it, a blank before a colon, a line that goes on in the next one:
-            // RFC 9112 §5 lets nobody read such a field; the others are as good as before, unless one of those is hurt that say
-            // where the body ends.
+            // There are more fields than usual, or one has a syntax error: a control byte in its value, a blank before the colon,
+            // a line that continues in the next one. RFC 9112 §5 has such a field refused or dropped. The other fields are
+            // still usable, unless the field with the error is one that says where the body ends.
             head = &head[..head_end(head).unwrap_or(head.len())];
             let lines = head.iter().filter(|byte| **byte == b'\n').count();
             many = vec![httparse::EMPTY_HEADER; lines.min(FIELDS_MOST)];

@@ -1,10 +1,11 @@
-//! Playlists and manifests are read on threads of their own, so that one that takes long holds up nobody else.
+//! Reads playlists and manifests on threads of their own, so that a list that takes long delays no other client.
 //!
-//! A thread cannot be stopped. That a reading ends is the business of its [`Cost`]; that the player does not wait longer
-//! than that, even if the thread is not scheduled, is that of a timer here. Long lists have one thread, short ones two of
-//! their own: a short one never waits for a long one. At most [`WAITING`] lists wait for their turn, half of them of one
-//! client; beyond that players get 503. Of one client one list is read at a time, so a client with many lists holds up nobody
-//! else. The memory of a list is reserved before it is taken, and goes with it into the thread.
+//! 1. A thread cannot be stopped: the reading is bounded by its [`Cost`]. The player waits for a timer at most, even if the
+//!    thread is not scheduled.
+//! 2. Long lists share one thread, and short lists have two of their own, so that a short list never waits for a long one.
+//! 3. At most [`WAITING`] lists wait for their turn, half of them of one client; beyond that the answer is 503. One list of a
+//!    client is read at a time, so a client with many lists does not delay the others.
+//! 4. The memory of a list is reserved before it is allocated, and is handed to the thread with it.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
