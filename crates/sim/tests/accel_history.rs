@@ -94,7 +94,10 @@ const FOUND: &[(u64, &str)] = &[
     (8935, "a window of 64 KiB was at its end long before a hole was filled"),
     (13059, "a block that came twice as a whole was left out, and its hole counted as filled"),
     (14390, "after a timeout a sender took back that the rest is lost, and repeated it timeout by timeout"),
-    (5314, "undo: the end of each burst was lost behind 15 packets, showed a round trip later, and was called random"),
+    (
+        5314,
+        "undo: the end of each burst was lost behind 15 packets, showed a round trip later, and was called random",
+    ),
     (11007, "undo, in uploads behind a queue of two packets"),
     (11843, "offload over a way of 490 ms, and reserve, behind a queue of 15 ms"),
     (17247, "undo, in uploads behind a queue of two packets"),

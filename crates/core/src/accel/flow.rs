@@ -418,7 +418,7 @@ impl Flow {
         }
         if is_lost && self.lost.is_none_or(|last| now.since(last) >= self.trip.least()) {
             self.lost = Some(now);
-            self.may_undo = if is_empty { trust.on_loss(now, self.trip.least()) } else { trust.is_proven(now) };
+            self.may_undo = if is_empty { trust.on_loss(now, self.trip.least()) } else { trust.is_trusted(now) };
         }
         self.path = match () {
             () if trust.is_marked(now) => Path::Marked,

@@ -1,32 +1,34 @@
-//! Do losses on a path depend on the sending rate? Then they are congestion, whatever the queueing delay says, and no reduction is
-//! undone there.
+//! Tests whether the losses of a path depend on the sending rate. If they do, they are congestion, whatever the queueing delay says,
+//! and reductions of the congestion window stand.
 //!
-//! Policers and buffers of a millisecond drop without a queue that could be measured. They differ from a lossy radio link in one
-//! thing: they drop fewer packets when the sender slows down. So reductions are undone only on a path that has passed this test,
-//! and one of them is left in place from time to time to repeat it (an A/B probe). Only losses behind an empty queue count
-//! ([`super::gate::Gate::is_empty`]).
+//! Policers and buffers of a millisecond drop packets without a queueing delay that could be measured. They differ from a lossy radio
+//! link in one thing: they drop fewer packets when the sender slows down. So reductions are undone only on a path that has passed
+//! this test, and one of them is left in place from time to time to repeat it (an A/B probe). Only bytes and losses that come
+//! while the queue is empty count ([`super::gate::Gate::is_empty`]).
 //!
 //! ```text
-//!   Plain ── some losses ──▶ Trial ── as rare as before ──▶ Probe ── as frequent as before ──▶ Trusted
-//!     ▲                        │ more frequent                │ rarer           ▲                │
-//!     └─ a minute or more ── Refused ◀────────────────────────┘                 └── now and then ─┘
+//!   Plain ── six losses in ≥ 4 s, and a queue has stood ──▶ Trial ── as rare as before ──▶ Due ── a loss ──▶ Probe
+//!     ▲ ▲                                                     │ more frequent                ▲                 │ │
+//!     │ └──────────── a minute or more ─────────────────── Refused ◀─────────── rarer ───────┼─────────────────┘ │
+//!     │                                                                       now and then   │                   │
+//!     └───────────────────────── more frequent ─────────────────────────────────────────── Trusted ◀─ as before ─┘
 //! ```
 //!
-//! 1. **Plain:** every reduction stands. Losses for each byte are counted. A burst starts the count again: it is the overshoot of
-//!    slow start, and would make every later loss look rare.
-//! 2. **Trial:** reductions are undone, and the sender speeds up. If losses become more frequent for each byte, they are congestion.
-//!    The decision is sequential, so that a trial costs a policed path a few packets.
-//! 3. **Probe:** one reduction is left in place. If losses become rarer for each byte at the lower rate, they are congestion.
+//! 1. **Plain:** every reduction stands. Losses per byte are counted. A burst resets the counts: it is the overshoot of
+//!    slow start, and would make every later loss look rare. Losses within four round trips count once ([`APART`]).
+//! 2. **Trial:** reductions are undone, and the sender speeds up. If there are more losses per byte, they are congestion.
+//!    The trial ends at the first significant result, so that it costs a policed path a few packets.
+//! 3. **Probe:** one reduction is left in place. If there are fewer losses per byte at the lower rate, they are congestion.
 //! 4. Losses of one flow within a round trip count once, since a sender reacts to them once (RFC 6675 section 5).
-//! 5. No trial begins before a queue has stood: for a quarter of a round trip every packet waited for [`QUEUE`] or longer
-//!    ([`Standing`]). A path on which none ever stands may have a policer as its bottleneck, and a trial does not find that out:
-//!    where several flows share a policer, it drops from each of them whatever that one's rate is. Such a trial
-//!    undoes several reductions before it ends. A single packet that has waited is no evidence: a burst that a policer
-//!    lets through waits for its turn on the link behind it.
-//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARKED`] behind it.
+//! 5. A trial needs a standing queue: for a quarter of a round trip, and for [`QUEUE`] at least, every packet waited for [`QUEUE`]
+//!    or longer ([`Standing`]). A path on which none ever stands may have a policer as its bottleneck. A trial does not detect
+//!    that where several flows share the policer: it drops packets of each flow whatever the rate of that flow is, and such a
+//!    trial undoes several reductions before it ends. A single packet that has waited is no evidence: a burst that a policer
+//!    lets through queues at the next link.
+//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARKED`] after it.
 //!
-//! A path is an address of a server. Its flows are counted together, so that two flows through one policer do not take each other's
-//! losses for chance, and a later flow begins with what is known.
+//! A path is the address of a server. Its flows are counted together, so that two flows through one policer do not mistake each
+//! other's losses for random loss, and a later flow begins with the result.
 
 use crate::units::{Duration, Instant};
 
@@ -35,13 +37,13 @@ use crate::units::{Duration, Instant};
 pub(super) struct Trust {
     phase: Phase,
     since: Instant,
-    /// What the counts of this phase are compared with.
-    known: Counts,
+    /// The counts of an earlier phase, which those of this phase are compared with.
+    baseline: Counts,
     counts: Counts,
     lost: Instant,
     marked: Option<Instant>,
     standing: Standing,
-    /// How long the last refusal lasts, and the last pause between two probes.
+    /// The duration of the last refusal, and of the last pause between two probes.
     refusal: Option<Duration>,
     pause: Option<Duration>,
     heard: Instant,
@@ -52,7 +54,7 @@ enum Phase {
     #[default]
     Plain,
     Trial,
-    /// The next reduction is to stand.
+    /// Waits for the next loss, whose reduction will stand.
     Due,
     Probe,
     Trusted {
@@ -68,13 +70,13 @@ enum Phase {
 enum Standing {
     #[default]
     No,
-    /// Every packet of this time has waited.
+    /// Every packet since then has waited.
     For { since: Instant, newest: Instant },
-    /// All have for long enough.
+    /// A standing queue was seen.
     Seen,
 }
 
-/// Behind an empty queue.
+/// Bytes and losses while the queue was empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     bytes: u64,
@@ -82,7 +84,7 @@ struct Counts {
 }
 
 impl Trust {
-    /// So many bytes came behind an empty queue.
+    /// This many bytes were acknowledged while the queue was empty.
     pub(super) fn on_bytes(&mut self, now: Instant, bytes: u32) {
         self.heard = now;
         self.counts.bytes += u64::from(bytes);
@@ -97,12 +99,11 @@ impl Trust {
         }
     }
 
-    /// A flow with this round trip shows a loss behind an empty queue, its first in a round trip. Whether the reduction may be
-    /// undone.
+    /// A flow with this round trip has a loss while the queue is empty, its first in a round trip. Returns true if the reduction
+    /// may be undone.
     pub(super) fn on_loss(&mut self, now: Instant, rtt: Duration) -> bool {
         self.heard = now;
-        // In this phase losses that come close together count once: two cycles of a sender that fills a bucket, and not
-        // twice what one overshoot costs, are to be compared with.
+        // One overshoot of a token bucket causes several losses. The baseline counts overshoots, not those losses.
         if self.phase == Phase::Plain && self.counts.losses > 0 && now.since(self.lost) < rtt * APART {
             return false;
         }
@@ -114,7 +115,7 @@ impl Trust {
                     && self.counts.losses >= MEASURED
                     && now.since(self.since) >= CYCLE =>
             {
-                self.known = self.counts;
+                self.baseline = self.counts;
                 self.begin(now, Phase::Trial);
             }
             Phase::Trial if self.is_more_frequent() => self.refuse(now),
@@ -145,7 +146,7 @@ impl Trust {
         };
     }
 
-    /// Many segments were lost together: a queue or a token bucket that is too short for them.
+    /// Many segments were lost together: the burst was larger than a queue or a token bucket.
     pub(super) fn on_burst(&mut self, now: Instant) {
         match self.phase {
             Phase::Plain => self.begin(now, Phase::Plain),
@@ -164,8 +165,8 @@ impl Trust {
         !self.is_marked(now) && !matches!(self.phase, Phase::Plain | Phase::Refused { .. })
     }
 
-    /// Whether this is so also for a loss behind a queue, if the delay gate calls it random.
-    pub(super) fn is_proven(&self, now: Instant) -> bool {
+    /// Whether also a loss while the queue is not empty may be undone, if the delay gate calls it random.
+    pub(super) fn is_trusted(&self, now: Instant) -> bool {
         !self.is_marked(now) && matches!(self.phase, Phase::Trusted { .. })
     }
 
@@ -184,7 +185,7 @@ impl Trust {
         self.heard
     }
 
-    /// For good: what is tested with it does not depend on the path.
+    /// A path that stays trusted, for tests of other parts.
     #[cfg(test)]
     pub(super) fn proven() -> Self {
         Self { phase: Phase::Trusted { until: Instant::FAR_FUTURE }, ..Self::default() }
@@ -195,7 +196,7 @@ impl Trust {
     }
 
     const fn probe(&mut self) {
-        (self.phase, self.known) = (Phase::Due, self.counts);
+        (self.phase, self.baseline) = (Phase::Due, self.counts);
     }
 
     fn pass(&mut self, now: Instant) {
@@ -210,12 +211,13 @@ impl Trust {
         self.begin(now, Phase::Refused { until: now + refusal });
     }
 
-    /// Losses that so many bytes have if nothing has changed.
+    /// The losses that these bytes have at the rate of the baseline.
     fn expected(&self) -> f64 {
-        self.counts.bytes as f64 * self.known.losses as f64 / (self.known.bytes as f64).max(1.0)
+        self.counts.bytes as f64 * self.baseline.losses as f64 / (self.baseline.bytes as f64).max(1.0)
     }
 
-    /// Whether there are more than chance makes: by Poisson's distribution in less than one of a hundred trials.
+    /// Whether there are more losses than chance explains. By Poisson's distribution this is wrong in up to 2 % of single checks,
+    /// and in about 5 % of trials, which check at every loss.
     fn is_more_frequent(&self) -> bool {
         let (losses, expected) = (self.counts.losses as f64, self.expected());
         losses > 2.0 + 2.0 * expected || (losses >= 2.0 && expected < 0.1)
@@ -228,20 +230,21 @@ impl Counts {
     }
 }
 
-/// Losses. chosen: fewer tell a rate within a factor of two in less than nine of ten cases; the table `accel-fairness.txt`.
+/// Losses that make a baseline. chosen: with fewer, the rate is within a factor of two in less than 90 % of cases; the table
+/// `accel-fairness.txt`.
 const MEASURED: u64 = 6;
-/// Ticks of the usual clock are shorter by far; the delay gate calls a queue with less empty.
+/// A shorter delay counts as an empty queue. The usual timestamp clock is finer (1 ms).
 const QUEUE: Duration = Duration::from_millis(3);
-/// Of a round trip. chosen: `accel-fairness.txt`; a burst of 64 KiB stands for a tenth of 50 ms at 100 Mbit/s, and a flow that fills its link
+/// The part of a round trip for which a queue must stand. chosen: `accel-fairness.txt`; a burst of 64 KiB stands for a tenth of 50 ms at 100 Mbit/s, and a flow that fills its link
 /// for all of it. With a half, flows that lose 1 % at random never begin.
 const PART: u32 = 4;
-/// Round trips. chosen: the same table; an overshoot of a policed sender takes one to three.
+/// Round trips between two losses of a baseline. chosen: the same table; an overshoot of a policed sender takes one to three.
 const APART: u32 = 4;
 /// chosen: a cycle of CUBIC at 10 Mbit/s and 50 ms (RFC 9438 section 4.1).
 const CYCLE: Duration = Duration::from_secs(4);
-/// Expected losses that decide.
+/// Expected losses that a decision needs.
 const ENOUGH: f64 = 6.0;
-/// After so many the older half is forgotten.
+/// From this many expected losses on, both counts are halved.
 const LONG: f64 = 24.0;
 /// Fewer losses than this where [`ENOUGH`] were expected: by chance once in 57 times.
 const RARE: u64 = 2;
@@ -293,7 +296,7 @@ mod tests {
         for nth in [100, 300] {
             let mut trust = Trust::default();
             assert_eq!(run(&mut trust, 15, 60, every(nth)), 20, "one of {nth}");
-            assert!(trust.is_proven(Instant::from_millis(60_000)));
+            assert!(trust.is_trusted(Instant::from_millis(60_000)));
         }
     }
 
@@ -355,7 +358,7 @@ mod tests {
         run(&mut trust, 15, 60, every(100));
         let now = Instant::from_millis(60_000);
         trust.on_mark(now);
-        assert!(!trust.may_undo(now) && !trust.is_proven(now + MARKED / 2) && trust.may_undo(now + MARKED));
+        assert!(!trust.may_undo(now) && !trust.is_trusted(now + MARKED / 2) && trust.may_undo(now + MARKED));
         let mut trust = Trust { phase: Phase::Trial, ..Trust::default() };
         trust.on_burst(now);
         assert!(trust.is_refused());

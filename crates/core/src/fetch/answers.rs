@@ -267,7 +267,7 @@ impl Fetch {
         let end = if first { span.end } else { end };
         self.accepted(id, span.start, Some(DataSize::from_bytes(end - span.start)));
         if first {
-            self.tend_first();
+            self.update_first();
         }
     }
 
@@ -410,7 +410,7 @@ impl Fetch {
     /// This link will not deliver from its present root: the next one, or the end.
     pub(super) fn refuse(&mut self, id: ReqId, link_id: LinkId, ban: Ban, failure: Failure) {
         self.cancel(id);
-        if self.spares_first(link_id) || self.next_root(link_id, &ban) {
+        if self.protect_first(link_id) || self.next_root(link_id, &ban) {
             return;
         }
         let probing = self.may_deliver_again();
@@ -457,7 +457,7 @@ impl Fetch {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         let root = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.root);
         let served = root.is_some_and(|root| self.manners(root).serves_ranges());
-        if self.spares_first(link_id) {
+        if self.protect_first(link_id) {
             return self.cancel(id);
         }
         let Some(link) = self.links.get_mut(&link_id) else { return };
@@ -474,7 +474,7 @@ impl Fetch {
     pub(super) fn misbehaves(&mut self, id: ReqId, link_id: LinkId, text: &str) {
         self.cancel(id);
         let why = Ban::Protocol { text: text.into() };
-        if self.spares_first(link_id) || self.next_root(link_id, &why) {
+        if self.protect_first(link_id) || self.next_root(link_id, &why) {
             return;
         }
         let probing = self.may_deliver_again();

@@ -1,18 +1,20 @@
-//! The first request asks for the whole file, so that its response alone can bring it.
+//! The first request covers the whole file. If no other request succeeds, its response is enough.
 //!
-//! Some URLs answer one request only. Some servers answer a range slowly, wrongly or not at all once they have answered
-//! the first. The response to `bytes=0-` is a range where ranges work and a download in one piece where they do not.
+//! Some URLs are valid for one request only. Some servers answer a range slowly, wrongly or not at all once they have answered
+//! the first request. The response to `bytes=0-` is a range where ranges work and a download in one piece where they do not.
 //!
-//! 1. The first connection asks for `bytes=0-`. The others wait for the head of its response, at most [`HEAD_WAIT`].
-//! 2. Then they take their ranges from its end, which moves forward, while the response goes on from its front. So it
-//!    is read to its end where no other request succeeds, and nothing is cut off early where they do.
-//! 3. It is cut off when it reaches bytes that another response brings. That costs HTTP/1.1 its connection, but then
-//!    the download is all but over.
-//! 4. Bytes behind it that no other request brings any more are its own again.
-//! 5. While it delivers, failures of other requests on its link do not end its connection.
+//! 1. The first connection asks for `bytes=0-`. Other connections wait for the header section of its response: four handshake
+//!    times, between 150 ms and 1 s ([`HEAD_WAIT`]).
+//! 2. Then other requests take ranges from the end of its span, and that end moves to lower offsets.
+//! 3. The first response is cancelled when it reaches bytes that are stored or that another request covers. It continues over
+//!    the bytes of another request that has no response yet, or that it would deliver clearly sooner ([`OVERTAKES`]). HTTP/1.1
+//!    must close the connection for a cancellation, but by then the download is almost complete.
+//! 4. If another request fails, the first response delivers the bytes behind its own span again, up to the next byte that is
+//!    stored or requested.
+//! 5. While the first response is running, failures of other requests on its link do not close its connection.
 //!
-//! A first request for a few bytes, as downloads that are resumed or read in order send it, is not used here: where it is
-//! the only one that is answered, the file is lost.
+//! A small first range was not used here, although resumed and sequential downloads send one: if the server answers only that
+//! request, the download fails.
 
 use core::time::Duration;
 
@@ -35,27 +37,27 @@ impl Fetch {
             && self.budget_left(link) == DataSize::MAX
     }
 
-    /// Sends the first request on this connection, if that is still to be sent. Tells whether it was.
+    /// Sends the first request on this connection, if that is still to be sent. Returns true if it did.
     pub(super) fn ask_for_all(&mut self, conn: ConnId) -> bool {
         let Some(link) = self.conns.get(&conn).map(|conn| conn.link) else { return false };
         if !self.may_ask_for_all(link) || !self.reqs.is_empty() || !self.send(conn, Ask::From(0)) {
             return false;
         }
         let Some((id, req)) = self.reqs.iter_mut().next_back() else { return false };
-        // Until its head has come, the others may ask for what follows.
+        // A provisional end until the header section arrives: after the wait, others may request the bytes behind it.
         req.span.end = super::conn::FIRST_SPAN.bytes();
         self.first = Some(*id);
         self.rebuild();
         true
     }
 
-    /// The first request, as long as its head has not come.
+    /// The first request, while it has no response.
     fn pending_first(&self) -> Option<&Req> {
         let req = self.first.and_then(|id| self.reqs.get(&id)).filter(|req| !req.accepted)?;
         Some(req).filter(|req| self.parked.iter().all(|parked| parked.conn != req.conn))
     }
 
-    /// Until when other connections wait for the head of the first response.
+    /// Until when other connections wait for the header section of the first response.
     pub(super) fn waits_for_first(&self, conn: &Conn) -> Option<Instant> {
         let req = self.pending_first()?;
         let first = self.conns.get(&req.conn).filter(|first| first.root == conn.root)?;
@@ -63,20 +65,20 @@ impl Fetch {
         Some(req.sent + wait).filter(|until| *until > self.now)
     }
 
-    /// Whether a refusal says nothing yet, because the first request is still unanswered: it may be the only one that the
-    /// server answers.
+    /// Returns true if a refusal of this request must be ignored for now, because the first request has no response yet: it may
+    /// be the only one that the server answers.
     pub(super) fn awaits_first(&self, id: ReqId) -> bool {
         let pending = self.pending_first();
-        self.first != Some(id) && pending.is_some_and(|req| req.sent + FIRST_PATIENCE > self.now)
+        self.first != Some(id) && pending.is_some_and(|req| req.sent + IGNORE_REFUSALS_FOR > self.now)
     }
 
-    /// The response to the first request, while it delivers.
+    /// The first response, if it was accepted and is still running.
     fn first_response(&self) -> Option<(ReqId, &Req)> {
         let id = self.first.filter(|_| self.phase == Phase::Ranges)?;
         self.reqs.get(&id).filter(|req| req.accepted && !req.released).map(|req| (id, req))
     }
 
-    /// Whether a response is the first one and brings everything up to the end of the file.
+    /// Whether this is the first request.
     pub(super) fn is_first(&self, id: ReqId) -> bool {
         self.first == Some(id)
     }
@@ -91,9 +93,9 @@ impl Fetch {
         self.first_response().map(|(_, req)| req.conn)
     }
 
-    /// Rule 5. Whether the first response comes over this link: then it is neither banned nor moved, asks for no more beside
-    /// that response, and waits.
-    pub(super) fn spares_first(&mut self, link: LinkId) -> bool {
+    /// Rule 5. If the first response comes over this link, clears the link's failures and sends no other request over it for
+    /// [`PAUSE`]. Returns true if it did.
+    pub(super) fn protect_first(&mut self, link: LinkId) -> bool {
         let carrier = self.first_response().and_then(|(_, req)| self.conns.get(&req.conn)).map(|conn| conn.link);
         if carrier != Some(link) {
             return false;
@@ -102,7 +104,7 @@ impl Fetch {
             link.lanes.be_modest();
             link.failures = 0;
         }
-        self.rest(link, BESIDE);
+        self.rest(link, PAUSE);
         true
     }
 
@@ -115,7 +117,7 @@ impl Fetch {
         if start + LEAST_PIECE.bytes() > req.span.end { Span::default() } else { Span::new(start, req.span.end) }
     }
 
-    /// Another connection is about to ask for these bytes: the first response does not owe them any more.
+    /// Another connection is about to ask for these bytes: removes them from the span of the first response.
     pub(super) fn take_from_first(&mut self, span: Span) {
         let Some((id, req)) = self.first_response() else { return };
         if span.end != req.span.end || span.start < req.cursor {
@@ -128,7 +130,7 @@ impl Fetch {
     }
 
     /// Rules 3 and 4.
-    pub(super) fn tend_first(&mut self) {
+    pub(super) fn update_first(&mut self) {
         let Some((id, req)) = self.first_response() else { return };
         let (cursor, end) = (req.cursor, req.span.end);
         let from = self.ledger.done_spans().run_from(end.max(cursor));
@@ -159,25 +161,25 @@ impl Fetch {
         }
     }
 
-    /// Whether the first response brings what another request owes much sooner than that one, or that one has no response
-    /// yet. What then comes twice is bounded as at the end of any download.
+    /// Returns true if the first response would deliver the bytes of another request clearly sooner, or if that request has no
+    /// response yet. In the first case the limit for bytes that are transferred twice applies.
     fn overtakes(&self, id: ReqId, other: ReqId) -> bool {
         let (Some(own), Some(req)) = (self.reqs.get(&id), self.reqs.get(&other)) else { return false };
         let (Some(conn), Some(late)) = (self.conns.get(&own.conn), self.conns.get(&req.conn)) else { return false };
-        let way = DataSize::from_bytes(req.span.end.saturating_sub(own.cursor));
-        let own = way / conn.pace(self.now);
+        let distance = DataSize::from_bytes(req.span.end.saturating_sub(own.cursor));
+        let own = distance / conn.pace(self.now);
         let theirs = (req.remaining().len() / late.pace(self.now)).saturating_add(self.standstill(late));
         let pays = own.saturating_add(OVERTAKES) < theirs;
-        !req.accepted || (pays && self.ledger.wasted() + way <= self.waste_allowed())
+        !req.accepted || (pays && self.ledger.wasted() + distance <= self.waste_allowed())
     }
 
-    /// Ranges cannot be used any more. Where the first response still comes, it brings what is missing: nothing has to be
-    /// asked for again. Tells whether it does.
-    pub(super) fn is_left_to_first(&mut self) -> bool {
+    /// Ranges cannot be used any more. If the first response is still running, it becomes the only transfer. Returns true if
+    /// it did.
+    pub(super) fn fall_back_to_first(&mut self) -> bool {
         let Some((id, _)) = self.first_response() else { return false };
         self.carrier = self.carrier_of(id);
         self.drop_others(id);
-        self.tend_first();
+        self.update_first();
         let total = self.ledger.total().map_or(u64::MAX, DataSize::bytes);
         let Some(req) = self.reqs.get_mut(&id) else { return false };
         req.span.end = total;
@@ -186,7 +188,8 @@ impl Fetch {
         true
     }
 
-    /// Its link was silent and delivers again. Other links may have fetched a part of it: what lies before that part remains to be delivered.
+    /// The link of the first response receives data again after a stall. Ends its span at the first byte that another request
+    /// covers or that is stored.
     pub(super) fn resume_first(&mut self) {
         let Some((id, req)) = self.first_response() else { return };
         let from = req.cursor;
@@ -200,15 +203,15 @@ impl Fetch {
     }
 }
 
-/// How long other connections wait for the head of the first response: so many round trips of its path, within bounds.
-/// chosen: a server that takes longer is slower than the round trip that waiting costs.
+/// How long other connections wait for the header section of the first response: a multiple of its handshake time, within bounds.
+/// chosen: if a server takes longer, the wait costs more than requests beside the first one.
 const HEAD_WAIT_ROUNDS: u32 = 4;
 const HEAD_WAIT: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(1000));
-/// How long refusals of other requests say nothing while the first one is unanswered.
-const FIRST_PATIENCE: Duration = Duration::from_secs(15);
-/// Bytes that are there already and are skipped by the first response, so that it can bring those behind them.
+/// How long refusals of other requests are ignored while the first one has no response.
+const IGNORE_REFUSALS_FOR: Duration = Duration::from_secs(15);
+/// The most stored bytes that the first response may deliver again to reach missing bytes behind them.
 const MOST_SKIPPED: DataSize = DataSize::from_mib(1);
-/// The first response goes on over bytes that another one is bringing if it is so much sooner.
+/// The first response continues over the bytes of another request if it would deliver them sooner by at least this.
 const OVERTAKES: Duration = Duration::from_millis(15);
-/// How long a link waits whose request beside the first response was refused.
-const BESIDE: Duration = Duration::from_secs(5);
+/// The pause of a link after a refusal of a request beside the first response.
+const PAUSE: Duration = Duration::from_secs(5);

@@ -200,7 +200,7 @@ impl Fetch {
 
     /// Takes a link out of use, for a while or for good.
     pub(super) fn ban(&mut self, id: LinkId, why: Ban, probing: bool) {
-        if self.spares_first(id) || (probing && self.asks_whole_first(id, &why)) {
+        if self.protect_first(id) || (probing && self.asks_whole_first(id, &why)) {
             return;
         }
         let Some(link) = self.links.get_mut(&id) else { return };

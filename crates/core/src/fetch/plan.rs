@@ -83,7 +83,7 @@ impl Fetch {
         if self.try_whole() {
             return;
         }
-        self.tend_first();
+        self.update_first();
         let mut passed: Vec<ConnId> = Vec::new();
         while let Some(id) = self.neediest(&passed) {
             let free = self.ledger.free_bytes(self.limit()) + self.divisible().len();

@@ -124,7 +124,7 @@ impl Fetch {
         }
         self.note_failed_opening(id, link_id);
         self.cancel(id);
-        if self.spares_first(link_id) || self.next_root(link_id, &Ban::OtherStatus { status }) {
+        if self.protect_first(link_id) || self.next_root(link_id, &Ban::OtherStatus { status }) {
             return;
         }
         let delivers = |(id, link): (&LinkId, &LinkState)| {

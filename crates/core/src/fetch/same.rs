@@ -152,7 +152,7 @@ impl Fetch {
     ) {
         let edge = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.edge);
         self.cancel(id);
-        if self.spares_first(link_id) {
+        if self.protect_first(link_id) {
             return;
         }
         if change.is_some() && edge.is_some_and(|edge| self.adopt_edge(link_id, edge)) {

@@ -223,7 +223,7 @@ impl Fetch {
 
     /// From now on everything comes as one answer; `conn` has an answer that is of no use.
     pub(super) fn one_answer(&mut self, why: OneAnswer, conn: Option<ConnId>) {
-        if matches!(why, OneAnswer::NoRanges | OneAnswer::BadRanges) && self.is_left_to_first() {
+        if matches!(why, OneAnswer::NoRanges | OneAnswer::BadRanges) && self.fall_back_to_first() {
             return self.notice(Notice::OneAnswer { why });
         }
         self.phase = Phase::OneAnswer { req: None };

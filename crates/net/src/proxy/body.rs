@@ -114,8 +114,8 @@ impl Play {
     }
 
     /// It is sent on this connection, which is closed when its window is revoked.
-    pub(super) fn is_sent_on(&self, seat: &Rc<Seat>) {
-        self.loan.is_sent_on(seat);
+    pub(super) fn set_connection(&self, seat: &Rc<Seat>) {
+        self.loan.set_connection(seat);
     }
 
     /// Waits for the first byte, or the end.
@@ -173,7 +173,7 @@ impl Play {
     fn take(&mut self, mut bytes: Bytes) {
         let left = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
         bytes.truncate(left.saturating_sub(self.held.len()));
-        self.loan.is_taken(self.session.now());
+        self.loan.on_read(self.session.now());
         self.session.takes(self.at + self.held.len() as u64, &bytes);
         self.held = if self.held.is_empty() { bytes } else { [&*self.held, &*bytes].concat().into() };
     }
@@ -235,7 +235,7 @@ impl Body for Reply {
             match late.opening.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(play)) => {
-                    late.seat.iter().for_each(|seat| play.is_sent_on(seat));
+                    late.seat.iter().for_each(|seat| play.set_connection(seat));
                     *this = Self::Play(play);
                 }
                 Poll::Ready(None) => {

@@ -1,59 +1,72 @@
-//! Who may ask: neither other hosts nor foreign web pages.
+//! Rejects requests with a foreign Host name, and requests from web pages of other sites.
 //!
-//! In: the fields Host, Origin and Sec-Fetch-Site, and the address that a listener is bound to. Out: yes, or why not.
+//! In: the request fields Host, Origin, Sec-Fetch-Site, User-Agent, Accept-Language and Referer, and the address that a listener
+//! is bound to. Out: accepted, or the reason for the refusal.
 //!
-//! 1. Host must be an address of the listener or `localhost`: a page that has its own name resolve to this machine (DNS
-//!    rebinding) sends its own name (RFC 9110 §7.4 asks for 421).
-//! 2. A browser says where a request comes from (Fetch Metadata): another site may not even have a video played, since
-//!    that costs the user's data. A program that names another site in Origin may: its user has told it to. Origin by itself
-//!    protects nothing here, because a page can request the same without it (an image, a video), and can read neither: no
-//!    answer permits other origins (CORS), and requests that ask for permission beforehand (OPTIONS) are refused.
-//! 3. What is ours (status, events) is for nobody but pages of the very same origin, and for programs.
+//! 1. Host must name an address of the listener or `localhost`. In a DNS rebinding attack it holds the attacker's name
+//!    (RFC 9110 section 7.4 provides status 421).
+//! 2. A browser tells the site of the page that a request comes from (Fetch Metadata). Requests of other sites are refused,
+//!    because playing a video uses the user's data volume. A program may send any Origin, since the user has configured it. The
+//!    Origin field alone is not enough: requests for images and videos carry none. Pages of other origins cannot read responses:
+//!    no response permits it (CORS), and preflight requests (OPTIONS) are refused.
+//! 3. Status and events are for pages of the same origin, for addresses that the user typed, and for programs that name no other
+//!    Origin.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN};
-use url::Url;
+use url::{Host, Url};
 
 /// Why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
-    /// The Host field names somebody else.
+    /// The Host field names another host.
     Host,
-    /// A foreign page asks.
+    /// The request comes from a page of another site.
     Page,
 }
 
 /// Whether a request may use the media port.
 pub(super) fn media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refused> {
-    host(fields, listener)?;
     let foreign = text(fields, "sec-fetch-site") == Some("cross-site");
-    // A page of this machine's own may play; which port it comes from says nothing against it.
-    let near = |origin: &str| {
-        let host = origin.strip_prefix("http://").map(|host| host.rsplit_once(':').map_or(host, |(host, _)| host));
-        host.is_some_and(|host| is_of(&format!("{host}:{}", listener.port()), listener))
-    };
+    let host = host(fields, listener)?;
     let origin = fields.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-    let is_page = !is_program(fields, listener) && origin.is_some_and(|origin| !near(origin));
+    let is_page = !is_program(fields, listener) && origin.is_some_and(|origin| !is_of_host(origin, host));
     if foreign || is_page { Err(Refused::Page) } else { Ok(()) }
 }
 
-/// Whether a program asks rather than a browser. Browsers mark every request to this host itself with Sec-Fetch-Site. They do
-/// not mark those to other addresses over plain HTTP, so there a program is one that does not look like a browser either.
+/// Whether an origin is on the host that the request names, or on the client's own machine, on any port: a page there may play.
+fn is_of_host(origin: &str, host: &str) -> bool {
+    let page = Url::parse(origin).ok().filter(|page| page.scheme() == "http");
+    let host = Url::parse(&format!("http://{host}")).ok();
+    let (Some(page), Some(host)) = (page, host) else { return false };
+    page.host() == host.host() || page.host().is_some_and(|page| is_loopback(&page))
+}
+
+fn is_loopback(host: &Host<&str>) -> bool {
+    match host {
+        Host::Domain(name) => name.eq_ignore_ascii_case("localhost"),
+        Host::Ipv4(ip) => ip.is_loopback(),
+        Host::Ipv6(ip) => ip.is_loopback(),
+    }
+}
+
+/// Whether a program sent the request, not a browser. Browsers send Sec-Fetch-Site to loopback addresses. Over plain HTTP they
+/// omit it for other addresses; there, User-Agent and Accept-Language decide.
 pub(super) fn is_program(fields: &HeaderMap, listener: SocketAddr) -> bool {
     if fields.contains_key("sec-fetch-site") {
         return false;
     }
     let host = host(fields, listener).unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    let is_here = name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    // No browser leaves Accept-Language out, and no page can take it away.
+    let host = Url::parse(&format!("http://{host}")).ok();
+    let is_here = host.as_ref().and_then(Url::host).is_some_and(|host| is_loopback(&host));
+    // Browsers always send Accept-Language, and scripts cannot remove it.
     let looks_so = text(fields, "user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"));
     is_here || !(looks_so && fields.contains_key(ACCEPT_LANGUAGE))
 }
 
-/// Whether a browser vouches that a page of this machine asks, from another port: our player page.
+/// Whether a browser says that the page has the same host as this listener, perhaps with another port.
 pub(super) fn is_near(fields: &HeaderMap) -> bool {
     text(fields, "sec-fetch-site") == Some("same-site")
 }
@@ -149,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_came_through_the_proxy_is_known_by_any_of_our_names() {
+    fn a_referer_is_recognized_by_any_address_of_the_listener() {
         for (page, ours) in [
             ("http://127.0.0.1:8480/https://me:secret@a.example/list?token=1", true),
             ("http://localhost:8480/https://me:secret@a.example/list?token=1", true),
@@ -201,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_on_the_lan_mark_nothing_and_are_known_all_the_same() {
+    fn browsers_on_the_lan_are_detected_without_fetch_metadata() {
         let all = "0.0.0.0:8480".parse().unwrap();
         let browser = [("user-agent", "Mozilla/5.0 (X11)"), ("accept-language", "de")];
         for (host, pairs, program) in [
@@ -218,6 +231,28 @@ mod tests {
             assert_eq!(is_program(&fields(&pairs), all), program, "{pairs:?}");
             pairs.push(("origin", "http://evil.example"));
             assert_eq!(media(&fields(&pairs), all).is_ok(), program, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_address_may_not_play_through_a_listener_on_all_addresses() {
+        let all = "0.0.0.0:8480".parse().unwrap();
+        for (host, origin, good) in [
+            ("192.0.2.1:8480", "http://192.0.2.1", true),
+            ("192.0.2.1:8480", "http://192.0.2.1:3000", true),
+            ("192.0.2.1:8480", "http://localhost:3000", true),
+            ("192.0.2.1:8480", "http://198.51.100.7", false),
+            ("192.0.2.1:8480", "http://198.51.100.7:8480", false),
+            ("192.0.2.1:8480", "http://0.0.0.0:8480", false),
+            ("[2001:db8::1]:8480", "http://[2001:db8::1]", true),
+            ("[2001:db8::1]:8480", "http://[2001:db8::2]", false),
+            ("127.0.0.1:8480", "http://[::1]", true),
+        ] {
+            let browser =
+                [("host", host), ("origin", origin), ("user-agent", "Mozilla/5.0"), ("accept-language", "de")];
+            let marked = [("host", host), ("origin", origin), ("sec-fetch-site", "none")];
+            let fields = if host.starts_with("127") { fields(&marked) } else { fields(&browser) };
+            assert_eq!(media(&fields, all).is_ok(), good, "{host} {origin}");
         }
     }
 }

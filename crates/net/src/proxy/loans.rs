@@ -1,11 +1,12 @@
-//! Windows that can be revoked: the memory of each response that is played, and the client that holds it.
+//! Windows that can be revoked: the buffer memory of each response that is being played, and the client that holds it.
 //!
-//! A client that opens many connections and reads none of them would keep its windows for as long as it likes. So where no
-//! window is left for a request, one is revoked: of the client that has the most, in the address of it that has the most, the
-//! one from which nothing was taken for the longest time. Its bytes, its transfer and its connection end at once. A client
-//! that would then have more than the one which loses gets nothing, so clients do not take windows from each other in turn.
+//! A client that opens many connections and reads none of them would keep its windows for as long as it likes. So if no
+//! window is left for a request, one is revoked: the client with the most windows is selected, in it the address with the most,
+//! and of that address the window that was read least recently. Its bytes and its transfer are dropped, and its connection is
+//! closed. If the requesting client would then hold more windows than the one that loses, the request is refused: this
+//! prevents two clients from revoking each other's windows in turn.
 //!
-//! A fixed share for each client was not used: with few clients it would leave memory unused, and with many there is none.
+//! A fixed share for each client was not used: it wastes memory with few clients and is too small with many.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,15 +25,15 @@ use crate::store::Reader;
 #[derive(Default)]
 pub(super) struct Loans(RefCell<Vec<Weak<Loan>>>);
 
-/// The window of one answer, until it is revoked.
+/// The window of one response, until it is revoked.
 pub(super) struct Loan {
     client: Client,
     address: Option<IpAddr>,
     size: DataSize,
     held: RefCell<Option<Held>>,
-    /// When bytes were taken from it for the last time.
-    taken: Cell<Instant>,
-    /// The connection that it is sent on; none yet.
+    /// The time of the last read.
+    read: Cell<Instant>,
+    /// The connection of the response; none until the response is sent.
     seat: RefCell<Option<Rc<Seat>>>,
 }
 
@@ -58,14 +59,15 @@ impl Loans {
             address: right.host(),
             size,
             held: RefCell::new(Some(Held { reader, _transfer: transfer, _grant: grant })),
-            taken: Cell::new(now),
+            read: Cell::new(now),
             seat: RefCell::default(),
         });
         self.0.borrow_mut().push(Rc::downgrade(&loan));
         loan
     }
 
-    /// Revokes a window for a request with this right; whether there was one. `among_others`: only those of other hosts.
+    /// Revokes a window for a request with this right. Returns false if no client has to give one up. `among_others`: no window of a
+    /// client of this machine is revoked.
     pub(super) fn revoke_for(&self, right: &Right, among_others: bool) -> bool {
         let mut all = self.0.borrow_mut();
         all.retain(|loan| loan.upgrade().is_some_and(|loan| loan.held.borrow().is_some()));
@@ -73,16 +75,16 @@ impl Loans {
         let eligible = || all.iter().filter(|loan| !among_others || loan.client != Client::HERE);
         let holders = eligible().map(|loan| (loan.client, loan.address));
         let Some(loser) = loser((Client::of(right), right.host()), holders) else { return false };
-        let stalest = eligible().filter(|loan| (loan.client, loan.address) == loser);
-        let Some(loan) = stalest.min_by_key(|loan| loan.taken.get()) else { return false };
-        tracing::debug!(address = ?loan.address, "a window is revoked: another client needs it");
+        let candidates = eligible().filter(|loan| (loan.client, loan.address) == loser);
+        let Some(loan) = candidates.min_by_key(|loan| loan.read.get()) else { return false };
+        tracing::debug!(address = ?loan.address, "a window is revoked for another request");
         loan.revoke();
         true
     }
 }
 
 impl Loan {
-    /// The bytes of the window; none: it was revoked.
+    /// The bytes of the window; none if it was revoked.
     pub(super) fn reader(&self) -> Option<Rc<Reader>> {
         self.held.borrow().as_ref().map(|held| Rc::clone(&held.reader))
     }
@@ -91,13 +93,13 @@ impl Loan {
         self.size
     }
 
-    /// Bytes have been taken.
-    pub(super) fn is_taken(&self, now: Instant) {
-        self.taken.set(now);
+    /// Bytes were read.
+    pub(super) fn on_read(&self, now: Instant) {
+        self.read.set(now);
     }
 
-    /// It is sent on this connection.
-    pub(super) fn is_sent_on(&self, seat: &Rc<Seat>) {
+    /// The response is sent on this connection.
+    pub(super) fn set_connection(&self, seat: &Rc<Seat>) {
         *self.seat.borrow_mut() = Some(Rc::clone(seat));
     }
 
@@ -112,7 +114,7 @@ impl Loan {
 /// A client, and an address of it.
 type Holder = (Client, Option<IpAddr>);
 
-/// Who loses a window for this one, of those who hold each of them.
+/// The holder that must give up a window for this one. `holders` has one entry for each window.
 fn loser((own, address): Holder, holders: impl Iterator<Item = Holder>) -> Option<Holder> {
     let (mut of_clients, mut of_addresses) = (BTreeMap::new(), BTreeMap::new());
     for holder in holders {
@@ -122,11 +124,11 @@ fn loser((own, address): Holder, holders: impl Iterator<Item = Holder>) -> Optio
     let has = of_clients.get(&own).copied().unwrap_or_default();
     let most = of_clients.iter().max_by_key(|(_, count)| **count);
     let other = most.filter(|(client, count)| **client != own && **count > has + 1).map(|(client, _)| *client);
-    // Within its own client, which all hosts of a LAN are with IPv6, one address takes no windows from another either.
-    let least =
+    // All hosts of a LAN are one client with IPv6 (a /64), so the same rule applies between the addresses of a client.
+    let threshold =
         if other.is_some() { 0 } else { of_addresses.get(&(own, address)).copied().unwrap_or_default() + 1 };
     let in_it = of_addresses.iter().filter(|((client, _), _)| *client == other.unwrap_or(own));
-    in_it.max_by_key(|(_, count)| **count).filter(|(_, count)| **count > least).map(|(holder, _)| *holder)
+    in_it.max_by_key(|(_, count)| **count).filter(|(_, count)| **count > threshold).map(|(holder, _)| *holder)
 }
 
 #[cfg(test)]
@@ -148,7 +150,7 @@ mod tests {
             ("127.0.0.1", &[("10.0.0.1", 3), ("10.0.0.2", 4)], Some("10.0.0.2")),
             ("10.0.0.1", &[("127.0.0.1", 9)], Some("127.0.0.1")),
             ("10.0.0.1", &[], None),
-            // 64 bits of IPv6 are one client.
+            // An IPv6 /64 is one client.
             ("10.0.0.1", &[("fd00::1", 1), ("fd00::2", 2), ("10.0.0.2", 2)], Some("fd00::2")),
             ("fd00::3", &[("fd00::1", 1), ("fd00::2", 4)], Some("fd00::2")),
             ("fd00::3", &[("fd00::1", 1), ("fd00::2", 1)], None),

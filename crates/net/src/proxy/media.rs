@@ -175,7 +175,7 @@ pub(super) async fn answer<B>(
             }
             match bytes {
                 Bytes::Play(play) => {
-                    play.is_sent_on(seat);
+                    play.set_connection(seat);
                     with_head(&head, Reply::Play(play))
                 }
                 Bytes::Single(single) => with_head(&head, Reply::single(single)),
