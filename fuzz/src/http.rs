@@ -211,7 +211,7 @@ pub fn cookies(bytes: &[u8]) {
 pub fn sources(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let is_usable = |url: &Url| matches!(url.scheme(), "http" | "https") && url.host().is_some();
-    for file in metalink::parse(&text).into_iter().flatten() {
+    for file in metalink::parse(&text).into_iter().flat_map(|link| link.files) {
         assert!(!file.sources.is_empty() && file.sources.len() <= metalink::MOST_URLS);
         assert!(file.sources.iter().all(|source| source.foreign && is_usable(&source.url)));
         let leaves = |part: &str| part.is_empty() || part == "." || part == "..";

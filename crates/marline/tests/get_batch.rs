@@ -368,6 +368,41 @@ fn a_list_is_read_with_its_options() {
 }
 
 #[test]
+fn files_that_an_earlier_run_has_completed_are_not_fetched_again() {
+    let (one, two) = (Arc::new(bytes(1, 300_000)), Arc::new(bytes(2, 200_000)));
+    let origin = Server::start([("/one", plain(&one)), ("/two", plain(&two))]);
+    let home = tempfile::tempdir().unwrap();
+    let text = format!("{}\n  out=a.bin\n{}\n", origin.url("/one"), origin.url("/two"));
+    std::fs::write(home.path().join("list"), text).unwrap();
+    let run = || {
+        let output = get(&home, &["-i", "list", "--json"]);
+        succeeded(&output);
+        let objects = objects(&output);
+        let resumed = |path: &str| objects[path]["resumed_bytes"].as_u64().unwrap();
+        (resumed("one"), resumed("two"), said(&output))
+    };
+    let (first, second, _) = run();
+    assert_eq!((first, second), (0, 0));
+    let (first, second, text) = run();
+    assert_eq!((first, second), (300_000, 200_000), "{text}");
+    assert!(text.contains("an earlier run has completed it, and it has not changed"), "{text}");
+    is(&home, "a.bin", &one);
+    is(&home, "two", &two);
+    // What was changed since is fetched again: a file that a list names keeps what is there, any other is replaced.
+    for name in ["a.bin", "two"] {
+        std::fs::write(home.path().join(name), "changed").unwrap();
+    }
+    let (first, second, _) = run();
+    assert_eq!((first, second), (0, 0));
+    is(&home, "a.bin", b"changed");
+    is(&home, "a.bin.1", &one);
+    is(&home, "two", &two);
+    let (first, second, _) = run();
+    assert_eq!((first, second), (300_000, 200_000));
+    assert_eq!(left(home.path()).len(), 4, "{:?}", left(home.path()));
+}
+
+#[test]
 fn a_small_file_does_not_wait_for_a_large_one_beside_it() {
     let (large, small) = (Arc::new(bytes(1, 4_000_000)), Arc::new(bytes(2, 200_000)));
     let server = Server::start([("/large", plain(&large)), ("/small", plain(&small))]);

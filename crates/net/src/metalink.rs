@@ -1,11 +1,14 @@
 //! Metalink files (RFC 5854): the sources of files, with their sizes and digests. Version 3 is read as well.
 //!
-//! 1. A file's name is a path below a directory of the reader's choice; one that leaves it is refused (RFC 5854 section 4.1.2.1).
+//! 1. A file's name is a path below a directory of the user's choice; one that leaves it is refused (RFC 5854 section 4.1.2.1).
+//!    Each part of it is made harmless as a name from a server is ([`safe_name`]): no hidden file, no option, no ending of
+//!    unfinished files.
 //! 2. Only `http` and `https` URLs count, the preferred ones first; at most [`MOST_URLS`] of a file.
 //! 3. SHA-256 and SHA-512 count for the whole file, for pieces SHA-1 too, which most files have for them. The strongest
 //!    of what a file has is taken.
 //! 4. A Metalink file often comes from somewhere else. So its URLs lead to this machine or a private network only if the
-//!    first one does ([`Right`]).
+//!    first one does ([`Right`]). A name counts as one in the Internet.
+//! 5. A file that cannot be used does not keep the others from being downloaded.
 //!
 //! What is kept is never larger than the text, so the caller's bound on the text is the bound on memory.
 
@@ -18,7 +21,7 @@ use quick_xml::events::{BytesStart, Event};
 use url::{Host, Url};
 
 use crate::get::{Checksum, Digests, PieceHash, Pieces, Source};
-use crate::http::is_local;
+use crate::http::{is_local, safe_name};
 use crate::reach::Right;
 
 /// A file that a Metalink file describes.
@@ -32,6 +35,17 @@ pub struct Linked {
     pub digests: Digests,
 }
 
+/// What a Metalink file describes.
+#[derive(Clone, Default)]
+pub struct Metalink {
+    /// The files that can be downloaded; at least one.
+    pub files: Vec<Linked>,
+    /// Why other files cannot be downloaded, each with its name.
+    pub refused: Vec<MetalinkError>,
+    /// What is changed or not used, each in one line.
+    pub notes: Vec<String>,
+}
+
 /// Why a text is no Metalink file that can be used. Says what is wrong and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -40,11 +54,12 @@ pub struct MetalinkError(String);
 /// Reads a Metalink file.
 ///
 /// # Errors
-/// It is not well-formed, describes no file, or a file without a name, a usable URL or a size that fits its pieces.
-pub fn parse(text: &str) -> Result<Vec<Linked>, MetalinkError> {
+/// It is not well-formed, a file has no name below a directory, or no file can be used: it has no usable URL, or pieces that do
+/// not fit its size and no digest of the whole.
+pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
     let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
     reader.config_mut().check_comments = false;
-    let mut files = Vec::new();
+    let mut link = Metalink::default();
     let (mut draft, mut path, mut content) = (None::<Draft>, Vec::<String>::new(), String::new());
     loop {
         let at = reader.buffer_position();
@@ -56,7 +71,7 @@ pub fn parse(text: &str) -> Result<Vec<Linked>, MetalinkError> {
                 if path.len() > DEEPEST {
                     return Err(MetalinkError("its elements are nested too deeply".to_owned()));
                 }
-                begin(&start, &path, &mut draft)?;
+                begin(&start, &path, &mut draft, &mut link.notes)?;
             }
             Event::Text(text) => content.push_str(&text),
             Event::CData(text) => content.push_str(&text),
@@ -68,7 +83,11 @@ pub fn parse(text: &str) -> Result<Vec<Linked>, MetalinkError> {
             Event::End(_) => {
                 let name = path.pop().unwrap_or_default();
                 if name == "file" {
-                    files.extend(draft.take().map(Draft::finish).transpose()?);
+                    match draft.take().map(|draft| draft.finish(&mut link.notes)) {
+                        Some(Ok(file)) => link.files.push(file),
+                        Some(Err(why)) => link.refused.push(why),
+                        None => {}
+                    }
                 } else if let Some(draft) = &mut draft {
                     draft.end(&name, path.last().map_or("", String::as_str), content.trim());
                 }
@@ -85,20 +104,32 @@ pub fn parse(text: &str) -> Result<Vec<Linked>, MetalinkError> {
             path.last().map_or("", String::as_str)
         )));
     }
-    if files.is_empty() {
-        return Err(MetalinkError("it describes no file".to_owned()));
+    if link.files.is_empty() {
+        let why = link.refused.into_iter().next();
+        return Err(why.unwrap_or_else(|| MetalinkError("it describes no file".to_owned())));
     }
-    Ok(files)
+    Ok(link)
 }
 
 /// An element has begun.
-fn begin(start: &BytesStart<'_>, path: &[String], draft: &mut Option<Draft>) -> Result<(), MetalinkError> {
+fn begin(
+    start: &BytesStart<'_>,
+    path: &[String],
+    draft: &mut Option<Draft>,
+    notes: &mut Vec<String>,
+) -> Result<(), MetalinkError> {
     let name = path.last().map_or("", String::as_str);
     if name == "file" {
         let name = attribute(start, "name").unwrap_or_default();
         if !is_below(&name) {
             return Err(MetalinkError(format!("`{name}` is no name of a file below a directory")));
         }
+        let parts = name.split('/').map(safe_name).collect::<Option<Vec<_>>>();
+        let parts =
+            parts.ok_or_else(|| MetalinkError(format!("`{name}` is no name of a file below a directory")))?;
+        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        let name = names.join("/");
+        notes.extend(parts.into_iter().filter_map(|part| part.note));
         *draft = Some(Draft { name, ..Draft::default() });
         return Ok(());
     }
@@ -177,13 +208,19 @@ impl Draft {
         }
     }
 
-    fn finish(mut self) -> Result<Linked, MetalinkError> {
+    fn finish(mut self, notes: &mut Vec<String>) -> Result<Linked, MetalinkError> {
         let wrong = |why: &str| MetalinkError(format!("the file `{}` {why}", self.name));
         if let Some(pieces) = &self.pieces {
             let good = pieces.digests.iter().all(|digest| digest.len() == pieces.function.len());
             let count = self.size.map(|size| size.div_ceil(pieces.size.bytes()));
-            if !good || count != Some(pieces.digests.len() as u64) {
+            let fits = good && count == Some(pieces.digests.len() as u64);
+            if !fits && self.size.is_some() && self.whole.is_none() {
                 return Err(wrong("has pieces that do not make up its size"));
+            }
+            if !fits {
+                let why = if self.size.is_none() { "it has no size" } else { "they do not make up its size" };
+                notes.push(format!("the piece hashes of `{}` are not used: {why}", self.name));
+                self.pieces = None;
             }
         }
         self.urls.sort_by_key(|(priority, _)| *priority);
@@ -274,7 +311,7 @@ mod tests {
             "<?xml version=\"1.0\"?>\n<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\"><file name=\"d/a.iso\">{inner}</file>\
              </metalink>"
         );
-        parse(&text).map_err(|error| error.to_string())
+        parse(&text).map(|link| link.files).map_err(|error| error.to_string())
     }
 
     fn wrong(inner: &str) -> String {
@@ -311,7 +348,7 @@ mod tests {
              <url type=\"http\" preference=\"10\">http://b/f</url><url preference=\"90\">http://a/f</url></resources></file>\
              <file name=\"g\"><resources><url>http://a/g</url></resources></file></files></metalink>"
         );
-        let files = parse(&text).unwrap();
+        let files = parse(&text).unwrap().files;
         assert_eq!(files.len(), 2);
         assert_eq!(files[0].sources[0].url.as_str(), "http://a/f");
         assert!(files[0].digests.whole.is_some() && files[1].digests.whole.is_none());
@@ -324,10 +361,6 @@ mod tests {
             ("<url>ftp://h/f</url>", "has no http or https URL"),
             (
                 "<url>http://h/f</url><size>30</size><pieces length=\"20\" type=\"sha-1\"></pieces>",
-                "do not make up its size",
-            ),
-            (
-                "<url>http://h/f</url><pieces length=\"20\" type=\"sha-1\"><hash>00</hash></pieces>",
                 "do not make up its size",
             ),
             ("<url>", "not XML"),
@@ -343,6 +376,52 @@ mod tests {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(parse(&"<a>".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn a_name_becomes_harmless_in_each_of_its_parts() {
+        for (name, becomes) in [
+            (".bashrc", "bashrc"),
+            (".ssh/authorized_keys", "ssh/authorized_keys"),
+            ("-rf", "rf"),
+            ("a/~x", "a/x"),
+            ("x.part.journal", "x.part.journal.download"),
+            ("a.part/b", "a.part.download/b"),
+            ("d/a.iso", "d/a.iso"),
+        ] {
+            let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
+            let link = parse(&text).unwrap();
+            assert_eq!(link.files[0].name, becomes);
+            assert_eq!(link.notes.is_empty(), name == becomes, "{:?}", link.notes);
+        }
+        for name in ["...", ". /x", "a/--"] {
+            let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
+            assert!(parse(&text).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_leaves_the_rest() {
+        let pieces = |count| {
+            format!(
+                "<pieces length=\"20\" type=\"sha-1\">{}</pieces>",
+                format!("<hash>{}</hash>", "a".repeat(40)).repeat(count)
+            )
+        };
+        let whole = format!("<hash type=\"sha-256\">{DIGEST}</hash>");
+        let text = format!(
+            "<metalink><file name=\"ftp\"><url>ftp://h/f</url></file>\
+             <file name=\"wrong\"><url>http://h/f</url><size>100</size>{two}</file>\
+             <file name=\"whole\"><url>http://h/f</url><size>100</size>{whole}{two}</file>\
+             <file name=\"unsized\"><url>http://h/f</url>{two}</file></metalink>",
+            two = pieces(2)
+        );
+        let link = parse(&text).unwrap();
+        let names: Vec<&str> = link.files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["whole", "unsized"]);
+        assert!(link.files.iter().all(|file| file.digests.pieces.is_none()));
+        assert!(link.files[0].digests.whole.is_some());
+        assert_eq!((link.refused.len(), link.notes.len()), (2, 2), "{:?}", link.notes);
     }
 
     #[test]

@@ -4,14 +4,16 @@
 //! blank are options of the line before: `out=NAME`, `dir=DIR` and `checksum=sha-256=HEX`. Lines that begin with `#` and
 //! empty lines are skipped.
 //!
-//! `out` is a path below `dir`, never absolute and without `..`: a list often comes from somewhere else, and then must not
-//! choose any file of its reader. `dir` may be any directory.
+//! `out` is a path below `dir`, never absolute and without `..`, and no part of it begins with a dot, a dash or a tilde or has an
+//! ending of unfinished files: a list often comes from somewhere else, and then must not choose any file of the user. For the
+//! same reason it replaces no file. `dir` may be any directory.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use ::url::Url;
 use marline_net::get::{Checksum, Digests, Source};
+use marline_net::http::safe_name;
 use marline_net::metalink;
 
 use super::url::parse_url;
@@ -26,6 +28,15 @@ pub(super) struct Entry {
     pub(super) digests: Digests,
 }
 
+/// What is worth a line about the lists and Metalink files that were read.
+#[derive(Default)]
+pub(super) struct Remarks {
+    /// What was changed or is not used.
+    pub(super) notes: Vec<String>,
+    /// The files that are not downloaded, and why.
+    pub(super) refused: Vec<String>,
+}
+
 /// The files of a list; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<Vec<Entry>, Exit> {
     let (name, text) = text_of(path);
@@ -38,10 +49,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, Exit> {
 }
 
 /// The files of a Metalink file; `-` is standard input.
-pub(super) fn read_metalink(path: &Path) -> Result<Vec<Entry>, Exit> {
+pub(super) fn read_metalink(path: &Path, remarks: &mut Remarks) -> Result<Vec<Entry>, Exit> {
     let (name, text) = text_of(path);
     let text = text.map_err(|error| Exit::usage(format!("{name}: {error}: --metalink cannot be read")))?;
-    let files = metalink::parse(&text).map_err(|error| Exit::usage(format!("{name}: {error}")))?;
+    let metalink::Metalink { files, refused, notes } =
+        metalink::parse(&text).map_err(|error| Exit::usage(format!("{name}: {error}")))?;
+    remarks.refused.extend(refused.iter().map(|why| format!("{name}: {why}")));
+    remarks.notes.extend(notes.iter().map(|note| format!("{name}: {note}")));
     if files.len() > MOST_FILES {
         return Err(Exit::usage(format!("{name}: a Metalink file has at most {MOST_FILES} files")));
     }
@@ -63,13 +77,23 @@ fn text_of(path: &Path) -> (String, std::io::Result<String>) {
 }
 
 /// A text of bounded length.
-pub(super) fn bounded(mut from: impl Read) -> std::io::Result<String> {
-    let mut text = String::new();
-    from.by_ref().take(MOST_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MOST_BYTES {
+pub(super) fn bounded(from: impl Read) -> std::io::Result<String> {
+    String::from_utf8(bounded_bytes(from)?).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        let before = error.as_bytes().iter().take(good);
+        let line = 1 + before.filter(|byte| **byte == b'\n').count();
+        std::io::Error::other(format!("line {line}: its bytes are not UTF-8"))
+    })
+}
+
+/// A file of bounded length.
+pub(super) fn bounded_bytes(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
         return Err(std::io::Error::other(format!("it has more than {MOST_BYTES} bytes")));
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 fn parse(name: &str, text: &str) -> Result<Vec<Entry>, Exit> {
@@ -77,7 +101,7 @@ fn parse(name: &str, text: &str) -> Result<Vec<Entry>, Exit> {
     for (n, line) in text.strip_prefix('\u{feff}').unwrap_or(text).lines().enumerate() {
         let wrong = |why: String| Exit::usage(format!("{name}: line {}: {why}", n + 1));
         let content = line.trim();
-        if content.is_empty() || line.starts_with('#') {
+        if content.starts_with('#') || content.is_empty() {
             continue;
         }
         if line.starts_with([' ', '\t']) {
@@ -101,9 +125,9 @@ fn parse(name: &str, text: &str) -> Result<Vec<Entry>, Exit> {
 fn option(entry: &mut Entry, text: &str) -> Result<(), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is no option: write NAME=VALUE"))?;
     match name.trim() {
-        "out" => entry.out = Some(below(value)?),
-        "dir" if value.is_empty() => return Err("dir= names no directory".into()),
-        "dir" => entry.dir = Some(value.into()),
+        "out" => entry.out = Some(below(value.trim())?),
+        "dir" if value.trim().is_empty() => return Err("dir= names no directory".into()),
+        "dir" => entry.dir = Some(value.trim().into()),
         "checksum" => entry.digests.whole = Some(checksum(value)?),
         other => return Err(format!("the option `{other}` is not known; those that are: out, dir, checksum")),
     }
@@ -121,10 +145,18 @@ fn below(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     let plain = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     let named = path.file_name().is_some() && !text.ends_with('/') && !text.chars().any(char::is_control);
-    if plain && named {
-        return Ok(path.to_owned());
+    if !plain || !named {
+        return Err(format!("out={text} is no file below the directory; name the directory with dir="));
     }
-    Err(format!("out={text} is no file below the directory; name the directory with dir="))
+    for part in path.components().filter(|part| matches!(part, Component::Normal(_))) {
+        let part = part.as_os_str().to_string_lossy();
+        if safe_name(&part).is_none_or(|safe| safe.note.is_some()) {
+            return Err(format!(
+                "out={text}: a list does not name hidden files, options or unfinished files; choose another name than `{part}`"
+            ));
+        }
+    }
+    Ok(path.to_owned())
 }
 
 /// A URL that stands for a mirror on the command line.
@@ -184,12 +216,19 @@ mod tests {
         for out in ["../x", "/etc/passwd", "a/../../x", "", "a/", ".", "..", "a\u{7}"] {
             assert!(wrong(&format!("http://a/1\n out={out}\n")).contains("no file below"), "{out}");
         }
+        for out in [".bashrc", "-rf", "sub/.x", "a.part.journal", "~", "a.PART/b"] {
+            assert!(wrong(&format!("http://a/1\n out={out}\n")).contains("does not name hidden files"), "{out}");
+        }
+        let entries = parse("l", "http://a/1\n  # a comment\n out = a b.bin\n").unwrap();
+        assert_eq!(entries[0].out, Some("a b.bin".into()));
         assert_eq!(parse("l", "http://a/1\n out=sub/x\n").unwrap()[0].out, Some("sub/x".into()));
     }
 
     #[test]
     fn a_list_has_a_bound() {
         assert!(bounded(std::io::repeat(b'a')).is_err());
+        let error = bounded(&b"http://a/1\n#\xfc\n"[..]).unwrap_err().to_string();
+        assert!(error.starts_with("line 2: "), "{error}");
         assert!(wrong(&"http://a/\n".repeat(MOST_FILES + 1)).contains("at most"));
     }
 }

@@ -25,18 +25,23 @@ pub(crate) use args::{AFTER_HELP, GetArgs};
 
 use self::url::parse_url;
 use crate::progress::Viewer;
-use crate::{ConfigFile, Exit, Secret, energy};
+use crate::{ConfigFile, Exit, Secret, energy, output};
 use args::Limit;
 use board::Board;
 pub(crate) use fields::parse_header;
 use fields::{parse_user, read_user};
-use list::Entry;
+use list::{Entry, Remarks};
 use request::default_login;
 
 /// Downloads, shows it, and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
     let (json, quiet, joules) = (args.json, args.quiet, args.energy_model.is_some());
-    let batch = batch(args, config)?;
+    let mut remarks = Remarks::default();
+    let batch = batch(args, config, &mut remarks)?;
+    if !quiet {
+        remarks.notes.iter().for_each(|note| output::say(note));
+    }
+    remarks.refused.iter().for_each(|why| output::say(why));
     let to_stdout = batch.files.iter().any(|file| file.target == Target::Stdout);
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Exit::usage(
@@ -59,11 +64,15 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
         Err(error @ GetError::Cookies { done: "saved", .. }) => board.also_failed(&error),
         Err(error) => board.cannot_begin(&urls, &error),
     }
-    board.end()
+    board.end()?;
+    match remarks.refused.len() {
+        0 => Ok(()),
+        count => Err(Exit::usage(format!("{count} files of Metalink files were not downloaded, as said above"))),
+    }
 }
 
 /// Makes the description of the downloads, and the directories that they go to.
-pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit> {
+fn batch(args: GetArgs, config: Option<&Path>, remarks: &mut Remarks) -> Result<Batch, Exit> {
     let mut entries = Vec::new();
     let (local, urls): (Vec<&Secret>, Vec<_>) = args.urls.iter().partition(|text| is_metalink(text.reveal()));
     let metalinks: Vec<PathBuf> =
@@ -97,7 +106,7 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
         entries.extend(list::read(path)?);
     }
     for path in &metalinks {
-        entries.extend(list::read_metalink(path)?);
+        entries.extend(list::read_metalink(path, remarks)?);
     }
     let several = entries.len() > 1;
     let only = |what: &str| {
@@ -123,7 +132,7 @@ pub(crate) fn batch(args: GetArgs, config: Option<&Path>) -> Result<Batch, Exit>
     {
         user = Some(parse_user(&text.to_string_lossy(), "MARLINE_USER")?);
     }
-    let logins = args.request.logins()?;
+    let logins = args.request.logins(&mut remarks.notes)?;
     for source in entries.iter_mut().flat_map(|entry| &mut entry.sources).filter(|_| user.is_none()) {
         source.login = source.login.take().or_else(|| default_login(&logins, &source.url));
     }
@@ -202,7 +211,7 @@ impl Places {
             if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 make(parent)?;
             }
-            return Ok(Target::File(path));
+            return Ok(Target::Listed(path));
         }
         let target = match &self.output {
             None => Target::Directory(dir.cloned().unwrap_or_else(|| PathBuf::from("."))),
@@ -299,7 +308,7 @@ mod tests {
             Target::File(at("d").join("f"))
         );
         let out = Entry { out: Some("s/f".into()), dir: Some(at("x")), ..plain() };
-        assert_eq!(target(None, Some(at("d")), true, out).unwrap(), Target::File(at("x/s/f")));
+        assert_eq!(target(None, Some(at("d")), true, out).unwrap(), Target::Listed(at("x/s/f")));
         for output in ["-", "f.iso"] {
             assert!(
                 line(target(Some(output.into()), None, true, plain())).contains("several files do not go into one")

@@ -1,33 +1,45 @@
 //! Logins in the format of `~/.netrc`, as ftp(1), curl and wget read it.
 //!
-//! Words with blanks between them: `machine NAME` or `default` begins an entry, `login`, `password` and `account` belong to
-//! it, and `macdef` begins a macro that ends at an empty line. `#` begins a comment at the start of a word. A word may stand in double
-//! quotes, in which a backslash takes the next character as it is. The crate rust-netrc was not used: it expands variables
-//! of the environment, and brings a crate under another licence for that.
+//! Words with blanks between them, in any case: `machine NAME` or `default` begins an entry, `login`, `password` and `account`
+//! belong to it, and `macdef` begins a macro that ends at an empty line. Other words are skipped, as curl does. `#` begins a
+//! comment at the start of a word. A word may stand in double quotes, in which a backslash takes the next character as it is. The
+//! crate rust-netrc was not used: it expands variables of the environment, and brings a crate under another licence for that.
 
 use marline_net::get::Logins;
 
-/// The logins of a file. None: it is not in this format. Of two entries for a host the first one counts.
+/// The logins of a file. None if it has text and no entry. Of several entries for a host the first one with a password counts, else
+/// the first one.
 pub(super) fn read(text: &str) -> Option<Logins> {
     let mut logins = Logins::default();
     let mut entry: Option<Entry> = None;
-    let mut words = Words { rest: text };
+    let mut words = Words { rest: text.trim_start_matches('\u{feff}') };
+    let mut is_netrc = words.rest.trim().is_empty();
     while let Some(word) = words.next() {
+        let word = word.to_ascii_lowercase();
         match (word.as_str(), &mut entry) {
             ("machine" | "default", _) => {
+                is_netrc = true;
                 entry.take().into_iter().for_each(|entry| entry.add_to(&mut logins));
-                let host = if word == "machine" { Some(words.next()?.to_ascii_lowercase()) } else { None };
+                let host = if word == "machine" { Some(host_of(&words.next()?)) } else { None };
                 entry = Some(Entry { host, ..Entry::default() });
             }
             ("login", Some(entry)) => entry.login = Some(words.next()?),
-            ("password", Some(entry)) => entry.password = words.next()?,
+            ("password", Some(entry)) => entry.password = Some(words.next()?),
             ("account", Some(_)) => drop(words.next()?),
             ("macdef", _) => words.skip_macro(),
-            _ => return None,
+            _ => {}
         }
     }
     entry.into_iter().for_each(|entry| entry.add_to(&mut logins));
-    Some(logins)
+    is_netrc.then_some(logins)
+}
+
+/// A host as URLs have it: in small letters, an IPv6 address in brackets, a name with other letters in ASCII (RFC 5891).
+fn host_of(text: &str) -> String {
+    if let Ok(address) = text.parse::<std::net::Ipv6Addr>() {
+        return format!("[{address}]");
+    }
+    url::Host::parse(text).map_or_else(|_| text.to_ascii_lowercase(), |host| host.to_string())
 }
 
 /// An entry that is being read.
@@ -36,15 +48,20 @@ struct Entry {
     /// None: the default.
     host: Option<String>,
     login: Option<String>,
-    password: String,
+    password: Option<String>,
 }
 
 impl Entry {
     fn add_to(self, logins: &mut Logins) {
         let Some(login) = self.login else { return };
-        match self.host {
-            Some(host) => drop(logins.hosts.entry(host).or_insert((login, self.password))),
-            None => drop(logins.default.get_or_insert((login, self.password))),
+        let has_password = self.password.is_some();
+        let both = (login, self.password.unwrap_or_default());
+        let known = match self.host {
+            Some(host) => logins.hosts.entry(host).or_insert_with(|| both.clone()),
+            None => logins.default.get_or_insert_with(|| both.clone()),
+        };
+        if has_password && known.1.is_empty() {
+            *known = both;
         }
     }
 }
@@ -103,21 +120,34 @@ mod tests {
         assert_eq!(of("b.example"), Some(("x", "z")));
         assert_eq!((of("c.example"), of("evil")), (None, None));
         assert_eq!(logins.default, Some(("anonymous".into(), "guest".into())));
-        assert!(read("").unwrap().hosts.is_empty());
+        assert!(read("").unwrap().hosts.is_empty() && read(" \n").unwrap().hosts.is_empty());
         assert_eq!(read("machine h login x").unwrap().hosts["h"], ("x".into(), String::new()));
     }
 
     #[test]
-    fn what_is_in_another_format_is_refused() {
+    fn what_curl_reads_is_read() {
         for text in [
-            "secret",
-            "login x",
-            "machine",
-            "machine h login",
-            "machine h user x",
-            "machine h login \"x",
-            "{\"a\":1}",
+            "machine h port 80 login me password pw",
+            "machine h protocol http login me password pw",
+            "MACHINE H LOGIN me PASSWORD pw",
+            "some words of another program\nmachine h login me password pw",
+            "machine h user z login me password pw",
+            "\u{feff}machine h login me password pw",
+            "machine h login other\nmachine h login me password pw",
         ] {
+            assert_eq!(read(text).unwrap().hosts["h"], ("me".into(), "pw".into()), "{text}");
+        }
+        for (name, host) in
+            [("::1", "[::1]"), ("2001:DB8:0::1", "[2001:db8::1]"), ("bücher.example", "xn--bcher-kva.example")]
+        {
+            let text = format!("machine {name} login me password pw");
+            assert!(read(&text).unwrap().hosts.contains_key(host), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_another_format_is_refused() {
+        for text in ["secret", "login x", "machine", "machine h login", "machine h login \"x", "{\"a\":1}"] {
             assert!(read(text).is_none(), "{text}");
         }
     }

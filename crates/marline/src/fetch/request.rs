@@ -12,7 +12,7 @@ use marline_net::http::{Proxies, ProxySettings};
 use url::Url;
 
 use super::fields::field;
-use super::list::bounded;
+use super::list::bounded_bytes;
 use super::netrc;
 use crate::{Exit, Secret};
 
@@ -113,8 +113,8 @@ impl RequestArgs {
         Ok(Route { proxies, version })
     }
 
-    /// The logins of a netrc file.
-    pub(super) fn logins(&self) -> Result<Logins, Exit> {
+    /// The logins of a netrc file; `notes` gets a line if the usual file is not there.
+    pub(super) fn logins(&self, notes: &mut Vec<String>) -> Result<Logins, Exit> {
         let (option, path) = match &self.netrc_file {
             Some(path) => ("--netrc-file", path.clone()),
             None if self.netrc => ("-n", default_netrc()?),
@@ -122,8 +122,14 @@ impl RequestArgs {
         };
         // The parser's own errors may repeat a part of the file.
         let wrong = |why: &str| Exit::usage(format!("{option} {}: {why}", path.display()));
-        let text = File::open(&path).and_then(bounded).map_err(|error| wrong(&error.to_string()))?;
-        netrc::read(&text)
+        let bytes = match File::open(&path).and_then(bounded_bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.netrc_file.is_none() => {
+                notes.push(format!("-n: there is no {}, so there are no logins from it", path.display()));
+                return Ok(Logins::default());
+            }
+            bytes => bytes.map_err(|error| wrong(&error.to_string()))?,
+        };
+        netrc::read(&String::from_utf8_lossy(&bytes))
             .ok_or_else(|| wrong("not a netrc file: it holds `machine NAME login USER password PASSWORD`"))
     }
 }

@@ -121,4 +121,49 @@ fn a_metalink_file_names_files_and_proves_them() {
     std::fs::write(program.path("evil.meta4"), text.replace("two.bin", "../two.bin")).unwrap();
     let line = program.refused(&["evil.meta4"], 64);
     assert!(line.contains("evil.meta4: `../two.bin` is no name of a file below a directory"), "{line}");
+    // A second run finds the files of the first one.
+    let ended = program.run(&["list.meta4", "-d", "out", "-q"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(program.file("out/d/one.bin.1").is_none() && program.file("out/two.bin.1").is_none());
+}
+
+#[test]
+fn a_list_or_a_metalink_file_plants_and_replaces_no_file() {
+    let resource = Resource::new(100_000);
+    let served = resource.clone();
+    let server = Server::start(move |asked| served.answer(asked));
+    let program = Program::new().without_log();
+    let url = server.url("/f");
+    for (name, file) in
+        [("bashrc", "mine"), ("ssh/authorized_keys", "mine"), (".bashrc", "mine"), ("a.bin", "mine")]
+    {
+        let path = program.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, file).unwrap();
+    }
+    let names = [".bashrc", ".ssh/authorized_keys", "-rf", "x.part.journal", "a.bin"];
+    let file = |name: &str| format!("<file name=\"{name}\"><url>{url}</url></file>");
+    let files: String = names.map(file).concat();
+    let unusable = "<file name=\"f.ftp\"><url>ftp://h/f</url></file>";
+    std::fs::write(program.path("evil.meta4"), format!("<metalink>{files}{unusable}</metalink>")).unwrap();
+    let ended = program.run(&["evil.meta4"]);
+    assert_eq!(ended.code, Some(64), "one file has no URL that can be used: {}", ended.err);
+    assert!(ended.err.contains("`f.ftp` has no http or https URL"), "{}", ended.err);
+    assert!(ended.err.contains("the name \".bashrc\" is changed to \"bashrc\""), "{}", ended.err);
+    for name in ["bashrc", "ssh/authorized_keys", ".bashrc", "a.bin"] {
+        assert_eq!(program.file(name).as_deref(), Some(&b"mine"[..]), "{name}");
+    }
+    for name in ["bashrc.1", "ssh/authorized_keys.1", "rf", "x.part.journal.download", "a.bin.1"] {
+        assert!(program.file(name).unwrap() == *resource.data, "{name}");
+    }
+    assert!(!program.path(".ssh").exists());
+    std::fs::write(program.path("list"), format!("{url}\n  out=a.bin\n")).unwrap();
+    let ended = program.run(&["-i", "list", "-q"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(program.file("a.bin").as_deref(), Some(&b"mine"[..]));
+    for out in [".bashrc", "-rf", "x.part", ".ssh/authorized_keys"] {
+        std::fs::write(program.path("list"), format!("{url}\n  out={out}\n")).unwrap();
+        let line = program.refused(&["-i", "list"], 64);
+        assert!(line.contains("a list does not name hidden files"), "{line}");
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! One cookie a line, with tabs between its fields: domain, whether hosts below it get it (`TRUE`), path, whether it needs TLS,
 //! when it expires (seconds since 1970; 0: with the session), name, value. `#HttpOnly_` before the domain marks a cookie
-//! that scripts do not see; other lines that begin with `#` are comments. No line with a cookie in it is repeated in a message.
+//! that scripts do not see; other lines that begin with `#` are comments. Lines that are no cookie are skipped, as curl does. No
+//! line is repeated in a message, since it may hold a secret.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -16,31 +17,46 @@ use super::Jar;
 use crate::private_file::create_log;
 
 impl Jar {
-    /// Adds the cookies of a file. Those that have expired are left out.
+    /// Adds the cookies of a file. Those that have expired are left out. The answer is the numbers of the lines that are no cookie.
     ///
     /// # Errors
-    /// The file cannot be read, is longer than 4 MiB, or a line is no cookie.
-    pub(crate) fn load(&self, path: &Path) -> io::Result<()> {
-        let mut text = String::new();
-        File::open(path)?.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > LONGEST_FILE {
+    /// The file cannot be read, is longer than 4 MiB, or has text and no cookie in it.
+    pub(crate) fn load(&self, path: &Path) -> io::Result<Vec<usize>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LONGEST_FILE {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long to be a file of cookies"));
         }
-        for (n, line) in text.lines().enumerate() {
-            self.load_line(line, now()).ok_or_else(|| {
-                let text = format!("line {} is no cookie: a cookie has seven fields with tabs between them", n + 1);
-                io::Error::new(io::ErrorKind::InvalidData, text)
-            })?;
+        let (mut skipped, mut has_cookies) = (Vec::new(), false);
+        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+        for (n, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            match std::str::from_utf8(line).ok().and_then(|line| self.load_line(line.trim_end_matches('\r'), now()))
+            {
+                Some(is_cookie) => has_cookies |= is_cookie,
+                None => skipped.push(n + 1),
+            }
         }
-        Ok(())
+        match skipped.first() {
+            Some(first) if !has_cookies => {
+                let text = format!("line {first} is no cookie: a cookie has seven fields with tabs between them");
+                Err(io::Error::new(io::ErrorKind::InvalidData, text))
+            }
+            _ => Ok(skipped),
+        }
     }
 
-    fn load_line(&self, line: &str, now: i64) -> Option<()> {
+    /// Whether the line is a cookie, and not a comment or empty; none: it is neither.
+    fn load_line(&self, line: &str, now: i64) -> Option<bool> {
         let line = line.strip_prefix("#HttpOnly_").map_or(line, str::trim_start);
         if line.trim().is_empty() || line.starts_with('#') {
-            return Some(());
+            return Some(false);
         }
-        let fields: Vec<&str> = line.split('\t').collect();
+        // Editors turn tabs into blanks.
+        let fields: Vec<&str> = if line.contains('\t') {
+            line.split('\t').take(7).collect()
+        } else {
+            line.split_whitespace().collect()
+        };
         let (domain, below, path, secure, expires, name, value) = match fields[..] {
             [domain, below, path, secure, expires, name, value] => {
                 (domain, below, path, secure, expires, name, value)
@@ -51,9 +67,12 @@ impl Jar {
         };
         let host = domain.trim_start_matches('.');
         let scheme = if secure.eq_ignore_ascii_case("true") { "https" } else { "http" };
-        // Some programs write a fraction.
-        let expires: i64 = expires.split('.').next()?.parse().ok()?;
-        let url = Url::parse(&format!("{scheme}://{host}/")).ok()?;
+        // Some programs write a fraction, some a word for cookies of the session.
+        let is_session = expires.eq_ignore_ascii_case("session") || expires.trim().is_empty();
+        let expires: i64 = if is_session { 0 } else { expires.split('.').next()?.trim().parse().ok()? };
+        let bare: Result<std::net::Ipv6Addr, _> = host.parse();
+        let host = bare.map_or_else(|_| host.to_owned(), |address| format!("[{address}]"));
+        let url = Url::parse(&format!("{scheme}://{host}/")).ok().filter(|_| !name.is_empty())?;
         let mut set = format!("{name}={value}; Path={path}");
         if below.eq_ignore_ascii_case("true") {
             set.push_str(&format!("; Domain={host}"));
@@ -63,11 +82,11 @@ impl Jar {
         }
         match expires {
             0 => {}
-            expires if expires <= now => return Some(()),
+            expires if expires <= now => return Some(true),
             expires => set.push_str(&format!("; Max-Age={}", expires - now)),
         }
         self.take(&url, &[set]);
-        Some(())
+        Some(true)
     }
 
     /// Writes all cookies to a file, for its owner alone, in place of what it held.
@@ -122,7 +141,7 @@ mod tests {
     fn jar(text: &str) -> Jar {
         let jar = Jar::default();
         for line in text.lines() {
-            jar.load_line(line, 1_000_000_000).unwrap_or_else(|| panic!("{line}"));
+            let _: bool = jar.load_line(line, 1_000_000_000).unwrap_or_else(|| panic!("{line}"));
         }
         jar
     }
@@ -165,6 +184,26 @@ mod tests {
         assert_eq!(sent(&second, "http://g.example.com/x/z").as_deref(), Some("a=1"));
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn lines_that_are_no_cookie_are_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cookies");
+        let text = b"\xef\xbb\xbfh.example\tFALSE\t/\tFALSE\tSession\ta\t1\n\
+            a line of something else\n\
+            h.example FALSE / FALSE 0 b 2\r\n\
+            h.example\tFALSE\t/\tFALSE\t0\tc\t3\tmore\n\
+            h.example\tFALSE\t/\tFALSE\t0\td\t\xfc\n\
+            Set-Cookie: e=5; Path=/\n\
+            a b\tFALSE\t/\tFALSE\t0\tf\t6\n\
+            ::1\tFALSE\t/\tFALSE\t0\tg\t7\n";
+        std::fs::write(&path, text).unwrap();
+        let jar = Jar::default();
+        assert_eq!(jar.load(&path).unwrap(), [2, 5, 6, 7]);
+        let all = sent(&jar, "http://h.example/").unwrap();
+        assert!(["a=1", "b=2", "c=3"].iter().all(|cookie| all.contains(cookie)) && all.len() == 13, "{all}");
+        assert_eq!(sent(&jar, "http://[::1]/").as_deref(), Some("g=7"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::report::{LinkReport, Report, SCHEMA};
 use super::tally;
 use super::verify::Verifier;
 use crate::power::Watch;
-use crate::store::{self, Store};
+use crate::store::{self, Record, Store};
 
 /// Downloads one file: the `id`th of its batch, which begins at `place` (none: standard output).
 ///
@@ -46,6 +46,13 @@ pub(super) async fn download(
     // The file before the log: an older log stays until this run may write at all.
     if let Some(path) = file.trace.as_deref().filter(|log| is_target(log, place.as_deref())) {
         return Err(GetError::TraceIsTarget { path: path.to_owned() });
+    }
+    let earlier = shared.find_finished(&file, place.as_deref());
+    let is_proven = |record: &&Record| file.digests.whole.as_ref().is_some_and(|digest| record.has_digest(digest));
+    if let Some(record) = earlier.as_ref().filter(is_proven) {
+        shared.names.borrow_mut().settle(id);
+        watcher.line(UNCHANGED);
+        return Ok(unchanged(record, &url, shared.settings.config.policy.name(), started.elapsed().as_secs_f64()));
     }
     let (store, resume) = open(&file, place.as_deref(), &mut watcher)?;
     let log = match log::create(file.trace.as_deref()) {
@@ -90,11 +97,19 @@ pub(super) async fn download(
     pump.takes_encoded = true;
     pump.takes_sources = true;
     let mut seconds = None;
-    let ended = until_end(&mut pump, &mut beside, &file, started, &mut seconds).await;
+    let ended = until_end(&mut pump, &mut beside, (&file, earlier.as_ref()), started, &mut seconds).await;
     let seconds = seconds.unwrap_or_else(|| started.elapsed()).as_secs_f64();
     let drawn = watch.and_then(Watch::finish);
-    let ended = ended.map_err(|stop| stop.into_error(&url, &shared, &mut pump));
-    let mut report = finish(pump, ended, &mut beside, &url, policy, seconds).await?;
+    let (ended, earlier) = match ended {
+        Err(Early::Unchanged) => (Ok(()), earlier),
+        ended => (ended.map_err(|stop| stop.into_error(&url, &shared, &mut pump)), None),
+    };
+    let identity = pump.identity.clone();
+    let mut report = finish(pump, ended, &mut beside, &url, policy, seconds, earlier.as_ref()).await?;
+    if let (None, Some(place), Some(path)) = (&earlier, &place, &report.path) {
+        let validator = identity.and_then(|(_, validator)| validator);
+        shared.add_finished((&url, place), Path::new(path), validator, file.digests.whole.as_ref());
+    }
     report.battery_j = drawn.map(|drawn| drawn.energy.as_joules_f64());
     report.battery_w = drawn.map(|drawn| drawn.power.as_watts_f64());
     Ok(report)
@@ -139,6 +154,8 @@ fn open(file: &File, place: Option<&Path>, watcher: &mut dyn Watcher) -> Result<
 enum Early {
     Stop(Stop),
     Error(GetError),
+    /// An earlier run has completed the file, and it has not changed.
+    Unchanged,
 }
 
 impl From<GetError> for Early {
@@ -163,6 +180,7 @@ impl Early {
                 }
             }
             Self::Error(error) => error,
+            Self::Unchanged => GetError::Interrupted { kept: false },
         }
     }
 }
@@ -172,7 +190,7 @@ impl Early {
 async fn until_end(
     pump: &mut Pump<'_, Fetch>,
     beside: &mut Beside,
-    file: &File,
+    (file, earlier): (&File, Option<&Record>),
     started: std::time::Instant,
     whole_after: &mut Option<Duration>,
 ) -> Result<(), Early> {
@@ -180,7 +198,12 @@ async fn until_end(
     let mut whole = std::pin::pin!(async {
         poll_fn(|cx| {
             beside.look(pump);
-            pump.poll(cx)
+            let polled = pump.poll(cx).map_err(Early::Error);
+            let is_of = |record: &Record| {
+                let (total, validator) = pump.identity.as_ref()?;
+                Some(record.is_of(*total, validator.as_ref()))
+            };
+            if earlier.and_then(is_of) == Some(true) { Poll::Ready(Err(Early::Unchanged)) } else { polled }
         })
         .await?;
         beside.report(pump);
@@ -188,11 +211,11 @@ async fn until_end(
         drain(&mut pump.place.store, total).await?;
         *whole_after = Some(started.elapsed());
         refuse_page(pump, file)?;
-        check(pump).await
+        Ok(check(pump).await?)
     });
     poll_fn(|cx| match shared.stopping.get() {
         Some(stop) => Poll::Ready(Err(Early::Stop(stop))),
-        None => whole.as_mut().poll(cx).map_err(Early::Error),
+        None => whole.as_mut().poll(cx),
     })
     .await
 }
@@ -203,7 +226,7 @@ fn refuse_page(pump: &mut Pump<'_, Fetch>, file: &File) -> Result<(), GetError> 
     let Some(url) = file.sources.first().map(|source| &source.url).filter(|_| !known) else { return Ok(()) };
     let content_type = pump.described.as_ref().and_then(|(_, _, described)| described.content_type.as_deref());
     let named = match &file.target {
-        Target::File(path) => Some(path.as_path()),
+        Target::File(path) | Target::Listed(path) => Some(path.as_path()),
         Target::Directory(_) | Target::Stdout => None,
     };
     let Some(wanted) = page::instead_of(url, named, content_type, &pump.place.head) else { return Ok(()) };
@@ -222,6 +245,7 @@ async fn finish(
     url: &url::Url,
     policy: &'static str,
     seconds: f64,
+    earlier: Option<&Record>,
 ) -> Result<Report, GetError> {
     let status = pump.logged.machine.status();
     let suggested = pump.suggested_name();
@@ -233,7 +257,9 @@ async fn finish(
     progress.eta = None;
     watcher.progress(&progress);
     let mut store = place.store;
-    if ended.is_ok() {
+    if earlier.is_some() {
+        beside.shared.names.borrow_mut().settle(beside.id);
+    } else if ended.is_ok() {
         beside.name(&mut store, suggested.as_deref()).await;
     }
     if let Err(error) = ended {
@@ -243,6 +269,13 @@ async fn finish(
         tracing::debug!(kept, "the run ends early");
         logged?;
         return Err(error.with_kept(kept));
+    }
+    if let Some(record) = earlier {
+        store.restart()?;
+        store.suspend()?;
+        logged.finish()?;
+        watcher.line(UNCHANGED);
+        return Ok(unchanged(record, url, policy, seconds));
     }
     let path = store.finish()?;
     if let Some(path) = path.as_deref().filter(|_| beside.shared.settings.remote_time)
@@ -286,6 +319,30 @@ async fn finish(
         resumed_bytes: resumed,
         path: path.map(|path| path.display().to_string()),
     })
+}
+
+/// The report of a file that an earlier run has completed.
+fn unchanged(record: &Record, url: &url::Url, policy: &'static str, seconds: f64) -> Report {
+    Report {
+        schema: SCHEMA,
+        url: url.to_string(),
+        bytes: record.size,
+        seconds,
+        goodput_mbps: 0.0,
+        policy,
+        mptcp: None,
+        energy_j: None,
+        links: Vec::new(),
+        energy_model: None,
+        battery_j: None,
+        battery_w: None,
+        link_delta_s: None,
+        wasted_bytes: 0,
+        cpu_s: tally::cpu_seconds(),
+        peak_rss_bytes: tally::peak_rss(),
+        resumed_bytes: record.size,
+        path: Some(record.path.display().to_string()),
+    }
 }
 
 /// Gives a file the time of its Last-Modified field (RFC 9110 §8.8.2).
@@ -362,7 +419,7 @@ impl Beside {
             self.next_report = now + REPORT_EVERY;
             self.report(pump);
         }
-        if pump.is_identified && !self.named && self.shared.names.borrow().is_next(self.id) {
+        if pump.identity.is_some() && !self.named && self.shared.names.borrow().is_next(self.id) {
             let suggested = pump.suggested_name();
             self.claim(&mut pump.place.store, suggested.as_deref());
         }
@@ -430,4 +487,5 @@ impl Beside {
     }
 }
 
+const UNCHANGED: &str = "an earlier run has completed it, and it has not changed";
 const REPORT_EVERY: Duration = Duration::from_millis(100);

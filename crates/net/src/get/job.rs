@@ -166,8 +166,10 @@ impl fmt::Debug for File {
 /// Where the bytes go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A file.
+    /// A file that the user named. It replaces a file of that name.
     File(PathBuf),
+    /// A file that a list or a Metalink file names. It replaces no file: where there is one, a number is added to the name.
+    Listed(PathBuf),
     /// A file in this directory, named by Content-Disposition or the URL.
     Directory(PathBuf),
     /// Standard output, in order.

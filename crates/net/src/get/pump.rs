@@ -72,7 +72,7 @@ pub(super) struct Pump<'a, M> {
     /// The date of a first response was compared with that of the last run.
     is_dated: bool,
     /// The first good answer has come: name and size are known.
-    pub(super) is_identified: bool,
+    pub(super) identity: Option<(Option<DataSize>, Option<Validator>)>,
     /// Links with a budget that this download may use, and how much it may carry there; none: each has its own.
     pub(super) leases: Option<BTreeMap<LinkId, DataSize>>,
     /// Which links wait because one connection may carry all of them.
@@ -135,7 +135,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             limits: Limits::default(),
             verifier: Verifier::default(),
             is_dated: false,
-            is_identified: false,
+            identity: None,
             leases: None,
             together: Together::default(),
             unheard: Vec::new(),
@@ -677,7 +677,7 @@ impl<'a, M: Driven> Pump<'a, M> {
                 self.watcher.line(&note);
             }
         }
-        self.is_identified = true;
+        self.identity = Some((total, validator.cloned()));
         if let Err(error) = self.place.store.identified(total, validator) {
             self.end = Some(Err(error.into()));
         }

@@ -281,27 +281,22 @@ impl Proxy {
             // Byte by byte, so that nothing behind the head is taken from the tunnel. A head has a few hundred bytes.
             let byte = socket.read_u8().await.map_err(broken)?;
             head.push(byte);
-            if byte != b'\n' {
+            let not_http = || {
+                let text = format!("{self}: the response to CONNECT is not HTTP");
+                trouble(TroubleKind::Protocol, text)
+            };
+            let is_http = |head: &[u8]| head.iter().zip(b"HTTP/").all(|(byte, known)| byte == known);
+            if head.len() > LONGEST_HEAD || !is_http(&head) {
+                return Err(not_http());
+            }
+            if !head.ends_with(b"\n\r\n") && !head.ends_with(b"\n\n") {
                 continue;
             }
-            let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
-            let mut response = httparse::Response::new(&mut fields);
-            match response.parse(&head) {
-                Ok(httparse::Status::Complete(_)) => {
-                    return match response.code {
-                        Some(200..300) => Ok(socket),
-                        Some(100..200) => {
-                            head.clear();
-                            continue;
-                        }
-                        status => Err(self.refused(status, &authority)),
-                    };
-                }
-                Ok(httparse::Status::Partial) if head.len() < LONGEST_HEAD => {}
-                Ok(httparse::Status::Partial) | Err(_) => {
-                    let text = format!("{self}: the response to CONNECT is not HTTP");
-                    return Err(trouble(TroubleKind::Protocol, text));
-                }
+            match status_of(&head) {
+                Some(200..300) => return Ok(socket),
+                Some(100..200) => head.clear(),
+                None => return Err(not_http()),
+                status => return Err(self.refused(status, &authority)),
             }
         }
     }
@@ -422,6 +417,15 @@ fn checked(source_name: &str, text: &str) -> Result<String, ProxyError> {
     host.map(|_| text).ok_or_else(malformed)
 }
 
+/// The status of a response. Its fields say nothing about a tunnel (RFC 9110 section 9.3.6), so errors in them do not matter.
+fn status_of(head: &[u8]) -> Option<u16> {
+    let line = head.split(|byte| *byte == b'\n').next()?.trim_ascii_end();
+    let alone = [line, b"\r\n\r\n"].concat();
+    let mut response = httparse::Response::new(&mut []);
+    response.parse(&alone).ok()?;
+    response.code
+}
+
 /// The user and the password of a `Basic` value.
 fn decoded(basic: &HeaderValue) -> Option<(String, String)> {
     let encoded = basic.to_str().ok()?.strip_prefix("Basic ")?;
@@ -443,8 +447,7 @@ const BETWEEN: Duration = Duration::from_secs(3);
 /// The port of a proxy that names none, as in curl.
 const DEFAULT_PORT: u16 = 1080;
 /// The longest response to CONNECT.
-const LONGEST_HEAD: usize = 16 * 1024;
-const MOST_FIELDS: usize = 64;
+const LONGEST_HEAD: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -55,7 +55,7 @@ pub(super) fn of_url(url: &url::Url) -> [u8; 32] {
     Sha256::digest(url.as_str()).into()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

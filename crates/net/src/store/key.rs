@@ -74,21 +74,12 @@ impl Key {
 
     /// The key below this directory for state.
     fn in_directory(state: &Path) -> Result<Self, KeyError> {
-        let dir = state.join("marline");
+        let (dir, path) = opened(state)?;
+        let path = path.join(NAME);
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |why: io::Error| KeyError::Io { path, why }
         };
-        make_directory(&dir)?;
-        let path = dir.join(NAME);
-        let dir = File::open(&dir).map_err(failed(&dir))?;
-        let meta = dir.metadata().map_err(failed(&path))?;
-        if meta.uid() != rustix::process::geteuid().as_raw() {
-            return Err(KeyError::Strangers(state.join("marline")));
-        }
-        if meta.mode() & 0o022 != 0 {
-            return Err(KeyError::Exposed(state.join("marline")));
-        }
         if let Some(key) = read(&dir, &path)? {
             return Ok(key);
         }
@@ -115,6 +106,27 @@ fn fill(bytes: &mut [u8]) -> io::Result<()> {
     // Up to 256 bytes come in one piece (getrandom(2)); early in the boot the call waits.
     let len = rustix::io::retry_on_intr(|| getrandom(&mut *bytes, GetRandomFlags::empty()))?;
     if len == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// The directory of marline for state of this user. It is made if it is missing.
+pub(super) fn directory() -> Result<PathBuf, KeyError> {
+    opened(&state_home(variable)?).map(|(_, path)| path)
+}
+
+/// The directory of marline below this directory for state, which no other user can write to.
+fn opened(state: &Path) -> Result<(File, PathBuf), KeyError> {
+    let path = state.join("marline");
+    let failed = |why: io::Error| KeyError::Io { path: path.clone(), why };
+    make_directory(&path)?;
+    let dir = File::open(&path).map_err(failed)?;
+    let meta = dir.metadata().map_err(failed)?;
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(KeyError::Strangers(path));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(KeyError::Exposed(path));
+    }
+    Ok((dir, path))
 }
 
 /// The directory for state (XDG Base Directory Specification), from the environment.

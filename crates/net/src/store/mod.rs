@@ -30,6 +30,7 @@ mod crashes;
 mod digest;
 mod disk;
 mod error;
+mod finished;
 mod fit;
 mod found;
 mod inorder;
@@ -68,6 +69,7 @@ use url::Url;
 
 pub use checksum::{Checksum, ParseChecksumError};
 pub use error::{Kept, StoreError};
+pub(crate) use finished::{Finished, Record};
 pub use found::StartOver;
 pub use place::NAME_MAX;
 pub(crate) use place::RESERVED;

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use marline_core::batch::{self as scheduler, JobId, Output};
-use marline_core::fetch::MeteredUse;
+use marline_core::fetch::{MeteredUse, Validator};
 use marline_core::link::LinkId;
 use marline_core::machine::Machine as _;
 use marline_core::units::{DataSize, Instant};
@@ -39,8 +39,9 @@ use super::report::{FileProgress, Overview, Report};
 use super::sockets::Sockets;
 use crate::cookies::Jar;
 use crate::http::{Trust, suggested};
+use crate::store::{Checksum, Finished, Record};
 use control::Stopping;
-use names::Names;
+use names::{Names, Naming};
 
 /// Downloads all files. Needs a tokio runtime with I/O and time, and does everything on the calling task.
 ///
@@ -50,9 +51,9 @@ use names::Names;
 /// When nothing can be begun: no link can be used, or the authorities cannot be read. How each file ends is told to the
 /// watcher.
 pub async fn run(batch: Batch, watcher: &mut dyn BatchWatcher) -> Result<(), GetError> {
-    let Batch { settings, files, parallel, max_time, .. } = batch;
+    let Batch { settings, files, parallel, keep_finished, max_time } = batch;
     let started = std::time::Instant::now();
-    let shared = Rc::new(Shared::new(settings, &files, max_time, watcher)?);
+    let shared = Rc::new(Shared::new(settings, &files, (max_time, keep_finished), watcher)?);
     let mut runner = Runner::new(shared, files, parallel, started, watcher);
     // A limit on time that has passed when nothing has begun yet is kept as well.
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
@@ -101,6 +102,8 @@ pub(super) struct Shared {
     pub(super) stopping: Stopping,
     pub(super) max_time: Option<Duration>,
     pub(super) alone: bool,
+    /// The files that earlier runs have completed; none: they are not looked for.
+    finished: Option<RefCell<Finished>>,
     /// What each download has carried over each link with a budget.
     carried: RefCell<BTreeMap<(usize, String), DataSize>>,
 }
@@ -109,7 +112,7 @@ impl Shared {
     fn new(
         settings: Settings,
         files: &[File],
-        max_time: Option<Duration>,
+        (max_time, keep_finished): (Option<Duration>, bool),
         watcher: &mut dyn BatchWatcher,
     ) -> Result<Self, GetError> {
         let mut trust = Trust::new(settings.ca_file.as_deref());
@@ -121,7 +124,17 @@ impl Shared {
         let jar = Jar::default();
         for path in &settings.cookies.load {
             let told = |error| GetError::Cookies { path: path.clone(), error, done: "loaded" };
-            jar.load(path).map_err(told)?;
+            let skipped = jar.load(path).map_err(told)?;
+            if let Some(first) = skipped.first() {
+                let path = path.display();
+                watcher.line(
+                    None,
+                    &format!(
+                        "{path}: lines that are no cookie are skipped: {}, the first is line {first}",
+                        skipped.len()
+                    ),
+                );
+            }
         }
         let (uplinks, lines) = if urls().all(|url| settings.route.is_local(url)) {
             Uplinks::local(settings.links.clone())?
@@ -150,6 +163,7 @@ impl Shared {
             stopping: Cell::new(None),
             max_time,
             alone,
+            finished: keep_finished.then(|| RefCell::new(Finished::of_user())),
             carried: RefCell::default(),
         })
     }
@@ -160,6 +174,25 @@ impl Shared {
             (Some(network), _) => Ok(network.links_for(self.settings.route.is_local(url))?),
             (None, Some(uplinks)) => Ok(uplinks),
             (None, None) => Ok(Uplinks::local(self.settings.links.clone())?.0),
+        }
+    }
+
+    /// What is recorded of a file that an earlier run has completed at this place, and that is still as it was.
+    pub(super) fn find_finished(&self, file: &File, place: Option<&Path>) -> Option<Record> {
+        let finished = self.finished.as_ref()?.borrow();
+        finished.find(&file.sources.first()?.url, place?).cloned()
+    }
+
+    /// Records a completed file.
+    pub(super) fn add_finished(
+        &self,
+        of: (&Url, &Path),
+        path: &Path,
+        validator: Option<Validator>,
+        digest: Option<&Checksum>,
+    ) {
+        if let Some(finished) = &self.finished {
+            finished.borrow_mut().add(of, path, validator, digest);
         }
     }
 
@@ -483,14 +516,17 @@ fn begin(names: &mut Names, file: &File) -> (Option<PathBuf>, Option<String>) {
             (None, None)
         }
         // What is no regular file can take several, one after the other.
-        Target::File(path) if path.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) => {
+        Target::File(path) | Target::Listed(path)
+            if path.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) =>
+        {
             names.add_none();
             (Some(path.clone()), None)
         }
-        Target::File(path) => {
+        Target::File(path) | Target::Listed(path) => {
+            let naming = if matches!(file.target, Target::File(_)) { Naming::User } else { Naming::List };
             let name = path.file_name().map_or_else(|| OsString::from("download"), ToOwned::to_owned);
             let dir = path.parent().unwrap_or(Path::new("."));
-            let begun = names.add(dir, &name, true, None);
+            let begun = names.add(dir, &name, naming, None);
             // As the user wrote it, if it is that.
             let same = begun.file_name() == path.file_name();
             (Some(if same { path.clone() } else { begun }), None)
@@ -499,7 +535,7 @@ fn begin(names: &mut Names, file: &File) -> (Option<PathBuf>, Option<String>) {
             let suggestion = file.sources.first().map(|source| suggested(None, &source.url));
             let (name, note) = suggestion
                 .map_or_else(|| ("download".to_owned(), None), |suggested| (suggested.name, suggested.note));
-            (Some(names.add(dir, name.as_ref(), false, None)), note)
+            (Some(names.add(dir, name.as_ref(), Naming::Url, None)), note)
         }
     }
 }

@@ -6,8 +6,8 @@
 //!    so that the next run of the same batch finds it.
 //! 3. A final name is given when the file's response is known and all earlier files of the list have got theirs or have
 //!    ended. A file that is complete waits for them, but not longer than [`PATIENCE`].
-//! 4. A name that was invented here (a number, or a server's suggestion) never replaces a file that is not the one of an
-//!    earlier run of the same URL.
+//! 4. A name that the user did not choose (a number, a server's suggestion, a name from a list or a Metalink file) never
+//!    replaces a file that is not the one of an earlier run of the same URL.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -32,9 +32,19 @@ struct Entry {
     wanted: OsString,
     /// As it is stored until its response is known.
     first: OsString,
-    /// The user named it.
-    named: bool,
+    naming: Naming,
     settled: bool,
+}
+
+/// Where the name of a file comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::get) enum Naming {
+    /// The user chose it.
+    User,
+    /// A list or a Metalink file has it: a server's suggestion does not change it.
+    List,
+    /// The URL ends with it.
+    Url,
 }
 
 /// How a finished file is to be called.
@@ -49,7 +59,7 @@ impl Names {
     /// A file that goes to no place of which there could be two.
     pub(in crate::get) fn add_none(&mut self) {
         let (wanted, first) = Default::default();
-        self.entries.push(Entry { dir: None, wanted, first, named: true, settled: true });
+        self.entries.push(Entry { dir: None, wanted, first, naming: Naming::User, settled: true });
     }
 
     /// The next file of the list: `earlier` is what an earlier run called it. Gives the path at which it begins.
@@ -57,11 +67,11 @@ impl Names {
         &mut self,
         dir: &Path,
         wanted: &OsStr,
-        named: bool,
+        naming: Naming,
         earlier: Option<&OsStr>,
     ) -> PathBuf {
         let free = |name: &OsStr| endings(name).all(|name| !self.taken.contains(&key(dir, &name)));
-        let first = match earlier.filter(|name| !named && free(name)) {
+        let first = match earlier.filter(|name| naming == Naming::Url && free(name)) {
             Some(name) => name.to_owned(),
             None => candidates(wanted).find(|name| free(name)).unwrap_or_else(|| wanted.to_owned()),
         };
@@ -70,7 +80,7 @@ impl Names {
             dir: Some(dir.to_owned()),
             wanted: wanted.to_owned(),
             first: first.clone(),
-            named,
+            naming,
             settled: false,
         });
         joined(dir, &first)
@@ -98,8 +108,8 @@ impl Names {
     ) -> Option<Final> {
         let entry = self.entries.get(id)?;
         let dir = entry.dir.clone()?;
-        let (first, named) = (entry.first.clone(), entry.named);
-        let suggested = suggested.filter(|_| !named);
+        let (first, naming) = (entry.first.clone(), entry.naming);
+        let suggested = suggested.filter(|_| naming == Naming::Url);
         let wanted = suggested.map_or_else(|| entry.wanted.clone(), OsStr::to_owned);
         let own: Vec<PathBuf> = endings(&first).map(|name| key(&dir, &name)).collect();
         let free = |name: &OsStr| {
@@ -111,7 +121,7 @@ impl Names {
         // What was chosen at the beginning stays, unless the server has another name for it.
         let start = if suggested.is_none() { vec![first] } else { Vec::new() };
         for name in start.into_iter().chain(candidates(&wanted)) {
-            let invented = suggested.is_some() || name != wanted;
+            let invented = suggested.is_some() || name != wanted || naming == Naming::List;
             let path = joined(&dir, &name);
             let replaces = !invented || ours(&path);
             if free(&name) && (replaces || path.symlink_metadata().is_err()) {
@@ -185,7 +195,7 @@ mod tests {
     fn names(dir: &Path, wanted: &[&str]) -> (Names, Vec<String>) {
         let mut names = Names::default();
         let first = wanted.iter().map(|name| {
-            let path = names.add(dir, OsStr::new(name), false, None);
+            let path = names.add(dir, OsStr::new(name), Naming::Url, None);
             path.file_name().unwrap().to_string_lossy().into_owned()
         });
         let first = first.collect();
@@ -243,12 +253,25 @@ mod tests {
     }
 
     #[test]
+    fn a_name_from_a_list_replaces_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "old").unwrap();
+        let mut names = Names::default();
+        for name in ["a", "b"] {
+            names.add(dir.path(), OsStr::new(name), Naming::List, None);
+        }
+        let new = |name: &str| Some(Final { name: name.into(), replaces: false });
+        assert_eq!(names.claim(0, Some(OsStr::new("s")), |_| false), new("a.1"));
+        assert_eq!(names.claim(1, None, |_| false), new("b"));
+    }
+
+    #[test]
     fn an_earlier_runs_name_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut names = Names::default();
-        let path = names.add(dir.path(), OsStr::new("a"), false, Some(OsStr::new("a.1")));
+        let path = names.add(dir.path(), OsStr::new("a"), Naming::Url, Some(OsStr::new("a.1")));
         assert!(path.ends_with("a.1"));
-        assert!(names.add(dir.path(), OsStr::new("a"), false, Some(OsStr::new("a.1"))).ends_with("a"));
+        assert!(names.add(dir.path(), OsStr::new("a"), Naming::Url, Some(OsStr::new("a.1"))).ends_with("a"));
     }
 
     #[test]
