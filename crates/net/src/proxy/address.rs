@@ -7,7 +7,8 @@
 use url::Url;
 
 use super::cost::{Cost, LONGEST_ADDRESS, LONGEST_EXPANDED, ListError};
-use super::{data_url, marks, target};
+use super::marks::{self, Form};
+use super::{data_url, target};
 
 /// Where a playlist or manifest came from, and where the player believes it to be.
 #[derive(Clone, Debug)]
@@ -122,11 +123,30 @@ impl Place {
     ///
     /// # Errors
     /// It costs too much.
-    pub(super) fn write_unread(&self, out: &mut String, text: &str, cost: &mut Cost) -> Result<usize, ListError> {
-        let authority = self.via.trim_start_matches("http://").split('/').next().unwrap_or_default();
-        let (text, count) = marks::marked(text, self.mark, authority, cost)?;
+    pub(super) fn write_unread(
+        &self,
+        out: &mut String,
+        text: (&str, Form),
+        cost: &mut Cost,
+    ) -> Result<usize, ListError> {
+        let (text, count) = marks::marked(text, self.mark, self.authority(), cost)?;
         cost.write(out, &text)?;
         Ok(count)
+    }
+
+    /// A value that the proxy does not take for an address, with the marks that it needs; none: it needs none.
+    ///
+    /// # Errors
+    /// It costs too much.
+    pub(super) fn marked(&self, value: &str, cost: &mut Cost) -> Result<Option<String>, ListError> {
+        cost.work(value.len())?;
+        let (text, count) = marks::marked((value, Form::Value), self.mark, self.authority(), cost)?;
+        Ok((count > 0).then(|| text.into_owned()))
+    }
+
+    /// The proxy's address and port, as the player writes them.
+    fn authority(&self) -> &str {
+        self.via.trim_start_matches("http://").split('/').next().unwrap_or_default()
     }
 
     /// The bytes that are touched when a reference is resolved.

@@ -18,13 +18,14 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::address::Place;
-use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit};
+use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit, quoted};
+use super::marks::Form;
 use super::memory::{Client, Reserved};
 use super::odd_text::{self, OddText};
 use super::playlist::Rewritten;
 use super::playlist_answer::Kind;
 use super::recognize::{Look, look};
-use super::xml::Tree;
+use super::xml::{self, Tree};
 use super::{encoded, manifest, playlist};
 
 /// The threads, as far as they are free.
@@ -217,8 +218,15 @@ fn as_it_is(text: &str, place: &Place, why: &str, cost: &mut Cost) -> Result<Rew
     if text.contains('\0') || text.starts_with("Lo") {
         return Err(limit("its encoding is not known"));
     }
+    if let Some(name) = xml::odd_reference(text) {
+        return Err(limit(format!("{why}, and it has the reference `{}`", quoted(name))));
+    }
     let mut out = Rewritten { fault: Some(why.to_owned()), ..Rewritten::default() };
-    out.moved = place.write_unread(&mut out.text, text, cost)?;
+    out.moved = place.write_unread(&mut out.text, (text, Form::Value), cost)?;
+    if place.marked(&xml::loosely_read(&out.text), cost)?.is_some() {
+        // CDATA sections or comments divide it.
+        return Err(limit(format!("{why}, and it has addresses that the proxy cannot mark")));
+    }
     out.named = std::mem::take(&mut cost.named);
     Ok(out)
 }

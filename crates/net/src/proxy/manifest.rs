@@ -3,10 +3,11 @@
 //!
 //! 1. The [`Tree`] says where each value stands; only these bytes are changed, and only if the player would otherwise
 //!    request something else than the manifest means.
-//! 2. Addresses are: the text of BaseURL, Location and PatchLocation; the attributes media, initialization, index,
-//!    sourceURL, xlink:href and href. A base counts for what stands below it (section 5.6), at the origin and for the
-//!    player.
-//!    Text that is no address gets the mark that keeps players from following it into local networks ([`marks`](super::marks)).
+//! 2. Addresses are: the text of BaseURL, Location, PatchLocation, ContentSteering and ImportedMPD; the attributes media,
+//!    initialization, index, sourceURL, xlink:href, href and dvb:reportingUrl. A base counts for what stands below it
+//!    (section 5.6), at the origin and for the player.
+//!    Text that is no address gets the mark that keeps players from following it into local networks ([`marks`](super::marks)):
+//!    every other attribute and text as players read it, without references, CDATA sections and comments.
 //! 3. Where the identification of a representation would make another address out of a template than the manifest means, the
 //!    representation gets a template of its own, which goes before the ones of the elements above it (section 5.3.9.1).
 //! 4. Servers that tell the time (UTCTiming) are asked through the proxy, except where their header field Date counts.
@@ -24,10 +25,11 @@ use std::time::Duration;
 
 use super::address::{Address, Place};
 use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
+use super::marks::Form;
 use super::named::Named;
 use super::pieces::{List, MOST_PIECES, Pieces, Rendition, Template, Timeline, lasting};
 use super::playlist::Rewritten;
-use super::xml::{Id, Tree};
+use super::xml::{Attribute, Id, Tree, odd_reference};
 
 /// Reads a manifest.
 ///
@@ -38,6 +40,9 @@ pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewr
     cost.named = Named::by_host();
     let tree = Tree::read(text, cost)?;
     cost.work(tree.len())?;
+    if let Some(name) = odd_reference(text) {
+        return Err(limit(format!("it has the reference `{}`", quoted(name))));
+    }
     if let Some(odd) = (0..tree.len()).map(|id| tree.name(id)).find(|name| is_odd(name)) {
         return Err(limit(format!("`{}` is the name of an element in another case", quoted(odd))));
     }
@@ -178,10 +183,19 @@ impl<'a> Reading<'a> {
             self.own_template(id, &frame, cost)?;
         }
         for attribute in tree.attributes(id) {
-            let Some(address) = ADDRESSES.iter().find(|address| **address == attribute.name) else { continue };
             let value = attribute.value();
+            if name == "UTCTiming" && attribute.name == "value" {
+                self.clock(id, &frame.place, attribute, cost)?;
+                continue;
+            }
+            let address = ADDRESSES.iter().find(|address| **address == attribute.name);
+            let imported = Some(&"uri").filter(|uri| name == "ImportedMPD" && attribute.name == **uri);
             // An identification is no address, and `resolve-to-zero` is a word of xlink.
-            if value.is_empty() || value.starts_with("urn:") {
+            let Some(address) = address.or(imported).filter(|_| !value.starts_with("urn:")) else {
+                self.unread(&value, attribute.span(), cost)?;
+                continue;
+            };
+            if value.is_empty() {
                 continue;
             }
             match self.attributes.remove(&(id, address)) {
@@ -194,23 +208,20 @@ impl<'a> Reading<'a> {
                 }
             }
         }
-        if name == "UTCTiming" {
-            self.clock(id, &frame.place, cost)?;
-        }
         let texts = match name {
             // A base is not within itself, nor within its siblings.
             "BaseURL" => Some((&*parent.outer, parent.above)),
             "Location" | "PatchLocation" => Some((&*frame.outer, frame.several)),
+            // Players differ in the base.
+            "ContentSteering" | "ImportedMPD" => Some((&*frame.outer, true)),
             _ => None,
         };
         if texts.is_some() && tree.next(id) != id + 1 {
             // Players put the texts in it together.
             return Err(limit(format!("a `{name}` has elements in it")));
         }
-        if let Some(place) = texts
-            && let Some((text, span)) = tree.text(id, cost)?.filter(|(text, _)| !text.is_empty())
-        {
-            self.address(place, &text, span, cost)?;
+        if tree.has_text(id) {
+            self.text(id, texts, cost)?;
         }
         match name {
             "AdaptationSet" => {
@@ -249,6 +260,31 @@ impl<'a> Reading<'a> {
         }
     }
 
+    /// Writes the text of an element, which is an address in one of these places, or none.
+    fn text(&mut self, id: Id, place: Option<(&Place, bool)>, cost: &mut Cost) -> Result<(), ListError> {
+        let tree = self.tree;
+        if let Some((text, span)) = tree.text(id, cost)? {
+            return match place.filter(|_| !text.is_empty()) {
+                Some(place) => self.address(place, &text, span, cost),
+                None => self.unread(&text, span, cost),
+            };
+        }
+        for text in tree.texts(id, cost)? {
+            if self.text_place.marked(&text, cost)?.is_some() {
+                return Err(limit(format!("a `{}` has an address with elements in it", quoted(tree.name(id)))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a value that is no address with the marks that it needs.
+    fn unread(&mut self, value: &str, span: Range<usize>, cost: &mut Cost) -> Result<(), ListError> {
+        match self.text_place.marked(value, cost)? {
+            Some(marked) => self.change(span, &marked, cost),
+            None => Ok(()),
+        }
+    }
+
     /// Writes an address as the player needs it.
     fn address(
         &mut self,
@@ -272,27 +308,43 @@ impl<'a> Reading<'a> {
                 self.copied = span.end;
                 Ok(())
             }
-            Address::Stays | Address::Unread => Ok(()),
+            Address::Stays => Ok(()),
+            Address::Unread => self.unread(text, span, cost),
         }
     }
 
     /// The servers of UTCTiming (section 5.8.4.11): a list of addresses for the schemes over HTTP.
-    fn clock(&mut self, id: Id, place: &Place, cost: &mut Cost) -> Result<(), ListError> {
+    fn clock(
+        &mut self,
+        id: Id,
+        place: &Place,
+        value: &Attribute<'_>,
+        cost: &mut Cost,
+    ) -> Result<(), ListError> {
         let scheme = self.tree.attribute(id, "schemeIdUri").unwrap_or_default();
-        let value = self.tree.attributes(id).iter().find(|attribute| attribute.name == "value");
-        let Some((value, kind)) = value.zip(scheme.strip_prefix("urn:mpeg:dash:utc:http-")) else { return Ok(()) };
         let (text, mut others) = (value.value(), Vec::new());
+        let Some(kind) = scheme.strip_prefix("urn:mpeg:dash:utc:http-") else {
+            return self.unread(&text, value.span(), cost);
+        };
         for address in text.split_ascii_whitespace() {
-            let other = if kind.starts_with("head") {
+            let unread = if kind.starts_with("head") {
                 // The answer's Date counts, which would be the proxy's.
-                place.resource(address, cost)?.map(String::from)
+                place.resource(address, cost)?.map_or_else(|| address.to_owned(), String::from)
             } else {
                 match place.moved(address, cost)? {
-                    Address::Other(other) => Some(other),
-                    Address::Stays | Address::Unread => None,
+                    Address::Other(other) => {
+                        others.push(other);
+                        continue;
+                    }
+                    Address::Stays if is_risky(address, true) => {
+                        others.extend(place.player.join(address).ok().map(String::from));
+                        continue;
+                    }
+                    Address::Stays | Address::Unread => address.to_owned(),
                 }
             };
-            others.push(other.unwrap_or_else(|| address.to_owned()));
+            // It may still lead to the proxy.
+            others.push(self.text_place.marked(&unread, cost)?.unwrap_or(unread));
         }
         let other = others.join(" ");
         if other == text { Ok(()) } else { self.change(value.span(), &other, cost) }
@@ -404,7 +456,7 @@ impl<'a> Reading<'a> {
 
     fn copy_text(&mut self, to: usize, cost: &mut Cost) -> Result<(), ListError> {
         let text = self.source.get(self.copied..to).unwrap_or_default();
-        self.out.moved += self.text_place.write_unread(&mut self.out.text, text, cost)?;
+        self.out.moved += self.text_place.write_unread(&mut self.out.text, (text, Form::Value), cost)?;
         self.copied = to;
         Ok(())
     }
@@ -593,11 +645,11 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Attributes whose value is an address.
-const ADDRESSES: [&str; 5] = ["media", "initialization", "index", "sourceURL", "href"];
+const ADDRESSES: [&str; 6] = ["media", "initialization", "index", "sourceURL", "href", "reportingUrl"];
 /// Those of SegmentTemplate.
 const TEMPLATES: [&str; 3] = ["media", "initialization", "index"];
 /// Elements that matter here. Some players ignore the case of their names.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 17] = [
     "MPD",
     "Period",
     "AdaptationSet",
@@ -613,6 +665,8 @@ const NAMES: [&str; 15] = [
     "Initialization",
     "RepresentationIndex",
     "UTCTiming",
+    "ContentSteering",
+    "ImportedMPD",
 ];
 const MARK: &str = "marline-number";
 const TOO_MANY: &str = "too many segments";

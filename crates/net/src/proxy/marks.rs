@@ -6,7 +6,8 @@
 //!
 //! Two kinds of text in a list could lead a player to the proxy without the mark: addresses that the proxy reads (they get
 //! it when they are replaced), and text that the proxy does not take for an address although a player may. Wherever such
-//! text has the form of a request to the proxy, the mark is written into it ([`marked`]).
+//! text has the form of a request to the proxy, the mark is written into it ([`marked`]). The text is what players read:
+//! references, CDATA sections and comments of XML are resolved before.
 //!
 //! A list of the addresses that were seen was not used alone: it has a bound and an end, and a player with a full buffer
 //! requests an address later than any such end.
@@ -43,20 +44,36 @@ pub(super) fn behind(path_and_query: &str) -> (Option<Zone>, &str) {
     (least, path)
 }
 
+/// How players read a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// Line by line, as a playlist.
+    Lines,
+    /// As one value: in a URL, players leave out its line breaks as well.
+    Value,
+}
+
+impl Form {
+    /// Whether URL parsers leave a character out (WHATWG URL standard section 4.4).
+    fn leaves_out(self, byte: u8) -> bool {
+        byte == b'\t' || self == Self::Value && matches!(byte, b'\n' | b'\r')
+    }
+}
+
 /// A text with the mark in everything that has the form of a request to the proxy and no mark yet, and how many there were.
 /// What these requests would be for is added to what the list names. `authority` is the proxy's, as the player writes it.
 ///
 /// # Errors
 /// It costs too much.
 pub(super) fn marked<'a>(
-    text: &'a str,
+    (text, form): (&'a str, Form),
     mark: &str,
     authority: &str,
     cost: &mut Cost,
 ) -> Result<(Cow<'a, str>, usize), ListError> {
     let (mut out, mut copied, mut count) = (String::new(), 0, 0);
     for (colon, _) in text.match_indices(':') {
-        let Some(slash) = request_at(text, colon) else { continue };
+        let Some(slash) = request_at(text, form, colon) else { continue };
         cost.work(slash.min(MOST_SHOWN))?;
         let before = text.get(..=slash).unwrap_or_default();
         if slash < copied || before.ends_with(mark) || is_elsewhere(before, authority) {
@@ -80,13 +97,13 @@ pub(super) fn marked<'a>(
 }
 
 /// The slash before `http:/` or `https:/`, whose colon this is; none: it is none. Players take a backslash for a slash and
-/// leave tabs out (WHATWG URL standard section 4.4).
-fn request_at(text: &str, colon: usize) -> Option<usize> {
+/// leave some characters out ([`Form`]).
+fn request_at(text: &str, form: Form, colon: usize) -> Option<usize> {
     let (before, after) = (text.as_bytes().get(..colon)?, text.as_bytes().get(colon + 1..)?);
-    if !matches!(after.iter().find(|byte| **byte != b'\t'), Some(b'/' | b'\\')) {
+    if !matches!(after.iter().find(|byte| !form.leaves_out(**byte)), Some(b'/' | b'\\')) {
         return None;
     }
-    let mut letters = before.iter().enumerate().rev().filter(|(_, byte)| **byte != b'\t').peekable();
+    let mut letters = before.iter().enumerate().rev().filter(|(_, byte)| !form.leaves_out(**byte)).peekable();
     letters.next_if(|(_, byte)| byte.eq_ignore_ascii_case(&b's'));
     for letter in b"ptth" {
         letters.next().filter(|(_, byte)| byte.eq_ignore_ascii_case(letter))?;
@@ -125,7 +142,27 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> String {
-        marked(text, of(Zone::Internet), "127.0.0.1:8480", &mut affordable()).unwrap().0.into_owned()
+        marked((text, Form::Lines), of(Zone::Internet), "127.0.0.1:8480", &mut affordable())
+            .unwrap()
+            .0
+            .into_owned()
+    }
+
+    #[test]
+    fn line_breaks_in_a_value_are_left_out() {
+        let value = |text: &str| {
+            let marked = marked((text, Form::Value), of(Zone::Internet), "127.0.0.1:8480", &mut affordable());
+            marked.unwrap().0.into_owned()
+        };
+        for (plain, with) in [
+            ("/ht\ntp://10.0.0.1/", "/from-list/ht\ntp://10.0.0.1/"),
+            ("/\r\nhttps\r:\n/10.0.0.1/", "/from-list/\r\nhttps\r:\n/10.0.0.1/"),
+            ("http://h/\nhttp://g/", "http://h/\nhttp://g/"),
+        ] {
+            assert_eq!(value(plain), with);
+            assert_eq!(value(with), with, "it is marked once");
+        }
+        assert_eq!(text("a/\nhttp://h/"), "a/\nhttp://h/");
     }
 
     #[test]
@@ -186,7 +223,8 @@ mod tests {
     #[test]
     fn what_such_requests_are_for_is_known_by_host_and_port() {
         let mut cost = affordable();
-        marked("\"/http://10.0.0.1:81/x\" /http:/h/y", of(Zone::Internet), "127.0.0.1:8480", &mut cost).unwrap();
+        let plain = "\"/http://10.0.0.1:81/x\" /http:/h/y";
+        marked((plain, Form::Lines), of(Zone::Internet), "127.0.0.1:8480", &mut cost).unwrap();
         let has = |url: &str| cost.named.contains(&url.parse().unwrap());
         assert!(has("http://10.0.0.1:81/") && has("http://h/"));
         assert!(!has("http://10.0.0.1/x") && !has("https://h/y"));

@@ -21,6 +21,7 @@ use url::Url;
 
 use super::address::{Address, Place};
 use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
+use super::marks::Form;
 use super::named::Named;
 use super::odd_text::percent_encoded;
 use super::pieces::{List, MOST_PIECES, Pieces, Rendition};
@@ -160,7 +161,7 @@ impl<'a> Reading<'a> {
     }
 
     fn unread(&mut self, text: &str, cost: &mut Cost) -> Result<(), ListError> {
-        self.out.moved += self.place.write_unread(&mut self.out.text, text, cost)?;
+        self.out.moved += self.place.write_unread(&mut self.out.text, (text, Form::Lines), cost)?;
         Ok(())
     }
 

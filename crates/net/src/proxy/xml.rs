@@ -35,6 +35,8 @@ struct Element<'a> {
     inner: Range<u32>,
     /// The first element that is not within this one.
     next: u32,
+    /// There is text in it, beside its elements, that is not blank.
+    has_text: bool,
 }
 
 /// An attribute.
@@ -80,8 +82,11 @@ impl<'a> Tree<'a> {
                     (closed.inner.end, closed.next) = (from as u32, next);
                 }
                 Event::DocType(_) => return Err(malformed("it has a document type declaration")),
-                Event::Text(text) if open.is_empty() && !is_blank(&text) => return Err(fault(from)),
-                Event::CData(_) | Event::GeneralRef(_) if open.is_empty() => return Err(fault(from)),
+                Event::Text(text) if is_blank(&text) => {}
+                Event::Text(_) | Event::CData(_) | Event::GeneralRef(_) => {
+                    let within = open.last().and_then(|id| tree.elements.get_mut(*id));
+                    within.ok_or_else(|| fault(from))?.has_text = true;
+                }
                 Event::Eof => break,
                 _ => {}
             }
@@ -135,7 +140,8 @@ impl<'a> Tree<'a> {
         let name = self.source.get(at..at + name.len()).ok_or_else(|| fault(from))?;
         let id = self.elements.len();
         let attributes = first as u32..self.attributes.len() as u32;
-        push(&mut self.elements, Element { name, attributes, inner: to as u32..to as u32, next: id as u32 + 1 });
+        let (inner, next) = (to as u32..to as u32, id as u32 + 1);
+        push(&mut self.elements, Element { name, attributes, inner, next, has_text: false });
         if self.elements.len() > MOST_ELEMENTS || self.attributes.len() > MOST_ATTRIBUTES {
             let bounds = format!("{MOST_ELEMENTS} elements or {MOST_ATTRIBUTES} attributes");
             return Err(limit(format!("it has more than {bounds}")));
@@ -199,6 +205,36 @@ impl<'a> Tree<'a> {
         self.children(id).filter(move |child| self.name(*child) == name)
     }
 
+    /// Whether there is text in an element, beside the elements in it, that is not blank.
+    pub(super) fn has_text(&self, id: Id) -> bool {
+        self.elements.get(id).is_some_and(|element| element.has_text)
+    }
+
+    /// All text in an element: without the elements in it, and with their text.
+    pub(super) fn texts(&self, id: Id, cost: &mut Cost) -> Result<[String; 2], ListError> {
+        let content = self.source.get(self.content(id)).unwrap_or_default();
+        cost.work(2 * content.len())?;
+        let (mut own, mut all, mut depth, mut reader) = (String::new(), String::new(), 0, Reader::from_str(content));
+        reader.config_mut().check_comments = false;
+        loop {
+            let mut add = |part: &str| {
+                all.push_str(part);
+                if depth == 0 {
+                    own.push_str(part);
+                }
+            };
+            match reader.read_event() {
+                Ok(Event::Text(part)) => add(&part),
+                Ok(Event::CData(part)) => add(&part),
+                Ok(Event::GeneralRef(part)) => add(&unescaped(&format!("&{};", &*part))),
+                Ok(Event::Start(_)) => depth += 1,
+                Ok(Event::End(_)) => depth -= 1,
+                Ok(Event::Eof) | Err(_) => return Ok([own, all]),
+                Ok(_) => {}
+            }
+        }
+    }
+
     /// The text of an element without others in it, and where its content stands in the source.
     pub(super) fn text(&self, id: Id, cost: &mut Cost) -> Result<Option<(String, Range<usize>)>, ListError> {
         let Some(element) = self.elements.get(id).filter(|_| self.next(id) == id + 1) else { return Ok(None) };
@@ -243,7 +279,56 @@ fn push<T>(all: &mut Vec<T>, one: T) {
 
 /// A text without its references; what is no known reference stays.
 fn unescaped(text: &str) -> Cow<'_, str> {
-    quick_xml::escape::unescape(text).unwrap_or(Cow::Borrowed(text))
+    use quick_xml::escape::unescape;
+    // One unknown reference keeps the others from nothing.
+    unescape(text).unwrap_or_else(|_| {
+        let mut out = String::with_capacity(text.len());
+        for part in text.split_inclusive(';') {
+            let (before, reference) = part.split_at(part.rfind('&').unwrap_or(part.len()));
+            out.push_str(before);
+            out.push_str(&unescape(reference).unwrap_or(Cow::Borrowed(reference)));
+        }
+        Cow::Owned(out)
+    })
+}
+
+/// A reference that XML parsers refuse and those of HTML take for a character that can be a part of an address.
+pub(super) fn odd_reference(text: &str) -> Option<&str> {
+    text.match_indices('&').find_map(|(at, _)| {
+        let rest = text.get(at + 1..)?;
+        let number = rest.strip_prefix('#');
+        let name = number.unwrap_or(rest);
+        let (name, after) = name.split_at(name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len()));
+        let is_ended = after.starts_with(';');
+        match number {
+            Some(_) if !is_ended => Some("#"),
+            None if is_ended && HTML_NAMES.contains(&name) => Some(name),
+            _ => None,
+        }
+    })
+}
+
+/// What a text that is no XML means to a lenient parser: without comments, and without the bounds of CDATA sections.
+pub(super) fn loosely_read(text: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once("<!") {
+        out.push_str(before);
+        rest = if let Some(comment) = after.strip_prefix("--") {
+            comment.split_once("-->").map_or("", |(_, rest)| rest)
+        } else if let Some(inner) = after.strip_prefix("[CDATA[") {
+            let (inner, rest) = inner.split_once("]]>").unwrap_or((inner, ""));
+            out.push_str(inner);
+            rest
+        } else {
+            out.push_str("<!");
+            after
+        };
+    }
+    out.push_str(rest);
+    match unescaped(&out) {
+        Cow::Borrowed(_) => out,
+        Cow::Owned(text) => text,
+    }
 }
 
 fn is_blank(text: &str) -> bool {
@@ -263,6 +348,9 @@ fn fault(at: usize) -> ListError {
 /// chosen: a day of live television in segments of two seconds, described one by one, in three renditions.
 const MOST_ELEMENTS: usize = 120_000;
 const MOST_ATTRIBUTES: usize = 250_000;
+/// HTML's names of characters that matter in addresses.
+const HTML_NAMES: [&str; 10] =
+    ["colon", "sol", "bsol", "Tab", "NewLine", "period", "percnt", "quest", "num", "commat"];
 /// chosen: several times what the largest elements of ISO/IEC 23009-1 have.
 const MOST_OF_ONE: usize = 128;
 

@@ -238,7 +238,133 @@ fn templates_have_two_dollars_for_one() {
     }
 }
 
+/// What a player reads in a manifest: its attributes and texts, without references, CDATA sections and comments.
+fn values(text: &str) -> Vec<String> {
+    let tree = Tree::read(text, &mut affordable()).unwrap();
+    let ids = || 0..tree.len();
+    let attributes = ids().flat_map(|id| tree.attributes(id)).map(|attribute| attribute.value().into_owned());
+    attributes.chain(ids().flat_map(|id| tree.texts(id, &mut affordable()).unwrap())).collect()
+}
+
+#[test]
+fn what_players_read_is_marked_however_the_text_spells_it() {
+    // Each of these is `/http://10.0.0.1/x` for an XML parser, and for a URL parser.
+    let (attributes, texts) = (
+        [
+            "/http://10.0.0.1/x",
+            "&#47;http:&#47;&#47;10.0.0.1/x",
+            "/http&#58;//10.0.0.1/x",
+            "/http&#x3a;//10.0.0.1/x?a=1&amp;b='2'",
+            "/&#104;ttp://10.0.0.1/x",
+            "/ht&#10;tp://10.0.0.1/x",
+            "&unknown; /http&#58;//10.0.0.1/x",
+            "http://127.1:8480&#x2F;http&#58;//10.0.0.1/x",
+        ],
+        [
+            "/http<![CDATA[:]]>//10.0.0.1/x",
+            "<![CDATA[/ht]]><![CDATA[tp://10.0.0.1/x]]>",
+            "/http<!-- x -->://10.0.0.1/x",
+            "/http<?x y?>:&#47;/10.0.0.1/x",
+            "/ht\ntp://10.0.0.1/x",
+        ],
+    );
+    for value in attributes {
+        let places = [
+            format!("<Event messageData=\"{value}\"/>"),
+            format!("<EssentialProperty schemeIdUri=\"u\" x:value=\"{value}\"/>"),
+            format!("<UTCTiming schemeIdUri=\"urn:mpeg:dash:utc:direct:2014\" value=\"{value}\"/>"),
+            format!("<Representation id=\"{value}\"/>"),
+        ];
+        for place in places {
+            check(&place);
+        }
+    }
+    for value in attributes.iter().chain(&texts) {
+        check(&format!("<Event>{value}</Event>"));
+        check(&format!("<p:Laurl Lic_type='x'> {value}</p:Laurl>"));
+    }
+    fn check(inner: &str) {
+        let text = format!("<MPD xmlns:p='p' xmlns:x='x'><Period>{inner}</Period></MPD>");
+        let out = rewrite(&text, &at("https://h/m.mpd")).unwrap().text;
+        let place = at("https://h/m.mpd");
+        for value in values(&out) {
+            assert_eq!(place.marked(&value, &mut affordable()).unwrap(), None, "{inner}: {out}");
+        }
+        assert!(out.contains("/from-list/"), "{inner}: {out}");
+    }
+}
+
+#[test]
+fn text_with_elements_in_it_is_refused_where_it_would_need_a_mark() {
+    for inner in
+        ["/http<x/>://10.0.0.1/", "/http<x>y</x>://10.0.0.1/", "/http<x>:</x>//10.0.0.1/", "&#47;<x/>https://h/"]
+    {
+        let refused = rewrite(&format!("<MPD><Event>{inner}</Event></MPD>"), &at("https://h/m.mpd"));
+        assert!(matches!(refused, Err(ListError::Limit(why)) if why.contains("elements in it")), "{inner}");
+    }
+    let stray = "<MPD>> <Period><BaseURL>https://h/a/</BaseURL>\n<Event>a <b>https://g/</b> c</Event></Period></MPD>";
+    assert!(rewrite(stray, &at("https://h/m.mpd")).is_ok());
+}
+
+#[test]
+fn references_that_only_some_parsers_know_are_refused() {
+    for value in ["/http&colon;//10.0.0.1/", "&sol;http://10.0.0.1/", "/http&#58//10.0.0.1/", "/ht&Tab;tp://h/"] {
+        let refused = rewrite(&format!("<MPD><Event messageData='{value}'/></MPD>"), &at("https://h/m.mpd"));
+        assert!(matches!(refused, Err(ListError::Limit(why)) if why.contains("reference")), "{value}");
+    }
+}
+
+#[test]
+fn steering_imports_and_reports_go_through_the_proxy() {
+    let text = |steering: &str, import: &str, report: &str| {
+        format!(
+            "<MPD xmlns:dvb='d'><ContentSteering defaultServiceLocation='a'>{steering}</ContentSteering><Metrics><Reporting \
+             dvb:reportingUrl='{report}'/></Metrics><Period><ImportedMPD uri='{import}'>{import}</ImportedMPD></Period></MPD>"
+        )
+    };
+    let out = rewrite(&text("https://steer/s?a=1&amp;b", "/next.mpd", "https://h/r"), &at("https://h/d/m.mpd")).unwrap();
+    let via = |url: &str| format!("{VIA}{url}");
+    let want = text(
+        &via("from-list/https://steer/s?a=1&amp;b"),
+        &via("https://h/next.mpd"),
+        &via("https://h/r"),
+    );
+    assert_eq!(out.text, want);
+    let odd = text("&#47;http:&#47;&#47;10.0.0.1&#47;s", "/http&#58;//10.0.0.1/i", "/http&#58;//10.0.0.1/r");
+    let out = rewrite(&odd, &at("https://h/d/m.mpd")).unwrap().text;
+    let meant = |name: &str| via(&format!("https://h/http://10.0.0.1/{name}"));
+    assert_eq!(out, text(&meant("s"), &meant("i"), &meant("r")));
+}
+
+#[test]
+fn a_clock_at_the_proxy_is_marked() {
+    for (kind, value) in [
+        ("head", "http://127.1:8480/http://127.0.0.1:7001/clk"),
+        ("head", "http://127.0.0.1:8480/http&#58;//127.0.0.1:7001/clk https://h/time"),
+        ("head", "http://localhost:8480/a/../http://127.0.0.1:7001/clk"),
+        ("iso", "x:/http://127.0.0.1:7001/clk"),
+    ] {
+        let text = format!("<MPD><UTCTiming value='{value}' schemeIdUri='urn:mpeg:dash:utc:http-{kind}:2014'/></MPD>");
+        let out = rewrite(&text, &at("https://h/a/b.mpd")).unwrap().text;
+        assert!(out.contains("/from-list/http://127.0.0.1:7001/clk"), "{out}");
+        assert!(!out.contains("8480/http:"), "{out}");
+    }
+}
+
 proptest::proptest! {
+    #[test]
+    fn no_spelling_of_a_value_goes_without_a_mark(
+        value in "(/|&#47;|http|h|&#116;|tp|s|:|&#58;|<!--x-->|<!\\[CDATA\\[:\\]\\]>|<!\\[CDATA\\[/http\\]\\]>|\n|&#9;|&amp;|//10\\.0\\.0\\.1/|127\\.0\\.0\\.1:8480|<x/>){0,12}",
+    ) {
+        let place = at("https://h/m.mpd");
+        let text = format!("<MPD><Event>{value}</Event></MPD>");
+        if let Ok(out) = rewrite(&text, &place) {
+            for value in values(&out.text) {
+                proptest::prop_assert_eq!(place.marked(&value, &mut affordable()).unwrap(), None, "{}", out.text);
+            }
+        }
+    }
+
     #[test]
     fn what_was_written_is_read_again(
         inner in "(<Representation id='(a|/b|\\.\\./\\.\\./c|https://d/)'(/>|>(<BaseURL>(/e/|https://f/)</BaseURL>)?(<SegmentTemplate( media='\\$RepresentationID\\$')?/>)?</Representation>)){0,4}",
