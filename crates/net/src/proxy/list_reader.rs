@@ -252,3 +252,33 @@ const WAITING: usize = 64;
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 /// What a short list may become longer by.
 const SLACK: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::super::address::tests::{affordable, at};
+    use super::*;
+
+    #[test]
+    fn a_manifest_that_is_no_xml_has_marks_as_players_read_it_or_is_refused() {
+        let read =
+            |inner: &str| manifest_of(&format!("<MPD>{inner}</MPD><x>"), &at("https://h/m.mpd"), &mut affordable());
+        for inner in
+            ["<Event>/http://10.0.0.1/</Event>", "<Event>/ht\ntp://10.0.0.1/</Event>", "<A b='/https:/10.0.0.1'/>"]
+        {
+            let read = read(inner).unwrap();
+            assert!(read.fault.is_some() && read.text.contains("/from-list/ht"), "{}", read.text);
+        }
+        for inner in [
+            "<Event>/http<![CDATA[:]]>//10.0.0.1/</Event>",
+            "<Event>/http<!-- x -->://10.0.0.1/</Event>",
+            "<Event>/http<!-- x -->://10.0.0.1/</Event><!-- /http://10.0.0.1/ -->",
+            "<![CDATA[/h]]>ttp://10.0.0.1/",
+            "<A b='/http&#58;//10.0.0.1/'/>",
+            "<A b='/http&colon;//10.0.0.1/'/>",
+        ] {
+            assert!(matches!(read(inner), Err(ListError::Limit(_))), "{inner}");
+        }
+        // An address with its ampersands as they are.
+        assert!(read("<BaseURL>https://h/?a=1&num=2&quest=3</BaseURL><![CDATA[x]]>").is_ok());
+    }
+}

@@ -314,13 +314,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The servers of UTCTiming (section 5.8.4.11): a list of addresses for the schemes over HTTP.
-    fn clock(
-        &mut self,
-        id: Id,
-        place: &Place,
-        value: &Attribute<'_>,
-        cost: &mut Cost,
-    ) -> Result<(), ListError> {
+    fn clock(&mut self, id: Id, place: &Place, value: &Attribute<'_>, cost: &mut Cost) -> Result<(), ListError> {
         let scheme = self.tree.attribute(id, "schemeIdUri").unwrap_or_default();
         let (text, mut others) = (value.value(), Vec::new());
         let Some(kind) = scheme.strip_prefix("urn:mpeg:dash:utc:http-") else {

@@ -142,10 +142,7 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> String {
-        marked((text, Form::Lines), of(Zone::Internet), "127.0.0.1:8480", &mut affordable())
-            .unwrap()
-            .0
-            .into_owned()
+        marked((text, Form::Lines), of(Zone::Internet), "127.0.0.1:8480", &mut affordable()).unwrap().0.into_owned()
     }
 
     #[test]

@@ -214,7 +214,8 @@ impl<'a> Tree<'a> {
     pub(super) fn texts(&self, id: Id, cost: &mut Cost) -> Result<[String; 2], ListError> {
         let content = self.source.get(self.content(id)).unwrap_or_default();
         cost.work(2 * content.len())?;
-        let (mut own, mut all, mut depth, mut reader) = (String::new(), String::new(), 0, Reader::from_str(content));
+        let (mut own, mut all, mut depth, mut reader) =
+            (String::new(), String::new(), 0, Reader::from_str(content));
         reader.config_mut().check_comments = false;
         loop {
             let mut add = |part: &str| {

@@ -302,7 +302,8 @@ fn text_with_elements_in_it_is_refused_where_it_would_need_a_mark() {
         let refused = rewrite(&format!("<MPD><Event>{inner}</Event></MPD>"), &at("https://h/m.mpd"));
         assert!(matches!(refused, Err(ListError::Limit(why)) if why.contains("elements in it")), "{inner}");
     }
-    let stray = "<MPD>> <Period><BaseURL>https://h/a/</BaseURL>\n<Event>a <b>https://g/</b> c</Event></Period></MPD>";
+    let stray =
+        "<MPD>> <Period><BaseURL>https://h/a/</BaseURL>\n<Event>a <b>https://g/</b> c</Event></Period></MPD>";
     assert!(rewrite(stray, &at("https://h/m.mpd")).is_ok());
 }
 
@@ -322,13 +323,10 @@ fn steering_imports_and_reports_go_through_the_proxy() {
              dvb:reportingUrl='{report}'/></Metrics><Period><ImportedMPD uri='{import}'>{import}</ImportedMPD></Period></MPD>"
         )
     };
-    let out = rewrite(&text("https://steer/s?a=1&amp;b", "/next.mpd", "https://h/r"), &at("https://h/d/m.mpd")).unwrap();
+    let out =
+        rewrite(&text("https://steer/s?a=1&amp;b", "/next.mpd", "https://h/r"), &at("https://h/d/m.mpd")).unwrap();
     let via = |url: &str| format!("{VIA}{url}");
-    let want = text(
-        &via("from-list/https://steer/s?a=1&amp;b"),
-        &via("https://h/next.mpd"),
-        &via("https://h/r"),
-    );
+    let want = text(&via("from-list/https://steer/s?a=1&amp;b"), &via("https://h/next.mpd"), &via("https://h/r"));
     assert_eq!(out.text, want);
     let odd = text("&#47;http:&#47;&#47;10.0.0.1&#47;s", "/http&#58;//10.0.0.1/i", "/http&#58;//10.0.0.1/r");
     let out = rewrite(&odd, &at("https://h/d/m.mpd")).unwrap().text;
@@ -344,7 +342,8 @@ fn a_clock_at_the_proxy_is_marked() {
         ("head", "http://localhost:8480/a/../http://127.0.0.1:7001/clk"),
         ("iso", "x:/http://127.0.0.1:7001/clk"),
     ] {
-        let text = format!("<MPD><UTCTiming value='{value}' schemeIdUri='urn:mpeg:dash:utc:http-{kind}:2014'/></MPD>");
+        let text =
+            format!("<MPD><UTCTiming value='{value}' schemeIdUri='urn:mpeg:dash:utc:http-{kind}:2014'/></MPD>");
         let out = rewrite(&text, &at("https://h/a/b.mpd")).unwrap().text;
         assert!(out.contains("/from-list/http://127.0.0.1:7001/clk"), "{out}");
         assert!(!out.contains("8480/http:"), "{out}");
