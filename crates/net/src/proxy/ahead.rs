@@ -34,6 +34,7 @@ use tokio::sync::oneshot;
 use url::Url;
 
 use super::body::{Late, Task};
+use super::fields::User;
 use super::memory::{Client, Memory, Reserved, Use};
 use super::named::Named;
 use super::pieces::{Piece, Rendition, Spot};
@@ -42,6 +43,7 @@ use super::reload;
 use super::series::{Series, Viewing};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target::shown;
+use super::viewings::Viewings;
 use crate::get::same_origin;
 use crate::reach::Right;
 
@@ -67,13 +69,25 @@ pub(super) struct Offer {
 /// All playlists that players follow.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// By player and playlist.
     courses: RefCell<BTreeMap<Key, Course>>,
-    /// By player.
-    viewings: RefCell<BTreeMap<String, (Rc<Viewing>, Instant)>>,
+    viewings: RefCell<Viewings>,
 }
 
-type Key = (String, String);
+/// Which player follows which playlist, and for which of its users.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    player: String,
+    /// Its URL without what only a reload adds.
+    list: String,
+    user: User,
+}
+
+impl Key {
+    fn of(session: &Session) -> Self {
+        let list = reload::identity(&session.url).to_string();
+        Self { player: session.player.clone(), list, user: session.sent.user }
+    }
+}
 
 struct Course {
     offer: Offer,
@@ -136,9 +150,9 @@ impl Ahead {
     pub(super) fn learn(&self, memory: &Memory, session: &Session, mut offer: Offer, right: Right) {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
-        let key = (session.player.clone(), reload::identity(&session.url).to_string());
+        let key = Key::of(session);
         let home = session.sent.home.clone();
-        let around = 2 * (key.0.len() + key.1.len()) + home.as_str().len();
+        let around = 2 * (key.player.len() + key.list.len()) + home.as_str().len();
         let tracks = courses.remove(&key).map(|course| course.tracks).unwrap_or_default();
         let mut is_short = false;
         let reserved = loop {
@@ -183,21 +197,23 @@ impl Ahead {
     /// the same client follows, what that may. Of several lists the one counts that is nearest to this machine.
     pub(super) fn right(&self, player: &str, url: &Url, itself: Right) -> Right {
         let (courses, client) = (self.courses.borrow(), Client::of_player(player));
-        let followed = courses.iter().filter(|((of, _), course)| {
-            course.seen.elapsed() < FOLLOWED && Client::of_player(of) == client && course.offer.named.contains(url)
+        let followed = courses.iter().filter(|(key, course)| {
+            course.seen.elapsed() < FOLLOWED
+                && Client::of_player(&key.player) == client
+                && course.offer.named.contains(url)
         });
         let led = followed.filter_map(|(_, course)| course.right.led()).max();
         led.map_or(itself, |led| itself.led_by_zone(led))
     }
 
-    /// What the multivariant playlist defines that names a playlist, whichever program of the player's client has read it.
+    /// What the multivariant playlist defines that names a playlist, as the same user has read it: variables may be secrets.
     pub(super) fn variables(&self, session: &Session) -> Vec<(String, String)> {
-        let (courses, client) = (self.courses.borrow(), Client::of_player(&session.player));
-        let naming = courses.iter().filter(|((of, _), course)| {
+        let courses = self.courses.borrow();
+        let naming = courses.iter().filter(|(key, course)| {
             let is_master = !course.offer.variables.is_empty() && course.offer.named.contains(&session.url);
-            is_master && Client::of_player(of) == client
+            is_master && key.user == session.sent.user
         });
-        let best = naming.max_by_key(|((of, _), course)| (*of == session.player, course.seen));
+        let best = naming.max_by_key(|(_, course)| course.seen);
         best.map(|(_, course)| course.offer.variables.clone()).unwrap_or_default()
     }
 
@@ -206,20 +222,19 @@ impl Ahead {
     /// the same player.
     pub(super) fn home(&self, player: &str, url: &Url) -> Option<Url> {
         let courses = self.courses.borrow();
-        let own = courses.iter().filter(|((of, _), course)| of == player && course.offer.named.contains(url));
+        let own = courses.iter().filter(|(key, course)| key.player == player && course.offer.named.contains(url));
         own.map(|(_, course)| &course.home).min_by_key(|home| same_origin(home, url)).cloned()
     }
 
     /// The longest that a segment of a player's playlist may last, as it said when it was read last.
     pub(super) fn target(&self, session: &Session) -> Option<Duration> {
-        let key = (session.player.clone(), reload::identity(&session.url).to_string());
-        self.courses.borrow().get(&key)?.offer.target
+        self.courses.borrow().get(&Key::of(session))?.offer.target
     }
 
     /// How long a server may hold back what a session is of: a part that does not exist yet. None: it is no such one.
     pub(super) fn is_held_back(&self, session: &Session) -> Option<Duration> {
         let courses = self.courses.borrow();
-        let of_player = courses.iter().filter(|((player, _), _)| *player == session.player);
+        let of_player = courses.iter().filter(|(key, _)| key.player == session.player);
         let mut offers = of_player.map(|(_, course)| &course.offer);
         let offer = offers.find(|offer| offer.hints.contains(&session.url))?;
         Some(reload::patience(offer.target))
@@ -232,23 +247,29 @@ impl Ahead {
             _ => None,
         };
         let mut courses = self.courses.borrow_mut();
-        let (key, index, (piece, spot), next) =
-            courses.iter().filter(|((player, _), _)| *player == session.player).find_map(|(key, course)| {
-                let (index, at, next) = course.offer.find(&session.url, span.as_ref())?;
-                Some((key.clone(), index, at, next))
-            })?;
+        let of_player = |is_of_user: bool| {
+            let is_own = move |key: &Key| (key.user == session.sent.user) == is_of_user;
+            courses.iter().filter(move |(key, _)| key.player == session.player && is_own(key))
+        };
+        let find = |(key, course): (&Key, &Course)| {
+            let (index, at, next) = course.offer.find(&session.url, span.as_ref())?;
+            Some((key.clone(), index, at, next))
+        };
+        // A login of a list's URL does not go to other hosts, so its segments there are of another user.
+        let (key, index, (piece, spot), next) = of_player(true).chain(of_player(false)).find_map(find)?;
         session.most.set(DataSize::from_bytes(sessions.memory.most().bytes() / (COUNT as u64 + 1)));
         // Of a choice the player takes one: what waits of the others is not needed.
-        let siblings = courses.iter().find_map(|((player, master), course)| {
+        let siblings = courses.iter().find_map(|(master, course)| {
             let variants = &course.offer.variants;
-            let is_one = *player == key.0 && variants.iter().any(|variant| variant.as_str() == key.1);
-            is_one.then(|| (master.clone(), variants.clone()))
+            let is_one = master.player == key.player && variants.iter().any(|variant| variant.as_str() == key.list);
+            is_one.then(|| (master.list.clone(), variants.clone()))
         });
-        let family = siblings.as_ref().map_or(&key.1, |(master, _)| master).clone();
+        let family = siblings.as_ref().map_or(&key.list, |(master, _)| master).clone();
         let is_chosen = siblings.as_ref().is_some_and(|(_, variants)| variants.len() > 1);
         let siblings = siblings.map(|(_, variants)| variants);
-        for (other, course) in courses.iter_mut().filter(|(other, _)| other.0 == key.0 && **other != key) {
-            if siblings.iter().flatten().any(|variant| variant.as_str() == other.1) {
+        let is_beside = |other: &Key| (&other.player, other.user) == (&key.player, key.user) && *other != key;
+        for (other, course) in courses.iter_mut().filter(|(other, _)| is_beside(other)) {
+            if siblings.iter().flatten().any(|variant| variant.as_str() == other.list) {
                 course.tracks.clear();
             }
         }
@@ -291,17 +312,13 @@ impl Ahead {
 
     /// What is known of a player's segments and its links.
     pub(super) fn viewing(&self, player: &str) -> Rc<Viewing> {
-        let mut viewings = self.viewings.borrow_mut();
-        viewings.retain(|_, (_, seen)| seen.elapsed() < FORGET);
-        let (viewing, seen) = viewings.entry(player.to_owned()).or_insert_with(|| (Rc::default(), Instant::now()));
-        *seen = Instant::now();
-        Rc::clone(viewing)
+        self.viewings.borrow_mut().of(player)
     }
 
     /// Whether a player's segments do without a link at present.
     pub(super) fn rests(&self, player: &str, link: &str) -> bool {
         let viewings = self.viewings.borrow();
-        viewings.get(player).is_some_and(|(viewing, _)| viewing.lines.borrow().rests(link))
+        viewings.get(player).is_some_and(|viewing| viewing.lines.borrow().rests(link))
     }
 
     /// Drops what nobody has asked for in a long time; for ever.
@@ -317,7 +334,7 @@ impl Ahead {
     /// What waits, for the status.
     pub(super) fn status(&self, now: marline_core::units::Instant) -> Vec<Value> {
         let mut all = Vec::new();
-        for ((player, playlist), course) in &*self.courses.borrow() {
+        for (Key { player, list, .. }, course) in &*self.courses.borrow() {
             for track in course.tracks.values() {
                 let held = track.held.borrow();
                 // Ranges of one file are answers of one session.
@@ -326,7 +343,7 @@ impl Ahead {
                 let bytes: u64 = sessions.values().map(|session| session.waiting()).sum();
                 let seconds: f64 = held.iter().map(|held| held.piece.duration).sum::<Duration>().as_secs_f64();
                 let standing = track.series.standing(now);
-                let playlist = Url::parse(playlist).map(|url| shown(&url)).unwrap_or_default();
+                let playlist = Url::parse(list).map(|url| shown(&url)).unwrap_or_default();
                 all.push(json!({
                     "player": player, "playlist": playlist, "choice": course.offer.choice,
                     "state": standing.as_ref().map(|standing| standing.state),

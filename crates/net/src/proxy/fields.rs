@@ -6,8 +6,8 @@
 //!    program, Origin, and of Referer the origin alone.
 //! 3. A browser takes all sites that come through the proxy for one. So only those of its fields are passed on that describe
 //!    it, and Referer unless it is the proxy's own address.
-//! 4. Cookies that servers set stay in a [`Jar`] within the proxy. There is one for each user: a client with its User-Agent,
-//!    login and fields.
+//! 4. Cookies that servers set stay in a [`Jar`] within the proxy. There is one for each [`User`]: a client with its
+//!    User-Agent, login and fields.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use http::header::{self, AUTHORIZATION, HeaderName, HeaderValue, ORIGIN, REFERER};
+use sha2::{Digest as _, Sha256};
 use url::Url;
 
 use super::guard;
@@ -30,9 +31,14 @@ pub(super) type Field = (HeaderName, HeaderValue);
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Fields(Vec<Field>);
 
+/// One user: the SHA-256 digest of a player (address and User-Agent), its login and its fields. Fields that go everywhere
+/// and those of CMCD (CTA-5004) do not count: they differ from one request of a player to the next.
+pub(super) type User = [u8; 32];
+
 /// What goes with a request beside its URL.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
+    pub(super) user: User,
     fields: Rc<Fields>,
     /// A URL of the origin that the fields are for.
     pub(super) home: Url,
@@ -45,8 +51,7 @@ pub(super) struct Sent {
 /// The jars of all users.
 #[derive(Debug, Default)]
 pub(super) struct Jars {
-    /// By the user's player, login and fields.
-    known: RefCell<BTreeMap<Vec<u8>, Kept>>,
+    known: RefCell<BTreeMap<User, Kept>>,
 }
 
 #[derive(Debug)]
@@ -92,6 +97,19 @@ impl Fields {
         self
     }
 
+    /// The user of a player that has these fields and this login.
+    fn user(&self, player: &str, login: Option<&(String, String)>) -> User {
+        let is_own = |name: &HeaderName| !goes_everywhere(name) && !name.as_str().starts_with("cmcd-");
+        let mut digest = Sha256::new_with_prefix(bytes(self.0.iter().filter(|(name, _)| is_own(name))));
+        let login = login.map(|(name, password)| [name, password].map(|text| text.as_bytes())).unwrap_or_default();
+        for text in [player.as_bytes(), login[0], login[1]] {
+            // No field, User-Agent or login has this byte.
+            digest.update([0]);
+            digest.update(text);
+        }
+        digest.finalize().into()
+    }
+
     /// What another origin gets.
     fn elsewhere(&self) -> Vec<Field> {
         let field = |(name, value): &Field| match name {
@@ -108,27 +126,20 @@ impl Fields {
 }
 
 impl Jars {
-    /// The jar of a player's user, who has these fields and this login.
-    fn of(&self, player: &str, login: Option<&(String, String)>, fields: &Fields) -> Rc<Jar> {
-        // Those that go everywhere may differ from one request of a player to the next.
-        let mut key = bytes(fields.0.iter().filter(|(name, _)| !goes_everywhere(name)));
-        let login = login.map(|(name, password)| [name, password].map(|text| text.as_bytes())).unwrap_or_default();
-        for text in [player.as_bytes(), login[0], login[1]] {
-            key.push(0);
-            key.extend(text);
-        }
+    /// The jar of a user of a player.
+    fn of(&self, player: &str, user: User) -> Rc<Jar> {
         let client = Client::of_player(player);
         let mut known = self.known.borrow_mut();
         known.retain(|_, kept| kept.seen.elapsed() < FORGET);
-        if known.len() >= MOST_JARS && !known.contains_key(&key) {
+        if known.len() >= MOST_JARS && !known.contains_key(&user) {
             // A client with many users loses one of its own.
             let loser = Client::with_most(known.values().map(|kept| kept.client), client);
             let own = known.iter().filter(|(_, kept)| kept.client == loser);
-            let oldest = own.min_by_key(|(_, kept)| kept.seen).map(|(key, _)| key.clone());
+            let oldest = own.min_by_key(|(_, kept)| kept.seen).map(|(user, _)| *user);
             oldest.map(|oldest| known.remove(&oldest));
         }
         let now = Instant::now();
-        let kept = known.entry(key).or_insert_with(|| Kept { jar: Rc::default(), client, seen: now });
+        let kept = known.entry(user).or_insert_with(|| Kept { jar: Rc::default(), client, seen: now });
         kept.seen = now;
         Rc::clone(&kept.jar)
     }
@@ -144,8 +155,9 @@ impl Sent {
         home: Url,
         login: Option<&(String, String)>,
     ) -> Self {
-        let jar = jars.of(player, login, &fields);
-        Self { fields, home, jar, is_given: false }
+        let user = fields.user(player, login);
+        let jar = jars.of(player, user);
+        Self { user, fields, home, jar, is_given: false }
     }
 
     /// The same for a player that has an address of [`Given`](super::Given).
@@ -314,20 +326,24 @@ mod tests {
         let jars = Jars::default();
         let fields = |cookie: &'static str| Fields::of(&request(&[("cookie", cookie)]), listener()).unwrap();
         let login = ("me".to_owned(), "pw".to_owned());
+        let of = |player: &str, login, fields: Fields| jars.of(player, fields.user(player, login));
         let all = [
-            jars.of("p", None, &fields("a=1")),
-            jars.of("p", None, &fields("a=2")),
-            jars.of("q", None, &fields("a=1")),
-            jars.of("p", Some(&login), &fields("a=1")),
+            of("p", None, fields("a=1")),
+            of("p", None, fields("a=2")),
+            of("q", None, fields("a=1")),
+            of("p", Some(&login), fields("a=1")),
         ];
         for (n, one) in all.iter().enumerate() {
             assert!(!all.iter().skip(n + 1).any(|other| Rc::ptr_eq(one, other)), "{n}");
         }
-        assert!(Rc::ptr_eq(&all[0], &jars.of("p", None, &fields("a=1"))));
+        assert!(Rc::ptr_eq(&all[0], &of("p", None, fields("a=1"))));
+        let other = [("cookie", "a=1"), ("accept", "*/*"), ("cmcd-request", "bl=2000")];
+        let other = Fields::of(&request(&other), listener()).unwrap();
+        assert!(Rc::ptr_eq(&all[0], &of("p", None, other)), "fields of one request make no other user");
         for n in 0..2 * MOST_JARS {
-            jars.of(&format!("192.0.2.1 {n}"), None, &fields("a=1"));
+            of(&format!("192.0.2.1 {n}"), None, fields("a=1"));
             assert!(jars.known.borrow().len() <= MOST_JARS);
         }
-        assert!(Rc::ptr_eq(&all[2], &jars.of("q", None, &fields("a=1"))), "another client keeps its own");
+        assert!(Rc::ptr_eq(&all[2], &of("q", None, fields("a=1"))), "another client keeps its own");
     }
 }

@@ -31,6 +31,12 @@ struct Line {
 }
 
 impl Lines {
+    /// The memory it takes up, in bytes.
+    pub(super) fn size(&self) -> usize {
+        let links = self.links.iter().map(|(name, line)| name.len() + size_of::<Line>() + line.busy.len() * 16);
+        links.sum::<usize>() + self.rests.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>()
+    }
+
     /// So much came over a link for a stream, which has something under way on it, or not.
     pub(super) fn moved(&mut self, now: Instant, stream: u64, link: &str, bytes: u64, busy: bool) {
         let line = self.links.entry(link.to_owned()).or_default();

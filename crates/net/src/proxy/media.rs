@@ -24,7 +24,7 @@ use super::playlist_answer::{self, Answered, Asked, Kind};
 use super::range::{self, Wanted};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
 use super::target;
-use super::{guard, home, marks};
+use super::{guard, home, marks, memory};
 use crate::reach::Right;
 
 /// Answers one request.
@@ -66,7 +66,7 @@ pub(super) async fn answer<B>(
         Err(line) => return plain(StatusCode::BAD_REQUEST, &line),
     };
     let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let player = format!("{} {agent}", peer.ip());
+    let player = memory::player(peer.ip(), agent);
     let Some(mut sent) = Fields::of(fields, listener) else {
         let line = "the header fields of the request are longer than servers take";
         return plain(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, line);

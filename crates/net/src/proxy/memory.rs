@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::DataSize;
+use sha2::{Digest as _, Sha256};
 
 use crate::admission::network;
 use crate::reach::Right;
@@ -41,7 +42,7 @@ impl Client {
         Self(right.host().map(network))
     }
 
-    /// The client of a player: an address and a program, as [`Session`](super::session::Session) names it.
+    /// The client of a player, which [`player`] names.
     pub(super) fn of_player(player: &str) -> Self {
         let address = player.split(' ').next().unwrap_or_default().parse::<IpAddr>().ok();
         Self(address.filter(|address| !address.to_canonical().is_loopback()).map(network))
@@ -54,6 +55,17 @@ impl Client {
         let most = counts.iter().max_by_key(|(client, count)| (**count, **client == own));
         most.map_or(own, |(client, _)| *client)
     }
+}
+
+/// The name of a player: its address and its User-Agent. Names are kept in many places, so of a long User-Agent there is only
+/// the beginning, and a digest that no other one has.
+pub(super) fn player(address: IpAddr, agent: &str) -> String {
+    if agent.len() <= LONGEST_AGENT {
+        return format!("{address} {agent}");
+    }
+    let begins: String = agent.chars().take(LONGEST_AGENT).collect();
+    let digest: String = Sha256::digest(agent).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{address} {begins}… (SHA-256 {digest})")
 }
 
 /// What is granted. Behind a lock because lists are read on threads of their own, and take their part with them.
@@ -289,6 +301,9 @@ const BASE: DataSize = DataSize::from_mib(1);
 /// chosen: what a playlist of some hundred segments takes up together with what is made of it.
 const SMALL: u64 = 512 * 1024;
 
+/// Of a User-Agent so much is kept as it is. chosen: those of browsers have 150 bytes.
+const LONGEST_AGENT: usize = 256;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,6 +353,18 @@ mod tests {
         let grants: Vec<Grant> = std::iter::from_fn(|| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
         assert_eq!((grants.len(), memory.free(&memory.used.lock(), Client::HERE, Use::Lists, 0)), (32, 4 << 20));
         assert!(memory.granted() + DataSize::from_mib(4) <= DataSize::from_mib(64));
+    }
+
+    #[test]
+    fn a_player_with_a_long_user_agent_has_a_short_name_of_its_own() {
+        let address = [192, 168, 1, 7].into();
+        let long = |end: &str| player(address, &format!("{}{end}", "x".repeat(7500)));
+        assert_eq!(player(address, "mpv"), "192.168.1.7 mpv");
+        assert!(long("1") != long("2") && long("1") == long("1") && long("1").len() < 400);
+        let copy = long("1");
+        let copy = copy.split_once(' ').unwrap().1;
+        assert_ne!(player(address, copy), long("1"), "no other User-Agent has its name");
+        assert_eq!(Client::of_player(&long("1")), other("192.168.1.7:5"));
     }
 
     fn other(address: &str) -> Client {

@@ -67,6 +67,7 @@ mod terms;
 mod token;
 mod told;
 mod tunnel;
+mod viewings;
 mod watching;
 mod xml;
 

@@ -86,6 +86,17 @@ impl Viewing {
         Rc::clone(all.entry((family.to_owned(), set)).or_default())
     }
 
+    /// The memory it takes up, in bytes.
+    pub(super) fn size(&self) -> usize {
+        let all = self.series.borrow();
+        let series = all.iter().map(|((family, _), series)| {
+            let playing = series.0.borrow();
+            let urls = playing.expected.keys().map(|(url, _)| url.len() + ENTRY);
+            family.len() + ENTRY + playing.parts.len() * (size_of::<Part>() + ENTRY) + urls.sum::<usize>()
+        });
+        size_of::<Self>() + self.lines.borrow().size() + series.sum::<usize>() + all.len() * size_of::<Playing>()
+    }
+
     /// A segment is asked for, and these may follow it.
     pub(super) fn asks(
         &self,
@@ -337,6 +348,8 @@ const WORTH: Duration = Duration::from_millis(250);
 const TICK: Duration = Duration::from_nanos(1);
 /// chosen: more than a player plays at once.
 const MOST: usize = 50;
+/// About what an entry of a map takes up beside its text.
+const ENTRY: usize = 64;
 
 #[cfg(test)]
 mod tests {
