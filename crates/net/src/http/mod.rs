@@ -48,7 +48,7 @@ pub use head::Described;
 pub(crate) use host::{host_of, is_here, is_local};
 pub use http2::Windows;
 pub use name::{Suggested, file_name, safe_name, suggested};
-pub(crate) use name::{is_reserved, quoted, shorten};
+pub(crate) use name::{cut, is_reserved, quoted, shorten};
 pub use request::Get;
 pub use tls::{Trust, TrustError, tls_config};
 pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Silence, Tunnel};

@@ -263,7 +263,7 @@ fn extension(name: &str) -> Option<&str> {
 }
 
 /// The first bytes of a text, whole characters.
-fn cut(text: &str, most: usize) -> &str {
+pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;

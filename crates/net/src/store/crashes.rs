@@ -121,7 +121,7 @@ impl Tale {
         self.part = None;
         self.model.kill();
         self.check_final_name();
-        let open = || Part::open(self.model.clone(), Place::new(path()), &[URL]);
+        let open = || Part::open(self.model.clone(), Place::new(path(), 255), &[URL]);
         // A failing sync may hit the opening; the next try finds what is left.
         let (mut part, found) = open().or_else(|_| open()).unwrap();
         let (resume, _) = found::Found::split(found, &[URL]);

@@ -34,8 +34,8 @@ pub enum StoreError {
         /// In the system's words.
         why: io::Error,
     },
-    /// The name leaves no room for the endings of the unfinished file.
-    #[error("{path}: the name is too long: {most} bytes are left for it beside the endings of the unfinished file")]
+    /// The name is longer than the file system allows.
+    #[error("{path}: the name is too long: this file system takes {most} bytes")]
     NameTooLong {
         /// As the user gave it.
         path: PathBuf,

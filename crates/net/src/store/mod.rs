@@ -156,8 +156,8 @@ impl Store {
         // Through a symbolic link, as a plain write would go; a rename would replace the link itself.
         let real = if path.is_symlink() { path.canonicalize().ok() } else { None };
         let real = real.unwrap_or_else(|| path.to_owned());
-        let place = Place::new(&real);
-        let most = Os::default().longest_name(&place.dir).saturating_sub(place::LONGEST_ENDING);
+        let most = Os::default().longest_name(place::dir_of(&real));
+        let place = Place::new(&real, most);
         if real.file_name().is_none_or(|name| name.len() > most) {
             return Err(StoreError::NameTooLong { path: path.to_owned(), most });
         }
@@ -192,7 +192,7 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_suggested(path: &Path, urls: &[Url]) -> Result<Opened, StoreError> {
         let Some(name) = path.file_name().and_then(OsStr::to_str) else { return Self::open(path, urls) };
-        let most = Os::default().longest_name(&Place::new(path).dir);
+        let most = Os::default().longest_name(place::dir_of(path));
         let mut refused = None;
         for candidate in fit::candidates(name, most) {
             match Self::open(&path.with_file_name(&candidate), urls) {
@@ -507,7 +507,8 @@ pub(crate) fn is_of(other: &Path, path: &Path) -> bool {
     if path.metadata().is_ok_and(|meta| !meta.is_file()) {
         return false;
     }
-    let place = Place::new(&place::followed(path));
+    let path = place::followed(path);
+    let place = Place::new(&path, Os::default().longest_name(place::dir_of(&path)));
     let other = place::followed(other);
     let names = [&place.path, &place.part, &place.journal, &place.new_journal];
     names.into_iter().any(|name| place::is_same(&other, name))

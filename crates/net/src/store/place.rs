@@ -6,15 +6,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use marline_core::wire::journal::Header;
+use sha2::{Digest as _, Sha256};
 
+use super::digest::hex;
 use super::disk::{Disk, Os};
 use super::fit;
-use crate::http::{is_reserved, quoted};
+use crate::http::{cut, is_reserved, quoted};
 
 /// Bytes that the names of an unfinished file have beyond the final name.
 pub(super) const LONGEST_ENDING: usize = ".part.journal.new".len();
 
-/// Bytes that a file name may have so that the unfinished file's names fit as well (NAME_MAX of Linux is 255).
+/// Bytes that a suggested file name may have, so that the unfinished file's names fit as well (NAME_MAX of Linux is 255).
 pub const NAME_MAX: usize = 255 - LONGEST_ENDING;
 
 /// The endings of the unfinished file and its journals. A name from a server or a URL never has one of them.
@@ -38,14 +40,15 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The names around `path`.
-    pub(super) fn new(path: &Path) -> Self {
-        let dir = match path.parent() {
-            Some(dir) if dir != Path::new("") => dir.to_owned(),
-            _ => PathBuf::from("."),
-        };
+    /// The names around `path`, in a file system whose names have at most `longest` bytes. If the user chose a name to which the
+    /// endings of unfinished files cannot be added, a digest takes the place of its end in those.
+    pub(super) fn new(path: &Path, longest: usize) -> Self {
+        let dir = dir_of(path).to_owned();
+        let name = path.file_name().unwrap_or_default();
+        let most = longest.saturating_sub(LONGEST_ENDING);
+        let stem = if name.len() > most { path.with_file_name(shortened(name, most)) } else { path.to_owned() };
         let with = |ending: &str| {
-            let mut name = path.as_os_str().to_owned();
+            let mut name = stem.as_os_str().to_owned();
             name.push(ending);
             PathBuf::from(name)
         };
@@ -93,6 +96,20 @@ impl Place {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 }
+
+/// The directory that a file is in.
+pub(super) fn dir_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// At most this many bytes of a name and its digest, distinct for distinct names.
+fn shortened(name: &OsStr, most: usize) -> String {
+    let digest: String = hex(&Sha256::digest(name.as_encoded_bytes())).chars().take(DIGITS).collect();
+    format!("{}~{digest}", cut(&name.to_string_lossy(), most.saturating_sub(DIGITS + 1)))
+}
+
+/// Digits of the digest in a shortened name.
+const DIGITS: usize = 16;
 
 /// Says that a suggested name was adapted to the file system.
 pub(super) fn adapted(name: &str, best: &str) -> String {

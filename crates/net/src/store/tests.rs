@@ -335,9 +335,25 @@ fn places_that_cannot_take_a_file_say_why() {
     let at = |path: &Path| Store::open(path, &urls()).unwrap_err().to_string();
     assert!(at(dir.path()).contains("is a directory"));
     assert!(at(&dir.path().join("no/file")).contains("does not exist"));
-    assert!(at(&dir.path().join("x".repeat(NAME_MAX + 1))).contains("too long"));
-    fresh(&dir.path().join("x".repeat(NAME_MAX)));
+    assert!(at(&dir.path().join("x".repeat(256))).contains("too long"));
     assert!(at(Path::new("/proc/file")).contains("/proc/file.part"));
+}
+
+#[test]
+fn a_name_that_the_user_chose_may_be_as_long_as_the_file_system_allows() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["x".repeat(NAME_MAX), "x".repeat(NAME_MAX + 1), "é".repeat(127), format!("{}y", "x".repeat(254))]
+    {
+        let path = dir.path().join(&name);
+        let mut store = fresh(&path);
+        identify(&mut store, 3);
+        store.write(0, b"new").unwrap();
+        assert!(names(dir.path()).iter().all(|name| name.len() <= 255));
+        assert!(Store::open(&path, &urls()).is_err(), "another run is at it");
+        assert_eq!(store.finish().unwrap().unwrap(), path);
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    }
+    assert_eq!(names(dir.path()).len(), 4);
 }
 
 #[test]
