@@ -29,6 +29,18 @@ fn a_file_passes_through_each_kind_of_proxy_as_it_is() {
 }
 
 #[test]
+fn an_answer_with_many_fields_is_forwarded() {
+    let server = Server::start(|_| {
+        (0..300).fold(Answer::page(200, "text"), |answer, n| answer.with(&format!("X-Field-{n}"), &"v".repeat(90)))
+    });
+    let proxy = Proxy::start(&[]);
+    let address = format!("http://{}", proxy.address);
+    let output = proxy.curl(&["-i", "--noproxy", "", "-x", &address, &server.url("/")]);
+    let text = String::from_utf8_lossy(&output.stdout).to_ascii_lowercase();
+    assert!(text.starts_with("http/1.1 200") && text.contains("x-field-299: v"), "{text:.300}");
+}
+
+#[test]
 fn tls_passes_through_untouched() {
     let resource = Resource::new(SIZE);
     let identity = identity("localhost", None);

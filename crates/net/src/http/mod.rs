@@ -43,6 +43,7 @@ use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use marline_sys::tcp_info::TcpInfo;
 
+pub(crate) use answer::FIELDS_MOST;
 pub use dial::Dial;
 pub use head::Described;
 pub(crate) use host::{host_of, is_here, is_local};

@@ -28,6 +28,7 @@ use super::media::plain;
 use super::session::Sessions;
 use super::tunnel::{self, Tunnel};
 use crate::get::Counted;
+use crate::http::FIELDS_MOST;
 use crate::reach::Right;
 
 /// Passes a request on.
@@ -69,7 +70,10 @@ pub(super) async fn request(
     let failed = |error: hyper::Error| {
         plain(StatusCode::BAD_GATEWAY, &format!("{}: {error}", uri.host().unwrap_or_default()))
     };
-    let (mut sender, connection) = match hyper::client::conn::http1::handshake(TokioIo::new(far)).await {
+    let mut http = hyper::client::conn::http1::Builder::new();
+    // As many fields as for what is played; 100 otherwise.
+    http.max_headers(FIELDS_MOST);
+    let (mut sender, connection) = match http.handshake(TokioIo::new(far)).await {
         Ok(both) => both,
         Err(error) => return failed(error),
     };
