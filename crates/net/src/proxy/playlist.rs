@@ -20,13 +20,11 @@ use std::time::Duration;
 use url::Url;
 
 use super::address::{Address, Place};
-use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
+use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, quoted};
 use super::marks::Form;
 use super::named::Named;
 use super::odd_text::percent_encoded;
 use super::pieces::{List, MOST_PIECES, Pieces, Rendition};
-use super::playlist_answer::Kind;
-use super::recognize::{Look, look};
 
 /// A playlist or manifest for the player.
 #[derive(Clone, PartialEq, Default, Debug)]
@@ -54,19 +52,17 @@ pub(super) struct Rewritten {
     pub(super) variables: Vec<(String, String)>,
 }
 
-/// Reads a playlist. `imported`: what the multivariant playlist that names it defines.
+/// Reads a playlist. One without `#EXTM3U` is a list of addresses as radio stations send it. `imported`: what the multivariant
+/// playlist that names it defines.
 ///
 /// # Errors
-/// It is none, or costs too much.
+/// It costs too much.
 pub(super) fn rewrite(
     text: &str,
     place: &Place,
     imported: &[(String, String)],
     cost: &mut Cost,
 ) -> Result<Rewritten, ListError> {
-    if look(text.as_bytes()) != Look::Is(Kind::Playlist) {
-        return Err(malformed("it does not begin with #EXTM3U"));
-    }
     let variables = Variables::of(text, &place.origin, imported, cost)?;
     let mut reading = Reading { place, variables, out: Rewritten::default(), segments: Segments::default() };
     for (line, end) in lines(text) {
@@ -151,6 +147,8 @@ impl<'a> Reading<'a> {
                 self.out.moved += 1;
                 cost.write(&mut self.out.text, &other)
             }
+            // A player may take an odd first character for a quote, and what follows for the address.
+            Address::Stays if !expanded.text.starts_with(is_first) => self.unread(written, cost),
             Address::Stays if expanded.is_imported => {
                 self.out.moved += 1;
                 cost.write(&mut self.out.text, &expanded.text)
@@ -425,6 +423,11 @@ fn values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     })
 }
 
+/// Whether an address begins with this character, as far as servers write any.
+fn is_first(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "/.?#_~-+@$!=".contains(c)
+}
+
 const DEFINE: &str = "#EXT-X-DEFINE:";
 /// Attributes whose value is an address.
 const ADDRESSES: [&str; 4] = ["URI", "X-ASSET-URI", "X-ASSET-LIST", "SERVER-URI"];
@@ -579,11 +582,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_playlist_is_an_error() {
-        for text in ["", "<html>"] {
-            let refused = rewrite(text, &at("https://h/l.m3u8"));
-            assert!(matches!(refused, Err(ListError::Malformed(_))), "{text}");
+    fn without_a_header_the_lines_are_addresses() {
+        let text = "http://radio/stream\n\n# a comment\n/http://10.0.0.1/x\nother.mp3\n";
+        let out = rewrite(text, &at("https://h/a/radio.m3u")).unwrap();
+        let want = text.replace("http://radio", &format!("{VIA}from-list/http://radio"));
+        let want = want.replace("/http://10", &format!("{VIA}https://h/http://10"));
+        assert_eq!((out.text, out.moved), (want, 2));
+        assert!(out.named.contains(&Url::parse("http://radio/stream").unwrap()));
+        assert_eq!(rewrite("", &at("https://h/l.m3u")).unwrap().text, "");
+    }
+
+    #[test]
+    fn quotes_that_are_none_hide_no_request_to_the_proxy() {
+        for (open, close) in
+            [("'", "'"), ("`", "`"), ("\u{2018}", "\u{2019}"), ("<", ">"), ("(", ")"), ("\"'", "'\"")]
+        {
+            let text = |address: &str| format!("#EXTM3U\n#EXT-X-MAP:URI={open}{address}{close}\n/b.ts\n");
+            let out = rewrite(&text("/http://10.0.0.1/x"), &at("https://h/l.m3u8")).unwrap();
+            let want = text("/from-list/http://10.0.0.1/x").replace("\n/b", &format!("\n{VIA}https://h/b"));
+            assert_eq!(out.text, want);
+            let line = format!("#EXTM3U\n{open}/http://10.0.0.1/x{close}\n");
+            let marked = line.replace("/http", "/from-list/http");
+            assert_eq!(rewrite(&line, &at("https://h/l.m3u8")).unwrap().text, marked);
         }
+        let text = "#EXTM3U\n#EXT-X-MAP:URI=web/2020/http://10.0.0.1/x\n";
+        assert_eq!(rewrite(text, &at("https://h/l.m3u8")).unwrap().text, text);
     }
 
     #[test]
