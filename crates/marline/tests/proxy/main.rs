@@ -9,6 +9,7 @@ mod calm;
 mod clients;
 mod command;
 mod credentials;
+mod first_bytes;
 mod guard;
 mod hostile;
 mod lan;

@@ -69,7 +69,7 @@ struct Fields<'a> {
     modified_text: Option<&'a str>,
     date: Option<SystemTime>,
     refuses_ranges: bool,
-    encoding: Option<&'a str>,
+    encodings: Vec<&'a str>,
     retry_after: Option<&'a str>,
     close: bool,
     keep_alive: bool,
@@ -111,7 +111,7 @@ pub(super) fn read<'a>(
         validator: seen.validator(),
         modified: seen.modified(),
         refuses_ranges: seen.refuses_ranges,
-        encoded: seen.encoding.is_some(),
+        encoded: !seen.encodings.is_empty(),
         retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
         closes: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
         location: None,
@@ -156,7 +156,8 @@ impl<'a> Fields<'a> {
             self.refuses_ranges = text.eq_ignore_ascii_case("none");
         } else if is("content-encoding") {
             if tokens(text).any(|token| !token.eq_ignore_ascii_case("identity")) {
-                self.encoding.get_or_insert(text);
+                // Several fields are one list (RFC 9110 section 5.2).
+                self.encodings.push(text);
             }
         } else if is("retry-after") {
             self.retry_after.get_or_insert(text);
@@ -213,7 +214,7 @@ impl<'a> Fields<'a> {
             content_type: owned(self.content_type),
             etag: owned(self.etag),
             last_modified: owned(self.modified_text),
-            encoding: owned(self.encoding),
+            encoding: (!self.encodings.is_empty()).then(|| self.encodings.join(", ")),
             cookies: all(&self.cookies),
             links: all(&self.links),
             repr_digests: all(&self.repr_digests),

@@ -38,6 +38,7 @@ use super::fields::User;
 use super::memory::{Client, Memory, Reserved, Use};
 use super::named::Named;
 use super::pieces::{Piece, Rendition, Spot};
+use super::playlist_answer;
 use super::range::Wanted;
 use super::reload;
 use super::series::{Series, Viewing};
@@ -430,6 +431,9 @@ impl Turn {
         let before = self.before.take().filter(|before| is_taken(before))?;
         let head = sessions.head(session, wanted).await.ok()?;
         let total = session.total().filter(|_| head.ranges)?;
+        if !playlist_answer::is_surely_no_list(session, &head) {
+            return None;
+        }
         let left = head.span.as_ref().map_or(total.bytes(), |span| span.end - span.start);
         let opening = Opening::new(session);
         let (sessions, session) = (Rc::clone(sessions), Rc::clone(session));
@@ -439,8 +443,11 @@ impl Turn {
             }
             let opened = sessions.open(&session, wanted, |_| true).await;
             drop(opening);
-            match opened {
-                Ok((head, Bytes::Play(play))) if head.total == Some(total.bytes()) => Some(play),
+            let (mut head, mut bytes) = opened.ok().filter(|(head, _)| head.total == Some(total.bytes()))?;
+            // The head has been sent: a list could not be rewritten any more.
+            let recognized = playlist_answer::recognized(&session, (&mut head, &mut bytes), wanted).await;
+            match (recognized, bytes) {
+                (Ok(None), Bytes::Play(play)) => Some(play),
                 _ => None,
             }
         });

@@ -21,7 +21,7 @@ use super::clients::Seat;
 use super::loans::Loan;
 use super::series::Part;
 use super::session::{Session, begun};
-use super::single::Single;
+use super::single::{Peeked, Single, joined};
 use crate::get::{GetError, Learnt};
 use crate::reach::Right;
 use crate::store::Identity;
@@ -145,12 +145,21 @@ impl Play {
     }
 
     /// Takes bytes in until there are enough of them, or the end; they stay.
-    pub(super) async fn peek(&mut self, enough: &impl Fn(&[u8]) -> bool) {
-        while !enough(&self.held) {
-            let Some(reader) = self.loan.reader() else { return };
-            let Some(bytes) = poll_fn(|cx| reader.poll_next(cx)).await else { return };
+    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> Peeked {
+        while !is_enough(&self.held) {
+            let is_all = self.left == Some(self.held.len() as u64);
+            let reader = self.loan.reader().filter(|_| !is_all);
+            let bytes = match reader {
+                Some(reader) => poll_fn(|cx| reader.poll_next(cx)).await,
+                None => None,
+            };
+            let Some(bytes) = bytes else {
+                let has_ended = is_all || matches!(*self.work.outcome.borrow(), Some(Ok(())));
+                return if has_ended { Peeked::Ended } else { Peeked::Broken };
+            };
             self.take(bytes);
         }
+        Peeked::Enough
     }
 
     /// The bytes that have been taken in.
@@ -175,7 +184,7 @@ impl Play {
         bytes.truncate(left.saturating_sub(self.held.len()));
         self.loan.on_read(self.session.now());
         self.session.takes(self.at + self.held.len() as u64, &bytes);
-        self.held = if self.held.is_empty() { bytes } else { [&*self.held, &*bytes].concat().into() };
+        self.held = joined(std::mem::take(&mut self.held), bytes);
     }
 
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {

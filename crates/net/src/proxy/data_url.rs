@@ -3,8 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
+use super::beginning::{Beginning, End, Verdict};
 use super::playlist_answer::Kind;
-use super::recognize::{Look, look, undecided};
+use super::recognize::{Look, look};
 use super::target::decoded;
 
 /// Whether a reference is a `data:` URL with a playlist or a manifest in it, by its type or its first bytes.
@@ -22,9 +23,12 @@ pub(super) fn holds_a_list(reference: &str) -> bool {
         end -= 1;
     }
     let begins = content.get(..end).unwrap_or_default();
+    // Without half of an encoded byte.
+    let begins = begins.rfind('%').and_then(|at| begins.get(..at).filter(|_| at + 3 > end)).unwrap_or(begins);
     let text = decoded(begins);
     let is_list = |bytes: &[u8]| {
-        matches!(look(bytes), Look::Is(_)) || look(bytes) == Look::Unsure && undecided(bytes, false).is_some()
+        let verdict = Beginning::new(None, None, 0).decide_at_end(bytes, End::Part);
+        matches!(verdict, Verdict::List(_)) || end < content.len() && look(bytes) == Look::Unsure
     };
     if !is_base64 {
         // Not every player decodes percent signs.
@@ -52,13 +56,16 @@ mod tests {
             (format!("data:text/plain;base64,{}", base64("#EXTM3U\n/x\n")), true),
             (format!("data:;base64,{}", base64("<?xml version='1.0'?><MPD></MPD>")), true),
             (format!("data:;base64,{}", base64(&format!("<!--{}--><MPD/>", "x".repeat(5000)))), true),
+            (format!("data:,{}%23EXTM3U", "%0A".repeat(1000)), true),
+            (format!("data:;base64,{}", base64(&format!("{}#EXTM3U", " ".repeat(2000)))), true),
+            ("data:;base64,ICAgICAgICAgICAgICAgIA==".to_owned(), false),
             ("data:text/plain;base64,MDEyMzQ1Njc4OWFiY2RlZg==".to_owned(), false),
             (format!("data:;base64,{}", base64("<WRMHEADER xmlns='x'/>")), false),
             ("data:application/json,{}".to_owned(), false),
             ("data:,".to_owned(), false),
             ("https://h/data:,#EXTM3U".to_owned(), false),
         ] {
-            assert_eq!(holds_a_list(&reference), is, "{reference}");
+            assert_eq!(holds_a_list(&reference), is, "{reference:.80}");
         }
     }
 }

@@ -3,63 +3,130 @@
 //! A compressed text can be a thousand times smaller than what comes out of it, so the output has a bound and is charged to
 //! a [`Cost`] as it comes. What a decoder needs beside it is bounded by the formats: 32 KiB for deflate, 16 MiB for Brotli.
 
-use std::io::Read;
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::io::{self, Read};
 
 use super::cost::{Cost, ListError, limit, malformed};
 
-/// The text behind a value of Content-Encoding (RFC 9110 section 8.4): of several codings the last one was applied last.
+/// What was done to a body, as Content-Encoding says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Coding {
+    Gzip,
+    Deflate,
+    Brotli,
+}
+
+/// The codings of a value of Content-Encoding (RFC 9110 section 8.4), in the order in which they were applied.
+///
+/// # Errors
+/// One of them is not known, or there are too many.
+pub(super) fn codings(encoding: &str) -> Result<Vec<Coding>, ListError> {
+    let mut codings = Vec::new();
+    for name in encoding.split(',') {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "gzip" | "x-gzip" => codings.push(Coding::Gzip),
+            "deflate" => codings.push(Coding::Deflate),
+            "br" => codings.push(Coding::Brotli),
+            name if NO_CODINGS.contains(&name) => {}
+            _ => return Err(malformed("its encoding is not known")),
+        }
+        if codings.len() > MOST_CODINGS {
+            return Err(malformed("it is encoded several times"));
+        }
+    }
+    Ok(codings)
+}
+
+/// The format of a body with this coding; none: it is not encoded. Players tell gzip and zlib apart by the header, whatever the
+/// server calls them, and some servers send deflate without the header that RFC 9110 asks for.
+fn format(input: &[u8], coding: Coding) -> Option<Format> {
+    match coding {
+        Coding::Brotli => Some(Format::Brotli),
+        _ if input.starts_with(&GZIP) => Some(Format::Gzip),
+        _ if is_zlib(input) => Some(Format::Zlib),
+        Coding::Deflate => Some(Format::Bare),
+        Coding::Gzip => None,
+    }
+}
+
+/// The text behind a value of Content-Encoding: the coding that was applied last is undone first.
 ///
 /// # Errors
 /// The coding is not known, the body is damaged, or what comes out of it is longer than `most`.
 pub(super) fn decoded(body: &[u8], encoding: &str, most: usize, cost: &mut Cost) -> Result<Vec<u8>, ListError> {
-    let codings: Vec<&str> = encoding.split(',').map(str::trim).filter(|coding| !coding.is_empty()).collect();
-    if codings.len() > MOST_CODINGS {
-        return Err(malformed("it is encoded several times"));
-    }
     let mut bytes = None;
-    for coding in codings.iter().rev() {
+    for coding in codings(encoding)?.into_iter().rev() {
         let input = bytes.as_deref().unwrap_or(body);
-        let output = match coding.to_ascii_lowercase().as_str() {
-            "identity" => continue,
-            "gzip" | "x-gzip" => gzip(input, most, cost)?,
-            // Some servers send the bare format, without the header that RFC 9110 asks for.
-            "deflate" if is_zlib(input) => read(flate2::read::ZlibDecoder::new(input), most, cost)?,
-            "deflate" => read(flate2::read::DeflateDecoder::new(input), most, cost)?,
-            "br" => read(brotli_decompressor::Decompressor::new(input, BUFFER), most, cost)?,
-            _ => return Err(malformed("its encoding is not known")),
-        };
-        bytes = Some(output);
+        let Some(format) = format(input, coding) else { continue };
+        bytes = Some(match format {
+            Format::Gzip => gzip(input, most, cost)?,
+            Format::Zlib => read(flate2::read::ZlibDecoder::new(input), most, cost)?,
+            Format::Bare => read(flate2::read::DeflateDecoder::new(input), most, cost)?,
+            Format::Brotli => read(brotli_decompressor::Decompressor::new(input, BUFFER), most, cost)?,
+        });
     }
     Ok(bytes.unwrap_or_else(|| body.to_vec()))
 }
 
-/// Whether all codings of a value of Content-Encoding can be undone.
-pub(super) fn is_known(encoding: &str) -> bool {
-    let known = ["", "identity", "gzip", "x-gzip", "deflate", "br"];
-    encoding.split(',').all(|coding| known.iter().any(|known| coding.trim().eq_ignore_ascii_case(known)))
+/// What comes out of the first bytes of a body, at most so much, and whether the next byte cannot be decoded, however many follow.
+pub(super) fn beginning<'a>(first: &'a [u8], codings: &[Coding], most: usize) -> (Cow<'a, [u8]>, bool) {
+    let (mut text, mut is_damaged) = (Cow::Borrowed(first), false);
+    for coding in codings.iter().rev() {
+        // A header has two bytes.
+        if text.len() < GZIP.len() {
+            return (Cow::default(), is_damaged);
+        }
+        let Some(format) = format(&text, *coding) else { continue };
+        let (out, damaged) = first_out(&text, format, most);
+        (text, is_damaged) = (Cow::Owned(out), is_damaged | damaged);
+    }
+    (text, is_damaged)
 }
 
-/// What comes out of the first bytes of a body, at most so much; none: the coding is not known, or these are not its bytes.
-pub(super) fn beginning(first: &[u8], encoding: &str, most: usize) -> Option<Vec<u8>> {
-    let mut out = vec![0; most];
-    let mut from: Box<dyn Read + '_> = match encoding.trim().to_ascii_lowercase().as_str() {
-        "gzip" | "x-gzip" if first.iter().zip(GZIP).all(|(byte, magic)| *byte == magic) => {
-            Box::new(flate2::read::GzDecoder::new(first))
-        }
-        "deflate" if is_zlib(first) => Box::new(flate2::read::ZlibDecoder::new(first)),
-        "deflate" => Box::new(flate2::read::DeflateDecoder::new(first)),
-        "br" => Box::new(brotli_decompressor::Decompressor::new(first, BUFFER)),
-        _ => return None,
+fn first_out(input: &[u8], format: Format, most: usize) -> (Vec<u8>, bool) {
+    let has_ended = Cell::new(false);
+    let input = Source { left: input, has_ended: &has_ended };
+    let mut from: Box<dyn Read + '_> = match format {
+        Format::Gzip => Box::new(flate2::read::MultiGzDecoder::new(input)),
+        Format::Zlib => Box::new(flate2::read::ZlibDecoder::new(input)),
+        Format::Bare => Box::new(flate2::read::DeflateDecoder::new(input)),
+        Format::Brotli => Box::new(brotli_decompressor::Decompressor::new(input, BUFFER)),
     };
-    let mut len = 0;
-    // The bytes end in the middle of the coding, so there is an error behind what they hold.
-    while let Some(Ok(more @ 1..)) = out.get_mut(len..).filter(|rest| !rest.is_empty()).map(|rest| from.read(rest))
-    {
-        len += more;
-    }
-    drop(from);
+    let (mut out, mut len) = (vec![0; most], 0);
+    let is_damaged = loop {
+        let Some(rest) = out.get_mut(len..).filter(|rest| !rest.is_empty()) else { break false };
+        match from.read(rest) {
+            Ok(0) => break false,
+            Ok(more) => len += more,
+            // A decoder that wants more than there is reports an error as well.
+            Err(_) => break !has_ended.get(),
+        }
+    };
     out.truncate(len);
-    Some(out)
+    (out, is_damaged)
+}
+
+#[derive(Clone, Copy)]
+enum Format {
+    Gzip,
+    Zlib,
+    /// Deflate without a header.
+    Bare,
+    Brotli,
+}
+
+/// The first bytes of a body, and whether a decoder wanted more of them.
+struct Source<'a> {
+    left: &'a [u8],
+    has_ended: &'a Cell<bool>,
+}
+
+impl Read for Source<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.has_ended.set(self.has_ended.get() || self.left.is_empty());
+        self.left.read(to)
+    }
 }
 
 /// All members, one after the other. flate2's own decoder of several would go through any number of empty ones at once.
@@ -114,7 +181,10 @@ fn is_zlib(input: &[u8]) -> bool {
     }
 }
 
-pub(super) const GZIP: [u8; 2] = [0x1f, 0x8b];
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// What servers write there before a body that is not encoded.
+const NO_CODINGS: [&str; 11] =
+    ["", "identity", "none", "binary", "7bit", "8bit", "utf-8", "utf8", "us-ascii", "iso-8859-1", "windows-1252"];
 const MOST_CODINGS: usize = 2;
 const BUFFER: usize = 8 * 1024;
 const SET_UP: usize = 4 * 1024;
@@ -154,14 +224,43 @@ pub(super) mod tests {
         // "#EXTM3U\n" by the reference encoder.
         let brotli = [0x8b, 0x03, 0x80, 0x23, 0x45, 0x58, 0x54, 0x4d, 0x33, 0x55, 0x0a, 0x03];
         assert_eq!(text(&brotli, "br").unwrap(), b"#EXTM3U\n");
+        // Servers name a coding that they have not applied, twice what they have applied once, or one for the other.
+        assert_eq!(text(&plain, "gzip").unwrap(), plain);
+        assert_eq!(text(&gzipped(&plain), "gzip, gzip").unwrap(), plain);
+        assert_eq!(text(&gzipped(&plain), "deflate, utf-8,").unwrap(), plain);
         let two = [gzipped(b"#EXT"), gzipped(b"M3U\n"), b"padding".to_vec()].concat();
         assert_eq!(text(&two, "gzip").unwrap(), b"#EXTM3U\n");
     }
 
     #[test]
+    fn the_beginning_is_decoded_through_all_codings() {
+        let out = |first: &[u8], encoding: &str| {
+            let (text, is_damaged) = beginning(first, &codings(encoding).unwrap(), 1 << 16);
+            (text.into_owned(), is_damaged)
+        };
+        let list = b"#EXTM3U\n".repeat(100);
+        for encoding in ["gzip", "identity, gzip", "gzip,", "utf-8,, X-GZIP"] {
+            let body = gzipped(&list);
+            let (text, is_damaged) = out(&body, encoding);
+            assert!(text == list && !is_damaged, "{encoding}");
+            let (text, is_damaged) = out(body.get(..body.len() - 9).unwrap(), encoding);
+            assert!(list.starts_with(&text) && !is_damaged, "{encoding}");
+            assert_eq!(out(&body[..5], encoding), (Vec::new(), false));
+        }
+        assert_eq!(out(&gzipped(&gzipped(&list)), "gzip, gzip").0, list);
+        assert_eq!(out(&[gzipped(b""), gzipped(b""), gzipped(&list)].concat(), "gzip").0, list);
+        let nothing = [0, 0, 0, 0xff, 0xff].repeat(1000);
+        assert_eq!(out(&nothing, "deflate"), (Vec::new(), false));
+        assert_eq!(out(&[&b"\x78\x9c"[..], &nothing].concat(), "deflate"), (Vec::new(), false));
+        assert_eq!(out(b"\x07\x07\x07\x07\x07", "deflate"), (Vec::new(), true));
+        assert_eq!(out(&[0xff; 100], "br"), (Vec::new(), true));
+        assert!(codings("zstd").is_err() && codings("gzip;q=1").is_err());
+    }
+
+    #[test]
     fn what_cannot_be_undone_is_said_and_a_bomb_ends_at_its_bound() {
         for (body, encoding) in
-            [(&b"plain"[..], "gzip"), (b"plain", "br"), (b"x", "zstd"), (b"x", "gzip, gzip, gzip")]
+            [(&b"\x1f\x8bx"[..], "gzip"), (b"plain", "br"), (b"x", "zstd"), (b"x", "gzip, gzip, gzip")]
         {
             assert!(matches!(text(body, encoding), Err(ListError::Malformed(_))), "{encoding}");
         }

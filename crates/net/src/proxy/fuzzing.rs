@@ -76,7 +76,9 @@ pub fn proxy_manifest(text: &str) -> Option<List> {
 
 /// The text behind a value of Content-Encoding, at most `most` bytes; none: it is damaged, not known, or longer.
 pub fn proxy_encoded(body: &[u8], encoding: &str, most: usize) -> Option<Vec<u8>> {
-    let _ = encoded::beginning(body, encoding, most);
+    if let Ok(codings) = encoded::codings(encoding) {
+        let _ = encoded::beginning(body, &codings, most);
+    }
     encoded::decoded(body, encoding, most, &mut cost(body.len())).ok()
 }
 

@@ -143,7 +143,7 @@ fn read_list(job: &mut Job) -> Result<(Vec<u8>, Kind, bool, Rewritten), Stop> {
     let deadline = Instant::now() + TIME;
     let decoded = match encoding {
         // Some servers write a character set there, or nonsense, before a body that is not encoded.
-        Some(encoding) if look(body) == Look::Other => Some(decoded(body, encoding, deadline, reserved)?),
+        Some(encoding) if !matches!(look(body), Look::Is(_)) => Some(decoded(body, encoding, deadline, reserved)?),
         _ => None,
     };
     let body = decoded.as_deref().unwrap_or(body);

@@ -156,9 +156,15 @@ pub(super) async fn answer<B>(
         turn.follow(sessions, &session);
     }
     match opened {
-        Ok((head, mut bytes)) => {
-            if let Some(kind) = playlist_answer::recognized(&session, &head, &mut bytes, wanted).await {
-                let opened = matches!(wanted, Wanted::Whole | Wanted::Part(0, None)).then_some((head, bytes));
+        Ok((mut head, mut bytes)) => {
+            let recognized = playlist_answer::recognized(&session, (&mut head, &mut bytes), wanted).await;
+            let kind = match recognized {
+                Ok(kind) => kind,
+                Err(refusal) => return refused(refusal),
+            };
+            if let Some(kind) = kind {
+                let is_whole = head.span.is_none() || matches!(wanted, Wanted::Whole | Wanted::Part(0, None));
+                let opened = is_whole.then_some((head, bytes));
                 return match opened {
                     Some(opened) => {
                         let answer = playlist_answer::answer_with(sessions, &session, kind, opened, asked).await;

@@ -20,6 +20,7 @@
 
 mod address;
 mod ahead;
+mod beginning;
 mod body;
 mod choice;
 mod clients;

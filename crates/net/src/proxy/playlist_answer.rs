@@ -3,7 +3,8 @@
 //! 1. A playlist is one small answer, so it comes over one link, the best one; if that keeps still for [`HEDGE`], the
 //!    next one is asked as well, and the first answer counts. A live player must not starve on a link that has died. An
 //!    answer that the server holds back on purpose ([`reload`]) is waited for instead.
-//! 2. It is known by its name, its type, or its first bytes ([`look`]); what was learnt so is remembered in the session.
+//! 2. It is known by its name, its type, or its first bytes ([`Beginning`]). The first bytes of every answer count, whatever is
+//!    remembered of the session.
 //! 3. What is wrong in a playlist stays as it is, and all else is rewritten; a manifest that is no XML is passed on, and the
 //!    status says why. One that costs too much, whose encoding cannot be undone, or that has a document type declaration is
 //!    answered with 502: passed on as it is, it would send the player around the proxy, or to addresses that do not exist.
@@ -14,28 +15,30 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Response;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use marline_core::fetch::Ask;
+use marline_core::fetch::{Ask, Span};
+use marline_core::units::DataSize;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
 use super::address::Place;
+use super::beginning::{Beginning, End, Verdict};
 use super::body::{self, Reply};
 use super::clients::Seat;
-use super::cost::MOST_PLAYLIST;
+use super::cost::{MOST_PLAYLIST, quoted};
 use super::list_reader::{Job, Outcome};
 use super::memory::{Client, Reserved, Use};
 use super::playlist::Rewritten;
 use super::range::Wanted;
-use super::recognize::{self, Look, look};
+use super::recognize::{Look, look};
 use super::session::{Bytes, Head, Refusal, Session, Sessions};
-use super::single::{Question, Single};
-use super::{ahead, encoded, marks, reload};
+use super::single::{FIRST_BYTE, Peeked, Question, Single};
+use super::{ahead, marks, reload};
 use crate::get::Network;
 use crate::http::Described;
 use crate::links::Interface;
@@ -72,13 +75,20 @@ impl Kind {
     /// By the type (RFC 8216 §4, ISO/IEC 23009-1 annex C).
     pub(super) fn typed(content_type: &str) -> Option<Self> {
         let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match essence.as_str() {
-            "application/vnd.apple.mpegurl" | "application/x-mpegurl" | "audio/mpegurl" | "audio/x-mpegurl" => {
-                Some(Self::Playlist)
-            }
-            "application/dash+xml" => Some(Self::Manifest),
+        // Servers write audio, application and video before the subtype.
+        match essence.split_once('/')?.1 {
+            "vnd.apple.mpegurl" | "vnd.apple.mpegurl.audio" | "x-mpegurl" | "mpegurl" => Some(Self::Playlist),
+            "dash+xml" => Some(Self::Manifest),
             _ => None,
         }
+    }
+
+    /// By the type, or by a name with which players take any text for a playlist. Some look for it at the end of the query.
+    fn called(url: &Url, content_type: Option<&str>) -> Option<Self> {
+        let whole = url.as_str().to_ascii_lowercase();
+        let is_named =
+            || Self::named(url) == Some(Self::Playlist) || whole.ends_with(".m3u") || whole.ends_with(".m3u8");
+        content_type.and_then(Self::typed).or_else(|| is_named().then_some(Self::Playlist))
     }
 
     fn content_type(self) -> HeaderValue {
@@ -145,51 +155,83 @@ pub(super) async fn answer_with(
     read(sessions, session, kind, gathering.done(head.described, url, leads), asked).await
 }
 
-/// What kind of list an answer is, by its type or its first bytes, which stay in it.
-pub(super) async fn recognized(session: &Session, head: &Head, bytes: &mut Bytes, wanted: Wanted) -> Option<Kind> {
-    if session.not_a_list.get() || session.list.get().is_some() {
-        return None;
+/// What kind of list an answer is, by its type or its first bytes, which stay in it; none: it is no list.
+///
+/// # Errors
+/// It may be a list, and cannot be read; or nothing comes.
+pub(super) async fn recognized(
+    session: &Session,
+    (head, bytes): (&mut Head, &mut Bytes),
+    wanted: Wanted,
+) -> Result<Option<Kind>, Refusal> {
+    let Head { described, span, total, .. } = head;
+    let typed = described.content_type.as_deref().and_then(Kind::typed);
+    let start = span.as_ref().map_or(0, |span| span.start);
+    let is_part = !matches!(wanted, Wanted::Whole | Wanted::Part(0, None))
+        && span.as_ref().is_some_and(|span| start > 0 || Some(span.end) != *total);
+    if is_part && typed.is_some() && !session.not_a_list.get() {
+        session.list.set(typed);
+        return Ok(typed);
     }
-    let described = &head.described;
-    let content_type = described.content_type.as_deref().unwrap_or_default();
-    let kind = match Kind::typed(content_type) {
-        None if matches!(wanted, Wanted::Whole | Wanted::Part(0, _)) => {
-            let encoding = described.encoding.as_deref();
-            let enough = |first: &[u8]| of_encoded(first, encoding) != Look::Unsure;
-            // A body that comes byte by byte is no list that a player waits for.
-            let in_time = timeout(PEEK, bytes.peek(&enough)).await.is_ok();
-            match of_encoded(bytes.peeked(), encoding) {
-                Look::Is(kind) => Some(kind),
-                Look::Other => None,
-                // A server that sends it slowly must not get it past the proxy unread.
-                Look::Unsure => {
-                    let has_ended = in_time && wanted == Wanted::Whole && bytes.peeked().len() < MOST_PEEKED;
-                    recognize::undecided(bytes.peeked(), has_ended)
-                }
-            }
+    let encoding = described.encoding.as_deref();
+    let beginning = Beginning::new(encoding, Kind::called(&session.url, described.content_type.as_deref()), start);
+    let end = if is_part { End::Part } else { End::Whole };
+    let verdict = first_bytes(&beginning, bytes, end).await?;
+    if start == 0 {
+        session.first_byte.set(bytes.peeked().first().copied());
+    }
+    match verdict {
+        Verdict::List(kind) => {
+            session.list.set(Some(kind));
+            Ok(Some(kind))
         }
-        kind => kind,
-    };
-    session.list.set(kind);
-    kind
+        Verdict::UnknownCoding => Err(unknown_coding(encoding)),
+        Verdict::Other | Verdict::Unsure => {
+            // A player could take it for a list by its type alone.
+            described.content_type = described.content_type.take().filter(|_| typed.is_none());
+            Ok(None)
+        }
+    }
 }
 
-/// What the first bytes say, behind their encoding.
-fn of_encoded(first: &[u8], encoding: Option<&str>) -> Look {
-    let Some(encoding) = encoding else { return look(first) };
-    match encoded::beginning(first, encoding, recognize::MOST) {
-        Some(text) => match look(&text) {
-            Look::Unsure if first.len() >= MOST_PEEKED => match recognize::undecided(&text, false) {
-                Some(kind) => Look::Is(kind),
-                // Nothing but a header as long as a server likes.
-                None if first.starts_with(&encoded::GZIP) => Look::Is(Kind::Manifest),
-                None => Look::Other,
-            },
-            says => says,
-        },
-        // A character set, or nonsense, before a body that is not encoded.
-        None => look(first),
+/// Whether the type and the first byte of a resource are of no list. Its bytes are looked at all the same before they are sent.
+pub(super) fn is_surely_no_list(session: &Session, head: &Head) -> bool {
+    let content_type = head.described.content_type.as_deref();
+    let byte = session.first_byte.get();
+    // Many containers begin with a zero, as a manifest in UTF-32 does.
+    Kind::called(&session.url, content_type).is_none()
+        && head.described.encoding.is_none()
+        && byte.is_some_and(|byte| byte == 0 || look(&[byte]) == Look::Other)
+}
+
+/// Waits for as many bytes as decide what an answer is.
+async fn first_bytes(beginning: &Beginning, bytes: &mut Bytes, end: End) -> Result<Verdict, Refusal> {
+    let since = Instant::now();
+    loop {
+        let verdict = match timeout(PAUSE, bytes.peek(&|first| beginning.decide(first) != Verdict::Unsure)).await {
+            Ok(Peeked::Enough) => beginning.decide(bytes.peeked()),
+            Ok(Peeked::Ended) => return Ok(beginning.decide_at_end(bytes.peeked(), end)),
+            Ok(Peeked::Broken) => {
+                let line = "the transfer broke off before it was known whether this is a playlist";
+                return Err(Refusal::Gone(line.to_owned()));
+            }
+            Err(_) => beginning.decide_now(bytes.peeked()),
+        };
+        if verdict != Verdict::Unsure {
+            return Ok(verdict);
+        }
+        if since.elapsed() >= FIRST_BYTE {
+            let line = format!("after {} s it is not known whether this is a playlist", FIRST_BYTE.as_secs());
+            return Err(Refusal::Silent(line));
+        }
     }
+}
+
+fn unknown_coding(encoding: Option<&str>) -> Refusal {
+    let encoding = quoted(encoding.unwrap_or_default());
+    Refusal::Gone(format!(
+        "this cannot be played through the proxy: its encoding is not known (Content-Encoding: {encoding}), and it may be a playlist"
+    ))
 }
 
 /// The answer for a list that is here.
@@ -320,7 +362,7 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>
     let held = reload::is_blocking(&session.url).then(|| reload::patience(sessions.ahead.target(session)));
     question.patience = held.unwrap_or(question.patience);
     let mut links = sessions.links_of(session)?.into_iter();
-    let mut under = JoinSet::new();
+    let (mut under, mut sent) = (JoinSet::new(), Vec::new());
     let mut last = Refusal::Gone("no answer in time".to_owned());
     loop {
         let fresh = links.next();
@@ -329,6 +371,7 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>
             Some(link) => {
                 let gathering = Gathering::new(sessions, session)?;
                 question.sent = Rc::default();
+                sent.push(Rc::clone(&question.sent));
                 under.spawn_local(ask(Rc::clone(&sessions.network), link, question.clone(), gathering));
             }
             None if under.is_empty() => return Err(last),
@@ -338,6 +381,8 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>
         if let (Err(_), Some(held)) = (&answer, held.filter(|_| question.sent.get())) {
             // The request has left, so the link carries: now the server waits.
             answer = timeout(held, under.join_next()).await;
+        } else if answer.is_err() && is_last && sent.iter().any(|sent| sent.get()) {
+            answer = timeout(FIRST_BYTE - PATIENCE, under.join_next()).await;
         }
         match answer {
             Ok(Some(Ok(Err(Refusal::Gone(why))))) => last = Refusal::Gone(why),
@@ -356,39 +401,48 @@ async fn ask(
     mut gathering: Gathering,
 ) -> Result<Option<Fetched>, Refusal> {
     let mut single = Single::ask(&network, &[link], &question).await?;
+    // From now on it is the body that is waited for.
+    question.sent.set(false);
     let leads = single.leads();
-    if single.head.status != 200 {
-        return Err(Refusal::Status(single.head.status));
+    let range = single.head.range;
+    match single.head.status {
+        // 203: a proxy has changed something (RFC 9110 section 15.3.4).
+        200 | 203 => {}
+        // Some servers answer any request so.
+        206 if range.is_some_and(|range| is_all(range.span, range.total)) => {}
+        status => return Err(Refusal::Status(status)),
     }
     let encoding = single.described.encoding.clone();
-    let mut is_known = false;
+    let called = Kind::called(&question.url, single.described.content_type.as_deref());
+    let beginning = Beginning::new(encoding.as_deref(), called, 0);
+    let mut verdict = Verdict::Unsure;
     while let Some(piece) = single.next().await {
-        let piece = piece?;
-        if !is_known {
-            let first = [gathering.body.as_slice(), &piece].concat();
-            match of_encoded(&first, encoding.as_deref()) {
-                Look::Is(_) => is_known = true,
-                Look::Other if encoding.as_deref().is_some_and(|encoding| !encoded::is_known(encoding)) => {
-                    // A player may know it, and find addresses that the proxy has not read.
-                    let line = "this playlist cannot be played through the proxy: its encoding is not known";
-                    return Err(Refusal::Gone(line.to_owned()));
-                }
-                Look::Other => return Ok(None),
-                Look::Unsure => {}
-            }
+        gathering.add(&piece?)?;
+        verdict = beginning.decide(&gathering.body);
+        // What a server calls a list and is none is played as anything else, with ranges if it has some.
+        if verdict == Verdict::Other {
+            return Ok(None);
         }
-        gathering.add(&piece)?;
     }
-    // What a server calls a list and is none is played as anything else, with ranges if it has some.
-    Ok(is_known.then(|| gathering.done(single.described.clone(), single.url.clone(), leads)))
+    if verdict == Verdict::Unsure {
+        verdict = beginning.decide_at_end(&gathering.body, End::Whole);
+    }
+    match verdict {
+        Verdict::List(_) => Ok(Some(gathering.done(single.described.clone(), single.url.clone(), leads))),
+        Verdict::UnknownCoding => Err(unknown_coding(encoding.as_deref())),
+        Verdict::Other | Verdict::Unsure => Ok(None),
+    }
+}
+
+/// Whether a range is from the first byte to the last one, which a server may not know.
+fn is_all(span: Option<Span>, total: Option<DataSize>) -> bool {
+    span.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
 /// chosen: the longest playlist at the rate of a slow phone's link.
 const TAKEN_IN: Duration = Duration::from_secs(60);
-/// For the first bytes of a body that may be a list.
-const PEEK: Duration = Duration::from_secs(2);
-/// Of an encoded body so many bytes are looked at.
-const MOST_PEEKED: usize = 4096;
+/// No more first bytes for so long are a pause, in which what has come is decided on.
+const PAUSE: Duration = Duration::from_millis(200);
 /// chosen: three times a loaded round trip on a phone's link; asking twice costs a few kilobytes.
 const HEDGE: Duration = Duration::from_millis(1500);
 /// chosen: three segments of six seconds.
@@ -411,5 +465,21 @@ mod tests {
         assert_eq!(Kind::typed("Application/X-mpegURL; charset=utf-8"), Some(Kind::Playlist));
         assert_eq!(Kind::typed("application/dash+xml"), Some(Kind::Manifest));
         assert_eq!(Kind::typed("audio/mpeg"), None);
+        for (url, content_type, kind) in [
+            ("https://h/radio.M3U", None, Some(Kind::Playlist)),
+            ("https://h/radio?x=.m3u", Some("text/plain"), Some(Kind::Playlist)),
+            ("https://h/radio", Some("audio/mpegurl"), Some(Kind::Playlist)),
+            ("https://h/a.mpd", None, None),
+            ("https://h/a.m3u8", Some("application/dash+xml"), Some(Kind::Manifest)),
+        ] {
+            assert_eq!(Kind::called(&Url::parse(url).unwrap(), content_type), kind, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_all_counts_as_the_whole() {
+        let is = |from, to, total: Option<u64>| is_all(Some(Span::new(from, to)), total.map(DataSize::from_bytes));
+        assert!(is(0, 9, Some(9)) && is(0, 9, None));
+        assert!(!is(0, 9, Some(10)) && !is(1, 9, Some(9)) && !is_all(None, None));
     }
 }

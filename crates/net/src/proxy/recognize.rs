@@ -20,6 +20,9 @@ pub(super) fn look(first: &[u8]) -> Look {
     if OTHER_ENCODINGS.iter().any(|begins| first.starts_with(begins)) {
         return Look::Is(Kind::Manifest);
     }
+    if !first.is_empty() && OTHER_ENCODINGS.iter().any(|begins| begins.starts_with(first)) {
+        return Look::Unsure;
+    }
     let decode: fn([u8; 2]) -> u16 = match first {
         [0xff] | [0xfe] => return Look::Unsure,
         [0xff, 0xfe, ..] => u16::from_le_bytes,
@@ -58,14 +61,33 @@ fn look_utf8(first: &[u8]) -> Look {
     }
 }
 
-/// What a body is taken for whose first bytes decide nothing, and of which no more comes in time or, if it `has_ended`, at all;
-/// none: no list.
-pub(super) fn undecided(first: &[u8], has_ended: bool) -> Option<Kind> {
-    match first.strip_prefix(BOM).unwrap_or(first).trim_ascii_start() {
-        [b'#', ..] if !has_ended => Some(Kind::Playlist),
-        [b'<', ..] => Some(Kind::Manifest),
-        _ => None,
-    }
+/// Whether these are the first bytes of sound, pictures or video in one of the usual formats. They need [`MEDIUM`] bytes.
+pub(super) fn is_medium(first: &[u8]) -> bool {
+    const MAGICS: [&[u8]; 12] = [
+        b"\x1a\x45\xdf\xa3",
+        b"ID3",
+        b"OggS",
+        b"fLaC",
+        b"RIFF",
+        b"FLV\x01",
+        b"\x30\x26\xb2\x75",
+        b"\0\0\x01\xba",
+        b"\0\0\x01\xb3",
+        b"\xff\xd8\xff",
+        b"\x89PNG",
+        b"GIF8",
+    ];
+    const BOXES: [&[u8]; 11] =
+        [b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"mdat", b"free", b"skip", b"wide", b"emsg", b"prft"];
+    let is_mpeg = match first {
+        // Audio begins with eleven ones.
+        [0xff, next, ..] => (0xe0..0xfe).contains(next),
+        // A packet of a transport stream without an error.
+        [0x47, next, ..] => next & 0xa0 == 0,
+        _ => false,
+    };
+    let kind = first.get(4..8).unwrap_or_default();
+    is_mpeg || MAGICS.iter().any(|magic| first.starts_with(magic)) || BOXES.contains(&kind)
 }
 
 /// The name of the outermost element; none: it does not stand in these bytes.
@@ -118,8 +140,10 @@ fn behind_doctype(bytes: &[u8]) -> Option<&[u8]> {
 
 /// So many bytes are looked at. chosen: many times the comment of a packager.
 pub(super) const MOST: usize = 64 * 1024;
+/// What a medium needs to be known.
+pub(super) const MEDIUM: usize = 8;
 const TAG: &[u8] = b"#EXTM3U";
-const BOM: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
 /// A manifest, and the parts of it that it may have in documents of their own (`xlink:href`).
 const ROOTS: [&[u8]; 3] = [b"MPD", b"Period", b"AdaptationSet"];
 /// `<?` in UTF-16 and UTF-32, `<?xm` in EBCDIC.
@@ -180,11 +204,31 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_ends_before_the_tag_of_a_playlist_is_none() {
-        assert_eq!(undecided(b"#EX", true), None);
-        assert_eq!(undecided(b"#EX", false), Some(Kind::Playlist));
-        assert_eq!(undecided(b"<!DOCTYPE MPD [", true), Some(Kind::Manifest));
-        assert_eq!(undecided(b"  ", false), None);
+    fn no_first_bytes_of_a_list_are_taken_for_something_else() {
+        let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_be_bytes).collect::<Vec<u8>>();
+        for list in [
+            b"#EXTM3U\n".to_vec(),
+            b"\n\r\n #EXTM3U".to_vec(),
+            b"\xef\xbb\xbf\t#EXTM3U".to_vec(),
+            b"\xef\xbb\xbf<!-- x --><MPD>".to_vec(),
+            [vec![0xfe, 0xff], utf16("\n#EXTM3U")].concat(),
+            utf16("<?xml version='1.0'?><MPD>"),
+            b"\0\0\0<\0\0\0?".to_vec(),
+            b"\x4c\x6f\xa7\x94".to_vec(),
+        ] {
+            for len in 0..list.len() {
+                assert_ne!(look(&list[..len]), Look::Other, "{:?}", &list[..len]);
+            }
+            assert!(matches!(look(&list), Look::Is(_)), "{list:?}");
+            assert!(!is_medium(&list));
+        }
+        for medium in [&b"\0\0\0\x18ftypmp42"[..], b"\x47\x40\0\x10", b"\xff\xfb\x90\0", b"ID3\x04", b"OggS\0"] {
+            assert!(look(medium) == Look::Other && is_medium(medium), "{medium:?}");
+        }
+        // Beginnings of codings that are not known: zstd, xz, bzip2, compress, LZMA.
+        for coded in [&b"\x28\xb5\x2f\xfd"[..], b"\xfd7zXZ", b"BZh9", b"\x1f\x9d\x90", b"\x5d\0\0"] {
+            assert!(!is_medium(coded), "{coded:?}");
+        }
     }
 
     #[test]

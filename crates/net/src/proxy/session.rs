@@ -40,7 +40,7 @@ use super::playlist_answer::Kind;
 use super::radios::Radios;
 use super::range::{self, Wanted};
 use super::series::{Part, Viewing};
-use super::single::{PATIENCE, Question, Single};
+use super::single::{DRAINS, FIRST_BYTE, PATIENCE, Peeked, Question, Single};
 use super::target::{Target, shown};
 use super::terms::Terms;
 use super::told::Told;
@@ -92,8 +92,10 @@ pub(super) struct Session {
     pub(super) most: Cell<DataSize>,
     /// It is a playlist or manifest.
     pub(super) list: Cell<Option<Kind>>,
-    /// It was taken for a list, and is none.
+    /// It was requested as a list, and that answer was none. Other answers may be.
     pub(super) not_a_list: Cell<bool>,
+    /// The first byte of the resource, as the last answer had it.
+    pub(super) first_byte: Cell<Option<u8>>,
     /// The player did not take the last answer to its end.
     pub(super) left_early: Cell<bool>,
     /// It is being opened ahead of the player.
@@ -180,10 +182,10 @@ enum Looked {
 
 impl Bytes {
     /// Takes bytes in until there are enough of them, or the end; they stay.
-    pub(super) async fn peek(&mut self, enough: &impl Fn(&[u8]) -> bool) {
+    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> Peeked {
         match self {
-            Self::Play(play) => play.peek(enough).await,
-            Self::Single(single) => single.peek(enough).await,
+            Self::Play(play) => play.peek(is_enough).await,
+            Self::Single(single) => single.peek(is_enough).await,
         }
     }
 
@@ -386,7 +388,7 @@ impl Sessions {
 
     /// Asks for the first byte, to learn what the resource is.
     async fn look(&self, session: &Session) -> Result<Looked, Refusal> {
-        let single = self.ask(session, Ask::Span(Span::new(0, 1))).await?;
+        let mut single = self.ask(session, Ask::Span(Span::new(0, 1))).await?;
         let described = single.described.clone();
         let head = |total: Option<DataSize>, ranges| Head {
             described: described.clone(),
@@ -406,6 +408,8 @@ impl Sessions {
                     checked: Instant::now(),
                 };
                 *session.resource.borrow_mut() = Some(resource.clone());
+                let _ = timeout(DRAINS, single.peek(&|first| !first.is_empty())).await;
+                session.first_byte.set(single.peeked().first().copied());
                 Looked::Ranges(resource)
             }
             (206, total, _) => Looked::Loose(head(total, true)),
@@ -595,6 +599,7 @@ impl Session {
             id,
             list: Cell::new(Kind::named(&target.url)),
             not_a_list: Cell::new(false),
+            first_byte: Cell::new(None),
             left_early: Cell::new(false),
             opening: Cell::new(false),
             url: target.url,
@@ -771,8 +776,6 @@ fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
 /// How long what was learnt of a resource is kept without a player. chosen: a pause in which a player lets its
 /// connection go.
 const LINGER: Duration = Duration::from_secs(300);
-/// As long as players wait for an answer; a blackout of all links is shorter, or worth a word.
-const FIRST_BYTE: Duration = Duration::from_secs(60);
 const NO_BYTE: &str = "not one byte of it has come in a minute";
 /// chosen: the segments of an hour, each a URL; those that play are never dropped.
 const MOST: usize = 1000;

@@ -3,7 +3,8 @@
 //! In: a URL, the bytes to ask for, the links in the order in which to try them. Out: the head, and the body piece by
 //! piece.
 //!
-//! 1. A link that cannot connect, or breaks before the head, is followed by the next one; an answer is an answer.
+//! 1. A link that cannot connect, or breaks before the head, is followed by the next one; an answer is an answer. Once the request
+//!    has left, it is the server that is waited for, for [`FIRST_BYTE`].
 //! 2. Redirects are followed as a download follows them: at most ten, never from https to http, and no further into local networks
 //!    than the server that redirects is ([`Right`]).
 //! 3. A connection whose answer is complete stays with the network for whoever asks next.
@@ -14,10 +15,12 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, HeaderValue};
 use marline_core::fetch::{Ask, Head, ReqId, Trouble, TroubleKind};
 use marline_core::units::DataSize;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use super::fields::Sent;
@@ -42,6 +45,17 @@ pub(super) struct Single {
     server: IpAddr,
     /// Bytes of the body that were looked at, and not taken yet.
     first: Bytes,
+    /// Why no more come; it is reported behind the first bytes.
+    broken: Option<Trouble>,
+}
+
+/// How looking at the first bytes of a body has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Peeked {
+    Enough,
+    /// The body has ended.
+    Ended,
+    Broken,
 }
 
 /// What is asked.
@@ -54,14 +68,15 @@ pub(super) struct Question {
     pub(super) ask: Ask,
     /// What the URL may lead to.
     pub(super) right: Right,
-    /// How long each link has for the head, names and handshakes included.
+    /// How long each link has until the request has left or the head has come, names and handshakes included.
     pub(super) patience: Duration,
     /// Whether the request has left on a connection: from then on it is the server that waits.
     pub(super) sent: Rc<Cell<bool>>,
 }
 
 impl Single {
-    /// Asks over the first link that works; `links` has none for a host on this machine.
+    /// Asks over the first link that works; `links` has none for a host on this machine. A link on which the request has left stays
+    /// in use beside the next one: the server may be slow, and another request to it no faster.
     ///
     /// # Errors
     /// The last link's trouble.
@@ -72,15 +87,35 @@ impl Single {
     ) -> Result<Self, Trouble> {
         let mut last = Trouble { kind: TroubleKind::Unreachable, text: "no link can be used".to_owned() };
         let mut forbidden = None;
-        for interface in links {
-            let asked = Self::ask_over(network, interface.as_ref(), question);
-            match tokio::time::timeout(question.patience, asked).await {
-                Ok(Ok(single)) => return Ok(single),
-                Ok(Err(trouble)) if trouble.is_refusal() => forbidden = Some(trouble),
-                Ok(Err(trouble)) => last = trouble,
-                Err(_) => {
-                    let text = format!("{}: no answer in time", question.url.host_str().unwrap_or_default());
-                    last = Trouble { kind: TroubleKind::TimedOut, text };
+        let longest = Instant::now() + FIRST_BYTE.max(question.patience);
+        let mut under_way = JoinSet::new();
+        for (n, interface) in links.iter().enumerate() {
+            let (network, interface, question) = (Rc::clone(network), interface.clone(), question.clone());
+            let (sent, patience) = (Rc::clone(&question.sent), question.patience);
+            let text = format!("{}: no answer in time", question.url.host_str().unwrap_or_default());
+            under_way.spawn_local(async move { Self::ask_over(&network, interface.as_ref(), &question).await });
+            let is_last = n + 1 == links.len();
+            let mut until = Instant::now() + patience;
+            loop {
+                match timeout_at(until, under_way.join_next()).await {
+                    Ok(Some(Ok(Ok(single)))) => return Ok(single),
+                    Ok(Some(Ok(Err(trouble)))) if trouble.is_refusal() => forbidden = Some(trouble),
+                    Ok(Some(Ok(Err(trouble)))) => last = trouble,
+                    Ok(Some(Err(_)) | None) => {}
+                    Err(_) if is_last && sent.get() && until < longest => {
+                        until = longest;
+                        continue;
+                    }
+                    Err(_) => {
+                        last = Trouble { kind: TroubleKind::TimedOut, text };
+                        if !sent.get() {
+                            under_way = JoinSet::new();
+                        }
+                        break;
+                    }
+                }
+                if under_way.is_empty() || !is_last {
+                    break;
                 }
             }
         }
@@ -162,6 +197,7 @@ impl Single {
                     right,
                     server,
                     first: Bytes::new(),
+                    broken: None,
                 };
                 Ok((single, location))
             }
@@ -185,15 +221,26 @@ impl Single {
         if !self.first.is_empty() {
             return Some(Ok(std::mem::take(&mut self.first)));
         }
+        if let Some(trouble) = self.broken.take() {
+            return Some(Err(trouble));
+        }
         self.read().await
     }
 
     /// Takes bytes in until there are enough of them, or the end; they stay.
-    pub(super) async fn peek(&mut self, enough: &impl Fn(&[u8]) -> bool) {
-        while !enough(&self.first) {
-            let Some(Ok(bytes)) = self.read().await else { return };
-            self.first = if self.first.is_empty() { bytes } else { [&*self.first, &*bytes].concat().into() };
+    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> Peeked {
+        while !is_enough(&self.first) {
+            match self.read().await {
+                Some(Ok(bytes)) => self.first = joined(std::mem::take(&mut self.first), bytes),
+                Some(Err(trouble)) => {
+                    self.broken = Some(trouble);
+                    return Peeked::Broken;
+                }
+                None if self.broken.is_some() => return Peeked::Broken,
+                None => return Peeked::Ended,
+            }
         }
+        Peeked::Enough
     }
 
     /// The bytes that have been taken in.
@@ -239,6 +286,16 @@ impl Single {
     }
 }
 
+/// Bytes with more behind them, in the memory of the first ones if there is room.
+pub(super) fn joined(first: Bytes, more: Bytes) -> Bytes {
+    if first.is_empty() {
+        return more;
+    }
+    let mut all = BytesMut::from(first);
+    all.extend_from_slice(&more);
+    all.freeze()
+}
+
 /// Bytes of one turn.
 #[derive(Default)]
 struct Gathered(Vec<u8>);
@@ -254,7 +311,9 @@ const REQ: ReqId = ReqId(u32::MAX);
 const SCRATCH: usize = 64 * 1024;
 const SHORT: DataSize = DataSize::from_kib(64);
 /// chosen: a round trip of a slow link; a connection costs no more.
-const DRAINS: Duration = Duration::from_secs(1);
+pub(super) const DRAINS: Duration = Duration::from_secs(1);
 const MOST_REDIRECTS: u32 = 10;
-/// For an answer that no server holds back on purpose. chosen: three times what a satellite link takes.
+/// As long as players wait for an answer; an outage of all links is shorter, or worth a message.
+pub(super) const FIRST_BYTE: Duration = Duration::from_secs(60);
+/// For a request to leave over a link. chosen: three times what a satellite link takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,313 @@
+//! No list reaches a player without having been read, whatever its server sends first, how slowly, and in which encoding.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::{DeflateEncoder, GzEncoder};
+
+use crate::proxy::{Got, Player, Proxy};
+use crate::server::{Answer, Asked, Resource, Server, Step};
+
+/// Where a list of the tests leads: to a host that is not the list's own, by a path at the proxy.
+const TARGET: &str = "/http://10.1.2.3/x";
+
+fn list() -> String {
+    format!("#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\n{TARGET}\n#EXT-X-ENDLIST\n")
+}
+
+fn body(kind: &str, body: &[u8]) -> Answer {
+    in_two(kind, body, body.len(), Duration::ZERO)
+}
+
+/// The same with another status.
+fn body_of(status: u16, kind: &str, body: &[u8]) -> Answer {
+    let answer = Answer::status(status).with("Content-Type", kind).with("Content-Length", &body.len().to_string());
+    answer.then([Step::Raw(body.to_vec())])
+}
+
+/// A body of which the first bytes come at once, and the others later.
+fn in_two(kind: &str, body: &[u8], first: usize, pause: Duration) -> Answer {
+    let (first, rest) = body.split_at(first);
+    let steps = [Step::Raw(first.to_vec()), Step::Wait(pause), Step::Raw(rest.to_vec())];
+    Answer::page(200, "").with("Content-Type", kind).with("Content-Length", &body.len().to_string()).then(steps)
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// As often as it was asked for.
+fn count(server: &Server, path: &str) -> usize {
+    server.asked().iter().filter(|asked| asked.path == path).count()
+}
+
+/// Whether the text of a list came with its addresses rewritten.
+fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Got, what: &str) {
+    let own = format!("http://{}/{}", proxy.address, server.url(TARGET));
+    assert_eq!((got.status, got.field("content-encoding")), (200, None), "{what}: {}", got.text());
+    assert_eq!(got.text(), list().replace(TARGET, &own), "{what}");
+}
+
+#[test]
+fn every_answer_of_a_url_is_looked_at() {
+    let (named, flips) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let film = Resource::new(300_000).with("Content-Type", "video/mp4");
+    let server = Server::start(move |asked| {
+        let list = list();
+        let is_range = asked.field("range").is_some();
+        match asked.path.as_str() {
+            // The request for a list gets none, and the next one does.
+            "/named.m3u8" if named.fetch_add(1, Ordering::SeqCst) == 0 => body("text/plain", b"\0 nothing\n"),
+            "/typed" if flips.fetch_add(1, Ordering::SeqCst) < 3 => body("audio/mpegurl", b"\0 nothing\n"),
+            "/typed" => body("audio/mpegurl", list.as_bytes()),
+            "/ranges.m3u8" if !is_range => body("application/x-mpegurl", b"\0 nothing\n"),
+            "/film.m3u8" => film.answer(asked),
+            _ => body("text/plain", list.as_bytes()),
+        }
+    });
+    let proxy = Proxy::start(&[]);
+    for (path, words) in [
+        ("/named.m3u8", &[][..]),
+        ("/ranges.m3u8", &["-r", "0-"]),
+        ("/ranges.m3u8", &[]),
+        // A server without ranges sends all of it.
+        ("/whole", &["-r", "100-"]),
+        ("/whole", &["-r", "-5"]),
+    ] {
+        assert_is_rewritten(&proxy, &server, &proxy.get(&server.url(path), words), path);
+    }
+    // What is no list is not called one: a player could take it for a list by its type alone.
+    let none = proxy.get(&server.url("/typed"), &[]);
+    assert_eq!(
+        (none.text().as_str(), none.field("content-type")),
+        ("\0 nothing\n", Some("application/octet-stream"))
+    );
+    while count(&server, "/typed") < 3 {
+        proxy.get(&server.url("/typed"), &[]);
+    }
+    assert_is_rewritten(&proxy, &server, &proxy.get(&server.url("/typed"), &[]), "/typed");
+    for (words, len) in [(&[][..], 300_000), (&["-r", "0-1"], 2), (&["-r", "1000-1999"], 1000)] {
+        let got = proxy.get(&server.url("/film.m3u8"), words);
+        assert_eq!((got.body.len(), got.field("content-type")), (len, Some("video/mp4")));
+    }
+}
+
+#[test]
+fn a_list_in_any_encoding_is_read_or_refused() {
+    let list = list();
+    let nothing = [0, 0, 0, 0xff, 0xff].repeat(1000);
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(list.as_bytes()).unwrap();
+    let deflated = [nothing, encoder.finish().unwrap()].concat();
+    let (once, twice) = (gzip(list.as_bytes()), gzip(&gzip(list.as_bytes())));
+    let video = b"\0\0\0\x18ftypmp42\0\0\0\0mp42".repeat(10);
+    let subtitles = b"WEBVTT\n\n00:00.000 --> 00:01.000\nHello\n".to_vec();
+    let served = [
+        ("/twice", &["gzip, gzip"][..], twice.clone()),
+        ("/fields", &["gzip", "gzip"], twice),
+        ("/identity", &["identity, gzip"], once.clone()),
+        ("/comma", &["gzip,"], once.clone()),
+        ("/deflate", &["deflate"], deflated),
+        ("/utf-8", &["utf-8"], list.clone().into_bytes()),
+        ("/zstd", &["zstd"], b"\x28\xb5\x2f\xfd\x04\0\0\0\0\0\0\0".to_vec()),
+        ("/unknown.m3u8", &["gzip", "zstd"], once),
+        ("/video", &["zstd"], video.clone()),
+        ("/subtitles", &["utf-8"], subtitles.clone()),
+        ("/zipped", &["gzip"], gzip(&subtitles)),
+    ];
+    let answers = served.clone();
+    let server = Server::start(move |asked| {
+        let Some((_, encodings, bytes)) = answers.iter().find(|(path, ..)| *path == asked.path) else {
+            return Answer::status(404);
+        };
+        let answer = body("text/plain", bytes).with("Content-Encoding", &encodings.join("#"));
+        // A field for each.
+        answer.spelled(|head| head.replace('#', "\r\nContent-Encoding: "))
+    });
+    let proxy = Proxy::start(&[]);
+    for (path, encodings, bytes) in &served {
+        for words in [&[][..], &["-r", "0-"]] {
+            let got = proxy.get(&server.url(path), words);
+            match *path {
+                "/zstd" | "/unknown.m3u8" => {
+                    let reason = got.text();
+                    assert!(got.status == 502 && reason.contains("its encoding is not known"), "{path}: {reason}");
+                }
+                "/video" | "/subtitles" | "/zipped" => {
+                    assert_eq!((got.status, got.field("content-encoding")), (200, Some(encodings[0])), "{path}");
+                    assert!(got.body == *bytes, "{path}");
+                }
+                _ => assert_is_rewritten(&proxy, &server, &got, path),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_list_that_comes_slowly_is_waited_for_and_a_medium_is_not() {
+    const PAUSE: Duration = Duration::from_millis(2600);
+    let served = [
+        ("/head", list().into_bytes(), 0),
+        ("/line", format!("\n{}", list()).into_bytes(), 1),
+        ("/space", format!("  {}", list()).into_bytes(), 1),
+        ("/mark", format!("\u{feff}{}", list()).into_bytes(), 1),
+        ("/tag", list().into_bytes(), 5),
+        ("/gzip", gzip(list().as_bytes()), 5),
+    ];
+    let answers = served.clone();
+    let server = Server::start(move |asked| match answers.iter().find(|(path, ..)| *path == asked.path) {
+        Some((path, bytes, first)) => {
+            let answer = in_two("text/plain", bytes, *first, PAUSE);
+            if *path == "/gzip" { answer.with("Content-Encoding", "gzip") } else { answer }
+        }
+        None if asked.path == "/cut.m3u8" => {
+            body("text/plain", b"#EXT").with("Content-Length", "100").then([Step::Close])
+        }
+        None => in_two("video/mp2t", &b"\x47\x40\x11\x10".repeat(1000), 1, Duration::from_secs(8)),
+    });
+    let proxy = Proxy::start(&[]);
+    std::thread::scope(|scope| {
+        for (path, bytes, _) in &served {
+            let (proxy, server) = (&proxy, &server);
+            scope.spawn(move || {
+                let mut got = proxy.get(&server.url(path), &["-A", path]);
+                // What stands before the header stays.
+                let text = String::from_utf8_lossy(bytes).into_owned();
+                let before = text.find('#').filter(|_| *path != "/gzip").unwrap_or_default();
+                got.body.drain(..before);
+                assert_is_rewritten(proxy, server, &got, path);
+            });
+        }
+    });
+    // The head of a medium comes with its first byte.
+    let began = Instant::now();
+    let head = proxy.curl(&["-o", "/dev/null", "-w", "%{time_starttransfer}", &proxy.of(&server.url("/film.ts"))]);
+    let first: f64 = String::from_utf8_lossy(&head.stdout).parse().unwrap();
+    assert!(first < 4.0 && began.elapsed() > Duration::from_secs(7), "{first}");
+    // What breaks off undecided is no medium.
+    assert_eq!(proxy.get(&server.url("/cut.m3u8"), &[]).status, 502);
+}
+
+#[test]
+fn a_segment_that_is_a_list_is_rewritten_although_the_one_before_still_comes() {
+    let first = Resource::new(4_000_000).with("ETag", "\"1\"").with("Content-Type", "video/mp2t");
+    let (length, changes) = (list().len(), AtomicUsize::new(0));
+    let ranges = move |asked: &Asked, text: &[u8]| {
+        let (last, status) = match asked.field("range") {
+            Some("bytes=0-0") => (0, 206),
+            Some(_) => (length - 1, 206),
+            None => (length - 1, 200),
+        };
+        let answer = body_of(status, "text/plain", &text[..=last]).with("ETag", "\"a\"");
+        if status == 200 { answer } else { answer.with("Content-Range", &format!("bytes 0-{last}/{length}")) }
+    };
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/a.m3u8" => {
+            let segments = ["/1.ts", "/b", "/3.ts"].map(|path| format!("#EXTINF:4,\n{path}\n")).concat();
+            let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:4\n{segments}#EXT-X-ENDLIST\n");
+            body("application/x-mpegurl", text.as_bytes())
+        }
+        "/c.m3u8" => {
+            let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\n/1.ts\n#EXTINF:4,\n/d\n#EXT-X-ENDLIST\n";
+            body("application/x-mpegurl", text.as_bytes())
+        }
+        "/b" => ranges(asked, list().as_bytes()),
+        // The first byte is not the one that comes later.
+        "/d" if changes.fetch_add(1, Ordering::SeqCst) == 0 => ranges(asked, &b"G".repeat(length)),
+        "/d" => ranges(asked, list().as_bytes()),
+        _ => first.answer(asked),
+    })
+    .pace(800_000);
+    let proxy = Proxy::start(&[]);
+    for (list, second) in [("/a.m3u8", "/b"), ("/c.m3u8", "/d")] {
+        let words = ["-A", "Player"];
+        assert_eq!(proxy.get(&server.url(list), &words).status, 200);
+        let mut player = Player::start(&proxy, &server.url("/1.ts"), 0);
+        player.read(10_000);
+        let output = proxy.curl(&["-A", "Player", &proxy.of(&server.url(second))]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!text.contains(&format!("\n{TARGET}")), "{second}: {text}");
+        drop(player);
+        if second == "/b" {
+            assert!(text.contains(&server.url(TARGET)), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_playlist_without_a_header_is_read_by_its_type_or_name() {
+    let text = format!("http://radio.example/stream\n{TARGET}\nnext.mp3\n");
+    let served = text.clone();
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/radio" => body("audio/x-mpegurl", served.as_bytes()),
+        "/text" => body("text/plain", served.as_bytes()),
+        "/zipped.m3u" => body("text/plain", &gzip(served.as_bytes())).with("Content-Encoding", "gzip"),
+        "/page.m3u8" => body("text/html", b"<!DOCTYPE html><html>none</html>"),
+        _ => body("text/plain", served.as_bytes()),
+    });
+    let proxy = Proxy::start(&[]);
+    let (via, own) = (format!("http://{}/", proxy.address), server.url(TARGET));
+    let want = format!("{via}from-list-local/http://radio.example/stream\n{via}{own}\nnext.mp3\n");
+    for path in ["/radio", "/radio.m3u", "/radio.M3U8", "/x?list=.m3u", "/zipped.m3u"] {
+        for words in [&[][..], &["-r", "0-"]] {
+            let got = proxy.get(&server.url(path), words);
+            assert_eq!((got.status, got.text().as_str()), (200, want.as_str()), "{path}");
+        }
+    }
+    assert_eq!(proxy.get(&server.url("/text"), &[]).text(), text);
+    let page = proxy.get(&server.url("/page.m3u8"), &[]);
+    assert_eq!((page.status, page.text().as_str()), (200, "<!DOCTYPE html><html>none</html>"));
+}
+
+#[test]
+fn a_server_that_takes_long_to_its_first_byte_is_waited_for() {
+    let film = Resource::new(1000).with("Content-Type", "video/mp4");
+    let first = std::sync::Mutex::new(std::collections::BTreeSet::new());
+    let server = Server::start(move |asked| {
+        if first.lock().unwrap().insert(asked.path.clone()) {
+            std::thread::sleep(Duration::from_millis(20_500));
+        }
+        if asked.path == "/slow.m3u8" {
+            body("application/x-mpegurl", list().as_bytes())
+        } else {
+            film.answer(asked)
+        }
+    });
+    let proxy = Proxy::start(&[]);
+    std::thread::scope(|scope| {
+        for (path, words, status) in
+            [("/slow.m3u8", &[][..], 200), ("/head", &["-I"], 200), ("/range", &["-r", "100-"], 206)]
+        {
+            let (proxy, server) = (&proxy, &server);
+            scope.spawn(move || {
+                let got = proxy.get(&server.url(path), words);
+                assert_eq!(got.status, status, "{path}: {}", got.text());
+            });
+        }
+    });
+}
+
+#[test]
+fn a_list_with_another_status_of_success_is_read() {
+    let server = Server::start(|asked| {
+        let text = list();
+        let (last, all) = (text.len() - 1, text.len());
+        let answer = |status| body_of(status, "application/x-mpegurl", text.as_bytes());
+        let part = |total: String| answer(206).with("Content-Range", &format!("bytes 0-{last}/{total}"));
+        match asked.path.as_str() {
+            "/part.m3u8" => part(all.to_string()),
+            "/open.m3u8" => part("*".to_owned()),
+            "/half.m3u8" => part((2 * all).to_string()),
+            _ => answer(203),
+        }
+    });
+    let proxy = Proxy::start(&[]);
+    for path in ["/part.m3u8", "/open.m3u8", "/changed.m3u8"] {
+        assert_is_rewritten(&proxy, &server, &proxy.get(&server.url(path), &[]), path);
+    }
+    assert_eq!(proxy.get(&server.url("/half.m3u8"), &[]).status, 502);
+}
