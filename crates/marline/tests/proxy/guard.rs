@@ -421,6 +421,44 @@ fn a_name_that_becomes_local_is_not_followed() {
 }
 
 #[test]
+fn a_public_name_does_not_become_private_over_any_link() {
+    let Some(lan) = Lan::new() else { return };
+    // Beside a public address, later alone, and over one of both links.
+    lan.names(&[
+        ("beside.test", &["10.77.1.1 203.0.113.9", "10.77.1.1 203.0.113.9", "10.77.1.1"]),
+        ("later.test", &["203.0.113.9", "10.77.1.1"]),
+        ("only.test", &["10.77.1.1"]),
+    ]);
+    let resource = Resource::new(3000);
+    let served = resource.clone();
+    // The same port on both addresses: the name alone decides.
+    let listener = lan.network.inside(|| std::net::TcpListener::bind(("203.0.113.9", 0)));
+    let port = listener.local_addr().unwrap().port();
+    let router = lan.network.inside(move || std::net::TcpListener::bind(("10.77.1.1", port)));
+    let router = Server::on(router, |_| Answer::page(200, "SECRET"));
+    let server = Server::on(listener, move |asked| match asked.path.as_str() {
+        "/list.m3u8" => {
+            Answer::page(200, "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/1.ts\n#EXTINF:2,\n/admin\n")
+        }
+        _ => served.answer(asked),
+    });
+    let proxy = lan.proxy(&[]);
+    for name in ["beside.test", "later.test"] {
+        let url = |path: &str| format!("http://{name}:{port}{path}");
+        assert_eq!(lan.ask_here(&proxy, Form::Media, &url("/list.m3u8")).status, 200, "{name}");
+        for form in FORMS {
+            std::thread::sleep(Duration::from_millis(2200));
+            let got = lan.ask_here(&proxy, form, &url("/admin"));
+            assert_ne!(got.text().trim(), "SECRET", "{name} {form:?}");
+        }
+    }
+    assert!(router.asked().is_empty() && !server.asked().is_empty());
+    // A name that has always been private is reached.
+    let got = lan.ask_here(&proxy, Form::Media, &format!("http://only.test:{port}/admin"));
+    assert_eq!(got.text().trim(), "SECRET");
+}
+
+#[test]
 fn a_download_follows_no_redirect_into_the_local_networks() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);

@@ -122,9 +122,13 @@ impl Resolver {
         }
         let (answer, lasts) =
             timeout_at(deadline, self.look_up(asker, &name, link)).await.unwrap_or_else(|_| Err(slow()))?;
-        let answer = self.steady(key.1, &name, answer)?;
+        let answer = self.steady(&name, answer)?;
         let mut known = self.known();
         known.retain(|_, (until, _)| Instant::now() < *until);
+        if answer.addresses.iter().any(|address| Zone::of(*address) == Zone::Internet) {
+            // What another link has answered before may be local, and is judged again.
+            known.retain(|(of, _), _| *of != name);
+        }
         if known.len() >= MOST {
             let soonest = known.iter().min_by_key(|(_, (until, _))| *until).map(|(key, _)| key.clone());
             soonest.map(|soonest| known.remove(&soonest));
@@ -134,13 +138,13 @@ impl Resolver {
     }
 
     /// The answer without addresses that the name cannot mean ([`Names`]).
-    fn steady(&self, link: u32, name: &str, mut answer: Answer) -> Result<Answer, NoAddress> {
+    fn steady(&self, name: &str, mut answer: Answer) -> Result<Answer, NoAddress> {
         if answer.source == Source::Hosts {
             return Ok(answer);
         }
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let told = answer.addresses.clone();
-        answer.addresses = names.steady(Instant::now(), (name, link), answer.addresses, Zone::of);
+        answer.addresses = names.steady(Instant::now(), name, answer.addresses, Zone::of);
         match (told.first(), answer.addresses.is_empty()) {
             (Some(address), true) => Err(denial(format!(
                 "{name} leads to {address} now, {}, and led to the Internet before: refused (DNS rebinding)",

@@ -92,6 +92,8 @@ impl Key {
 
 struct Course {
     offer: Offer,
+    /// The one that it came from, behind redirects.
+    host: String,
     /// What its addresses may lead to.
     right: Right,
     /// A URL of the origin that its player's fields are for.
@@ -106,6 +108,11 @@ struct Course {
 }
 
 impl Course {
+    /// Whether its player may still request a URL because of it, so long after its last request.
+    fn is_followed(&self, url: &Url, since: Duration) -> bool {
+        since < if url.host_str() == Some(&self.host) { FORGET } else { FOLLOWED }
+    }
+
     /// Gives back the memory of its segments.
     fn shorten(&mut self) {
         self.offer.shorten();
@@ -146,14 +153,20 @@ pub(super) struct Turn {
 }
 
 impl Ahead {
-    /// A playlist has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all
+    /// A playlist of this host has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all
     /// players; of the client that has the most, those that were not used for the longest time go first.
-    pub(super) fn learn(&self, memory: &Memory, session: &Session, mut offer: Offer, right: Right) {
+    pub(super) fn learn(
+        &self,
+        memory: &Memory,
+        session: &Session,
+        mut offer: Offer,
+        (host, right): (String, Right),
+    ) {
         let mut courses = self.courses.borrow_mut();
         courses.retain(|_, course| course.seen.elapsed() < FORGET);
         let key = Key::of(session);
         let home = session.sent.home.clone();
-        let around = 2 * (key.player.len() + key.list.len()) + home.as_str().len();
+        let around = 2 * (key.player.len() + key.list.len()) + host.len() + home.as_str().len();
         let tracks = courses.remove(&key).map(|course| course.tracks).unwrap_or_default();
         let mut is_short = false;
         let reserved = loop {
@@ -189,17 +202,18 @@ impl Ahead {
         if let Some(reserved) = reserved {
             courses.insert(
                 key,
-                Course { offer, right, home, tracks, seen: Instant::now(), is_short, reserved, around },
+                Course { offer, host, right, home, tracks, seen: Instant::now(), is_short, reserved, around },
             );
         }
     }
 
     /// What a player's request for a URL may lead to: what it may itself; but where a list has named the URL that a program of
-    /// the same client follows, what that may. Of several lists the one counts that is nearest to this machine.
+    /// the same client follows, what that may. Of several lists the one counts that is nearest to this machine. URLs of a list's
+    /// own host have no mark: they count for as long as the list is remembered, and lead to where the list came from.
     pub(super) fn right(&self, player: &str, url: &Url, itself: Right) -> Right {
         let (courses, client) = (self.courses.borrow(), Client::of_player(player));
         let followed = courses.iter().filter(|(key, course)| {
-            course.seen.elapsed() < FOLLOWED
+            course.is_followed(url, course.seen.elapsed())
                 && Client::of_player(&key.player) == client
                 && course.offer.named.contains(url)
         });
@@ -545,3 +559,30 @@ const FORGET: Duration = Duration::from_secs(1800);
 const FOLLOWED: Duration = Duration::from_secs(120);
 /// chosen: the playlists of two hundred players.
 const MOST: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reach::Zone;
+
+    #[test]
+    fn urls_of_a_lists_own_host_are_restricted_for_as_long_as_it_is_remembered() {
+        let memory = Memory::new(DataSize::from_mib(64), DataSize::from_mib(32));
+        let url = |text: &str| Url::parse(text).unwrap();
+        let course = Course {
+            offer: Offer::default(),
+            host: "h.test".to_owned(),
+            right: Right::of_peer("127.0.0.1:5".parse().unwrap()).led_by_zone(Zone::Internet),
+            home: url("http://h.test/"),
+            tracks: BTreeMap::new(),
+            seen: Instant::now(),
+            is_short: false,
+            reserved: memory.reserve(Client::HERE, Use::Remembered, 1).unwrap(),
+            around: 0,
+        };
+        let (own, other) = (url("http://h.test/admin?do=reboot"), url("http://10.0.0.1/"));
+        for (url, lasts) in [(&own, FORGET), (&other, FOLLOWED)] {
+            assert!(course.is_followed(url, lasts - Duration::from_secs(1)) && !course.is_followed(url, lasts));
+        }
+    }
+}

@@ -250,6 +250,7 @@ async fn read(
     let player = player.map_err(|why| Refusal::Gone(format!("the address of the playlist is none: {why}")))?;
     let mark = marks::of(leads.led().unwrap_or(Zone::Internet));
     let own = session.url.host_str().filter(|_| !asked.is_marked).map(str::to_owned);
+    let server = url.host_str().unwrap_or_default().to_owned();
     let place = Place { origin: session.with_login(url), player, via, mark, own };
     let imported = sessions.ahead.variables(session);
     let read = sessions.lists.read(Job { body, encoding, kind, place, imported, reserved }).await;
@@ -267,7 +268,7 @@ async fn read(
                 }
             }
             let offer = ahead::Offer { renditions, variants, choice, target, hints, named, variables };
-            sessions.ahead.learn(&sessions.memory, session, offer, leads);
+            sessions.ahead.learn(&sessions.memory, session, offer, (server, leads));
             (kind, bytes, is_converted)
         }
         Outcome::Refused(why) => {
