@@ -45,8 +45,8 @@ pub(super) struct Beginning {
     called: Option<Kind>,
     /// It begins with the resource.
     is_start: bool,
-    /// How many bytes there must be for the next decision.
-    next: Cell<usize>,
+    /// How many bytes the last decision had; none: there was none.
+    seen: Cell<Option<usize>>,
     verdict: Cell<Verdict>,
 }
 
@@ -54,21 +54,21 @@ impl Beginning {
     /// `called`: what its type or name says. `start`: the offset of the first byte.
     pub(super) fn new(encoding: Option<&str>, called: Option<Kind>, start: u64) -> Self {
         let codings = encoded::codings(encoding.unwrap_or_default()).ok();
-        Self { codings, called, is_start: start == 0, next: Cell::new(0), verdict: Cell::new(Verdict::Unsure) }
+        Self { codings, called, is_start: start == 0, seen: Cell::new(None), verdict: Cell::new(Verdict::Unsure) }
     }
 
-    /// Decides if enough bytes have come since the last time.
+    /// Decides if enough bytes have come since the last time: an eighth, up to the bound.
     pub(super) fn decide(&self, first: &[u8]) -> Verdict {
-        if self.verdict.get() == Verdict::Unsure && first.len() >= self.next.get() {
-            self.decide_now(first);
-        }
-        self.verdict.get()
+        let is_enough = self.seen.get().is_none_or(|seen| first.len() > seen + seen / 8 || first.len() >= MOST);
+        if is_enough { self.decide_now(first) } else { self.verdict.get() }
     }
 
     /// Decides after a pause: no more bytes may come for a while.
     pub(super) fn decide_now(&self, first: &[u8]) -> Verdict {
-        self.verdict.set(self.verdict_of(first, None));
-        self.next.set((first.len() + 1 + first.len() / 8).min(MOST).max(first.len() + 1));
+        if self.verdict.get() == Verdict::Unsure && self.seen.get() != Some(first.len()) {
+            self.seen.set(Some(first.len()));
+            self.verdict.set(self.verdict_of(first, None));
+        }
         self.verdict.get()
     }
 
@@ -261,8 +261,8 @@ mod tests {
         let body = b" ".repeat(MOST);
         let mut decisions = 0;
         for len in 0..=body.len() {
-            decisions += usize::from(len >= beginning.next.get());
             beginning.decide(&body[..len]);
+            decisions += usize::from(beginning.seen.get() == Some(len));
         }
         assert!(decisions < 200 && beginning.decide(&body) == MANIFEST, "{decisions}");
     }
