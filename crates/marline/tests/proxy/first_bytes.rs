@@ -264,6 +264,25 @@ fn a_playlist_without_a_header_is_read_by_its_type_or_name() {
 }
 
 #[test]
+fn playlists_of_other_formats_have_marks() {
+    let pls = format!("[playlist]\nNumberOfEntries=1\nFile1={TARGET}\n");
+    let asx = format!("<asx version=\"3.0\"><entry><ref href=\"{TARGET}\"/></entry></asx>");
+    let text = format!("{TARGET}\n");
+    let served = [("/a", "", &pls), ("/b.pls", "", &text), ("/c", "audio/x-scpls", &text), ("/d", "", &asx)];
+    let served = served.map(|(path, kind, text)| (path, kind, text.clone()));
+    let answers = served.clone();
+    let server = Server::start(move |asked| {
+        let found = answers.iter().find(|(path, ..)| *path == asked.path);
+        found.map_or_else(|| Answer::status(404), |(_, kind, text)| body(kind, text.as_bytes()))
+    });
+    let proxy = Proxy::start(&[]);
+    for (path, _, text) in &served {
+        let got = proxy.get(&server.url(path), &[]);
+        assert_eq!((got.status, got.text()), (200, text.replace("/http", "/from-list-local/http")), "{path}");
+    }
+}
+
+#[test]
 fn a_server_that_takes_long_to_its_first_byte_is_waited_for() {
     let film = Resource::new(1000).with("Content-Type", "video/mp4");
     let first = std::sync::Mutex::new(std::collections::BTreeSet::new());

@@ -481,7 +481,8 @@ mod tests {
         assert!(
             !head(200, &[("content-encoding", "identity"), ("content-length", "1")]).expect("read").head.encoded
         );
-        let several = [("content-encoding", "gzip"), ("content-encoding", "identity"), ("content-encoding", "gzip, br")];
+        let several =
+            [("content-encoding", "gzip"), ("content-encoding", "identity"), ("content-encoding", "gzip, br")];
         let several = head(200, &several).expect("read").described.encoding;
         assert_eq!(several.as_deref(), Some("gzip, gzip, br"), "several fields are one list");
     }

@@ -174,6 +174,7 @@ fn rewritten(
     let (most, tree) = match kind {
         Kind::Playlist => (MOST_PLAYLIST, 0),
         Kind::Manifest => (MOST_MANIFEST, Tree::size_of(text) as u64),
+        Kind::Unread => (MOST_MANIFEST, 0),
     };
     if text.len() > most {
         return Err(limit(format!("it has more than {} MiB", most >> 20)).into());
@@ -188,6 +189,7 @@ fn rewritten(
     let read = match kind {
         Kind::Playlist => playlist::rewrite(text, place, imported, &mut cost),
         Kind::Manifest => manifest_of(text, place, &mut cost),
+        Kind::Unread => as_it_is(text, place, "it is of a format that the proxy does not read", &mut cost),
     };
     reserved.shrink_to(before + read.as_ref().map_or(0, |rewritten| rewritten.text.len() as u64));
     Ok((kind, read?))
@@ -204,7 +206,7 @@ fn manifest_of(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, 
     }
 }
 
-/// A manifest that is no XML, as it came, for players that read it all the same.
+/// What is not read, such as a manifest that is no XML, as it came, for players that read it all the same.
 fn as_it_is(text: &str, place: &Place, why: &str, cost: &mut Cost) -> Result<Rewritten, ListError> {
     // Marks are only written where an address stands in the text as the player reads it.
     cost.work(text.len())?;

@@ -51,6 +51,8 @@ pub(super) enum Kind {
     Playlist,
     /// DASH.
     Manifest,
+    /// Another format (PLS, ASX, XSPF, SMIL, …), which the proxy does not read: it is passed on with marks.
+    Unread,
 }
 
 /// What has come of a request.
@@ -79,6 +81,10 @@ impl Kind {
         match essence.split_once('/')?.1 {
             "vnd.apple.mpegurl" | "vnd.apple.mpegurl.audio" | "x-mpegurl" | "mpegurl" => Some(Self::Playlist),
             "dash+xml" => Some(Self::Manifest),
+            "x-scpls" | "scpls" | "pls" | "pls+xml" | "xspf+xml" | "x-ms-asx" | "x-ms-wax" | "x-ms-wvx"
+            | "x-ms-wpl" | "vnd.ms-wpl" | "smil" | "smil+xml" | "x-pn-realaudio" | "vnd.rn-realmedia" => {
+                Some(Self::Unread)
+            }
             _ => None,
         }
     }
@@ -86,15 +92,23 @@ impl Kind {
     /// By the type, or by a name with which players take any text for a playlist. Some look for it at the end of the query.
     fn called(url: &Url, content_type: Option<&str>) -> Option<Self> {
         let whole = url.as_str().to_ascii_lowercase();
-        let is_named =
-            || Self::named(url) == Some(Self::Playlist) || whole.ends_with(".m3u") || whole.ends_with(".m3u8");
-        content_type.and_then(Self::typed).or_else(|| is_named().then_some(Self::Playlist))
+        let ends = |name: &str| {
+            let path = url.path().to_ascii_lowercase();
+            [&path, &whole].iter().any(|text| text.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')))
+        };
+        let named = || match () {
+            () if ["m3u", "m3u8"].into_iter().any(ends) => Some(Self::Playlist),
+            () if UNREAD.into_iter().any(ends) => Some(Self::Unread),
+            () => None,
+        };
+        content_type.and_then(Self::typed).or_else(named)
     }
 
     fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Playlist => "application/vnd.apple.mpegurl",
             Self::Manifest => "application/dash+xml",
+            Self::Unread => "text/plain",
         })
     }
 }
@@ -440,6 +454,8 @@ fn is_all(span: Option<Span>, total: Option<DataSize>) -> bool {
     span.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
+/// Names of playlists that players read, and the proxy does not.
+const UNREAD: [&str; 11] = ["pls", "asx", "wax", "wvx", "wpl", "zpl", "xspf", "smil", "smi", "ram", "b4s"];
 /// chosen: the longest playlist at the rate of a slow phone's link.
 const TAKEN_IN: Duration = Duration::from_secs(60);
 /// No more first bytes for so long are a pause, in which what has come is decided on.
@@ -471,6 +487,9 @@ mod tests {
             ("https://h/radio?x=.m3u", Some("text/plain"), Some(Kind::Playlist)),
             ("https://h/radio", Some("audio/mpegurl"), Some(Kind::Playlist)),
             ("https://h/a.mpd", None, None),
+            ("https://h/a.pls?x", None, Some(Kind::Unread)),
+            ("https://h/a", Some("audio/x-scpls"), Some(Kind::Unread)),
+            ("https://h/apls", None, None),
             ("https://h/a.m3u8", Some("application/dash+xml"), Some(Kind::Manifest)),
         ] {
             assert_eq!(Kind::called(&Url::parse(url).unwrap(), content_type), kind, "{url}");

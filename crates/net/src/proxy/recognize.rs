@@ -49,10 +49,15 @@ fn look_utf8(first: &[u8]) -> Look {
         [] => unsure,
         [b'#', ..] if bytes.starts_with(TAG) => Look::Is(Kind::Playlist),
         [b'#', ..] if is_all && TAG.starts_with(bytes) => Look::Unsure,
+        [b'[', ..] if is_begin(bytes, PLS) => Look::Is(Kind::Unread),
+        [b'[', ..] if is_all && is_begin(PLS, bytes) => Look::Unsure,
         [b'<', ..] => {
             match outermost(bytes).map(|name| name.rsplit(|byte| *byte == b':').next().unwrap_or_default()) {
                 // ffmpeg ignores the case of names.
                 Some(name) if ROOTS.iter().any(|root| name.eq_ignore_ascii_case(root)) => Look::Is(Kind::Manifest),
+                Some(name) if UNREAD_ROOTS.iter().any(|root| name.eq_ignore_ascii_case(root)) => {
+                    Look::Is(Kind::Unread)
+                }
                 Some(_) => Look::Other,
                 None => unsure,
             }
@@ -88,6 +93,11 @@ pub(super) fn is_medium(first: &[u8]) -> bool {
     };
     let kind = first.get(4..8).unwrap_or_default();
     is_mpeg || MAGICS.iter().any(|magic| first.starts_with(magic)) || BOXES.contains(&kind)
+}
+
+/// Whether bytes begin with others, whatever their case.
+fn is_begin(bytes: &[u8], with: &[u8]) -> bool {
+    bytes.get(..with.len()).is_some_and(|bytes| bytes.eq_ignore_ascii_case(with))
 }
 
 /// The name of the outermost element; none: it does not stand in these bytes.
@@ -146,6 +156,9 @@ const TAG: &[u8] = b"#EXTM3U";
 pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
 /// A manifest, and the parts of it that it may have in documents of their own (`xlink:href`).
 const ROOTS: [&[u8]; 3] = [b"MPD", b"Period", b"AdaptationSet"];
+/// ASX, SMIL, XSPF, and the playlist of the Windows Media Player.
+const UNREAD_ROOTS: [&[u8]; 4] = [b"asx", b"smil", b"playlist", b"wpl"];
+const PLS: &[u8] = b"[playlist]";
 /// `<?` in UTF-16 and UTF-32, `<?xm` in EBCDIC.
 const OTHER_ENCODINGS: [&[u8]; 5] = [
     &[b'<', 0, b'?', 0],
@@ -173,6 +186,11 @@ mod tests {
             ("<!doctype x [<!-- ' ]> --><?a ]> ?><!ENTITY a ']>'>]\n><MPD>", manifest),
             ("<mpd>", manifest),
             ("<Period xmlns='x'>", manifest),
+            ("[Playlist]\nFile1=x", Look::Is(Kind::Unread)),
+            ("<?xml version='1.0'?><playlist version='1'>", Look::Is(Kind::Unread)),
+            ("<ASX version='3'>", Look::Is(Kind::Unread)),
+            ("[play", Look::Unsure),
+            ("[1,2]", Look::Other),
             ("<!DOCTYPE html>\n<html>", Look::Other),
             ("<!DOCTYPE html PUBLIC \"-//W3C//DTD XHTML 1.0//EN\" 'x'><html>", Look::Other),
             ("<!DOCTYPE MPD [", Look::Unsure),
