@@ -1,8 +1,10 @@
 //! Chunked bodies (RFC 9112 §7.1), decoded where they lie.
 //!
 //! In: bytes as they come, cut anywhere. Out: the slices among them that are payload, in order, and where the body
-//! ends. Nothing is copied and nothing is kept but a number and a state, so a hostile server cannot make it grow: sizes
-//! beyond 15 hexadecimal digits, and extensions or trailers beyond 16 KiB, are refused.
+//! ends. Nothing is copied and nothing is kept but two numbers and a state, so a hostile server cannot make it grow.
+//! Refused are sizes beyond 15 significant hexadecimal digits, a size line with more than 16 KiB of leading zeros, blanks
+//! and extensions, and trailers of more than 64 KiB. These bounds hold for each chunk, not for the body: Apache pads
+//! each size with blanks, and storage services sign each chunk in an extension.
 
 /// The text is no chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +15,7 @@ pub(super) struct BadChunk;
 enum State {
     /// Before the first digit of a size.
     Size,
-    /// Within a size, after so many digits.
+    /// Within a size, after so many digits; leading zeros are none.
     Digits(u8),
     /// Within what may follow a size: an extension, up to its line end.
     Extension,
@@ -41,7 +43,7 @@ pub(super) struct Chunks {
     state: State,
     /// Payload bytes left in this chunk.
     left: u64,
-    /// Bytes of extensions and trailers so far.
+    /// Bytes of this size line beside its significant digits, or bytes of trailers, so far.
     extra: usize,
 }
 
@@ -83,9 +85,14 @@ impl Chunks {
     /// One byte of framing.
     fn step(&mut self, byte: u8) -> Result<State, BadChunk> {
         use State::*;
-        if matches!(self.state, Extension | TrailerStart | Trailer) {
+        let most = match self.state {
+            Digits(0) | Extension => SIZE_LINE_MOST,
+            TrailerStart | Trailer => TRAILERS_MOST,
+            _ => usize::MAX,
+        };
+        if most != usize::MAX {
             self.extra += 1;
-            if self.extra > EXTRA_MOST {
+            if self.extra > most {
                 return Err(BadChunk);
             }
         }
@@ -99,7 +106,10 @@ impl Chunks {
             (Extension, _) => Ok(Extension),
             (SizeEnd, b'\n') => Ok(self.after_size()),
             (DataCr, b'\r') => Ok(DataLf),
-            (DataCr | DataLf, b'\n') => Ok(Size),
+            (DataCr | DataLf, b'\n') => {
+                self.extra = 0;
+                Ok(Size)
+            }
             (TrailerStart, b'\r') => Ok(LastLf),
             (TrailerStart | LastLf, b'\n') => Ok(Done),
             (Trailer, b'\n') => Ok(TrailerStart),
@@ -115,18 +125,21 @@ impl Chunks {
         }
         let value = (byte as char).to_digit(16).ok_or(BadChunk)?;
         self.left = self.left << 4 | u64::from(value);
-        Ok(State::Digits(digits + 1))
+        Ok(State::Digits(if self.left == 0 { 0 } else { digits + 1 }))
     }
 
-    fn after_size(&self) -> State {
+    fn after_size(&mut self) -> State {
+        self.extra = 0;
         if self.left == 0 { State::TrailerStart } else { State::Data }
     }
 }
 
 /// 60 bits: more than any file, and far from overflow.
 const DIGITS_MOST: u8 = 15;
-/// Chosen: far more than any real trailer.
-const EXTRA_MOST: usize = 16 * 1024;
+/// chosen: far more than a signature in an extension takes, and as much as curl reads of such a line.
+const SIZE_LINE_MOST: usize = 16 * 1024;
+/// chosen: far more than any real trailer.
+const TRAILERS_MOST: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -170,8 +183,32 @@ mod tests {
         ] {
             assert_eq!(decode(&[bad]), Err(BadChunk), "{}", String::from_utf8_lossy(bad));
         }
-        let endless = [b"1;".to_vec(), vec![b'e'; 20_000]].concat();
-        assert_eq!(decode(&[&endless]), Err(BadChunk));
+        for (start, filler) in [("1;", b'e'), ("1", b' '), ("", b'0'), ("0\r\n", b't'), ("0\r\n", b'\n')] {
+            let endless = [start.as_bytes().to_vec(), vec![filler; 70_000]].concat();
+            let ends = filler == b'\n';
+            assert_eq!(decode(&[&endless]).is_err(), !ends, "{start} {}", char::from(filler));
+        }
+        let lines = [b"0\r\n".to_vec(), b"a: b\r\n".repeat(20_000)].concat();
+        assert_eq!(decode(&[&lines]), Err(BadChunk));
+    }
+
+    #[test]
+    fn bounds_hold_for_each_chunk_and_not_for_the_body() {
+        type Line = fn(usize) -> String;
+        let lines: [Line; 6] = [
+            |n| format!("{n:<8x}\r\n"),
+            |n| format!("{n:x}{}\r\n", " ".repeat(3000)),
+            |n| format!("{n:x};chunk-signature={}\r\n", "a".repeat(64)),
+            |n| format!("{n:x} ; a = \"b\"\r\n"),
+            |n| format!("{n:016x}\r\n"),
+            |n| format!("{n:064X}\n"),
+        ];
+        for line in lines {
+            let chunk = [line(3).as_bytes(), b"abc\r\n"].concat();
+            let body = [chunk.repeat(5000), line(0).into_bytes(), b"T: ".to_vec(), vec![b't'; 30_000]].concat();
+            let body = [&body[..], b"\r\n\r\n"].concat();
+            assert_eq!(decode(&[&body]), Ok((b"abc".repeat(5000), body.len(), true)), "{}", line(3));
+        }
     }
 
     proptest! {
