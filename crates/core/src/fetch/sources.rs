@@ -9,7 +9,8 @@
 //! 2. With a digest of the whole file or of its pieces ([`Proof`]), each link may ask another source. The driver
 //!    verifies the bytes ([`Output::Verify`]) before the download is complete.
 //! 3. Bytes that do not match are fetched again. If one source delivered all of them, it is excluded. If several did,
-//!    one source alone is asked from then on, so that the next mismatch has one culprit.
+//!    one source alone is asked from then on, so that the next mismatch has one culprit. A source whose one answer
+//!    breaks off again and again over every link is excluded, too.
 //! 4. An in-order reader cannot give back what it has read, so sources are never combined for it.
 //!
 //! Comparing samples of two sources was not used: files that differ in one byte would pass.
@@ -43,8 +44,8 @@ pub(super) struct Sources {
     verifying: Option<Span>,
     /// Bytes of that were replaced meanwhile.
     stale: bool,
-    /// The whole file did not match once.
-    mismatched: bool,
+    /// How often the whole file did not match.
+    mismatches: u32,
     /// The driver's journal is of this source alone; none: of all.
     journal: Option<OriginId>,
 }
@@ -79,7 +80,7 @@ impl Sources {
             whole_verified: false,
             verifying: None,
             stale: false,
-            mismatched: false,
+            mismatches: 0,
             journal: None,
         }
     }
@@ -113,6 +114,12 @@ impl Sources {
         let at = self.list.iter().position(|source| source.id == id).unwrap_or(0);
         let (before, behind) = self.list.split_at((at + 1).min(self.list.len()));
         behind.iter().chain(before).find(|source| !source.excluded).map_or(id, |source| source.id)
+    }
+
+    fn exclude(&mut self, id: OriginId) {
+        if let Some(source) = self.list.iter_mut().find(|source| source.id == id) {
+            source.excluded = true;
+        }
     }
 
     fn use_only(&mut self, id: OriginId) {
@@ -181,6 +188,12 @@ impl Sources {
             }
         }
         None
+    }
+
+    /// The one source that delivered all of these bytes.
+    fn only_contributor(&self, span: Span) -> Option<OriginId> {
+        let source = self.list.iter().find(|source| !source.brought.is_empty())?;
+        (source.brought.run_from(span.start) >= span.end).then_some(source.id)
     }
 
     /// The sources that delivered some of these bytes.
@@ -302,10 +315,36 @@ impl Fetch {
             Failure::NoLink { .. } | Failure::NoAnswer => self.ledger.done().is_zero(),
             _ => false,
         };
-        if lasting || self.combines() || !self.may_switch() || self.links.is_empty() {
+        if lasting || self.links.is_empty() {
+            return false;
+        }
+        if self.combines() {
+            return self.leave_failed_answer(failure);
+        }
+        if !self.may_switch() {
             return false;
         }
         self.switch_source(failure.to_string());
+        self.last_data = self.now;
+        true
+    }
+
+    /// The one answer cannot be had from a source that is asked beside others. It is excluded, and everything begins again
+    /// with the next one.
+    fn leave_failed_answer(&mut self, failure: &Failure) -> bool {
+        let Some(link) = self.carrier.filter(|_| matches!(self.phase, Phase::OneAnswer { .. })) else { return false };
+        let Some(left) = self.links.get(&link).map(|link| link.root).filter(|_| self.untried_root(link)) else {
+            return false;
+        };
+        let why = match failure {
+            Failure::Retries { trouble } => Ban::Trouble { trouble: trouble.clone() },
+            _ => Ban::Protocol { text: failure.to_string() },
+        };
+        let next = self.sources.after(left);
+        self.sources.exclude(left);
+        self.sources.use_only(next);
+        self.begin_with(next);
+        self.notice(Notice::NextOrigin { link, left, why });
         self.last_data = self.now;
         true
     }
@@ -480,24 +519,28 @@ impl Fetch {
         }
     }
 
-    /// The whole file does not match. It is fetched again once, from one source alone.
+    /// The whole file does not match. It is fetched again: not from a source that delivered all of it, and from one source
+    /// alone if several did.
     fn bad_whole(&mut self, span: Span) {
         let of = self.sources.contributors(span);
+        let culprit = self.sources.only_contributor(span);
+        match culprit {
+            Some(source) => self.sources.exclude(source),
+            None => self.sources.distrusted = true,
+        }
+        self.sources.mismatches += 1;
         let other = self.sources.allowed().find(|id| of.as_slice() != [*id]);
-        let (false, Some(source)) = (core::mem::replace(&mut self.sources.mismatched, true), other) else {
+        let Some(next) = other.filter(|_| self.sources.mismatches <= MOST_MISMATCHES) else {
             return self.fail_with(Failure::Digest);
         };
-        self.sources.distrusted = true;
-        self.sources.use_only(source);
-        self.notice(Notice::Mismatch { span, source: None });
-        self.begin_with(source);
+        self.sources.use_only(next);
+        self.notice(Notice::Mismatch { span, source: culprit });
+        self.begin_with(next);
     }
 
     /// A source whose bytes do not match is not asked any more.
     fn exclude(&mut self, id: OriginId) {
-        if let Some(source) = self.sources.list.iter_mut().find(|source| source.id == id) {
-            source.excluded = true;
-        }
+        self.sources.exclude(id);
         if self.sources.count() == 0 {
             return self.fail_with(Failure::Digest);
         }
@@ -562,5 +605,8 @@ const LEAVE_SILENT: Duration = Duration::from_secs(3);
 const LEAVE_AGAIN: Duration = Duration::from_secs(10);
 /// How long a source that has delivered may refuse over all links. chosen: two rests of a banned link.
 const LEAVE_REFUSING: Duration = Duration::from_secs(12);
+/// How often the whole file is fetched again because it does not match. chosen: if so many sources have the same wrong file,
+/// the digest is wrong.
+const MOST_MISMATCHES: u32 = 8;
 /// More sources than this are not kept of what servers name.
 const MOST_SOURCES: usize = 32;

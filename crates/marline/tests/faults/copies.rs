@@ -167,3 +167,46 @@ fn a_list_or_a_metalink_file_plants_and_replaces_no_file() {
         assert!(line.contains("a list does not name hidden files"), "{line}");
     }
 }
+
+#[test]
+fn with_a_checksum_every_mirror_is_asked_until_one_has_the_file() {
+    let right = Resource::new(1_000_000);
+    let files = [right.clone(), Resource::other(1_000_000, 3), Resource::other(1_000_000, 4)];
+    let server = Server::start(move |asked| match asked.path.as_str() {
+        "/good" => files[0].answer(asked),
+        "/bad1" => files[1].answer(asked),
+        "/bad2" => files[2].answer(asked),
+        "/half" => files[0].clone().with("ETag", "").whole().broken_after(300_000, [Step::Close]),
+        "/page" => Answer::page(200, "<html>Log in</html>"),
+        _ => Answer::status(404),
+    });
+    let hex = crate::program::digest("sha256sum", &right.data);
+    for paths in [
+        &["/half", "/good"][..],
+        &["/none", "/half", "/page", "/good"],
+        &["/bad1", "/bad2", "/good"],
+        &["/bad2", "/half", "/bad1", "/none", "/good"],
+    ] {
+        let urls: Vec<String> = paths.iter().map(|path| server.url(path)).collect();
+        let mut words = vec![urls[0].as_str(), "-o", "out", "--json", "--checksum"];
+        let checksum = format!("sha256={hex}");
+        words.push(&checksum);
+        urls[1..].iter().for_each(|url| words.extend(["--mirror", url]));
+        let program = Program::new().without_log();
+        program.run(&words).report();
+        assert!(program.file("out").unwrap() == *right.data, "{paths:?}");
+        let named = urls.iter().enumerate().map(|(n, url)| format!("<url priority=\"{}\">{url}</url>", n + 1));
+        let text = format!(
+            "<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\"><file name=\"again\">\
+             <hash type=\"sha-256\">{hex}</hash>{}</file></metalink>",
+            named.collect::<String>()
+        );
+        std::fs::write(program.path("list.meta4"), text).unwrap();
+        let ended = program.run(&["list.meta4", "-q"]);
+        assert_eq!(ended.code, Some(0), "{paths:?}: {}", ended.err);
+        assert!(program.file("again").unwrap() == *right.data, "{paths:?}");
+    }
+    // None of them has it.
+    let (half, bad) = (server.url("/half"), server.url("/bad1"));
+    Program::new().without_log().refused(&[&half, "--mirror", &bad, "--checksum", &format!("sha256={hex}")], 65);
+}
