@@ -272,20 +272,25 @@ impl Fetch {
     }
 
     fn redirect(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
-        let root = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.root);
+        let conn = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
+        let places = conn.map(|conn| (conn.root, conn.edge.origin));
         if self.has_expired(id, link_id, head.status) {
             return;
         }
-        let (Some(root), Some(link)) = (root, self.links.get_mut(&link_id)) else { return };
-        link.redirects += 1;
+        let (Some((root, from)), Some(link)) = (places, self.links.get_mut(&link_id)) else { return };
+        let most = self.config.max_redirects;
+        let circles = head.location.is_some_and(|to| link.goes_in_circles(root, from, to));
+        let ends = link.redirects > most || (circles && most > FEW_REDIRECTS);
         // Requests for a range may be sent round in circles, and others not.
-        let (many, most) = (link.redirects > self.config.max_redirects / 2, self.config.max_redirects);
-        if many && most > FEW_REDIRECTS && self.try_in_one_piece(id, link_id) {
+        if ends && most > FEW_REDIRECTS && self.try_in_one_piece(id, link_id) {
+            if let Some(link) = self.links.get_mut(&link_id) {
+                link.forget_redirects();
+            }
             return;
         }
         let Some(link) = self.links.get_mut(&link_id) else { return };
         match head.location {
-            Some(target) if link.redirects <= self.config.max_redirects => {
+            Some(target) if !ends => {
                 link.targets.insert(root, Edge { origin: target, at: None });
                 link.served_here = 0;
                 link.next_try = self.now;
@@ -293,7 +298,13 @@ impl Fetch {
             }
             // One that must not be followed leads where it leads without a range, too.
             _ if !head.redirects && self.try_in_one_piece(id, link_id) => {}
-            _ => self.refuse(id, link_id, Ban::OtherStatus { status: head.status }, Failure::Redirect),
+            _ => {
+                let failure = match head.location {
+                    Some(_) => Failure::Redirect,
+                    None => Failure::Protocol { text: "a redirect whose target cannot be read or followed".into() },
+                };
+                self.refuse(id, link_id, Ban::OtherStatus { status: head.status }, failure);
+            }
         }
     }
 
@@ -418,7 +429,7 @@ impl Fetch {
     }
 
     /// Whether the resource has been had from anywhere, so that a refusal may pass.
-    fn may_deliver_again(&self) -> bool {
+    pub(super) fn may_deliver_again(&self) -> bool {
         match self.phase {
             Phase::Unknown => false,
             Phase::Ranges | Phase::Over => true,

@@ -70,7 +70,7 @@ impl Default for Config {
 
 /// RFC 9110 §15.4 asks for a limit; browsers and wget allow 20, curl 50.
 const fn max_redirects() -> u32 {
-    20
+    50
 }
 
 /// How requests are sized and placed.

@@ -186,7 +186,7 @@ impl Fetch {
         }
         let failure = Failure::Retries { trouble: refused.unwrap_or_else(|| trouble.clone()) };
         let others = self.links.iter().any(|(other, link)| *other != id && link.hopeful());
-        if others || self.phase != Phase::Unknown {
+        if others || self.may_deliver_again() {
             self.ban(id, Ban::Trouble { trouble }, true);
         } else {
             // Nothing has ever come from anywhere.

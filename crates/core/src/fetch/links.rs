@@ -1,6 +1,6 @@
 //! What a run knows of each link: its standing, its failures, and what it carried.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 use core::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct LinkState {
     pub(super) targets: BTreeMap<OriginId, Edge>,
     /// Redirects since bytes last came.
     pub(super) redirects: u32,
+    /// Where the last ones of them led.
+    led: VecDeque<OriginId>,
     /// Answers that the present target has begun to deliver.
     pub(super) served_here: u32,
     /// It left its own edge for another link's.
@@ -160,6 +162,7 @@ impl LinkState {
             refused: false,
             targets: BTreeMap::new(),
             redirects: 0,
+            led: VecDeque::new(),
             whole: WholeTry::default(),
             plain: false,
             served_here: 0,
@@ -198,6 +201,26 @@ impl LinkState {
     /// Where requests for the present root go.
     pub(super) fn target(&self) -> Edge {
         self.targets.get(&self.root).copied().unwrap_or(Edge { origin: self.root, at: None })
+    }
+
+    /// Counts a redirect. Tells whether the same redirects come again and again. Some servers redirect to the same URL until the
+    /// file is ready or a cookie has come back, so a few rounds prove nothing.
+    pub(super) fn goes_in_circles(&mut self, root: OriginId, from: OriginId, to: OriginId) -> bool {
+        self.redirects = self.redirects.saturating_add(1);
+        // Several connections may be led away from one place at the same time.
+        let is_same = from != to && self.targets.get(&root).is_some_and(|edge| edge.origin == to);
+        if !is_same {
+            if self.led.len() >= MOST_LED {
+                self.led.pop_front();
+            }
+            self.led.push_back(to);
+        }
+        self.led.iter().filter(|led| **led == to).count() > MOST_ROUNDS
+    }
+
+    pub(super) fn forget_redirects(&mut self) {
+        self.redirects = 0;
+        self.led.clear();
     }
 
     /// How many connections the other downloads leave room for.
@@ -243,5 +266,9 @@ fn is_private(at: IpAddr) -> bool {
     }
 }
 
+/// Redirects that are compared with each other, and how often one may come again. chosen: longer circles end with the number
+/// of redirects.
+const MOST_LED: usize = 64;
+const MOST_ROUNDS: usize = 6;
 /// chosen: short enough that one refused SYN does not show, doubled up to 13 s.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);

@@ -292,6 +292,10 @@ impl Fetch {
         if trouble.kind == TroubleKind::Http1Required {
             return self.leave_http2(id, false);
         }
+        // The driver remembers only so many of the places that redirects led to.
+        if let Some(link) = self.links.get_mut(&link).filter(|_| trouble.kind == TroubleKind::Local) {
+            link.forget_places();
+        }
         // A close between answers after something was delivered is how HTTP ends a connection. What is no answer behind
         // one that was good (bytes beyond its end, a reset) ends it as well.
         let unanswered = conn.reqs.front().copied();

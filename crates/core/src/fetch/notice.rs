@@ -121,6 +121,8 @@ pub enum Ban {
         /// What the others say.
         want: Option<DataSize>,
     },
+    /// It sends an HTML page instead of the file.
+    Page,
     /// Its answer has another validator than the others'.
     OtherValidator,
     /// Its answer has a status that the others do not give (a captive portal, or an edge without the file).
@@ -189,7 +191,9 @@ pub enum Failure {
     Budget,
     /// The bytes do not match their digest, whatever source they come from.
     Digest,
-    /// Redirects without end, or one that must not be followed.
+    /// Every link gets an HTML page instead of the file.
+    Page,
+    /// Redirects without end.
     Redirect,
     /// The server sends something else than was asked for.
     Protocol {
@@ -208,6 +212,7 @@ impl fmt::Display for Ban {
                 want.bytes()
             ),
             Self::OtherLength { .. } => f.write_str("its answer has another length (a captive portal?)"),
+            Self::Page => f.write_str("it sends an HTML page instead of the file (a captive portal?)"),
             Self::OtherValidator => f.write_str("its server has another version of the file"),
             // A server that cannot answer now is no captive portal, and neither is one that does not have the file.
             Self::OtherStatus { status } if is_of_server(*status) => {
@@ -288,6 +293,7 @@ impl fmt::Display for Failure {
             Self::Retries { trouble } => write!(f, "gave up: {}", trouble.text),
             Self::Budget => f.write_str("the budgets of the links are spent, or too small for the file"),
             Self::Digest => f.write_str("the file does not match its digest"),
+            Self::Page => f.write_str("the server sends an HTML page instead of the file"),
             Self::Redirect => f.write_str("the redirects lead nowhere"),
             Self::Protocol { text } => write!(f, "the server answers what was not asked: {text}"),
         }

@@ -189,22 +189,24 @@ impl Fetch {
         }
     }
 
-    /// Every link has been refused, again after a rest, and by the server's own word the file is not there or not for us.
+    /// Every link has been refused, again after a rest, and by the server's own word the file is not there or not for us; or
+    /// every link gets a page instead of the rest of the file.
     fn end_of_refusals(&mut self) {
         let delivered = self.links.values().any(|link| !link.known.bytes.is_zero());
         // What has delivered may do so again: a restart or a new version of the server takes seconds.
         let enough = |status| if delivered && matches!(status, 403 | 404) { REFUSALS_AFTER_DATA } else { REFUSALS };
         let refusal = |link: &LinkState| match link.standing {
             Standing::Banned { why: Ban::OtherStatus { status }, .. } if link.bans >= enough(status) => {
-                matches!(status, 401..=404 | 410 | 451).then_some(status)
+                matches!(status, 401..=404 | 410 | 451).then_some(Failure::Status { status })
             }
+            Standing::Banned { why: Ban::Page, .. } if link.bans >= enough(404) => Some(Failure::Page),
             _ => None,
         };
         let there = || self.links.values().filter(|link| link.standing != Standing::Down);
-        if let Some(status) = there().next().and_then(refusal)
+        if let Some(failure) = there().next().and_then(refusal)
             && there().all(|link| refusal(link).is_some())
         {
-            self.give_up(Failure::Status { status });
+            self.give_up(failure);
         }
     }
 
@@ -255,7 +257,7 @@ impl Fetch {
         link.known.meter.on_bytes(now, len);
         link.known.last_data = Some(now);
         link.failures = 0;
-        link.redirects = 0;
+        link.forget_redirects();
         link.whole = WholeTry::default();
         link.roots_left = 0;
         link.refused = false;

@@ -97,7 +97,8 @@ impl Fetch {
                 }
                 None => {
                     let (got, want) = (head.length, self.ledger.total());
-                    self.differs(id, link, Ban::OtherLength { got, want }, None, false);
+                    let ban = if head.page { Ban::Page } else { Ban::OtherLength { got, want } };
+                    self.differs(id, link, ban, None, false);
                 }
             },
         }

@@ -53,7 +53,7 @@ pub struct RequestArgs {
     #[arg(short = '6', long)]
     pub ipv6: bool,
     /// Follow at most N redirects in a row.
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 50, value_name = "N")]
     pub max_redirs: u32,
     /// Accepted for the sake of habit and without effect: redirects are always followed.
     #[arg(short = 'L', long)]

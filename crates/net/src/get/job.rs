@@ -292,6 +292,7 @@ pub enum GetError {
 fn hint(failure: &Failure) -> &'static str {
     match failure {
         Failure::Status { status: 401 } => "; it wants a login: --user, or the one that was given is wrong",
+        Failure::Page => "; open it in a browser, a login may be needed",
         Failure::Redirect => "; --max-redirs N allows more redirects in a row",
         _ => "",
     }
@@ -342,6 +343,7 @@ fn of_failure(failure: &Failure) -> Kind {
         Failure::Status { status: 400..=499 } => Kind::Http4xx,
         Failure::Status { status: 500..=599 } => Kind::Http5xx,
         Failure::Digest => Kind::Verification,
+        Failure::Page => Kind::Page,
         Failure::Retries { trouble } if trouble.kind != TroubleKind::Protocol => Kind::Network,
         Failure::Status { .. } | Failure::Redirect | Failure::Protocol { .. } | Failure::Retries { .. } => {
             Kind::Protocol

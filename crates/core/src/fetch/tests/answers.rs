@@ -572,21 +572,104 @@ fn a_change_on_all_addresses_is_a_change() {
     assert!(desk.done);
 }
 
-#[test]
-fn redirects_without_end_are_given_up() {
-    let mut desk = Desk::new(Config::default());
+/// What becomes of a download over one link whose nth request is redirected there; none: it is the file.
+fn redirected(config: Config, to: impl Fn(usize, OriginId) -> Option<u16>) -> (Desk, usize) {
+    let mut desk = Desk::new(config);
     desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    for _ in 0..60 {
-        if desk.failed.is_some() {
-            break;
+    let mut requests = 0;
+    while !desk.done && desk.failed.is_none() && requests < 300 {
+        let conn = desk.connect(A, 5);
+        let (req, at) = (desk.first(A), desk.conns[&conn].1);
+        match to(requests, at) {
+            Some(n) => {
+                let head = Head { status: 302, redirects: true, location: Some(OriginId(n)), ..Head::default() };
+                desk.tell(Input::Head { req, head });
+            }
+            None => desk.deliver_all(A, 10_000, Some("\"v1\"")),
         }
-        desk.connect(A, 5);
-        let head = Head { status: 302, location: Some(OriginId(1)), ..Head::default() };
-        desk.tell(Input::Head { req: desk.first(A), head });
+        requests += 1;
         // Requests with a range and without, and connections are not opened without end.
         desk.pass(Duration::from_millis(500));
     }
-    assert_eq!(desk.failed, Some(Failure::Redirect));
+    (desk, requests)
+}
+
+#[test]
+fn redirects_without_end_are_given_up() {
+    // In a circle of one, two and five places, and ever on.
+    for (circle, most) in [(1, 16), (2, 30), (5, 70), (10_000, 110)] {
+        let next = |_, at: OriginId| Some(if at.0 == circle { 1 } else { at.0 + 1 });
+        let (desk, requests) = redirected(Config::default(), next);
+        assert_eq!(desk.failed, Some(Failure::Redirect), "{circle}");
+        assert!(requests <= most, "{circle}: {requests}");
+    }
+    let config = Config { max_redirects: 3, ..Config::default() };
+    let (desk, requests) = redirected(config, |_, at| Some(at.0 + 1));
+    assert_eq!((desk.failed, requests), (Some(Failure::Redirect), 4));
+}
+
+#[test]
+fn redirects_that_end_are_followed_however_many() {
+    for hops in [1, 25, 30, 49, 50] {
+        let (desk, requests) = redirected(Config::default(), |_, at| (at.0 < hops).then_some(at.0 + 1));
+        assert!(desk.done, "{hops}: {:?}", desk.failed);
+        assert_eq!(requests, usize::from(hops) + 1);
+    }
+    // To the same place until the file is ready, or a cookie has come back.
+    for rounds in [1, 2, 5] {
+        let (desk, requests) = redirected(Config::default(), |n, _| (n < rounds).then_some(1));
+        assert!(desk.done && requests == rounds + 1, "{rounds}: {requests} {:?}", desk.failed);
+    }
+}
+
+#[test]
+fn a_body_that_cannot_be_read_ends_the_download_soon() {
+    for kind in [TroubleKind::Protocol, TroubleKind::Reset] {
+        let mut desk = Desk::new(Config::default());
+        desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+        let begun = desk.now;
+        for _ in 0..50 {
+            if desk.failed.is_some() {
+                break;
+            }
+            if !desk.on(A).is_empty() {
+                let conn = desk.connect(A, 5);
+                if let Some((req, _)) = desk.asked(A).first() {
+                    desk.whole(*req, None, None);
+                }
+                desk.close(conn, kind);
+            }
+            desk.pass(Duration::from_millis(500));
+        }
+        assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
+        assert!(desk.now - begun < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn a_page_instead_of_the_rest_of_the_file_ends_the_download_soon() {
+    for links in [1, 2] {
+        let mut desk = Desk::new(resumed());
+        desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+        if links == 2 {
+            desk.link(B, LinkProfile::new("b", LinkKind::Lte));
+        }
+        for _ in 0..200 {
+            for (conn, _) in desk.conns.clone() {
+                if desk.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
+                    desk.stands(conn, Protocol::Http1, 5, None);
+                }
+                let asked = desk.reqs.iter().find(|(_, asked)| asked.conn == conn).map(|(req, _)| *req);
+                if let Some(req) = asked {
+                    let length = Some(DataSize::from_bytes(700));
+                    desk.tell(Input::Head { req, head: Head { status: 200, length, page: true, ..Head::default() } });
+                }
+            }
+            desk.pass(Duration::from_millis(100));
+        }
+        assert_eq!(desk.failed, Some(Failure::Page), "{:?}", desk.notices);
+        assert!(desk.restarts == 0 && desk.came.is_empty(), "what is there stays");
+    }
 }
 
 #[test]
