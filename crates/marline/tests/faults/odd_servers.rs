@@ -184,6 +184,39 @@ pub(crate) const RELATED: &[Manner] = &[
             format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n{head}")
         })
     }),
+    // Long bodies in chunks: sizes that are padded, and signed, as by Apache httpd 2.0 and storage services.
+    manner("chunk-blanks", |_, all| in_small_chunks(all, |size| format!("{size:<32x}\r\n"))),
+    manner("chunk-zeros", |_, all| in_small_chunks(all, |size| format!("{size:032X}\r\n"))),
+    manner("chunk-signed", |_, all| {
+        in_small_chunks(all, |size| format!("{size:x};chunk-signature={}\r\n", "a".repeat(64)))
+    }),
+    // First lines and lengths that other programs read.
+    manner("line-2", |asked, all| all.answer(asked).spelled(|head| head.replacen("HTTP/1.1", "HTTP/2.0", 1))),
+    manner("line-glued", |asked, all| {
+        all.answer(asked).spelled(|head| head.replacen("206 Said", "206Said", 1).replacen("200 Said", "200Said", 1))
+    }),
+    manner("length-unit", |asked, all| {
+        all.answer(asked).spelled(|head| head.replacen("Content-Length: ", "Content-Length:+", 1).replacen("\r\nETag", "B\r\nETag", 1))
+    }),
+    // Redirects.
+    manner("hops", |asked, all| {
+        let hop = asked.path.rsplit('=').next().and_then(|hop| hop.parse::<u32>().ok()).unwrap_or(0);
+        if hop < 30 { Answer::redirect(302, &format!("/hops?n={}", hop + 1)) } else { all.answer(asked) }
+    }),
+    manner("latin-1", |asked, all| match asked.path.split_once('?') {
+        Some((_, "f%E9")) => all.answer(asked),
+        _ => Answer::garbage(b"HTTP/1.1 302 Found\r\nLocation: /latin-1?f\xe9\r\nContent-Length: 0\r\n\r\n"),
+    }),
+    manner("redirect-login", |asked, all| {
+        if asked.field("Authorization") == Some("Basic dTpw") {
+            return all.answer(asked);
+        }
+        let host = asked.field("Host").unwrap_or_default();
+        match asked.path.contains('?') {
+            true => Answer::status(401),
+            false => Answer::redirect(302, &format!("http://u:p@{host}/redirect-login?there")),
+        }
+    }),
     manner("length-and-chunks", |asked, all| {
         let answer = chunked(asked, all);
         answer.with("Content-Length", "7")
@@ -345,6 +378,19 @@ fn flip(asked: &Asked, all: &Resource, honest: bool) -> Answer {
         return if honest { dated.whole() } else { all.whole() };
     }
     dated.answer(asked).slowly(4000, Duration::from_millis(20))
+}
+
+/// The whole file in chunks of 128 bytes, whose sizes are written like this.
+fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Answer {
+    let mut wire = Vec::new();
+    for chunk in all.data.chunks(128) {
+        wire.extend_from_slice(size(chunk.len()).as_bytes());
+        wire.extend_from_slice(chunk);
+        wire.extend_from_slice(b"\r\n");
+    }
+    wire.extend_from_slice(size(0).as_bytes());
+    wire.extend_from_slice(b"\r\n");
+    Answer::status(200).without("Content-Length").with("Transfer-Encoding", "chunked").then([Step::Raw(wire)])
 }
 
 /// A range in the chunked coding.

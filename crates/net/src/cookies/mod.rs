@@ -6,6 +6,7 @@
 
 mod netscape;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::convert::Infallible;
@@ -64,9 +65,9 @@ impl Jar {
         let own = String::from_utf8_lossy(&all).into_owned();
         let is_own = |name: &str| own.split(';').any(|pair| pair.split('=').next().map(str::trim) == Some(name));
         for cookie in cookies.into_iter().filter(|cookie| !is_own(cookie.name())) {
-            let pair = format!("{}={}", cookie.name(), cookie.value());
+            let pair = bytes_of(&format!("{}={}", cookie.name(), cookie.value()));
             if all.len() + pair.len() <= LONGEST_FIELD {
-                append(&mut all, pair.as_bytes());
+                append(&mut all, &pair);
             }
         }
         if let Ok(mut value) = HeaderValue::from_bytes(&all) {
@@ -75,6 +76,34 @@ impl Jar {
             fields.push((COOKIE, value));
         }
     }
+}
+
+/// The value of a `Set-Cookie` field as text. A cookie goes back byte for byte (RFC 6265 section 5.4), and some servers write
+/// Latin-1: where bytes are not UTF-8, each from 0x80 on stands as a character of a private range.
+pub(crate) fn text_of(value: &[u8]) -> Cow<'_, str> {
+    let is_private = |c: char| (PRIVATE + 0x80..=PRIVATE + 0xff).contains(&u32::from(c));
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.contains(is_private) => Cow::Borrowed(text),
+        _ => {
+            let of_byte = |byte: &u8| match byte {
+                0x80.. => char::from_u32(PRIVATE + u32::from(*byte)).unwrap_or('?'),
+                _ => char::from(*byte),
+            };
+            Cow::Owned(value.iter().map(of_byte).collect())
+        }
+    }
+}
+
+/// What [`text_of`] was made of.
+fn bytes_of(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        match u32::from(c).checked_sub(PRIVATE).and_then(|byte| u8::try_from(byte).ok()).filter(|byte| *byte >= 0x80) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
 }
 
 fn append(all: &mut Vec<u8>, pairs: &[u8]) {
@@ -125,6 +154,8 @@ const MOST_OF_ONE: usize = 50;
 const LONGEST: usize = 4096;
 /// chosen: ten servers that each set as many as they may; 2 MiB at most.
 const MOST: usize = 500;
+/// Where the private range of [`text_of`] begins, less 0x80.
+const PRIVATE: u32 = 0xf700;
 /// As curl: nginx and Apache httpd take 8 KiB for a field.
 const LONGEST_FIELD: usize = 8190;
 
@@ -165,6 +196,20 @@ mod tests {
         assert!(!sent(&jar, "http://a.example.com/x/s.ts", None).unwrap().contains("s=2"));
         // A port makes no other host (RFC 6265 section 8.5).
         assert!(sent(&jar, "https://a.example.com:8443/", None).unwrap().contains("k=1"));
+    }
+
+    #[test]
+    fn a_cookie_goes_back_byte_for_byte() {
+        let values: [&[u8]; 6] =
+            [b"plain", "\u{e4}\u{a0}\u{1f600}".as_bytes(), b"\xe9", b"a\xff\x80z", b"\x85mid\xa0", "\u{f7e9}".as_bytes()];
+        for value in values {
+            let line = [b"k=", value, b"; Path=/"].concat();
+            let jar = set("https://a.example.com/", &[&text_of(&line)]);
+            let mut fields = Vec::new();
+            jar.add_to(&url("https://a.example.com/x"), &mut fields);
+            let sent = fields.pop().map(|(_, sent)| sent.as_bytes().to_vec());
+            assert_eq!(sent, Some([b"k=", value].concat()), "{value:?}");
+        }
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! The places where the file can be had: its sources, and where redirects led.
 //!
-//! 1. Each place has one number, however often it is named.
+//! 1. Each place has one number, however often it is named. Some servers redirect each request to another URL: of what
+//!    redirects led to, the places that were named last and those that are in use are remembered. Numbers come again only
+//!    after all others.
 //! 2. A redirect from https to http is not followed: everybody on the path could change the file.
 //! 3. Where a place may lead to depends on the servers that led there ([`Right`]).
 //! 4. User, password, cookies and the user's own header fields stay with the origin (scheme, host and port) that they were
 //!    given for. Fields that only describe the program go along with redirects.
 //! 5. Cookies that servers set are sent back within the same run, as RFC 6265 has it ([`Jar`]).
-//! 6. A source that a server or a Metalink file names gets none of them, and neither does what it redirects to.
+//! 6. A login in the target of a redirect goes to the origin of that target, as far as redirects stay there.
+//! 7. A source that a server or a Metalink file names gets none of them, and neither does what it redirects to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -17,18 +20,22 @@ use http::header::{
     ACCEPT, ACCEPT_LANGUAGE, AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
 };
 use marline_core::fetch::{Ask, OriginId, Validator};
-use url::Url;
+use url::{Host, Url};
 
 use super::job::{Credentials, Source};
 use crate::cookies::Jar;
-use crate::http::Get;
+use crate::http::{Get, percent_decode};
 use crate::reach::Right;
 
 /// All places, by number.
 #[derive(Debug)]
 pub(super) struct Origins {
-    places: Vec<Place>,
-    numbers: BTreeMap<String, OriginId>,
+    places: BTreeMap<OriginId, Place>,
+    numbers: BTreeMap<Name, OriginId>,
+    /// The number that was given last.
+    last: OriginId,
+    /// Counts what redirects named.
+    named: u64,
     /// The origins that the user named, with what is sent there.
     homes: Vec<(Url, Vec<Field>)>,
     /// What is sent wherever the user's URLs lead.
@@ -43,9 +50,18 @@ pub(super) struct Origins {
 
 type Field = (HeaderName, HeaderValue);
 
+/// A URL without a login, and the login for it.
+type Name = (String, Option<HeaderValue>);
+
 #[derive(Debug)]
 struct Place {
     url: Url,
+    /// The login that the redirect named.
+    login: Option<Field>,
+    /// A redirect led there; the others are sources.
+    redirected: bool,
+    /// When it was named last, in redirects.
+    named: u64,
     /// A server or a Metalink file named it, or what led there.
     foreign: bool,
     /// What it may be connected to.
@@ -66,8 +82,10 @@ impl Origins {
         let fields: Vec<Field> =
             credentials.headers.iter().filter_map(|(name, value)| field(name, value)).collect();
         let mut origins = Self {
-            places: Vec::new(),
+            places: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            last: OriginId(u16::MAX),
+            named: 0,
             homes: Vec::new(),
             common: fields.iter().filter(|(name, _)| describes(name)).cloned().collect(),
             logins: credentials.logins.hosts.clone(),
@@ -83,14 +101,15 @@ impl Origins {
                 sent.extend(source.login.as_ref().or(given).and_then(login));
                 origins.homes.push((source.url.clone(), sent));
             }
-            origins.add(&source.url, source.foreign, source.right);
+            let place = Place::source(&source.url, source.foreign, source.right);
+            origins.add(place);
         }
         origins
     }
 
     /// The same, for URLs that whoever has this right has named.
     pub(super) fn for_right(mut self, right: Right) -> Self {
-        self.places.iter_mut().for_each(|place| place.right = right);
+        self.places.values_mut().for_each(|place| place.right = right);
         self
     }
 
@@ -109,7 +128,7 @@ impl Origins {
 
     /// A place has set cookies.
     pub(super) fn take_cookies(&self, id: OriginId, lines: &[String]) {
-        if let Some(place) = self.places.get(usize::from(id.0)).filter(|place| !place.foreign) {
+        if let Some(place) = self.places.get(&id).filter(|place| !place.foreign) {
             self.jar.take(&place.url, lines);
         }
     }
@@ -118,36 +137,51 @@ impl Origins {
     /// one.
     pub(super) fn add_source(&mut self, from: OriginId, url: &Url, server: Option<IpAddr>) -> Option<OriginId> {
         let right = self.right(from)?.led_by(server);
-        if self.places.len() >= MOST_PLACES || self.numbers.contains_key(url.as_str()) {
+        if self.places.len() >= MOST_PLACES || self.numbers.contains_key(&(url.to_string(), None)) {
             return None;
         }
         // As with redirects: what is asked for over TLS does not come in plain text.
-        let secure = self.places.first().is_some_and(|first| first.url.scheme() == "https");
+        let secure = self.places.first_key_value().is_some_and(|(_, first)| first.url.scheme() == "https");
         if secure && url.scheme() != "https" {
             return None;
         }
-        self.add(url, true, right)
+        self.add(Place::source(url, true, right))
     }
 
-    fn add(&mut self, url: &Url, foreign: bool, right: Right) -> Option<OriginId> {
-        let id = u16::try_from(self.places.len()).map(OriginId).ok()?;
-        self.numbers.entry(url.as_str().to_owned()).or_insert(id);
-        self.places.push(Place { url: url.clone(), foreign, right });
+    fn add(&mut self, place: Place) -> Option<OriginId> {
+        let behind = (1..=u16::MAX).map(|n| OriginId(self.last.0.wrapping_add(n)));
+        let id = behind.into_iter().find(|id| !self.places.contains_key(id))?;
+        self.last = id;
+        self.numbers.entry(place.name()).or_insert(id);
+        self.places.insert(id, place);
         Some(id)
+    }
+
+    /// Whether [`make_room`](Self::make_room) is due before the next redirect.
+    pub(super) fn is_full(&self) -> bool {
+        self.places.len() >= MOST_PLACES
+    }
+
+    /// Forgets places that redirects have not named for long, except those for which there is a connection.
+    pub(super) fn make_room(&mut self, used: &BTreeSet<OriginId>) {
+        let before = self.named.saturating_sub(KEPT_PLACES);
+        self.places.retain(|id, place| !place.redirected || place.named > before || used.contains(id));
+        let places = &self.places;
+        self.numbers.retain(|_, id| places.contains_key(id));
     }
 
     /// Whether the user has named a place, or what led there.
     pub(super) fn is_users(&self, id: OriginId) -> bool {
-        self.places.get(usize::from(id.0)).is_some_and(|place| !place.foreign)
+        self.places.get(&id).is_some_and(|place| !place.foreign)
     }
 
     pub(super) fn url(&self, id: OriginId) -> Option<&Url> {
-        self.places.get(usize::from(id.0)).map(|place| &place.url)
+        self.places.get(&id).map(|place| &place.url)
     }
 
     /// What a place may be connected to.
     pub(super) fn right(&self, id: OriginId) -> Option<Right> {
-        self.places.get(usize::from(id.0)).map(|place| place.right)
+        self.places.get(&id).map(|place| place.right)
     }
 
     /// Whether there is one place only.
@@ -163,29 +197,49 @@ impl Origins {
         location: &str,
         server: Option<IpAddr>,
     ) -> Result<OriginId, String> {
-        let from = self.places.get(usize::from(from.0)).ok_or_else(|| "a redirect from nowhere".to_owned())?;
-        let (base, foreign, right) = (&from.url, from.foreign, from.right);
-        let mut target = base.join(location).map_err(|e| format!("the redirect to `{location}` is no URL: {e}"))?;
+        let from = self.places.get(&from).ok_or_else(|| "a redirect from nowhere".to_owned())?;
+        let (base, foreign) = (&from.url, from.foreign);
+        let mut target = base.join(location).map_err(|e| {
+            // What stands before an `@` may be a password.
+            let shown = location.rsplit('@').next().unwrap_or_default();
+            format!("the redirect to `{shown}` is no URL: {e}")
+        })?;
         target.set_fragment(None);
+        let named = (!target.username().is_empty() || target.password().is_some())
+            .then(|| login(&(decoded(target.username()), decoded(target.password().unwrap_or_default()))))
+            .flatten();
+        // Only URLs that have a host have a login.
+        let _ = (target.set_username(""), target.set_password(None));
+        let login = named.or_else(|| from.login.clone().filter(|_| base.origin() == target.origin()));
         match (base.scheme(), target.scheme()) {
             ("https", "http") => return Err(format!("the redirect from https to {target} is not followed")),
             (_, "http" | "https") => {}
             (_, other) => return Err(format!("the redirect to a `{other}` URL cannot be followed")),
         }
-        if let Some(id) = self.numbers.get(target.as_str()) {
-            return Ok(*id);
+        // Within one service a redirect says nothing new of where it is. Another port of the same name may be another service:
+        // of a name with public and private addresses, a public server leads to the public ones.
+        let is_address = matches!(target.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)));
+        let is_within = same_origin(base, &target) || (is_address && base.host() == target.host());
+        let right = if is_within { from.right } else { from.right.led_by(server) };
+        self.named += 1;
+        let place = Place { url: target, login, redirected: true, named: self.named, foreign, right };
+        let known = self.numbers.get(&place.name()).copied();
+        if let Some((id, known)) = known.and_then(|id| Some((id, self.places.get_mut(&id)?))) {
+            known.named = self.named;
+            if let Some(led) = right.led().filter(|_| known.redirected) {
+                known.right = known.right.led_by_zone(led);
+            }
+            return Ok(id);
         }
-        if self.places.len() >= MOST_PLACES {
-            return Err("too many redirects".to_owned());
+        if self.is_full() {
+            return Err("too many places at once".to_owned());
         }
-        // Within one host a redirect says nothing new of where it is.
-        let right = if base.host() == target.host() { right } else { right.led_by(server) };
-        self.add(&target, foreign, right).ok_or_else(|| "too many redirects".to_owned())
+        self.add(place).ok_or_else(|| "too many places at once".to_owned())
     }
 
     /// The request for some bytes of a place.
     pub(super) fn get(&self, id: OriginId, ask: Ask, if_range: Option<Validator>) -> Option<Get> {
-        let Place { url, foreign, .. } = self.places.get(usize::from(id.0))?;
+        let Place { url, foreign, login: named, .. } = self.places.get(&id)?;
         let host = url.host_str()?;
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
@@ -195,6 +249,10 @@ impl Origins {
             Some((home, sent)) if self.trusted || same_origin(home, url) => sent.clone(),
             _ => self.common.clone(),
         };
+        if let Some(login) = named {
+            headers.retain(|(name, _)| *name != AUTHORIZATION);
+            headers.push(login.clone());
+        }
         if !foreign {
             self.jar.add_to(url, &mut headers);
             if !headers.iter().any(|(name, _)| *name == AUTHORIZATION) {
@@ -203,6 +261,21 @@ impl Origins {
         }
         Some(Get { path_and_query, authority, ask, if_range, headers })
     }
+}
+
+impl Place {
+    fn source(url: &Url, foreign: bool, right: Right) -> Self {
+        Self { url: url.clone(), login: None, redirected: false, named: 0, foreign, right }
+    }
+
+    fn name(&self) -> Name {
+        (self.url.to_string(), self.login.as_ref().map(|(_, value)| value.clone()))
+    }
+}
+
+/// A part of a URL's login.
+fn decoded(text: &str) -> String {
+    String::from_utf8_lossy(&percent_decode(text)).into_owned()
 }
 
 fn field(name: &str, value: &str) -> Option<Field> {
@@ -237,6 +310,9 @@ pub(crate) fn describes(name: &HeaderName) -> bool {
 
 /// More places than this are not remembered of what servers name.
 const MOST_PLACES: usize = 1000;
+/// Of these, how many that redirects named last are kept when there are too many. chosen: several for each connection that a
+/// download may have.
+const KEPT_PLACES: u64 = 250;
 
 #[cfg(test)]
 mod tests {
@@ -361,6 +437,91 @@ mod tests {
         // The host that the user has named stays as free as it was.
         assert!(!refuses(OriginId(0), "https://a.example/g", "203.0.113.9", "127.0.0.1").1);
         assert!(o.right(OriginId(0)).unwrap().check(loopback).is_ok());
+    }
+
+    #[test]
+    fn another_port_of_a_name_is_another_service() {
+        let mut o = origins("http://a.example/f");
+        let mut leads = |to: &str, server: &str, address: &str| {
+            let id = o.redirect(OriginId(0), to, server.parse().ok()).unwrap();
+            o.right(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_ok()
+        };
+        // A name with a public and a private address: the public server leads to the public one.
+        assert!(!leads("http://a.example:7001/secret", "203.0.113.9", "10.9.0.1"));
+        assert!(!leads("https://a.example:8443/", "203.0.113.9", "192.168.0.1"));
+        assert!(leads("http://a.example:7001/secret", "203.0.113.9", "203.0.113.9"));
+        assert!(leads("http://a.example:7002/", "10.9.0.1", "10.9.0.1"));
+        assert!(leads("http://a.example:7003/", "127.0.0.1", "127.0.0.1"));
+        // First from the private server, then from the public one.
+        assert!(leads("http://a.example:7004/", "10.9.0.1", "10.9.0.1"));
+        assert!(!leads("http://a.example:7004/", "203.0.113.9", "10.9.0.1"));
+        // An address is in one zone, whatever the port; behind a proxy it alone is known.
+        let mut o = origins("http://192.168.0.1/f");
+        let id = o.redirect(OriginId(0), "http://192.168.0.1:8080/f", None).unwrap();
+        assert!(o.right(id).unwrap().check(([192, 168, 0, 1], 8080).into()).is_ok());
+    }
+
+    #[test]
+    fn redirects_to_ever_new_places_are_followed() {
+        let mut o = origins("http://a.example/f");
+        let first = o.redirect(OriginId(0), "/first", server()).unwrap();
+        let mut ids = BTreeSet::from([OriginId(0), first]);
+        for n in 0..70_000_u32 {
+            if o.is_full() {
+                o.make_room(&BTreeSet::from([first]));
+            }
+            let id = o.redirect(OriginId(0), &format!("/once/{n}"), server()).unwrap();
+            assert_eq!(o.url(id).map(Url::path), Some(&*format!("/once/{n}")));
+            if n < 60_000 {
+                assert!(ids.insert(id), "a number came again");
+            }
+            let before = o.redirect(OriginId(0), &format!("/once/{}", n.saturating_sub(100)), server()).unwrap();
+            assert_eq!(o.url(before).map(Url::path), Some(&*format!("/once/{}", n.saturating_sub(100))));
+            assert!(o.places.len() <= MOST_PLACES && o.numbers.len() <= MOST_PLACES);
+        }
+        // Sources and what is in use stay.
+        assert_eq!(o.url(OriginId(0)).map(Url::path), Some("/f"));
+        assert_eq!(o.url(first).map(Url::path), Some("/first"));
+    }
+
+    #[test]
+    fn a_login_in_a_redirect_goes_to_its_origin_alone() {
+        let sent = |o: &Origins, id| {
+            let get = o.get(id, Ask::Whole, None).unwrap();
+            let mut fields = get.headers.iter().filter(|(name, _)| *name == AUTHORIZATION);
+            let one = fields.next().map(|(_, value)| {
+                let text = value.to_str().unwrap().strip_prefix("Basic ").unwrap().to_owned();
+                assert!(value.is_sensitive());
+                String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
+            });
+            assert!(fields.next().is_none());
+            one
+        };
+        let mut o = Origins::new(&"http://a.example/f".parse().unwrap(), &[], None);
+        let there = o.redirect(OriginId(0), "http://u:p%40:q@b.example/g", server()).unwrap();
+        assert_eq!(sent(&o, there).as_deref(), Some("u:p@:q"));
+        assert_eq!(o.url(there).map(Url::as_str), Some("http://b.example/g"));
+        assert_eq!(sent(&o, OriginId(0)), None);
+        let further = o.redirect(there, "/h", server()).unwrap();
+        assert_eq!(sent(&o, further).as_deref(), Some("u:p@:q"));
+        for elsewhere in ["http://b.example:81/h", "https://b.example/h", "http://c.example/h", "http://a.example/f"] {
+            let id = o.redirect(there, elsewhere, server()).unwrap();
+            assert_eq!(sent(&o, id), None, "{elsewhere}");
+        }
+        // The same URL without the login is another place; with another login, too.
+        let bare = o.redirect(OriginId(0), "http://b.example/g", server()).unwrap();
+        assert_eq!(sent(&o, bare), None);
+        let other = o.redirect(OriginId(0), "http://v@b.example/g", server()).unwrap();
+        assert_eq!(sent(&o, other).as_deref(), Some("v:"));
+        // Instead of the user's own at the same origin, and never in a message.
+        let mut o = origins("https://a.example/f");
+        let own = o.redirect(OriginId(0), "https://u:p@a.example/g", server()).unwrap();
+        assert_eq!(sent(&o, own).as_deref(), Some("u:p"));
+        assert_eq!(sent(&o, OriginId(0)).as_deref(), Some("me:pass"));
+        for bad in ["http://u:hidden@a.example/", "ftp://u:hidden@a.example/", "http://u:hidden@[::1"] {
+            let why = o.redirect(OriginId(0), bad, server()).unwrap_err();
+            assert!(!why.contains("hidden"), "{why}");
+        }
     }
 
     #[test]

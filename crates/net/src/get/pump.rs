@@ -402,6 +402,9 @@ impl<'a, M: Driven> Pump<'a, M> {
             Event::Head { req, mut head, location, disposition, described } => {
                 self.origins.take_cookies(origin, &described.cookies);
                 if let Some(location) = location {
+                    if self.origins.is_full() {
+                        self.origins.make_room(&self.sockets.origins());
+                    }
                     match self.origins.redirect(origin, &location, self.sockets.server(conn)) {
                         Ok(id) => head.location = Some(id),
                         Err(why) => self.watcher.line(&why),
@@ -422,7 +425,10 @@ impl<'a, M: Driven> Pump<'a, M> {
                     self.note_modified(&etag, &modified);
                 }
             }
-            Event::End { req } => {
+            Event::End { req, unconfirmed } => {
+                if unconfirmed {
+                    self.watcher.line(UNCONFIRMED_END);
+                }
                 self.sockets.ended(req);
                 self.tell(Input::End { req });
                 self.place.forget(req);
@@ -773,6 +779,9 @@ fn behind(served: ConnId, mut ids: Vec<ConnId>) -> Vec<ConnId> {
     ids
 }
 
+/// Other downloaders say nothing of it.
+const UNCONFIRMED_END: &str = "the server ended the connection without closing TLS, and told no length: the file may \
+                               be cut short (--checksum would tell)";
 /// Reads on one connection before the others have their turn.
 const READS_A_TURN: usize = 4;
 /// The machine hears of bytes this often; finer steps cost time and change no decision.

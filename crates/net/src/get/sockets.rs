@@ -8,7 +8,7 @@
 //!    idle goes there, and comes from there.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -430,6 +430,11 @@ impl Sockets {
             State::Open(connection) => Some(connection.peer_addr().ip()),
             State::Dialing(..) => None,
         }
+    }
+
+    /// The places for which there are connections.
+    pub(super) fn origins(&self) -> BTreeSet<OriginId> {
+        self.slots.values().map(|slot| slot.origin).collect()
     }
 
     /// What a connection is for.

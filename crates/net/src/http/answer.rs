@@ -64,6 +64,8 @@ pub(super) struct Answers {
     ending: Option<Trouble>,
     /// So many bytes of a head have come that does not end among them.
     searched: usize,
+    /// The connection ended without the end of TLS.
+    bare: bool,
 }
 
 impl Answers {
@@ -76,6 +78,7 @@ impl Answers {
             complete: 0,
             ending: None,
             searched: 0,
+            bare: false,
         }
     }
 
@@ -117,6 +120,11 @@ impl Answers {
     /// Whether the next bytes belong to a body.
     pub(super) fn in_body(&self) -> bool {
         matches!(self.state, State::Body(_))
+    }
+
+    /// Whether the next bytes belong to a body that has neither length nor chunks.
+    pub(super) fn is_until_close(&self) -> bool {
+        matches!(self.state, State::Body(Body { rest: Rest::UntilClose, .. }))
     }
 
     /// How much to read at one time, so that little of what follows a body must be kept aside.
@@ -193,6 +201,13 @@ impl Answers {
         self.over(end);
     }
 
+    /// TCP has ended and TLS has not (RFC 8446 section 6.1). Many servers close like this. It is the end of a body that has no
+    /// other, and of what is said between two answers.
+    pub(super) fn finish_bare(&mut self, unread: usize) {
+        self.bare = true;
+        self.finish(None, unread);
+    }
+
     fn feed_head(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         let Some(&req) = self.open.front() else { return self.unasked(bytes) };
         let begins =
@@ -206,12 +221,23 @@ impl Answers {
         let other = OTHER_LINES.iter().find(|(line, _)| starts_with(bytes, line, *line == HTTP));
         let other = other.filter(|(line, meant)| line != meant || !bytes.starts_with(line));
         let rewritten = other.map(|(line, meant)| [*meant, &bytes[line.len()..]].concat());
-        let longer = other.map_or(0, |(line, meant)| meant.len() - line.len());
+        // How many bytes what is parsed has more than what came.
+        let mut longer = other.map_or(0, |(line, meant)| meant.len().wrapping_sub(line.len()));
         let mut head = rewritten.as_deref().unwrap_or(bytes);
         let mut few = [httparse::EMPTY_HEADER; FIELDS_FEW];
-        let (mut many, joined);
+        let (mut many, joined, plain);
         let mut response = httparse::Response::new(&mut few);
         let mut parsed = response.parse(head);
+        if parsed.is_err() && head.len() < HEAD_LONG && is_first_line(head) {
+            return (0, None);
+        }
+        if parsed.is_err()
+            && let Some((end, line)) = plain_line(head)
+        {
+            longer = longer.wrapping_add(line.len()).wrapping_sub(end);
+            plain = [&line[..], &head[end..]].concat();
+            head = &plain;
+        }
         if parsed.is_err() {
             // There are more fields than usual, or one has a syntax error: a control byte in its value, a blank before the colon,
             // a line that continues in the next one. RFC 9112 §5 has such a field refused or dropped. The other fields are
@@ -228,7 +254,7 @@ impl Answers {
             (response, parsed) = parse_leniently(&joined, &mut many);
         }
         let used = match parsed {
-            Ok(httparse::Status::Complete(used)) if used <= HEAD_MOST => used - longer,
+            Ok(httparse::Status::Complete(used)) if used <= HEAD_MOST => used.wrapping_sub(longer),
             Ok(httparse::Status::Partial) if bytes.len() < HEAD_MOST => return (0, None),
             Ok(_) => return self.refuse("the server sent a head of more than 300 KiB"),
             Err(httparse::Error::TooManyHeaders) => {
@@ -296,7 +322,7 @@ impl Answers {
         if self.closes {
             self.over(trouble(TroubleKind::Finished, "the server closes the connection after this answer"));
         }
-        Some(Event::End { req })
+        Some(Event::End { req, unconfirmed: std::mem::take(&mut self.bare) })
     }
 
     fn over(&mut self, trouble: Trouble) {
@@ -429,6 +455,33 @@ fn starts_with(bytes: &[u8], line: &[u8], small: bool) -> bool {
     bytes.get(..line.len()).is_some_and(|first| first == line || (small && first.eq_ignore_ascii_case(line)))
 }
 
+/// Whether this may become a first line, and is not complete.
+fn is_first_line(head: &[u8]) -> bool {
+    let line = head.trim_ascii_start();
+    starts_with(line, HTTP, true) && !line.contains(&b'\n')
+}
+
+/// A first line with a version and a status, as other programs read it: what stands behind the status does not matter. Returns
+/// how long it is without its line end, and what it means.
+fn plain_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
+    let start = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+    let end = start + head.get(start..)?.iter().position(|byte| *byte == b'\n')?;
+    let end = if head[end - 1] == b'\r' { end - 1 } else { end };
+    let line = head.get(start..end).filter(|line| starts_with(line, HTTP, true))?.get(HTTP.len()..)?;
+    let version = line.iter().position(|byte| matches!(byte, b' ' | b'\t'))?;
+    let (version, rest) = line.split_at(version);
+    if !matches!(version, [b'1'..=b'3'] | [b'1'..=b'3', b'.', b'0'..=b'9']) {
+        return None;
+    }
+    let [hundreds @ b'1'..=b'5', tens @ b'0'..=b'9', ones @ b'0'..=b'9', behind @ ..] = rest.trim_ascii_start() else {
+        return None;
+    };
+    let mut plain = *b"HTTP/1.1 200";
+    plain[7] = if version == b"1.0" { b'0' } else { b'1' };
+    plain[9..].copy_from_slice(&[*hundreds, *tens, *ones]);
+    (!behind.first().is_some_and(u8::is_ascii_digit)).then_some((end, plain))
+}
+
 /// Whether a field says where the body ends, or which bytes it has.
 fn is_framing(name: &[u8]) -> bool {
     let frames = [&b"content-length"[..], b"transfer-encoding", b"content-range", b"connection"];
@@ -487,7 +540,7 @@ mod tests {
                 answers.accept(req, limit.map(DataSize::from_bytes));
             }
             Event::Data { .. } => {}
-            Event::End { req } => told.push(format!("end {}", req.0)),
+            Event::End { req, .. } => told.push(format!("end {}", req.0)),
             Event::Aborted { .. } => panic!("HTTP/1.1 aborts nothing"),
             Event::Closed { trouble } => told.push(format!("closed {:?}", trouble.kind)),
         };
@@ -553,6 +606,16 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n".to_owned(),
             "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok".to_owned(),
             "HTTP/1.1 200 OK\r\nContent-Length: 2 bytes\r\n\r\nok".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: 2;x=1\r\n\r\nok".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: 2.0\r\n\r\nok".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: 2B\r\n\r\nok".to_owned(),
+            "HTTP/1.1 200OK\r\n".to_owned() + rest,
+            "HTTP/1.1 200-OK\n".to_owned() + rest,
+            "\r\nHTTP/2 200\r\n".to_owned() + rest,
+            "HTTP/2.0 200 OK\r\n".to_owned() + rest,
+            "http/1.0 200: fine\r\nConnection: keep-alive\r\n".to_owned() + rest,
+            "HTTP/1.1 200 \x1b[31mOK\u{7f}\r\nno colon\r\n".to_owned() + rest,
+            "HTTP/1.1\t200 \0OK\r\nX-Long: a,\r\n b\r\n".to_owned() + rest,
         ] {
             for cut in 0..head.len() {
                 let (first, second) = head.as_bytes().split_at(cut);
@@ -704,7 +767,12 @@ mod tests {
             &b"SSH-2.0-OpenSSH\r\n"[..],
             b"<html>",
             b"HTTP/1.1 abc\r\n\r\n",
-            b"HTTP/2 200\r\n\r\n",
+            b"HTTP/4 200 OK\r\n\r\n",
+            b"HTTP/1.1 2000 OK\r\n\r\n",
+            b"HTTP/1.1 20\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0x10\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1.234.567\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1e6\r\n\r\n",
             b"HTTP/1.1 101 Switching\r\n\r\n",
             b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
             many.as_bytes(),

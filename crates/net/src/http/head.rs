@@ -9,12 +9,14 @@
 //!    none (RFC 9110 §8.8.1). A Content-Range is read in each spelling that leaves no doubt of what it means.
 //! 3. Where a field that must be single comes twice, the first one counts, unless rule 1 applies.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use marline_core::fetch::{ContentRange, Head, Span, Trouble, TroubleKind, Validator};
 use marline_core::units::DataSize;
 
 use super::trouble;
+use crate::cookies;
 
 /// How the end of a body is found (RFC 9112 §6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +50,7 @@ pub struct Described {
     pub last_modified: Option<String>,
     /// Content-Encoding, if it is another than `identity`.
     pub encoding: Option<String>,
-    /// Set-Cookie, each by itself.
+    /// Set-Cookie, each by itself. Bytes that are not UTF-8 are kept as the cookie jar keeps them.
     pub cookies: Vec<String>,
     /// Link, as far as it speaks of copies (RFC 6249).
     pub links: Vec<String>,
@@ -76,7 +78,7 @@ struct Fields<'a> {
     chunked: bool,
     location: Option<String>,
     disposition: Option<String>,
-    cookies: Vec<&'a str>,
+    cookies: Vec<Cow<'a, str>>,
     links: Vec<&'a str>,
     repr_digests: Vec<&'a str>,
     digests: Vec<&'a str>,
@@ -115,7 +117,7 @@ pub(super) fn read<'a>(
         retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
         closes: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
         location: None,
-        redirects: seen.location.as_ref().is_some_and(|location| !location.is_empty()),
+        redirects: seen.location.is_some(),
         page: false,
     };
     let described = seen.described();
@@ -136,11 +138,14 @@ impl<'a> Fields<'a> {
             let text = || unfolded(&String::from_utf8_lossy(value));
             self.disposition.get_or_insert_with(text);
         }
+        if is("location") && !value.trim_ascii().is_empty() {
+            self.location.get_or_insert_with(|| unfolded(&url_text(value)));
+        } else if is("set-cookie") && self.cookies.len() < MOST_COOKIES && !value.contains(&b'\n') {
+            self.cookies.push(cookies::text_of(value.trim_ascii()));
+        }
         let Some(text) = text else { return Ok(()) };
         if is("content-range") {
             self.range.get_or_insert(text);
-        } else if is("location") {
-            self.location.get_or_insert_with(|| unfolded(text));
         } else if text.contains(['\r', '\n']) {
             // RFC 9112 §5.2 forbids folded lines. In none of these fields is one worth more than its absence.
         } else if is("content-type") {
@@ -164,8 +169,6 @@ impl<'a> Fields<'a> {
         } else if is("connection") {
             self.close |= tokens(text).any(|token| token.eq_ignore_ascii_case("close"));
             self.keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
-        } else if is("set-cookie") && self.cookies.len() < MOST_COOKIES {
-            self.cookies.push(text);
         } else if is("link") && text.contains("duplicate") && self.links.len() < MOST_LINKS {
             self.links.push(text);
         } else if is("repr-digest") && self.repr_digests.len() < MOST_LINKS {
@@ -215,7 +218,7 @@ impl<'a> Fields<'a> {
             etag: owned(self.etag),
             last_modified: owned(self.modified_text),
             encoding: (!self.encodings.is_empty()).then(|| self.encodings.join(", ")),
-            cookies: all(&self.cookies),
+            cookies: self.cookies.iter().map(|text| text.clone().into_owned()).collect(),
             links: all(&self.links),
             repr_digests: all(&self.repr_digests),
             digests: all(&self.digests),
@@ -297,11 +300,29 @@ fn number(text: &str) -> Option<u64> {
     if digits { text.parse().ok() } else { None }
 }
 
-/// A length as curl reads it: with a plus sign, or with words behind it, as in `600 bytes`.
+/// A length as curl reads it: with a plus sign, or with something behind it, as in `600 bytes`, `600B`, `600.0` and `600;x=1`.
+/// Where another number may be meant, it is none.
 fn tolerant_number(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
-    let (digits, words) = text.split_once([' ', '\t']).unwrap_or((text, ""));
-    number(digits).filter(|_| !words.contains(|c: char| c.is_ascii_digit()))
+    let (digits, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let is_harmless = rest.starts_with(';')
+        || rest.strip_prefix('.').is_some_and(|zeros| zeros.bytes().all(|byte| byte == b'0'))
+        || !rest.contains(|c: char| c.is_ascii_digit());
+    number(digits).filter(|_| is_harmless)
+}
+
+/// A URL as a field has it. Bytes that are not UTF-8 are percent-encoded, as in browsers and curl.
+fn url_text(value: &[u8]) -> String {
+    let encode = |text: &mut String, byte: &u8| match byte {
+        0x80.. => text.push_str(&format!("%{byte:02X}")),
+        _ => text.push(char::from(*byte)),
+    };
+    let text = std::str::from_utf8(value).map(str::to_owned).unwrap_or_else(|_| {
+        let mut text = String::with_capacity(value.len());
+        value.iter().for_each(|byte| encode(&mut text, byte));
+        text
+    });
+    text.trim().to_owned()
 }
 
 /// The text of a field whose value goes on in further lines.
@@ -336,6 +357,22 @@ mod tests {
 
     fn span(first: u64, end: u64, total: Option<u64>) -> Option<ContentRange> {
         Some(ContentRange { span: Some(Span::new(first, end)), total: total.map(DataSize::from_bytes) })
+    }
+
+    #[test]
+    fn a_location_and_a_cookie_need_not_be_utf_8() {
+        for (sent, want) in [
+            (&b"/f\xe9/x?q=\xff"[..], "/f%E9/x?q=%FF"),
+            ("/f\u{e9}/x".as_bytes(), "/f\u{e9}/x"),
+            (b" /plain \t", "/plain"),
+            (b"http://h/\xc3/\xe9\r\n a", "http://h/%C3/%E9 a"),
+        ] {
+            let fields = [("Location", sent), ("Set-Cookie", &b"k=\xe9"[..]), ("Set-Cookie", b"l=1")];
+            let answer = read(302, true, fields.into_iter(), SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(answer.location.as_deref(), Some(want));
+            assert!(answer.head.redirects);
+            assert_eq!(answer.described.cookies, ["k=\u{f7e9}", "l=1"]);
+        }
     }
 
     #[test]
@@ -393,7 +430,12 @@ mod tests {
             (&["5 bytes"], Some(5)),
             (&["5 5"], None),
             (&["++5"], None),
-            (&["5bytes"], None),
+            (&["5bytes"], Some(5)),
+            (&["5;x=1"], Some(5)),
+            (&["5.0"], Some(5)),
+            (&["5.5"], None),
+            (&["0x5"], None),
+            (&["5e1"], None),
             (&["bytes 5"], None),
             (&["+5", "6"], None),
             (&[""], None),

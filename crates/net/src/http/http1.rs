@@ -101,9 +101,12 @@ impl Http1 {
                         return Poll::Ready(event);
                     }
                 }
-                // TLS that ends without saying so: only inside a body is that more than a plain end.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !self.answers.in_body() => {
-                    self.answers.finish(None, self.held.len());
+                // TLS that ends without saying so: only inside a body that has an end of its own is that more than a plain end.
+                Err(error)
+                    if error.kind() == io::ErrorKind::UnexpectedEof
+                        && (!self.answers.in_body() || self.answers.is_until_close()) =>
+                {
+                    self.answers.finish_bare(self.held.len());
                 }
                 Err(error) => {
                     let trouble = socket_trouble("connection lost", &error);

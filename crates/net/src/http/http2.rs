@@ -293,7 +293,7 @@ impl Http2 {
             None => Turn::Told,
             Some(Ok(())) => {
                 self.complete += 1;
-                self.events.push_back(Event::End { req });
+                self.events.push_back(Event::End { req, unconfirmed: false });
                 Turn::Gone
             }
             Some(Err(error)) => self.lose(req, &error, TroubleKind::Truncated),
@@ -348,7 +348,7 @@ impl Event {
     /// Whether it tells of this request.
     fn is_of(&self, wanted: ReqId) -> bool {
         match self {
-            Self::Head { req, .. } | Self::Data { req, .. } | Self::End { req } | Self::Aborted { req, .. } => {
+            Self::Head { req, .. } | Self::Data { req, .. } | Self::End { req, .. } | Self::Aborted { req, .. } => {
                 *req == wanted
             }
             Self::Closed { .. } => false,

@@ -49,7 +49,7 @@ pub use head::Described;
 pub(crate) use host::{host_of, is_here, is_local};
 pub use http2::Windows;
 pub use name::{Suggested, file_name, safe_name, suggested};
-pub(crate) use name::{cut, is_reserved, quoted, shorten};
+pub(crate) use name::{cut, is_reserved, percent_decode, quoted, shorten};
 pub use request::Get;
 pub use tls::{Trust, TrustError, tls_config};
 pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Silence, Tunnel};
@@ -87,6 +87,9 @@ pub enum Event {
     End {
         /// The request that it answers.
         req: ReqId,
+        /// Nothing but the end of the TCP connection says so: the body has no length, and TLS was not closed. An attacker can
+        /// end a connection like this, too.
+        unconfirmed: bool,
     },
     /// One answer broke off while the connection lives (HTTP/2 only).
     Aborted {

@@ -169,7 +169,7 @@ fn decode_charset(charset: &str, bytes: Vec<u8>) -> Option<String> {
 }
 
 /// `%41` is `A`; a percent sign without two digits stays.
-fn percent_decode(text: &str) -> Vec<u8> {
+pub(crate) fn percent_decode(text: &str) -> Vec<u8> {
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
     let digit = |at: usize| bytes.get(at).and_then(|b| char::from(*b).to_digit(16));
     while let Some(&byte) = bytes.get(at) {

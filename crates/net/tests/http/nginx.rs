@@ -18,7 +18,7 @@ fn fetch_pieces(client: &mut Client, nginx: &Nginx, count: u32, size: u64) -> Ve
 }
 
 fn ends(events: &[Event]) -> Vec<u32> {
-    events.iter().filter_map(|event| if let Event::End { req } = event { Some(req.0) } else { None }).collect()
+    events.iter().filter_map(|event| if let Event::End { req, .. } = event { Some(req.0) } else { None }).collect()
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
     client.conn.request(ReqId(20), &get(Ask::Whole));
     let events = client.run(1);
     assert!(
-        events.iter().all(|event| matches!(event, Event::Head { req, .. } | Event::End { req } if req.0 == 20))
+        events.iter().all(|event| matches!(event, Event::Head { req, .. } | Event::End { req, .. } if req.0 == 20))
     );
     assert!(client.bodies.0.len() == 1 && client.bodies.0[&20] == *nginx.data);
 }
@@ -153,7 +153,7 @@ fn an_answer_ends_where_no_more_was_accepted() {
     assert!(matches!(client.next(), Event::Head { .. }));
     client.conn.accept(ReqId(0), Some(DataSize::from_bytes(3)));
     let events = client.run(1);
-    assert!(matches!(events.last(), Some(Event::End { req: ReqId(0) })), "{events:?}");
+    assert!(matches!(events.last(), Some(Event::End { req: ReqId(0), .. })), "{events:?}");
     assert_eq!(client.bodies.0[&0], b"hel");
 }
 
@@ -203,7 +203,7 @@ fn requests_that_a_leaving_server_does_not_take_are_given_back_while_it_still_an
     client.conn.request(ReqId(1), &get(Ask::Whole));
     let events = client.run(2);
     let told: Vec<_> = events.iter().filter(|event| !matches!(event, Event::Data { .. })).collect();
-    let [Event::Aborted { req: ReqId(1), trouble }, Event::End { req: ReqId(0) }] = told[..] else {
+    let [Event::Aborted { req: ReqId(1), trouble }, Event::End { req: ReqId(0), .. }] = told[..] else {
         panic!("{told:?}");
     };
     assert_eq!(trouble.kind, TroubleKind::Finished);
@@ -240,14 +240,23 @@ fn without_leave_to_read_the_windows_fill_and_then_all_arrives() {
 }
 
 #[test]
-fn a_body_without_length_that_tls_does_not_end_is_truncated() {
+fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
     let identity = identity("localhost", None);
     let ca = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(ca.path(), &identity.ca_pem).expect("written");
     let tls = Some(tls_config(Some(ca.path()), false).expect("an authority"));
-    for (answer, kind) in [
-        (&b"HTTP/1.1 200 OK\r\n\r\nuntil the clo"[..], TroubleKind::Truncated),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", TroubleKind::Finished),
+    for (answer, clean, kind, unconfirmed) in [
+        (&b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbody"[..], false, TroubleKind::Finished, Some(true)),
+        (b"HTTP/1.0 200 OK\r\n\r\nbody", false, TroubleKind::Finished, Some(true)),
+        (b"HTTP/1.0 200 OK\r\n\r\nbody", true, TroubleKind::Finished, Some(false)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", false, TroubleKind::Finished, Some(false)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nbody", false, TroubleKind::Truncated, None),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n",
+            false,
+            TroubleKind::Truncated,
+            None,
+        ),
     ] {
         let mut config = acceptor(&identity);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -258,10 +267,20 @@ fn a_body_without_length_that_tls_does_not_end_is_truncated() {
             let mut request = [0; 1024];
             let _ = std::io::Read::read(&mut stream, &mut request).expect("a request");
             std::io::Write::write_all(&mut stream, answer).expect("written");
+            if clean {
+                stream.conn.send_close_notify();
+                std::io::Write::flush(&mut stream).expect("written");
+            }
         });
         let mut client = Client::dial(Dial { tls: tls.clone(), ..to(address) }).expect("connected");
         client.conn.request(ReqId(0), &get(Ask::Whole));
         let events = client.run(2);
         assert_eq!(last_kind(&events), Some(kind), "{events:?}");
+        assert_eq!(client.bodies.0.remove(&0).expect("a body"), b"body");
+        let end = events.iter().find_map(|event| match event {
+            Event::End { unconfirmed, .. } => Some(*unconfirmed),
+            _ => None,
+        });
+        assert_eq!(end, unconfirmed, "{events:?}");
     }
 }

@@ -214,7 +214,7 @@ impl Jobs {
                     return false;
                 }
             }
-            Event::End { req } | Event::Aborted { req, .. } => {
+            Event::End { req, .. } | Event::Aborted { req, .. } => {
                 self.answered.0 = true;
                 self.end(req);
             }
