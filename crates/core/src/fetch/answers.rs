@@ -433,7 +433,7 @@ impl Fetch {
         match self.phase {
             Phase::Unknown => false,
             Phase::Ranges | Phase::Over => true,
-            Phase::OneAnswer { .. } => self.links.values().any(|link| !link.known.bytes.is_zero()),
+            Phase::OneAnswer { .. } => self.links.values().any(LinkState::has_delivered_here),
         }
     }
 

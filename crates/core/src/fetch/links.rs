@@ -198,6 +198,11 @@ impl LinkState {
         self.hopeful() || self.resting()
     }
 
+    /// Whether bytes have come since it asks its present root.
+    pub(super) fn has_delivered_here(&self) -> bool {
+        self.known.last_data.is_some_and(|at| at > self.root_since)
+    }
+
     /// Where requests for the present root go.
     pub(super) fn target(&self) -> Edge {
         self.targets.get(&self.root).copied().unwrap_or(Edge { origin: self.root, at: None })

@@ -429,6 +429,12 @@ impl Fetch {
         if self.phase != Phase::Over {
             self.phase = Phase::Over;
             self.close_all();
+            // Of several sources the one that had another file counts more than those that had none.
+            let failed = matches!(
+                failure,
+                Failure::Status { .. } | Failure::Retries { .. } | Failure::Protocol { .. } | Failure::Redirect
+            );
+            let failure = if failed && self.has_mismatched() { Failure::Digest } else { failure };
             self.out.push_back(Output::Failed(failure));
         }
     }

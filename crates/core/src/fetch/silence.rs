@@ -192,7 +192,7 @@ impl Fetch {
     /// Every link has been refused, again after a rest, and by the server's own word the file is not there or not for us; or
     /// every link gets a page instead of the rest of the file.
     fn end_of_refusals(&mut self) {
-        let delivered = self.links.values().any(|link| !link.known.bytes.is_zero());
+        let delivered = self.links.values().any(LinkState::has_delivered_here);
         // What has delivered may do so again: a restart or a new version of the server takes seconds.
         let enough = |status| if delivered && matches!(status, 403 | 404) { REFUSALS_AFTER_DATA } else { REFUSALS };
         let refusal = |link: &LinkState| match link.standing {

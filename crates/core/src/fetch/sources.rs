@@ -54,13 +54,15 @@ pub(super) struct Sources {
 struct Source {
     id: OriginId,
     excluded: bool,
+    /// It was left because nothing, or nothing more, came from it.
+    failed: bool,
     /// What it delivered, and nothing else has replaced since. Kept only where there is a digest.
     brought: SpanSet,
 }
 
 impl Source {
     fn new(id: OriginId) -> Self {
-        Self { id, excluded: false, brought: SpanSet::default() }
+        Self { id, excluded: false, failed: false, brought: SpanSet::default() }
     }
 }
 
@@ -120,6 +122,12 @@ impl Sources {
         if let Some(source) = self.list.iter_mut().find(|source| source.id == id) {
             source.excluded = true;
         }
+    }
+
+    /// A source to fetch the whole file from, other than this one.
+    fn fresh(&self, not: Option<OriginId>) -> Option<OriginId> {
+        let is_fresh = |source: &&Source| !source.excluded && !source.failed && Some(source.id) != not;
+        self.list.iter().find(is_fresh).map(|source| source.id)
     }
 
     fn use_only(&mut self, id: OriginId) {
@@ -240,6 +248,11 @@ impl Fetch {
         self.sources.journal.is_some_and(|journal| journal != root)
     }
 
+    /// Whether bytes that came did not match the digest of the whole file.
+    pub(super) fn has_mismatched(&self) -> bool {
+        self.sources.mismatches > 0
+    }
+
     /// Notes which source delivered these bytes.
     pub(super) fn note_source(&mut self, root: OriginId, span: Span) {
         self.sources.left = 0;
@@ -332,7 +345,9 @@ impl Fetch {
     /// The one answer cannot be had from a source that is asked beside others. It is excluded, and everything begins again
     /// with the next one.
     fn leave_failed_answer(&mut self, failure: &Failure) -> bool {
-        let Some(link) = self.carrier.filter(|_| matches!(self.phase, Phase::OneAnswer { .. })) else { return false };
+        let Some(link) = self.carrier.filter(|_| matches!(self.phase, Phase::OneAnswer { .. })) else {
+            return false;
+        };
         let Some(left) = self.links.get(&link).map(|link| link.root).filter(|_| self.untried_root(link)) else {
             return false;
         };
@@ -415,6 +430,9 @@ impl Fetch {
     fn switch_source(&mut self, why: String) {
         let left = self.sources.in_use();
         let next = self.sources.after(left);
+        if let Some(source) = self.sources.list.get_mut(self.sources.current) {
+            source.failed = true;
+        }
         self.sources.use_only(next);
         self.sources.left += 1;
         self.sources.switches += 1;
@@ -529,7 +547,8 @@ impl Fetch {
             None => self.sources.distrusted = true,
         }
         self.sources.mismatches += 1;
-        let other = self.sources.allowed().find(|id| of.as_slice() != [*id]);
+        let only = if let [only] = of.as_slice() { Some(*only) } else { None };
+        let other = self.sources.fresh(only);
         let Some(next) = other.filter(|_| self.sources.mismatches <= MOST_MISMATCHES) else {
             return self.fail_with(Failure::Digest);
         };

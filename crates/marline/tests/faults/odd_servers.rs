@@ -196,7 +196,9 @@ pub(crate) const RELATED: &[Manner] = &[
         all.answer(asked).spelled(|head| head.replacen("206 Said", "206Said", 1).replacen("200 Said", "200Said", 1))
     }),
     manner("length-unit", |asked, all| {
-        all.answer(asked).spelled(|head| head.replacen("Content-Length: ", "Content-Length:+", 1).replacen("\r\nETag", "B\r\nETag", 1))
+        all.answer(asked).spelled(|head| {
+            head.replacen("Content-Length: ", "Content-Length:+", 1).replacen("\r\nETag", "B\r\nETag", 1)
+        })
     }),
     // Redirects.
     manner("hops", |asked, all| {

@@ -91,7 +91,14 @@ fn a_redirect_to_nowhere_is_named() {
     }
     let server = Server::start(|_| Answer::status(302));
     let line = Program::new().refused(&[&server.url("/file")], 76);
-    assert!(line.contains("the redirects lead nowhere"), "{line}");
+    assert!(line.contains("a redirect whose target cannot be read"), "{line}");
+    // An empty target, or one with a byte that no URL has, is none.
+    for to in ["", "/\u{1}"] {
+        let server = Server::start(move |_| Answer::redirect(302, to));
+        let line = Program::new().refused(&[&server.url("/file")], 76);
+        assert!(line.contains("a redirect whose target cannot be read"), "{line}");
+        assert!(server.asked().len() <= 4);
+    }
 }
 
 #[test]

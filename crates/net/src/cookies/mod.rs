@@ -98,7 +98,11 @@ pub(crate) fn text_of(value: &[u8]) -> Cow<'_, str> {
 fn bytes_of(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {
-        match u32::from(c).checked_sub(PRIVATE).and_then(|byte| u8::try_from(byte).ok()).filter(|byte| *byte >= 0x80) {
+        match u32::from(c)
+            .checked_sub(PRIVATE)
+            .and_then(|byte| u8::try_from(byte).ok())
+            .filter(|byte| *byte >= 0x80)
+        {
             Some(byte) => bytes.push(byte),
             None => bytes.extend(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
@@ -200,8 +204,14 @@ mod tests {
 
     #[test]
     fn a_cookie_goes_back_byte_for_byte() {
-        let values: [&[u8]; 6] =
-            [b"plain", "\u{e4}\u{a0}\u{1f600}".as_bytes(), b"\xe9", b"a\xff\x80z", b"\x85mid\xa0", "\u{f7e9}".as_bytes()];
+        let values: [&[u8]; 6] = [
+            b"plain",
+            "\u{e4}\u{a0}\u{1f600}".as_bytes(),
+            b"\xe9",
+            b"a\xff\x80z",
+            b"\x85mid\xa0",
+            "\u{f7e9}".as_bytes(),
+        ];
         for value in values {
             let line = [b"k=", value, b"; Path=/"].concat();
             let jar = set("https://a.example.com/", &[&text_of(&line)]);

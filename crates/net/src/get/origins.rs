@@ -504,7 +504,9 @@ mod tests {
         assert_eq!(sent(&o, OriginId(0)), None);
         let further = o.redirect(there, "/h", server()).unwrap();
         assert_eq!(sent(&o, further).as_deref(), Some("u:p@:q"));
-        for elsewhere in ["http://b.example:81/h", "https://b.example/h", "http://c.example/h", "http://a.example/f"] {
+        for elsewhere in
+            ["http://b.example:81/h", "https://b.example/h", "http://c.example/h", "http://a.example/f"]
+        {
             let id = o.redirect(there, elsewhere, server()).unwrap();
             assert_eq!(sent(&o, id), None, "{elsewhere}");
         }

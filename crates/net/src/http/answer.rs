@@ -473,7 +473,8 @@ fn plain_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
     if !matches!(version, [b'1'..=b'3'] | [b'1'..=b'3', b'.', b'0'..=b'9']) {
         return None;
     }
-    let [hundreds @ b'1'..=b'5', tens @ b'0'..=b'9', ones @ b'0'..=b'9', behind @ ..] = rest.trim_ascii_start() else {
+    let [hundreds @ b'1'..=b'5', tens @ b'0'..=b'9', ones @ b'0'..=b'9', behind @ ..] = rest.trim_ascii_start()
+    else {
         return None;
     };
     let mut plain = *b"HTTP/1.1 200";

@@ -662,7 +662,10 @@ fn a_page_instead_of_the_rest_of_the_file_ends_the_download_soon() {
                 let asked = desk.reqs.iter().find(|(_, asked)| asked.conn == conn).map(|(req, _)| *req);
                 if let Some(req) = asked {
                     let length = Some(DataSize::from_bytes(700));
-                    desk.tell(Input::Head { req, head: Head { status: 200, length, page: true, ..Head::default() } });
+                    desk.tell(Input::Head {
+                        req,
+                        head: Head { status: 200, length, page: true, ..Head::default() },
+                    });
                 }
             }
             desk.pass(Duration::from_millis(100));

@@ -283,7 +283,11 @@ fn where_a_digest_decides_the_next_source_is_asked_whatever_the_others_do() {
             });
             let case: Vec<_> = case.collect();
             assert!(desk.done, "{links} links, {case:?}: {:?} {:#?}", desk.failed, desk.notices);
-            assert!(desk.stood.len() < 40 * list.len(), "{links} links, {case:?}: {} connections", desk.stood.len());
+            assert!(
+                desk.stood.len() < 40 * list.len(),
+                "{links} links, {case:?}: {} connections",
+                desk.stood.len()
+            );
         }
     }
 }
@@ -291,18 +295,28 @@ fn where_a_digest_decides_the_next_source_is_asked_whatever_the_others_do() {
 #[test]
 fn where_every_source_fails_the_download_ends_soon() {
     use Manner::{Breaks, Ranges, Status, Whole};
-    let lists: [&[Manner]; 4] = [
+    let lists: [&[Manner]; 6] = [
         &[Breaks(300_000, SIZE), Breaks(300_000, SIZE)],
         &[Ranges, Whole(SIZE), Ranges],
         &[Status(404), Breaks(300_000, SIZE), Status(404)],
         &[Ranges; 12],
+        &[Status(404), Ranges],
+        &[Ranges, Status(403)],
     ];
     for list in lists {
         let origins = u16::try_from(list.len()).unwrap();
         let mut desk = Desk::two(Config { origins, proof: Some(Proof::Whole), ..Config::default() });
         desk.serve_each(|origin: OriginId| list[usize::from(origin.0)], |_| false);
-        assert!(desk.failed.is_some(), "{:?}", desk.notices);
-        assert!(desk.restarts <= 40 && desk.stood.len() < 60 * list.len(), "{} {}", desk.restarts, desk.stood.len());
+        let has_other = list.iter().any(|manner| matches!(manner, Ranges | Whole(_)));
+        let at = lists.iter().position(|other| core::ptr::eq(*other, list));
+        assert!(desk.failed.is_some(), "{at:?}: {:#?}", desk.notices);
+        assert_eq!(desk.failed == Some(Failure::Digest), has_other, "{at:?}: {:?}", desk.failed);
+        assert!(
+            desk.restarts <= 40 && desk.stood.len() < 60 * list.len(),
+            "{} {}",
+            desk.restarts,
+            desk.stood.len()
+        );
     }
 }
 
