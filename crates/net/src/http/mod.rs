@@ -26,6 +26,7 @@ mod head;
 mod host;
 mod http1;
 mod http2;
+mod lenient;
 mod name;
 mod request;
 mod stream;

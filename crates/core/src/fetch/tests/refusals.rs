@@ -60,3 +60,27 @@ fn a_refusal_of_the_resource_is_checked_by_one_request_without_a_range() {
         assert!(whole == 1 && requests <= 3, "{whole} of {requests}");
     }
 }
+
+#[test]
+fn a_body_that_cannot_be_read_ends_the_download_soon() {
+    for kind in [TroubleKind::Protocol, TroubleKind::Reset] {
+        let mut desk = Desk::new(Config::default());
+        desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+        let begun = desk.now;
+        for _ in 0..50 {
+            if desk.failed.is_some() {
+                break;
+            }
+            if !desk.on(A).is_empty() {
+                let conn = desk.connect(A, 5);
+                if let Some((req, _)) = desk.asked(A).first() {
+                    desk.whole(*req, None, None);
+                }
+                desk.close(conn, kind);
+            }
+            desk.pass(Duration::from_millis(500));
+        }
+        assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
+        assert!(desk.now - begun < Duration::from_secs(20));
+    }
+}
