@@ -205,6 +205,8 @@ impl Fetch {
         let there = || self.links.values().filter(|link| link.standing != Standing::Down);
         if let Some(failure) = there().next().and_then(refusal)
             && there().all(|link| refusal(link).is_some())
+            // A page may be a portal's: a link that is away may come back without one.
+            && (failure != Failure::Page || there().count() == self.links.len())
         {
             self.give_up(failure);
         }

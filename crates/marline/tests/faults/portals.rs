@@ -49,7 +49,7 @@ fn both_links_carry_the_file() {
 fn a_portal_never_gets_a_byte_into_the_file() {
     type Portal = fn(&Asked, &Resource) -> Answer;
     let table: [(Portal, &str); 5] = [
-        (|_, _| Answer::page(200, "<html>log in"), "its answer is 12 bytes long instead of 8000000"),
+        (|_, _| Answer::page(200, "<html>log in"), "it sends an HTML page instead of the file (a captive portal?)"),
         (
             |_, _| Answer::page(511, "<html>log in"),
             "it answers 511 (network authentication required) (a captive portal?)",
@@ -108,7 +108,7 @@ fn a_portal_that_redirects_to_its_login_is_banned() {
         _ => Answer::page(200, "<html>log in"),
     });
     let ended = fetched(&network.program(), &server, &resource);
-    ended.says("link wifi0: not used for now, its answer is 12 bytes long instead of 8000000");
+    ended.says("link wifi0: not used for now, it sends an HTML page instead of the file (a captive portal?)");
     assert!(link(&ended.report(), "wifi0")["state"].as_str().unwrap().starts_with("banned: "), "{:?}", ended);
 }
 
