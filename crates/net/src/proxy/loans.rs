@@ -62,8 +62,20 @@ impl Loans {
             read: Cell::new(now),
             seat: RefCell::default(),
         });
-        self.0.borrow_mut().push(Rc::downgrade(&loan));
+        self.add(&loan);
         loan
+    }
+
+    fn add(&self, loan: &Rc<Loan>) {
+        let mut all = self.0.borrow_mut();
+        if all.len() == all.capacity() {
+            // A response that has ended holds its memory for as long as it is listed.
+            all.retain(|loan| loan.strong_count() > 0);
+            let live = all.len();
+            all.shrink_to(2 * live);
+            all.reserve_exact(live.max(64));
+        }
+        all.push(Rc::downgrade(loan));
     }
 
     /// Revokes a window for a request with this right. Returns false if no client has to give one up. `among_others`: no window of a
@@ -138,6 +150,23 @@ mod tests {
     fn holder(address: &str) -> Holder {
         let right = Right::of_peer(std::net::SocketAddr::new(address.parse().unwrap(), 1));
         (Client::of(&right), right.host())
+    }
+
+    #[test]
+    fn windows_of_responses_that_have_ended_take_up_no_memory() {
+        let loan = |n: u64| {
+            let read = Cell::new(Instant::from_nanos(n));
+            let (held, seat, size) = (RefCell::default(), RefCell::default(), DataSize::ZERO);
+            Rc::new(Loan { client: Client::HERE, address: None, size, held, read, seat })
+        };
+        let loans = Loans::default();
+        let live: Vec<Rc<Loan>> = (0..100).map(loan).inspect(|loan| loans.add(loan)).collect();
+        for n in 0..10_000 {
+            loans.add(&loan(n));
+            assert!(loans.0.borrow().len() <= 300);
+        }
+        let is_listed = |loan: &Rc<Loan>| loans.0.borrow().iter().any(|weak| weak.ptr_eq(&Rc::downgrade(loan)));
+        assert!(live.iter().all(is_listed));
     }
 
     #[test]
