@@ -215,6 +215,10 @@ impl LinkState {
         // Several connections may be led away from one place at the same time.
         let is_same = from != to && self.targets.get(&root).is_some_and(|edge| edge.origin == to);
         if !is_same {
+            if !self.led.contains(&to) {
+                // Their number is bounded by itself; each leads to a connection that brings nothing.
+                self.allowance.earn(REDIRECT);
+            }
             if self.led.len() >= MOST_LED {
                 self.led.pop_front();
             }
@@ -274,6 +278,8 @@ fn is_private(at: IpAddr) -> bool {
 /// Redirects that are compared with each other, and how often one may come again. chosen: longer circles end with the number
 /// of redirects.
 const MOST_LED: usize = 64;
+/// What a redirect to another place is worth: one connection.
+const REDIRECT: DataSize = DataSize::from_kib(16);
 const MOST_ROUNDS: usize = 6;
 /// chosen: short enough that one refused SYN does not show, doubled up to 13 s.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
