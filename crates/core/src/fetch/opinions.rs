@@ -237,6 +237,7 @@ impl Fetch {
         for parked in parked {
             let ban = match (parked.unusable, parked.head.status) {
                 (Some(text), _) => Ban::Protocol { text },
+                (None, 200..=299) if parked.head.page => Ban::Page,
                 (None, 200..=299) => Ban::OtherLength { got: parked.head.length, want },
                 (None, status) => Ban::OtherStatus { status },
             };

@@ -49,7 +49,7 @@ fn both_links_carry_the_file() {
 fn a_portal_never_gets_a_byte_into_the_file() {
     type Portal = fn(&Asked, &Resource) -> Answer;
     let table: [(Portal, &str); 5] = [
-        (|_, _| Answer::page(200, "<html>log in"), "it sends an HTML page instead of the file (a captive portal?)"),
+        (|_, _| Answer::page(200, "<html>log in"), "(a captive portal?)"),
         (
             |_, _| Answer::page(511, "<html>log in"),
             "it answers 511 (network authentication required) (a captive portal?)",
@@ -59,12 +59,13 @@ fn a_portal_never_gets_a_byte_into_the_file() {
             |_, _| Answer::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
             "(a captive portal?)",
         ),
-        (|_, _| Answer::page(200, "\x1f\u{8b}").with("Content-Encoding", "gzip"), "it sends an HTML page instead"),
+        (|_, _| Answer::page(200, "\x1f\u{8b}").with("Content-Encoding", "gzip"), "(a captive portal?)"),
     ];
     for (say, says) in table {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
-        let server = portal(&network, &resource, say);
+        // Slow enough that the portal's link has spoken before the other one is done.
+        let server = portal(&network, &resource, say).pace(8_000_000);
         let ended = fetched(&network.program(), &server, &resource);
         let report = ended.report();
         let lines: Vec<_> = ended.notices().into_iter().filter(|line| line.contains("not used")).collect();
@@ -225,7 +226,9 @@ fn each_link_may_have_an_address_of_its_own_if_the_edges_agree() {
             asked.each_ref().map(|asked| asked.iter().filter(|asked| asked.over_wifi()).count());
         if both {
             let by_others = asked[0].len() - by_wifi + by_lte;
-            assert!(by_others == 0 && by_wifi > 0 && asked[1].len() > 1, "{report}");
+            // The first response of whoever connects first may bring all of its link's share.
+            let both = by_wifi > 0 && !asked[1].is_empty() && asked[0].len() + asked[1].len() > 2;
+            assert!(by_others == 0 && both, "{report}");
         } else {
             // Who answers first is believed; the other one has hardly been asked more than once.
             let strayed = by_lte.max(asked[0].len() - by_wifi);
