@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use marline_core::fetch::{ContentRange, Head, ReqId, TroubleKind, Validator};
 use marline_core::units::DataSize;
 use marline_net::fuzzing;
+use marline_net::get::netrc;
 use marline_net::http::{Described, Event, Sink};
 use marline_net::metalink;
 use url::Url;
@@ -203,6 +204,31 @@ pub fn cookies(bytes: &[u8]) {
         assert!(field.len() <= 8190, "a field that servers refuse");
         assert!(!field.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)), "a field that is more than one");
     }
+}
+
+/// A file of cookies in Netscape's format: what is read is written so that it reads back as itself.
+pub fn cookie_file(bytes: &[u8]) {
+    let Some(text) = fuzzing::cookie_file(bytes) else { return };
+    assert!(text.lines().skip(1).all(|line| line.split('\t').count() == 7), "{text:?}");
+    if text.lines().count() > 1 {
+        assert_eq!(fuzzing::cookie_file(text.as_bytes()).as_deref(), Some(text.as_str()));
+    }
+}
+
+/// A netrc file: no host without a name, and no more logins than words.
+pub fn netrc(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let Some(logins) = netrc::read(&text) else { return };
+    assert!(logins.hosts.len() <= text.split_whitespace().count() / 4 + 1);
+    assert!(logins.hosts.keys().all(|host| !host.chars().any(char::is_uppercase)));
+}
+
+/// A proxy's response to CONNECT: a status of three digits, whatever its fields say.
+pub fn proxy_answer(bytes: &[u8]) {
+    let status = fuzzing::connect_status(bytes);
+    assert!(status.is_none_or(|status| status < 1000));
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    assert_eq!(fuzzing::connect_status(line), status, "only the status line counts");
 }
 
 /// A Metalink file, and the same text as the fields in which a server names copies and a digest.

@@ -75,12 +75,16 @@ impl Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 34] = [
+pub const TARGETS: [Target; 37] = [
     Target::new("http_answers", http::answers),
     Target::new("http_chunks", http::chunks),
     Target::new("http_fields", http::fields),
     // Each cookie is compared with those that are known, of which there are few.
     Target::new("cookies", http::cookies).allocates((1 << 20, 256), (16 << 20, 64 << 10)),
+    // A cookie has some strings of its own, and is written once more.
+    Target::new("cookie_file", http::cookie_file).allocates((1 << 20, 1024), (16 << 20, 64 << 10)),
+    Target::new("netrc", http::netrc),
+    Target::new("proxy_answer", http::proxy_answer),
     Target::new("sources", http::sources),
     Target::new("file_name", names::file),
     Target::new("dns_reply", names::dns_reply),

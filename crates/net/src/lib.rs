@@ -31,9 +31,9 @@ pub mod store;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::accel::fill::fuzzing::byte_ranges;
-    pub use crate::cookies::fuzzing::cookies;
+    pub use crate::cookies::fuzzing::{cookie_file, cookies};
     pub use crate::dns::fuzzing::{dns_question, dns_reply};
-    pub use crate::http::fuzzing::{Answers, chunked, fields};
+    pub use crate::http::fuzzing::{Answers, chunked, connect_status, fields};
     pub use crate::links::fuzzing::{bus_answer, bus_value};
     pub use crate::proxy::fuzzing::{
         List, container, mpv_lines, page_state, proxy_encoded, proxy_manifest, proxy_playlist, proxy_range,

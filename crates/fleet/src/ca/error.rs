@@ -44,6 +44,14 @@ pub enum CaError {
         /// Where.
         dir: PathBuf,
     },
+    /// The directory belongs to another user.
+    #[error("{}: it belongs to another user ({owner}); run this command as that user: sudo -u '#{owner}' marline …", dir.display())]
+    Foreign {
+        /// Which one.
+        dir: PathBuf,
+        /// The user's number.
+        owner: u32,
+    },
     /// Others than the owner may do too much.
     #[error("{0}: others than its owner may {what} it (mode {mode:04o}): chmod {right:o} {0}", path.display())]
     Open {

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::CaError;
@@ -68,6 +68,16 @@ pub(super) fn check_mode(path: &Path, not: u32, what: &'static str, right: u32) 
     if mode & not == 0 { Ok(()) } else { Err(CaError::Open { path: path.into(), what, mode, right }) }
 }
 
+/// Refuses a directory of another user, who could have put links into it: root would follow them.
+pub(super) fn check_owner(dir: &Path) -> Result<(), CaError> {
+    let owner = std::fs::metadata(dir).map_err(CaError::file(dir))?.uid();
+    if owner == rustix::process::geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(CaError::Foreign { dir: dir.into(), owner })
+    }
+}
+
 /// The whole text of a file, no longer than [`LONGEST`]; none if it is not there.
 pub(super) fn read(path: &Path) -> Result<Option<String>, CaError> {
     let file = match File::open(path) {
@@ -105,7 +115,13 @@ pub(super) fn create(path: &Path, bytes: &[u8], mode: u32, help: &'static str) -
 /// Puts a line at the end of a list of a locked directory, and waits until it is on the disk.
 pub(super) fn append(path: &Path, line: &str) -> Result<(), CaError> {
     let write = || {
-        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut file =
+            OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.nlink() != 1 || meta.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("it is not a file of this user with one name"));
+        }
         let end = end_of_lines(&mut file)?;
         file.set_len(end)?;
         file.seek(SeekFrom::Start(end))?;
@@ -189,6 +205,30 @@ mod tests {
         std::fs::write(&list, "tw").unwrap();
         append(&list, "three").unwrap();
         assert_eq!(std::fs::read_to_string(&list).unwrap(), "three\n");
+    }
+
+    #[test]
+    fn nothing_is_appended_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "one\ntwo").unwrap();
+        let (soft, hard) = (dir.path().join("soft"), dir.path().join("hard"));
+        std::os::unix::fs::symlink(&victim, &soft).unwrap();
+        std::fs::hard_link(&victim, &hard).unwrap();
+        assert!(append(&soft, "three").is_err() && append(&hard, "three").is_err());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "one\ntwo");
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        check_owner(dir.path()).unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+        let error = check_owner(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("it belongs to another user (65534); run this command as that user"), "{error}");
     }
 
     #[test]

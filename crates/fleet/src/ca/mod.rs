@@ -93,6 +93,7 @@ impl Authority {
         }
         files::make_dir(dir)?;
         files::check_mode(dir, 0o022, "write into", 0o700)?;
+        files::check_owner(dir)?;
         let _lock = Lock::take(dir)?;
         files::sweep(dir)?;
         if certificate_path(dir).exists() {
@@ -148,6 +149,7 @@ impl Authority {
             });
         };
         files::check_mode(dir, 0o022, "write into", 0o700)?;
+        files::check_owner(dir)?;
         let key = match read_key(dir) {
             Ok(key) => Some(key),
             Err(CaError::KeyAway { .. }) => None,

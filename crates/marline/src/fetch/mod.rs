@@ -9,7 +9,6 @@ mod board;
 mod fields;
 mod ignored_proxy;
 mod list;
-mod netrc;
 mod request;
 mod url;
 

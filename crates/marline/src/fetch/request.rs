@@ -7,13 +7,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use marline_net::get::{CookieFiles, IpVersion, Logins, Route};
+use marline_net::get::{CookieFiles, IpVersion, Logins, Route, netrc};
 use marline_net::http::{Proxies, ProxySettings};
 use url::Url;
 
 use super::fields::field;
 use super::list::bounded_bytes;
-use super::netrc;
 use crate::{Exit, Secret};
 
 /// Options for requests and connections.

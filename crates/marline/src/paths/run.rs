@@ -139,9 +139,14 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
     let is_named = !named.is_empty();
     let run_dir = named_run_dir(&args.daemon, file)?;
     let bypass_vpn = args.bypass_vpn || file.paths.bypass_vpn;
+    let has_budgets = named.iter().any(|wanted| wanted.link.budget.is_some())
+        || file.known().iter().any(|link| link.budget.is_some());
     let budgets = match mode {
         Mode::DryRun => Budgets::default(),
-        _ => Budgets::open(&kept(run_dir.as_deref())).map_err(|error| Exit::failed(error.to_string()))?,
+        // Without budgets nothing is counted, so nothing is kept either.
+        _ if !has_budgets => Budgets::default(),
+        _ => Budgets::open(&kept(run_dir.as_deref()))
+            .map_err(|error| Exit::failed(format!("{error}: what is used of budgets cannot be kept there")))?,
     };
     let (terms, choice, lines) = links(named, &budgets, bypass_vpn, file)?;
     let mut config = Config::new(model, terms);

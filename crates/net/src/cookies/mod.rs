@@ -138,6 +138,11 @@ fn restricted(mut cookie: RawCookie<'static>, url: &Url) -> Option<RawCookie<'st
 /// For the fuzz targets alone.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
+    /// What a jar writes that has read a file of cookies.
+    pub fn cookie_file(bytes: &[u8]) -> Option<String> {
+        super::netscape::again(bytes)
+    }
+
     use super::{COOKIE, Jar, Url};
 
     /// What a server at the first URL sets with these fields, as it is sent to each of the others.

@@ -27,8 +27,12 @@ impl Jar {
         if bytes.len() as u64 > LONGEST_FILE {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long to be a file of cookies"));
         }
+        self.load_bytes(&bytes)
+    }
+
+    fn load_bytes(&self, bytes: &[u8]) -> io::Result<Vec<usize>> {
         let (mut skipped, mut has_cookies) = (Vec::new(), false);
-        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
         for (n, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
             match std::str::from_utf8(line).ok().and_then(|line| self.load_line(line.trim_end_matches('\r'), now()))
             {
@@ -125,6 +129,13 @@ impl Jar {
         lines.sort();
         format!("# Netscape HTTP Cookie File\n{}", lines.concat())
     }
+}
+
+/// The text that a jar writes which has read these bytes; none: they are no file of cookies.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn again(bytes: &[u8]) -> Option<String> {
+    let jar = Jar::default();
+    jar.load_bytes(bytes).ok().map(|_| jar.text())
 }
 
 fn now() -> i64 {

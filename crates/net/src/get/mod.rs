@@ -19,6 +19,7 @@ mod lines;
 mod links;
 mod log;
 mod mptcp;
+pub mod netrc;
 mod network;
 mod origins;
 mod page;

@@ -10,6 +10,11 @@ use marline_core::units::DataSize;
 use super::chunk::Chunks;
 use super::{Event, Sink, answer, head};
 
+/// The status of a proxy's response to CONNECT.
+pub fn connect_status(head: &[u8]) -> Option<u16> {
+    super::upstream::status_of(head)
+}
+
 /// The answers of one connection, without the connection.
 pub struct Answers(answer::Answers);
 

@@ -418,7 +418,7 @@ fn checked(source_name: &str, text: &str) -> Result<String, ProxyError> {
 }
 
 /// The status of a response. Its fields say nothing about a tunnel (RFC 9110 section 9.3.6), so errors in them do not matter.
-fn status_of(head: &[u8]) -> Option<u16> {
+pub(super) fn status_of(head: &[u8]) -> Option<u16> {
     let line = head.split(|byte| *byte == b'\n').next()?.trim_ascii_end();
     let alone = [line, b"\r\n\r\n"].concat();
     let mut response = httparse::Response::new(&mut []);

@@ -12,7 +12,7 @@
 //! | `F8` | a walk through three access points | Wi-Fi alone, then both; two blackouts of 2 s; 1 % loss behind the second |
 //!
 //! 1. `paper` is one re-implementation of a mechanism of the paper, the figure's own alone, and not its strongest reading
-//!    ([`super::paper::LIMITS`] says what each one lacks); `ours` is everything that is on by default. Of §3.3 it is
+//!    ([`super::paper::LIMITS`] says what each one lacks); `ours` is everything that is on by default, in `F7` and `F8` early ACK as well. Of §3.3 it is
 //!    `fast-fetch`: holes are filled from a replayed connection; those that it cannot reach in time are left to the sender.
 //!    `ranges` beside it is `hide` alone, the same holes filled by range requests: the paper publishes that form too, for
 //!    applications that can ask for ranges (§3.3, §8).

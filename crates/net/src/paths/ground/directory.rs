@@ -113,7 +113,7 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be read, or is longer than anything that is written here.
-    pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -129,7 +129,7 @@ impl Directory {
     ///
     /// # Errors
     /// It cannot be written; what was there is there still.
-    pub(super) fn replace(&self, name: &str, text: &[u8]) -> io::Result<()> {
+    pub(crate) fn replace(&self, name: &str, text: &[u8]) -> io::Result<()> {
         let next = format!("{name}.next");
         self.unlink(&next)?;
         let mut file = File::from(openat(&self.fd, &next, OFlags::WRONLY | FRESH, OWNER)?);

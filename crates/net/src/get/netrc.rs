@@ -5,11 +5,11 @@
 //! comment at the start of a word. A word may stand in double quotes, in which a backslash takes the next character as it is. The
 //! crate rust-netrc was not used: it expands variables of the environment, and brings a crate under another licence for that.
 
-use marline_net::get::Logins;
+use super::Logins;
 
 /// The logins of a file. None if it has text and no entry. Of several entries for a host the first one with a password counts, else
 /// the first one.
-pub(super) fn read(text: &str) -> Option<Logins> {
+pub fn read(text: &str) -> Option<Logins> {
     let mut logins = Logins::default();
     let mut entry: Option<Entry> = None;
     let mut words = Words { rest: text.trim_start_matches('\u{feff}') };
