@@ -116,7 +116,7 @@ impl Reading {
                     None => self.counted.push((req, len.bytes())),
                 }
             }
-            Event::End { req } => self.ended.push(req),
+            Event::End { req, .. } => self.ended.push(req),
             Event::Aborted { .. } => panic!("HTTP/1.1 cannot end one answer alone"),
             Event::Closed { trouble } => {
                 assert!(!trouble.text.is_empty(), "a trouble without words");

@@ -16,7 +16,7 @@ use std::str::FromStr;
 use marline_core::fetch::MeteredUse;
 use marline_core::link::LinkKind;
 use marline_core::units::{Bitrate, DataSize};
-use marline_net::links::Named;
+use marline_net::links::{Named, rate_of};
 use serde::{Deserialize, Deserializer};
 
 use crate::Exit;
@@ -65,7 +65,7 @@ pub struct Terms {
     #[serde(default, deserialize_with = "word")]
     pub budget: Option<DataSize>,
     /// The most it may carry a second.
-    #[serde(default, deserialize_with = "word")]
+    #[serde(default, deserialize_with = "rate")]
     pub limit: Option<Bitrate>,
     /// What 10^9 bytes cost, in whatever currency, as long as it is one.
     #[serde(default, rename = "price-per-gb", deserialize_with = "word")]
@@ -209,6 +209,10 @@ impl<'de> Deserialize<'de> for Interface {
 }
 
 /// A value written as on the command line: `"2GB"`, `"20Mbit/s"`, `"lte"`.
+fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bitrate>, D::Error> {
+    rate_of(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
 fn word<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

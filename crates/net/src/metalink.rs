@@ -54,8 +54,8 @@ pub struct MetalinkError(String);
 /// Reads a Metalink file.
 ///
 /// # Errors
-/// It is not well-formed, a file has no name below a directory, or no file can be used: it has no usable URL, or pieces that do
-/// not fit its size and no digest of the whole.
+/// It is not well-formed, or no file can be used: it has no name below a directory, no usable URL, or pieces that do not fit its
+/// size and no digest of the whole.
 pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
     let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
     reader.config_mut().check_comments = false;
@@ -71,7 +71,7 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
                 if path.len() > DEEPEST {
                     return Err(MetalinkError("its elements are nested too deeply".to_owned()));
                 }
-                begin(&start, &path, &mut draft, &mut link.notes)?;
+                begin(&start, &path, &mut draft, &mut link);
             }
             Event::Text(text) => content.push_str(&text),
             Event::CData(text) => content.push_str(&text),
@@ -112,28 +112,23 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
 }
 
 /// An element has begun.
-fn begin(
-    start: &BytesStart<'_>,
-    path: &[String],
-    draft: &mut Option<Draft>,
-    notes: &mut Vec<String>,
-) -> Result<(), MetalinkError> {
+fn begin(start: &BytesStart<'_>, path: &[String], draft: &mut Option<Draft>, link: &mut Metalink) {
     let name = path.last().map_or("", String::as_str);
     if name == "file" {
         let name = attribute(start, "name").unwrap_or_default();
-        if !is_below(&name) {
-            return Err(MetalinkError(format!("`{name}` is no name of a file below a directory")));
-        }
         let parts = name.split('/').map(safe_name).collect::<Option<Vec<_>>>();
-        let parts =
-            parts.ok_or_else(|| MetalinkError(format!("`{name}` is no name of a file below a directory")))?;
+        let Some(parts) = parts.filter(|_| is_below(&name)) else {
+            *draft = None;
+            link.refused.push(MetalinkError(format!("`{name}` is no name of a file below a directory")));
+            return;
+        };
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
         let name = names.join("/");
-        notes.extend(parts.into_iter().filter_map(|part| part.note));
+        link.notes.extend(parts.into_iter().filter_map(|part| part.note));
         *draft = Some(Draft { name, ..Draft::default() });
-        return Ok(());
+        return;
     }
-    let Some(draft) = draft else { return Ok(()) };
+    let Some(draft) = draft else { return };
     match name {
         "url" => {
             // Version 4 counts up from the best, version 3 down from it.
@@ -154,7 +149,6 @@ fn begin(
         }
         _ => {}
     }
-    Ok(())
 }
 
 /// A file whose element has not ended.
@@ -410,7 +404,7 @@ mod tests {
         };
         let whole = format!("<hash type=\"sha-256\">{DIGEST}</hash>");
         let text = format!(
-            "<metalink><file name=\"ftp\"><url>ftp://h/f</url></file>\
+            "<metalink><file name=\"ftp\"><url>ftp://h/f</url></file><file name=\"../n\"><url>http://h/f</url></file>\
              <file name=\"wrong\"><url>http://h/f</url><size>100</size>{two}</file>\
              <file name=\"whole\"><url>http://h/f</url><size>100</size>{whole}{two}</file>\
              <file name=\"unsized\"><url>http://h/f</url>{two}</file></metalink>",
@@ -421,7 +415,7 @@ mod tests {
         assert_eq!(names, ["whole", "unsized"]);
         assert!(link.files.iter().all(|file| file.digests.pieces.is_none()));
         assert!(link.files[0].digests.whole.is_some());
-        assert_eq!((link.refused.len(), link.notes.len()), (2, 2), "{:?}", link.notes);
+        assert_eq!((link.refused.len(), link.notes.len()), (3, 2), "{:?}", link.notes);
     }
 
     #[test]

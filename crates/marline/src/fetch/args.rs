@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::fetch::{MeteredUse, Policy};
-use marline_core::units::{Bitrate, DataSize, ParseUnitError};
+use marline_core::units::Bitrate;
 use marline_net::get::Checksum;
-use marline_net::links::Named;
+use marline_net::links::{Named, rate_of};
 
 use super::request::RequestArgs;
 use crate::Secret;
@@ -39,6 +39,7 @@ such as 2M is in bytes a second, as curl has it.";
 
 /// `marline get`.
 #[derive(Debug, Args)]
+#[command(args_override_self = true)]
 pub struct GetArgs {
     /// The files (http or https); several URLs are several files.
     #[arg(required_unless_present_any = ["input_file", "metalink"], value_name = "URL")]
@@ -152,16 +153,6 @@ impl std::str::FromStr for Limit {
     }
 }
 
-/// A rate with its unit, or bytes a second as curl and wget write them: `2M`.
-fn rate_of(text: &str) -> Result<Bitrate, String> {
-    let is_of_bytes = text.ends_with(['k', 'K', 'M', 'G']);
-    let size = text.parse::<DataSize>().ok().filter(|_| is_of_bytes);
-    match size.and_then(|size| size.bytes().checked_mul(8)) {
-        Some(bits) => Ok(Bitrate::from_bits_per_sec(bits)),
-        None => text.parse().map_err(|error: ParseUnitError| format!("{error}, or bytes a second such as 2M")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
@@ -270,9 +261,29 @@ mod tests {
         assert!(args.quiet && args.remote_time && args.request.ipv4 && args.request.netrc);
         assert_eq!(args.request.max_redirs, 3);
         assert_eq!(args.limit_rate[0].rate, Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024));
-        for (text, bits) in [("500k", 4_096_000), ("1.5M", 12_582_912), ("1G", 8 << 30), ("20Mbit/s", 20_000_000)] {
+        for (text, bits) in [
+            ("500k", 4_096_000),
+            ("1.5M", 12_582_912),
+            ("1G", 8 << 30),
+            ("20Mbit/s", 20_000_000),
+            ("2m", 16_777_216),
+        ] {
             assert_eq!(rate_of(text), Ok(Bitrate::from_bits_per_sec(bits)), "{text}");
         }
+    }
+
+    #[test]
+    fn options_may_be_repeated_as_with_curl() {
+        let words = [
+            "-fsSL", "-q", "-L", "-s", "--retry", "2", "--retry", "3", "-b", "a=1", "-b", "file", "-b", "b=2",
+            "h/f",
+        ];
+        let args = get(&words).unwrap();
+        assert!(args.quiet && args.retry == 3);
+        assert_eq!(args.request.headers().unwrap(), [("Cookie".to_owned(), "a=1; b=2".to_owned())]);
+        assert_eq!(args.request.cookie_files().load, [PathBuf::from("file")]);
+        let link = get(&["--link", "lo,limit=2M", "h/f"]).unwrap().link.remove(0);
+        assert_eq!(link.limit, Some(Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024)));
     }
 
     #[test]

@@ -47,7 +47,10 @@ impl Board {
     /// What is not of one file failed at the end.
     pub(super) fn also_failed(&mut self, error: &GetError) {
         self.viewer.clear();
-        output::say(&words("", error));
+        match self.worst {
+            None => self.line = Some(words("", error)),
+            Some(_) => output::say(&words("", error)),
+        }
         self.note(error);
     }
 
@@ -102,6 +105,14 @@ impl Board {
             self.lost.get_or_insert(exit);
         }
     }
+}
+
+/// Prints the object of a file of which nothing could be begun.
+pub(super) fn print_failed(url: &str, error: &str, kind: Kind, exit_code: u8) -> Result<(), Exit> {
+    let failed = Failed { schema: SCHEMA, url: url.to_owned(), error: error.to_owned(), kind, exit_code };
+    let text = serde_json::to_string(&failed)
+        .map_err(|error| Exit::failed(format!("the report cannot be written as JSON: {error}")))?;
+    output::print(&format!("{text}\n"))
 }
 
 /// What went wrong, without secrets, and what might be the cause.

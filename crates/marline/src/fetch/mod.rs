@@ -16,9 +16,10 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use marline_core::fetch::Config;
-use marline_net::get::{self, Accounting, Batch, Credentials, File, GetError, Settings, Target};
+use marline_net::get::{self, Accounting, Batch, Credentials, File, GetError, Kind, Settings, Target};
 use marline_net::links::{Choice, Named};
 use marline_net::power::POWER_SUPPLIES;
+use marline_net::printable::mask;
 
 pub(crate) use args::{AFTER_HELP, GetArgs};
 
@@ -35,12 +36,25 @@ use request::default_login;
 /// Downloads, shows it, and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), Exit> {
     let (json, quiet, joules) = (args.json, args.quiet, args.energy_model.is_some());
+    let to_stdout = args.output.as_deref() == Some(Path::new("-"));
+    let first = args.urls.first().map(|url| mask(url.reveal())).unwrap_or_default();
     let mut remarks = Remarks::default();
-    let batch = batch(args, config, &mut remarks)?;
+    let batch = batch(args, config, &mut remarks);
+    if let (true, Err(exit)) = (json && !to_stdout, &batch)
+        && exit.code == Exit::DISK
+    {
+        board::print_failed(&first, exit.line.as_deref().unwrap_or_default(), Kind::Disk, exit.code)?;
+    }
+    let batch = batch?;
     if !quiet {
         remarks.notes.iter().for_each(|note| output::say(note));
     }
-    remarks.refused.iter().for_each(|why| output::say(why));
+    for why in &remarks.refused {
+        output::say(why);
+        if json && !to_stdout {
+            board::print_failed("", why, Kind::Usage, Exit::USAGE)?;
+        }
+    }
     let to_stdout = batch.files.iter().any(|file| file.target == Target::Stdout);
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Exit::usage(
@@ -205,8 +219,11 @@ impl Places {
 
     fn target(&self, entry: &Entry) -> Result<Target, Exit> {
         let dir = entry.dir.as_ref().or(self.dir.as_ref());
-        if let Some(out) = &entry.out {
-            let path = dir.map_or_else(|| out.clone(), |dir| dir.join(out));
+        let named = |path: &PathBuf| dir.map_or_else(|| path.clone(), |dir| dir.join(path));
+        let directory =
+            self.output.as_ref().map(named).filter(|path| path.as_os_str() != "-" && is_directory(path));
+        if let Some(out) = entry.out.as_ref().filter(|_| self.output.is_none() || directory.is_some()) {
+            let path = directory.map_or_else(|| named(out), |directory| directory.join(out));
             if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 make(parent)?;
             }
@@ -216,7 +233,7 @@ impl Places {
             None => Target::Directory(dir.cloned().unwrap_or_else(|| PathBuf::from("."))),
             Some(path) if path.as_os_str() == "-" => Target::Stdout,
             Some(path) => {
-                let path = dir.map_or_else(|| path.clone(), |dir| dir.join(path));
+                let path = named(path);
                 if is_directory(&path) { Target::Directory(path) } else { Target::File(path) }
             }
         };
@@ -305,6 +322,13 @@ mod tests {
         assert_eq!(
             target(Some("f".into()), Some(at("d")), false, plain()).unwrap(),
             Target::File(at("d").join("f"))
+        );
+        let listed = || Entry { out: Some("s/f".into()), ..plain() };
+        assert_eq!(target(Some("-".into()), None, false, listed()).unwrap(), Target::Stdout);
+        assert_eq!(target(Some("f.iso".into()), None, false, listed()).unwrap(), Target::File("f.iso".into()));
+        assert_eq!(target(Some(at("new/")), None, true, listed()).unwrap(), Target::Listed(at("new/s/f")));
+        assert!(
+            line(target(Some("f.iso".into()), None, true, listed())).contains("several files do not go into one")
         );
         let out = Entry { out: Some("s/f".into()), dir: Some(at("x")), ..plain() };
         assert_eq!(target(None, Some(at("d")), true, out).unwrap(), Target::Listed(at("x/s/f")));

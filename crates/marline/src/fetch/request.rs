@@ -24,9 +24,9 @@ pub struct RequestArgs {
     /// Tell the server that this page led here.
     #[arg(short = 'e', long, value_name = "URL")]
     pub referer: Option<Secret>,
-    /// Send these cookies to the URL's origin; without `=`, load them from this file.
+    /// Send these cookies to the URL's origin; without `=`, load them from this file. Repeat for more.
     #[arg(short = 'b', long, value_name = "NAME=VALUE[; …]|FILE")]
-    pub cookie: Option<Secret>,
+    pub cookie: Vec<Secret>,
     /// Load cookies from FILE, in Netscape's format, before the first request; repeat for more.
     #[arg(long, value_name = "FILE")]
     pub load_cookies: Vec<PathBuf>,
@@ -83,16 +83,19 @@ impl RequestArgs {
         if let Some(referer) = &self.referer {
             headers.push(field("-e", "Referer", referer.reveal())?);
         }
-        if let Some(cookies) = self.cookie.as_ref().map(Secret::reveal).filter(|text| text.contains('=')) {
-            headers.push(field("-b", "Cookie", cookies)?);
+        let cookies: Vec<&str> =
+            self.cookie.iter().map(|text| text.reveal()).filter(|text| text.contains('=')).collect();
+        if !cookies.is_empty() {
+            headers.push(field("-b", "Cookie", &cookies.join("; "))?);
         }
         Ok(headers)
     }
 
     /// The files of cookies.
     pub(super) fn cookie_files(&self) -> CookieFiles {
-        let named = self.cookie.as_ref().map(Secret::reveal).filter(|text| !text.contains('=') && !text.is_empty());
-        let load = named.map(PathBuf::from).into_iter().chain(self.load_cookies.iter().cloned()).collect();
+        let named =
+            self.cookie.iter().map(|text| text.reveal()).filter(|text| !text.contains('=') && !text.is_empty());
+        let load = named.map(PathBuf::from).chain(self.load_cookies.iter().cloned()).collect();
         CookieFiles { load, save: self.save_cookies.clone() }
     }
 

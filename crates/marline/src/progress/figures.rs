@@ -53,6 +53,9 @@ pub(super) fn summary(report: &Report) -> String {
         links.push(format!("{} {}%", link.name, share(link.bytes, carried)));
     }
     let place = report.path.as_deref().unwrap_or("standard output");
+    if report.links.is_empty() && report.resumed_bytes == report.bytes {
+        return format!("{place}: {}, complete since an earlier run", size(report.bytes));
+    }
     let resumed = match report.resumed_bytes {
         0 => String::new(),
         bytes => format!(", {} of it from an earlier run", size(bytes)),

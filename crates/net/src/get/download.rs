@@ -52,7 +52,8 @@ pub(super) async fn download(
     if let Some(record) = earlier.as_ref().filter(is_proven) {
         shared.names.borrow_mut().settle(id);
         watcher.line(UNCHANGED);
-        return Ok(unchanged(record, &url, shared.settings.config.policy.name(), started.elapsed().as_secs_f64()));
+        let policy = shared.settings.config.policy.name();
+        return Ok(unchanged(record, place.as_deref(), &url, policy, started.elapsed().as_secs_f64()));
     }
     let (store, resume) = open(&file, place.as_deref(), &mut watcher)?;
     let log = match log::create(file.trace.as_deref()) {
@@ -105,7 +106,8 @@ pub(super) async fn download(
         ended => (ended.map_err(|stop| stop.into_error(&url, &shared, &mut pump)), None),
     };
     let identity = pump.identity.clone();
-    let mut report = finish(pump, ended, &mut beside, &url, policy, seconds, earlier.as_ref()).await?;
+    let mut report =
+        finish(pump, ended, &mut beside, &url, policy, seconds, earlier.as_ref().zip(place.as_deref())).await?;
     if let (None, Some(place), Some(path)) = (&earlier, &place, &report.path) {
         let validator = identity.and_then(|(_, validator)| validator);
         shared.add_finished((&url, place), Path::new(path), validator, file.digests.whole.as_ref());
@@ -245,7 +247,7 @@ async fn finish(
     url: &url::Url,
     policy: &'static str,
     seconds: f64,
-    earlier: Option<&Record>,
+    earlier: Option<(&Record, &Path)>,
 ) -> Result<Report, GetError> {
     let status = pump.logged.machine.status();
     let suggested = pump.suggested_name();
@@ -270,12 +272,12 @@ async fn finish(
         logged?;
         return Err(error.with_kept(kept));
     }
-    if let Some(record) = earlier {
+    if let Some((record, place)) = earlier {
         store.restart()?;
         store.suspend()?;
         logged.finish()?;
         watcher.line(UNCHANGED);
-        return Ok(unchanged(record, url, policy, seconds));
+        return Ok(unchanged(record, Some(place), url, policy, seconds));
     }
     let path = store.finish()?;
     if let Some(path) = path.as_deref().filter(|_| beside.shared.settings.remote_time)
@@ -321,8 +323,11 @@ async fn finish(
     })
 }
 
-/// The report of a file that an earlier run has completed.
-fn unchanged(record: &Record, url: &url::Url, policy: &'static str, seconds: f64) -> Report {
+/// The report of a file that an earlier run has completed; its path is written as that of a new file at `place` would be.
+fn unchanged(record: &Record, place: Option<&Path>, url: &url::Url, policy: &'static str, seconds: f64) -> Report {
+    let written = place.zip(record.path.file_name()).map(|(place, name)| place.with_file_name(name));
+    let path = written.filter(|path| path.canonicalize().is_ok_and(|path| path == record.path));
+    let path = path.unwrap_or_else(|| record.path.clone());
     Report {
         schema: SCHEMA,
         url: url.to_string(),
@@ -341,7 +346,7 @@ fn unchanged(record: &Record, url: &url::Url, policy: &'static str, seconds: f64
         cpu_s: tally::cpu_seconds(),
         peak_rss_bytes: tally::peak_rss(),
         resumed_bytes: record.size,
-        path: Some(record.path.display().to_string()),
+        path: Some(path.display().to_string()),
     }
 }
 

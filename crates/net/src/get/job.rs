@@ -318,7 +318,8 @@ impl GetError {
             Self::Trust(TrustError::File { .. })
             | Self::TraceIsTarget { .. }
             | Self::NoSource
-            | Self::Cookies { .. } => Kind::Usage,
+            | Self::Cookies { done: "loaded", .. } => Kind::Usage,
+            Self::Cookies { .. } => Kind::Disk,
             Self::Links(_) => Kind::NoLink,
             Self::Failed { failure, .. } => of_failure(failure),
             Self::Store(StoreError::Checksum { .. }) => Kind::Verification,

@@ -132,7 +132,10 @@ enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProxyError {
     /// The text is not `[SCHEME://][USER:PASSWORD@]HOST[:PORT]`.
-    #[error("{source_name}: not a proxy: write [http://|socks5://|socks5h://][USER:PASSWORD@]HOST[:PORT]")]
+    #[error(
+        "{source_name}: not a proxy: write HOST[:PORT], before it USER:PASSWORD@ if the proxy wants a login, and before that http:, \
+         socks5: or socks5h: with two slashes"
+    )]
     Malformed {
         /// The option or variable.
         source_name: String,

@@ -44,7 +44,7 @@ pub(crate) use here::{is_beside, is_beside_links, leads_over};
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
 pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;
-pub use named::{Named, ParseNamedError};
+pub use named::{Named, ParseNamedError, rate_of};
 pub(crate) use routes::{FAR_V4, FAR_V6, PROTOCOL};
 pub use survey::{Survey, survey};
 

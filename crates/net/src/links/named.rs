@@ -6,7 +6,7 @@
 use std::str::FromStr;
 
 use marline_core::link::{LinkKind, LinkProfile};
-use marline_core::units::{Bitrate, DataSize};
+use marline_core::units::{Bitrate, DataSize, ParseUnitError};
 
 use super::{Interface, Metered, MeteredHints, MeteredSource};
 
@@ -96,7 +96,10 @@ impl FromStr for Named {
                 "kind" => named.kind.replace(value("kind", text)?).is_some(),
                 "metered" => named.metered.replace(yes_or_no(text)?).is_some(),
                 "budget" => named.budget.replace(value("budget", text)?).is_some(),
-                "limit" => named.limit.replace(value("limit", text)?).is_some(),
+                "limit" => {
+                    let limit = rate_of(text).map_err(|why| ParseNamedError::Value { key: "limit", why })?;
+                    named.limit.replace(limit).is_some()
+                }
                 _ => return Err(ParseNamedError::Part(part.to_owned())),
             };
             if twice {
@@ -104,6 +107,23 @@ impl FromStr for Named {
             }
         }
         Ok(named)
+    }
+}
+
+/// A rate with its unit, or bytes a second as curl and wget write them: `2M`, `500k`.
+///
+/// # Errors
+/// In words: it is neither.
+pub fn rate_of(text: &str) -> Result<Bitrate, String> {
+    let size = match text.as_bytes() {
+        [.., digit, b'k' | b'K' | b'm' | b'M' | b'g' | b'G'] if digit.is_ascii_digit() => {
+            text.to_ascii_uppercase().parse::<DataSize>().ok()
+        }
+        _ => None,
+    };
+    match size.and_then(|size| size.bytes().checked_mul(8)) {
+        Some(bits) => Ok(Bitrate::from_bits_per_sec(bits)),
+        None => text.parse().map_err(|error: ParseUnitError| format!("{error}, or bytes a second such as 2M")),
     }
 }
 

@@ -66,7 +66,11 @@ pub(super) fn decoded(body: &[u8], encoding: &str, most: usize, cost: &mut Cost)
             Format::Brotli => read(brotli_decompressor::Decompressor::new(input, BUFFER), most, cost)?,
         });
     }
-    Ok(bytes.unwrap_or_else(|| body.to_vec()))
+    match bytes {
+        Some(bytes) => Ok(bytes),
+        None if body.len() > most => Err(limit("it is too long")),
+        None => Ok(body.to_vec()),
+    }
 }
 
 /// What comes out of the first bytes of a body, at most so much, and whether the next byte cannot be decoded, however many follow.
