@@ -5,7 +5,9 @@
 //!
 //! 1. A host keeps its link as long as that works: logins are often tied to an address.
 //! 2. A program that has [`MANY`] busy connections to one host wants throughput: further ones are spread over the links
-//!    ([`Spread`]). Those over a link of whose rate nothing is known come first, one of them; then rule 3 decides.
+//!    ([`Spread`]). Those over a link of whose rate nothing is known come first, one of them; then a link that carries less
+//!    than half of its even share of the busy ones, because the highest rate ever seen says little of what it carries now;
+//!    then rule 3 decides.
 //! 3. A new host goes to the link that would bring its first 128 KiB soonest: two round trips and its share of the rate
 //!    among the connections that are open.
 //! 4. A link that failed rests for a time that doubles; until then it is the last resort. So are links that cost money,
@@ -111,15 +113,23 @@ impl Choice {
             Spread::Never => false,
         };
         let kept = kept.map(|known| &known.link).filter(|_| !spreads);
-        let mut order: Vec<_> = candidates
-            .iter()
-            .filter(|link| !link.metered || metered != MeteredUse::Never)
+        let is_dear = |link: &Candidate| link.metered && metered == MeteredUse::Avoid;
+        let rests = |link: &Candidate| self.links.get(&link.name).is_some_and(|learnt| learnt.rests_until > now);
+        let allowed = || candidates.iter().filter(|link| !link.metered || metered != MeteredUse::Never);
+        let usable = allowed().filter(|link| !is_dear(link) && !rests(link)).count();
+        let mut order: Vec<_> = allowed()
             .map(|link| {
-                let dear = link.metered && metered == MeteredUse::Avoid;
+                let (rests, dear) = (rests(link), is_dear(link));
                 let learnt = self.links.get(&link.name);
-                let rests = learnt.is_some_and(|learnt| learnt.rests_until > now);
                 let is_new = learnt.is_none_or(|learnt| learnt.rate.is_none()) && !busy.contains(&&link.name);
-                let other = if spreads { !is_new } else { kept != Some(&link.name) };
+                let own = busy.iter().filter(|name| **name == &link.name).count();
+                let is_due = (own + 1) * 2 * usable <= busy.len() + 1;
+                let other = match (spreads, is_new, is_due) {
+                    (true, true, _) => 0,
+                    (true, false, true) => 1,
+                    (true, false, false) => 2,
+                    (false, ..) => u8::from(kept != Some(&link.name)),
+                };
                 ((rests, dear, other, learnt.map_or(UNKNOWN, Learnt::cost)), link.name.clone())
             })
             .collect();
@@ -287,6 +297,32 @@ mod tests {
         choice.moved("wifi", DataSize::from_mib(100), Duration::from_secs(1));
         let (wifi, wire) = spread(&mut choice, 0, "h", 8, Spread::Auto);
         assert!(wifi >= 6 && wire >= 1, "{wifi} {wire}");
+    }
+
+    #[test]
+    fn many_connections_are_spread_although_one_link_was_once_much_faster() {
+        let mut choice = Choice::default();
+        choice.moved("wifi", DataSize::from_mib(100), Duration::from_secs(1));
+        choice.moved("wire", DataSize::from_kib(200), Duration::from_secs(1));
+        assert_eq!(spread(&mut choice, 0, "few", 3, Spread::Auto), (3, 0));
+        assert_eq!(spread(&mut choice, 0, "many", 8, Spread::Auto), (6, 2));
+        assert_eq!(spread(&mut choice, 0, "more", 16, Spread::Auto), (12, 4));
+        assert_eq!(spread(&mut choice, 0, "each", 8, Spread::Always), (6, 2));
+        assert_eq!(spread(&mut choice, 0, "none", 8, Spread::Never), (8, 0));
+        // Of three links, too, each gets half of its even share.
+        let (mut links, now) = (Vec::new(), Instant::from_millis(0));
+        for _ in 0..14 {
+            let terms = (MeteredUse::Use, Spread::Auto);
+            let link = choice.order(now, &pair("three"), &candidates(), terms)[0].clone();
+            choice.opens(now, &link, &pair("three"));
+            links.push(link);
+        }
+        for name in ["lte", "wifi", "wire"] {
+            assert!(links.iter().filter(|link| *link == name).count() >= 2, "{links:?}");
+        }
+        // One that has just failed, or costs money, gets none of them.
+        choice.failed(Instant::from_millis(0), "wire");
+        assert_eq!(spread(&mut choice, 0, "failed", 8, Spread::Auto), (8, 0));
     }
 
     #[test]
