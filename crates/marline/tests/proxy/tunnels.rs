@@ -255,6 +255,11 @@ fn the_status_counts_what_is_forwarded_and_tunnelled() {
         assert!((whole..whole + 10_000).contains(&links(&now, "bytes")), "{kind}: {now:#}");
         assert!(links(&now, "sent_bytes") > 50 && links(&now, "tunnels") == n as u64 + 1, "{now:#}");
     }
+    // The requests of what is played as well.
+    let before = links(&proxy.now(), "sent_bytes");
+    assert!(proxy.get(&url, &[]).body == *resource.data);
+    let now = proxy.now();
+    assert!(links(&now, "sent_bytes") > before + 50, "{before}, {now:#}");
 }
 
 #[test]

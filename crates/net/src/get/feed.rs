@@ -32,7 +32,6 @@ use super::network::Network;
 use super::origins::Origins;
 use super::place::Place;
 use super::pump::Pump;
-use super::sockets::Sockets;
 use super::{GetError, Progress, Watcher};
 use crate::cookies::Jar;
 use crate::http::{Described, host_of};
@@ -167,7 +166,7 @@ impl Filling {
             uplinks.refuse_metered()?;
         }
         let trust = network.trust_for(&feed.url);
-        let sockets = Sockets::sharing(trust, Rc::clone(&network.resolver), Some(network.warm.clone()));
+        let sockets = network.sockets(trust);
         let origins = Origins::new(&feed.url, &[], feed.user.as_ref())
             .for_right(feed.right)
             .with_fields(&feed.fields, &feed.common)

@@ -96,7 +96,7 @@ impl Network {
 
     /// Connections for a transfer, which share names and idle connections with the others.
     pub(super) fn sockets(&self, trust: Trust) -> Sockets {
-        Sockets::sharing(trust, Rc::clone(&self.resolver), Some(self.warm.clone()))
+        Sockets::sharing(trust, Rc::clone(&self.resolver), Some((self.warm.clone(), Rc::clone(&self.traffic))))
     }
 
     /// Follows the links and looks after idle connections, for ever.
@@ -212,6 +212,7 @@ impl Network {
             windows: Windows::default(),
             right,
             tunnel: None,
+            sent: interface.map(|interface| self.traffic.sent(&interface.name)),
         };
         Connection::dial(dial).await
     }
@@ -251,6 +252,7 @@ impl Network {
             windows: Windows::default(),
             right,
             tunnel: None,
+            sent: None,
         };
         dial.tcp().await
     }

@@ -23,6 +23,7 @@ use marline_sys::mptcp::Spoken;
 use url::Url;
 
 use super::through::{self, NotAsked, Route};
+use super::traffic::Traffic;
 use super::warm::{Warm, Way};
 use crate::dns::{Answer, NoAddress, Resolver};
 use crate::http::{Connection, Dial, Event, Get, Proxy, Silence, Sink, Trust, Windows, host_of};
@@ -39,6 +40,8 @@ pub(super) struct Sockets {
     trust: Trust,
     /// Idle connections that outlive the run; none: there are no others.
     warm: Option<Warm>,
+    /// Where what is sent is counted; none: nowhere.
+    traffic: Option<Rc<Traffic>>,
     /// Whether connections ask for MPTCP.
     pub(super) mptcp: bool,
     /// How servers are reached.
@@ -119,8 +122,9 @@ impl Sockets {
         Self::sharing(trust, Rc::new(Resolver::new()), None)
     }
 
-    /// None yet; names and idle connections are shared with other runs.
-    pub(super) fn sharing(trust: Trust, resolver: Rc<Resolver>, warm: Option<Warm>) -> Self {
+    /// None yet; names, idle connections and the count of what is sent are shared with other runs.
+    pub(super) fn sharing(trust: Trust, resolver: Rc<Resolver>, shared: Option<(Warm, Rc<Traffic>)>) -> Self {
+        let (warm, traffic) = shared.unzip();
         Self {
             slots: BTreeMap::new(),
             reqs: BTreeMap::new(),
@@ -128,6 +132,7 @@ impl Sockets {
             resolver,
             trust,
             warm,
+            traffic,
             mptcp: false,
             route: Route::default(),
             silences: BTreeMap::new(),
@@ -192,6 +197,7 @@ impl Sockets {
         let (resolver, mptcp, url) = (Rc::clone(&self.resolver), self.mptcp, url.clone());
         let silence = self.silences.entry(link).or_default().clone();
         let blamed = proxy.clone();
+        let sent = self.traffic.as_ref().zip(interface.as_ref()).map(|(traffic, of)| traffic.sent(&of.name));
         let dialing = async move {
             let tls = match tls {
                 Ok(tls) => tls,
@@ -238,6 +244,7 @@ impl Sockets {
                 windows: Windows::default(),
                 right,
                 tunnel,
+                sent,
             };
             let dialed = Connection::dial(dial).await;
             (answer.filter(|_| fresh), dialed.map_err(|trouble| Refused { trouble, denied: false }))

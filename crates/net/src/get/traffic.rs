@@ -19,6 +19,8 @@ use tokio::net::TcpStream;
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     links: RefCell<BTreeMap<String, Sum>>,
+    /// What transfers of our own have sent over each link.
+    sent: RefCell<BTreeMap<String, Arc<AtomicU64>>>,
     flows: RefCell<BTreeMap<u64, Weak<Flow>>>,
     next: Cell<u64>,
 }
@@ -70,6 +72,11 @@ impl Traffic {
         }
     }
 
+    /// The counter of what transfers of our own send over a link.
+    pub(crate) fn sent(&self, link: &str) -> Arc<AtomicU64> {
+        Arc::clone(self.sent.borrow_mut().entry(link.to_owned()).or_default())
+    }
+
     /// A flow begins.
     pub(crate) fn flow(
         self: &Rc<Self>,
@@ -100,6 +107,7 @@ impl Traffic {
     /// What went over a link by now.
     pub(crate) fn of(&self, link: &str) -> Sum {
         let mut sum = self.links.borrow().get(link).copied().unwrap_or_default();
+        sum.up += self.sent.borrow().get(link).map_or(0, |sent| sent.load(Ordering::Relaxed));
         for flow in self.flows().iter().filter(|flow| flow.link.as_deref() == Some(link)) {
             sum.open += 1;
             sum.down += flow.count.down.load(Ordering::Relaxed);
@@ -192,7 +200,8 @@ mod tests {
             ["localhost", "h.test"]
         );
         drop((flow, local));
-        assert_eq!(traffic.of("wifi0"), Sum { down: 15, up: 2, open: 0, flows: 1 });
+        traffic.sent("wifi0").fetch_add(7, Ordering::Relaxed);
+        assert_eq!(traffic.of("wifi0"), Sum { down: 15, up: 9, open: 0, flows: 1 });
         assert!(traffic.flows().is_empty() && traffic.flows.borrow().is_empty());
         assert_eq!(traffic.of("lte0"), Sum::default());
     }

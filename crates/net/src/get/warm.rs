@@ -224,6 +224,7 @@ mod tests {
             windows: Windows::default(),
             right: Right::user(),
             tunnel: None,
+            sent: None,
         };
         Connection::dial(dial).await.unwrap()
     }

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,8 @@ pub struct Dial {
     pub right: Right,
     /// The addresses are a proxy's, which is asked for this before anything else is sent.
     pub tunnel: Option<Tunnel>,
+    /// Counts the bytes of requests, without what TLS adds; none: they are not counted.
+    pub sent: Option<Arc<AtomicU64>>,
 }
 
 /// A socket that stands, and how long its SYN took to be answered.
@@ -100,7 +103,7 @@ impl Dial {
             None => socket,
         };
         let exchange = match &self.tls {
-            None => Exchange::Http1(Box::new(Http1::new(Stream::Plain(socket)))),
+            None => Exchange::Http1(Box::new(Http1::new(Stream::plain(socket, self.sent.clone())))),
             Some(config) => self.secure(socket, config).await?,
         };
         Ok(Connection { exchange, handshake, local, peer })
@@ -113,7 +116,7 @@ impl Dial {
         let connected = TlsConnector::from(Arc::clone(config)).connect(name, reader).await;
         let stream = connected.map_err(|error| tls::handshake_trouble(&self.server_name, &error))?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let stream = Stream::Tls(Box::new(stream));
+        let stream = Stream::tls(stream, self.sent.clone());
         if !http2 {
             return Ok(Exchange::Http1(Box::new(Http1::new(stream))));
         }

@@ -143,7 +143,7 @@ impl Connection {
     /// It is not connected any more.
     pub fn over(socket: tokio::net::TcpStream) -> io::Result<Self> {
         let (local, peer, handshake) = (socket.local_addr()?, socket.peer_addr()?, path_of(socket.as_fd()).rtt);
-        let exchange = Exchange::Http1(Box::new(http1::Http1::new(stream::Stream::Plain(socket))));
+        let exchange = Exchange::Http1(Box::new(http1::Http1::new(stream::Stream::plain(socket, None))));
         Ok(Self { exchange, handshake, local, peer })
     }
 

@@ -7,61 +7,79 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// A connected socket.
-pub(super) enum Stream {
+/// A connected socket, and a count of the bytes that are written to it.
+pub(super) struct Stream {
+    kind: Kind,
+    sent: Option<Arc<AtomicU64>>,
+}
+
+enum Kind {
     Plain(TcpStream),
     Tls(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
 impl Stream {
+    pub(super) fn plain(tcp: TcpStream, sent: Option<Arc<AtomicU64>>) -> Self {
+        Self { kind: Kind::Plain(tcp), sent }
+    }
+
+    /// `sent` counts what is written before it is encrypted.
+    pub(super) fn tls(tls: TlsStream<BufReader<TcpStream>>, sent: Option<Arc<AtomicU64>>) -> Self {
+        Self { kind: Kind::Tls(Box::new(tls)), sent }
+    }
+
     pub(super) fn is_secure(&self) -> bool {
-        matches!(self, Self::Tls(_))
+        matches!(self.kind, Kind::Tls(_))
     }
 
     /// The socket, for questions to the kernel.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Plain(tcp) => tcp.as_fd(),
-            Self::Tls(tls) => tls.get_ref().0.get_ref().as_fd(),
+        match &self.kind {
+            Kind::Plain(tcp) => tcp.as_fd(),
+            Kind::Tls(tls) => tls.get_ref().0.get_ref().as_fd(),
         }
     }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        match &mut self.kind {
+            Kind::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Kind::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         }
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
-            Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        let written = match &mut self.kind {
+            Kind::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Kind::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        };
+        if let (Poll::Ready(Ok(bytes)), Some(sent)) = (&written, &self.sent) {
+            sent.fetch_add(*bytes as u64, Ordering::Relaxed);
         }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        match &mut self.kind {
+            Kind::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Kind::Tls(tls) => Pin::new(tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        match &mut self.kind {
+            Kind::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Kind::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }

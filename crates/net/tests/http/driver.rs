@@ -58,6 +58,7 @@ pub(crate) fn to(address: SocketAddr) -> Dial {
         windows: Windows::default(),
         right: Right::user(),
         tunnel: None,
+        sent: None,
     }
 }
 
