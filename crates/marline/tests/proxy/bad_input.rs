@@ -59,6 +59,24 @@ fn nonsense_on_the_port_gets_a_refusal_or_a_closed_connection_and_disturbs_nobod
         let good = answer.is_empty() || statuses.iter().any(|good| *good == status);
         assert!(good, "{shown:?}: {}", String::from_utf8_lossy(&answer));
     }
+    // What hyper refuses by itself has a line of text as well.
+    for (bytes, line) in [
+        (get("/http://host/a<b"), "percent-encoded"),
+        (get("/https://host/a?b=<c>"), "percent-encoded"),
+        (get("http://host/a<b"), "percent-encoded"),
+        (b"GET\r\n\r\n".to_vec(), "not valid HTTP"),
+    ] {
+        let answer = String::from_utf8(told(&proxy, &bytes)).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400") && head.contains("text/plain"), "{answer}");
+        assert!(body.contains(line) && body.lines().count() == 1, "{answer}");
+    }
+    let own = proxy.status.replace("http://", "");
+    let mut page = TcpStream::connect(own.split('/').next().unwrap()).unwrap();
+    page.write_all(&get("/<")).unwrap();
+    let mut answer = String::new();
+    page.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("percent-encoded"), "{answer}");
     // SOCKS5: cut off, without a method that we know, of another version, and with a name that is none.
     for bytes in
         [&[5][..], &[5, 200, 0], &[5, 1, 2], &[5, 1, 0, 4, 1, 0, 1], &[5, 1, 0, 5, 1, 0, 3, 2, 0, 255, 0, 80]]

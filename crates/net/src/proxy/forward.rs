@@ -20,9 +20,9 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use marline_core::fetch::{Trouble, TroubleKind};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 
 use super::body::Reply;
+use super::client_stream::ClientStream;
 use super::clients::Seat;
 use super::media::plain;
 use super::session::Sessions;
@@ -111,10 +111,10 @@ pub(super) async fn request(
 /// Carries a connection whose ends speak another protocol than HTTP from now on (RFC 9110 §7.8), as a tunnel.
 async fn switched(tunnel: &Tunnel, near: OnUpgrade, far: OnUpgrade) {
     let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
-    let (Ok(near), Ok(far)) = (near.downcast::<TokioIo<TcpStream>>(), far.downcast::<TokioIo<Counted>>()) else {
+    let (Ok(near), Ok(far)) = (near.downcast::<TokioIo<ClientStream>>(), far.downcast::<TokioIo<Counted>>()) else {
         return;
     };
-    let (mut to_client, mut to_server) = (near.io.into_inner(), far.io.into_inner().into_inner());
+    let (mut to_client, mut to_server) = (near.io.into_inner().into_inner(), far.io.into_inner().into_inner());
     // What came with the heads already.
     let early = tokio::try_join!(to_client.write_all(&far.read_buf), to_server.write_all(&near.read_buf));
     if early.is_ok() {
@@ -166,10 +166,10 @@ pub(super) async fn connect(
     };
     tokio::task::spawn_local(async move {
         let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
-        let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
+        let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream>>() else { return };
         // The buffer has what the client sent behind its request.
         tokio::select! {
-            () = tunnel.relay(parts.io.into_inner(), &parts.read_buf) => {}
+            () = tunnel.relay(parts.io.into_inner().into_inner(), &parts.read_buf) => {}
             () = seat.evicted() => {}
         }
     });

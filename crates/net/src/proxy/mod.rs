@@ -23,6 +23,7 @@ mod ahead;
 mod beginning;
 mod body;
 mod choice;
+mod client_stream;
 mod clients;
 mod container;
 mod cost;
@@ -77,6 +78,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{Method, Request, Response};
@@ -101,6 +103,7 @@ pub use hold::{Start, UnknownStart};
 use crate::get::Network;
 use crate::reach::Right;
 use body::Reply;
+use client_stream::ClientStream;
 use clients::{Clients, Seat};
 use events::Events;
 use memory::Memory;
@@ -195,6 +198,9 @@ pub enum ProxyError {
     /// The address is not on the loopback, and the user did not say that this is meant.
     #[error("{0}: other hosts could use this proxy; say --allow-lan if that is meant")]
     Lan(SocketAddr),
+    /// The address for status and events is not on the loopback.
+    #[error("--status {0}: status and events are served on this machine only; use 127.0.0.1:PORT or [::1]:PORT")]
+    StatusLan(SocketAddr),
     /// The address cannot be bound.
     #[error("{address}: {}", bind_words(.error))]
     Bind {
@@ -238,11 +244,11 @@ async fn serve(
     started: impl FnOnce(&Running),
     until: impl Future<Output = ()>,
 ) -> Result<(), ProxyError> {
-    for address in [options.listen, options.status] {
-        let meant = options.allow_lan && address == options.listen;
-        if !(address.ip().is_loopback() || meant) {
-            return Err(ProxyError::Lan(address));
-        }
+    if !options.listen.ip().is_loopback() && !options.allow_lan {
+        return Err(ProxyError::Lan(options.listen));
+    }
+    if !options.status.ip().is_loopback() {
+        return Err(ProxyError::StatusLan(options.status));
     }
     // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
     let descriptors = crate::descriptors::raise();
@@ -282,7 +288,9 @@ async fn serve(
         let (sessions, token, address) = (Rc::clone(&sessions), Rc::clone(&token), ours.1);
         let http = http(of_ours.patience());
         async move {
+            let (stream, is_served) = ClientStream::new(stream);
             let answer = service_fn(|request: Request<Incoming>| async {
+                is_served.store(true, Ordering::Relaxed);
                 seat.asks();
                 Ok::<_, Infallible>(page::answer(&sessions, request, (address, media.1), &token).await)
             });
@@ -374,7 +382,9 @@ async fn serve_client(
         Ok(Ok(1)) => {}
         _ => return,
     }
+    let (stream, is_served) = ClientStream::new(stream);
     let answer = service_fn(|request: Request<Incoming>| {
+        is_served.store(true, Ordering::Relaxed);
         let (sessions, seat) = (Rc::clone(&sessions), Rc::clone(&seat));
         async move {
             seat.asks();
