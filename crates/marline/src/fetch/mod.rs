@@ -24,6 +24,7 @@ use marline_net::printable::mask;
 pub(crate) use args::{AFTER_HELP, GetArgs};
 
 use self::url::parse_url;
+pub(crate) use self::url::playable;
 use crate::progress::Viewer;
 use crate::{ConfigFile, Exit, Secret, energy, output};
 use args::Limit;

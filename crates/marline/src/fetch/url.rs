@@ -7,7 +7,7 @@ use crate::Exit;
 
 /// An http or https URL, and the login that it carries (which is taken out of it).
 pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), Exit> {
-    let with_scheme = if lacks_scheme(text) { format!("http://{text}") } else { text.to_owned() };
+    let with_scheme = with_scheme(text);
     let text = with_scheme.as_str();
     let shown = mask(text);
     let mut url = Url::parse(text).map_err(|error| match error {
@@ -34,6 +34,22 @@ pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), E
     let _ = url.set_password(None);
     url.set_fragment(None);
     Ok((url, login))
+}
+
+/// What a player is to play: a whole URL with its login, percent-encoded where that is needed. A word without a `/` is a file of
+/// this machine rather than a host.
+pub(crate) fn playable(text: &str) -> Result<String, Exit> {
+    if lacks_scheme(text) && !text.contains('/') {
+        let line = format!("{}: no URL: it must begin with http:// or https://", mask(text));
+        return Err(Exit::usage(line));
+    }
+    parse_url(text)?;
+    let url = Url::parse(&with_scheme(text));
+    url.map(String::from).map_err(|error| Exit::usage(format!("{}: no URL: {error}", mask(text))))
+}
+
+fn with_scheme(text: &str) -> String {
+    if lacks_scheme(text) { format!("http://{text}") } else { text.to_owned() }
 }
 
 /// Whether a text is a URL without its scheme, as people copy it from a browser: `example.org/f`, `localhost:8080`.
@@ -101,6 +117,26 @@ mod tests {
             assert_eq!(parse_url(text).unwrap().0.as_str(), url, "{text}");
         }
         assert_eq!(parse_url("me:secret@example.org/f").unwrap().1, Some(("me".into(), "secret".into())));
+    }
+
+    #[test]
+    fn what_a_player_gets_is_a_whole_url_with_its_login() {
+        for (text, url) in [
+            ("https://h/f?x", "https://h/f?x"),
+            ("example.org/x", "http://example.org/x"),
+            ("me:secret@example.org/x", "http://me:secret@example.org/x"),
+            ("host:8080/a<b> c", "http://host:8080/a%3Cb%3E%20c"),
+            ("HTTPS://h/f#t=10", "https://h/f#t=10"),
+        ] {
+            assert_eq!(playable(text).unwrap(), url, "{text}");
+        }
+        for text in ["film.mp4", "h/f", "./film.mp4", "/film.mp4", "ftp://h/f", "https://", "http:/h/f"] {
+            let line = line(playable(text));
+            assert!(
+                line.contains("http:// or https://") || line.contains("http and https") || line.contains("host"),
+                "{line}"
+            );
+        }
     }
 
     #[test]

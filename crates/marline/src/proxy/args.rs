@@ -60,11 +60,11 @@ pub struct ProxyArgs {
     /// Close a tunnel (CONNECT, SOCKS5, WebSocket) in which nothing moves for this long.
     #[arg(long, default_value = "124min", value_name = "TIME", value_parser = positive_duration)]
     pub idle_timeout: Duration,
-    /// How much may wait for one player.
-    #[arg(long, default_value = "32MB", value_name = "SIZE")]
+    /// How much may wait for one player; 1MiB at least.
+    #[arg(long, default_value = "32MB", value_name = "SIZE", value_parser = buffer)]
     pub window: DataSize,
-    /// How much may wait for all players.
-    #[arg(long, default_value = "512MB", value_name = "SIZE")]
+    /// How much may wait for all players; 1MiB at least.
+    #[arg(long, default_value = "512MB", value_name = "SIZE", value_parser = buffer)]
     pub memory: DataSize,
     /// Which link brings what of a video, and which radios sleep.
     #[command(flatten)]
@@ -92,7 +92,8 @@ pub struct Watching {
     /// The published policies otherwise than published, for comparisons: segment=500KiB,recovery=off,split=equal.
     #[arg(long, value_name = "WORDS", value_parser = greenbag, hide = true)]
     pub greenbag: Option<GreenBag>,
-    /// What is made small once the video comes in time: energy, metered-bytes or money (prices are in the configuration).
+    /// What is made small once the video comes in time: energy, metered-bytes (needs --metered use) or money
+    /// (prices are in the configuration).
     #[arg(long, default_value = "energy", value_name = "WORD")]
     pub minimise: Minimise,
     /// Where the links cannot carry a video: smooth (one longer wait before it starts, 30 s at most) or fast (start at
@@ -103,6 +104,17 @@ pub struct Watching {
     #[arg(long, value_name = "MODEL")]
     pub energy_model: Option<String>,
 }
+
+/// A size of the players' memory. With less than the smallest window no player gets a byte.
+fn buffer(text: &str) -> Result<DataSize, String> {
+    let size: DataSize = text.parse().map_err(|error| format!("{error}"))?;
+    if size < LEAST_BUFFER {
+        return Err("too small to play anything: use 1MiB or more".to_owned());
+    }
+    Ok(size)
+}
+
+const LEAST_BUFFER: DataSize = DataSize::from_mib(1);
 
 fn greenbag(words: &str) -> Result<GreenBag, String> {
     let mut set = GreenBag::default();
@@ -169,6 +181,17 @@ pub struct PlayArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_players_memory_has_a_least_size() {
+        for good in ["1MiB", "2MB", "512MB"] {
+            assert!(buffer(good).is_ok(), "{good}");
+        }
+        for bad in ["0B", "1B", "1MB", "1023KiB"] {
+            assert!(buffer(bad).unwrap_err().contains("use 1MiB or more"), "{bad}");
+        }
+        assert!(buffer("32").is_err());
+    }
 
     #[test]
     fn the_published_policies_can_be_had_otherwise() {

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use marline_core::fetch::MeteredUse;
 use marline_core::stream::{Minimise, Policy};
 use marline_net::get::NetworkError;
 use marline_net::links::{Choice, LinksError};
@@ -23,7 +24,7 @@ use url::Url;
 pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs, Watching};
 
 use crate::confine::{Daemon, confine};
-use crate::fetch::parse_header;
+use crate::fetch::{parse_header, playable};
 use crate::hangup::Hangup;
 use crate::output::{self, print};
 use crate::{ConfigFile, Exit, energy};
@@ -65,8 +66,9 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
 
 /// Prints an address for a player, or starts one.
 pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let url = address(args.listen, "", args.url.reveal())?;
-    let given = given(&args)?;
+    let wanted = playable(args.url.reveal())?;
+    let url = address(args.listen, "", &wanted);
+    let given = given(&args, &wanted)?;
     if given.is_some() && !args.page && args.with.is_none() {
         let line =
             "-H needs --with or --page; without them, have the player send the field: the proxy passes it on";
@@ -87,7 +89,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
         let options = Options { listen, given, ..options(args.common, args.watching, config)? };
         let started = |running: &Running| {
             say(running);
-            let _ = print(&format!("{}play#{}\n", running.status_url, args.url.reveal()));
+            let _ = print(&format!("{}play#{}\n", running.status_url, wanted));
         };
         return block_on(proxy::run(options, started, std::future::pending()))?.map_err(exit);
     }
@@ -115,7 +117,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
         };
         let playing = async {
             let Ok(listen) = told.await else { return Ok(()) };
-            let url = address(listen, &prefix, args.url.reveal())?;
+            let url = address(listen, &prefix, &wanted);
             let (done, waited) = tokio::sync::oneshot::channel();
             let mut child = command(&player, &url).spawn().map_err(|error| not_started(&player, &error))?;
             // A thread waits: the loop serves the player meanwhile.
@@ -152,6 +154,11 @@ fn options(common: Common, watching: Watching, config: Option<&Path>) -> Result<
             "--minimise other than energy is for --policy marline alone: GreenBag knows only energy",
         ));
     }
+    if watching.minimise == Minimise::MeteredBytes && options.metered != MeteredUse::Use {
+        return Err(Exit::usage(
+            "--minimise metered-bytes needs --metered use: otherwise metered links are not used while another works",
+        ));
+    }
     if watching.policy == Policy::Marline && watching.greenbag.is_some() {
         return Err(Exit::usage("--greenbag is for --policy greenbag-p or greenbag-e"));
     }
@@ -183,25 +190,19 @@ fn proxy_variable(is_set: impl Fn(&str) -> bool) -> Option<&'static str> {
 }
 
 /// The header fields for the origin of the URL; none: `-H` was not used.
-fn given(args: &PlayArgs) -> Result<Option<Given>, Exit> {
+fn given(args: &PlayArgs, url: &str) -> Result<Option<Given>, Exit> {
     let fields = args.header.iter().map(|text| parse_header(text.reveal())).collect::<Result<Vec<_>, _>>()?;
     if fields.is_empty() {
         return Ok(None);
     }
-    let url = Url::parse(args.url.reveal()).map_err(|why| Exit::usage(format!("the URL cannot be read: {why}")))?;
+    let url = Url::parse(url).map_err(|why| Exit::usage(format!("the URL cannot be read: {why}")))?;
     let given = Given::new(url, &fields);
     given.map(Some).map_err(|error| Exit::failed(format!("no random token can be made: {error}")))
 }
 
 /// The address under which a player gets a URL.
-fn address(listen: SocketAddr, prefix: &str, url: &str) -> Result<String, Exit> {
-    let scheme = url.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
-    match scheme {
-        Some((scheme, rest)) if matches!(scheme.as_str(), "http" | "https") && !rest.is_empty() => {
-            Ok(format!("http://{listen}/{prefix}{url}"))
-        }
-        _ => Err(Exit::usage("the URL must begin with http:// or https://")),
-    }
+fn address(listen: SocketAddr, prefix: &str, url: &str) -> String {
+    format!("http://{listen}/{prefix}{url}")
 }
 
 fn command(player: &str, url: &str) -> Command {
@@ -229,7 +230,7 @@ fn ended(status: ExitStatus) -> Result<(), Exit> {
 
 fn exit(error: ProxyError) -> Exit {
     let code = match &error {
-        ProxyError::Lan(_) | ProxyError::Network(NetworkError::Trust(_)) => Exit::USAGE,
+        ProxyError::Lan(_) | ProxyError::StatusLan(_) | ProxyError::Network(NetworkError::Trust(_)) => Exit::USAGE,
         ProxyError::Network(NetworkError::Links(LinksError::NoLink { .. })) => Exit::NETWORK,
         _ => Exit::FAILED,
     };
@@ -254,9 +255,6 @@ mod tests {
     #[test]
     fn the_address_is_the_proxys_with_the_url_behind_it() {
         let listen = "127.0.0.1:8480".parse().unwrap();
-        assert_eq!(address(listen, "", "https://h/f?x").unwrap(), "http://127.0.0.1:8480/https://h/f?x");
-        for bad in ["h/f", "ftp://h/f", "https://"] {
-            assert_eq!(address(listen, "", bad).unwrap_err().code, Exit::USAGE);
-        }
+        assert_eq!(address(listen, "", "https://h/f?x"), "http://127.0.0.1:8480/https://h/f?x");
     }
 }

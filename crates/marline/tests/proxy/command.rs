@@ -31,6 +31,19 @@ fn what_cannot_start_says_why_in_one_line() {
     refused(&["proxy", "--listen", "127.0.0.1:0", "--status", "0.0.0.0:0", "--allow-lan"], 64, "0.0.0.0:0");
     refused(&["proxy", "--listen", "here"], 64, "invalid");
     refused(&["proxy", "--window", "32"], 64, "32");
+    for option in ["--window", "--memory"] {
+        for size in ["0B", "1B", "1000KiB"] {
+            refused(&["proxy", option, size], 64, option);
+            refused(&["proxy", option, size], 64, "use 1MiB or more");
+        }
+    }
+    for metered in [&[][..], &["--metered", "avoid"], &["--metered", "never"]] {
+        refused(&[&["proxy", "--minimise", "metered-bytes"], metered].concat(), 64, "needs --metered use");
+    }
+    for lan in [&[][..], &["--allow-lan"]] {
+        let words = [&["proxy", "--listen", "127.0.0.1:0", "--status", "192.168.91.1:1"], lan].concat();
+        refused(&words, 64, "--status 192.168.91.1:1: status and events are served on this machine only");
+    }
     refused(&["proxy", "--ca-file", "/nonexistent"], 64, "/nonexistent");
     refused(&["proxy", "--listen", "192.0.2.1:0", "--allow-lan"], 1, "no such address");
     refused(&["play", "film.mp4"], 64, "http://");
@@ -96,6 +109,8 @@ fn play_prints_the_address_or_starts_the_player() {
     let printed = marline(&["play", "--listen", &listen, &url]);
     assert_eq!(String::from_utf8(printed.stdout).unwrap(), format!("{}\n", proxy.of(&url)));
     assert!(printed.stderr.is_empty());
+    let printed = marline(&["play", "--listen", &listen, "example.org/a<b"]);
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), format!("{}\n", proxy.of("http://example.org/a%3Cb")));
 
     let dir = tempfile::tempdir().unwrap();
     let player = dir.path().join("player");
@@ -107,7 +122,9 @@ fn play_prints_the_address_or_starts_the_player() {
         let out = dir.path().join(out);
         let with = format!("{} {}", player.display(), out.display());
         let played = marline(&["play", "--with", &with, "--listen", listen, &url]);
-        assert_eq!(played.status.code(), Some(3), "{}", String::from_utf8_lossy(&played.stderr));
+        let said = String::from_utf8_lossy(&played.stderr).into_owned();
+        assert_eq!(played.status.code(), Some(3), "{said}");
+        assert!(!said.contains("marline: ") || said.contains("status http"), "{said}");
         assert!(std::fs::read(&out).unwrap() == *resource.data);
     }
 }
