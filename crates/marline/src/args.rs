@@ -38,8 +38,12 @@ Examples:
   marline links                              which links there are, and why one is not used
   marline help get                           everything about `get`
 
-Exit codes: 0 done, 1 failed, 64 wrong usage, 69 no usable network link, 77 a privilege is missing,
-130 stopped by Ctrl-C. Set MARLINE_LOG=debug to see what happens inside.";
+Exit codes: 0 done, 1 failed, 64 wrong usage, 65 the bytes do not match their digest, 66 the server
+refuses (4xx), 67 an HTML page instead of the file, 68 the server cannot be reached, 69 no usable
+network link, 74 the bytes cannot be stored, 75 the server fails (5xx), 76 the server does not answer
+what was asked, 77 a privilege is missing, 130 stopped by Ctrl-C.
+
+Set MARLINE_LOG=debug to see what happens inside.";
 
 /// The verbs.
 #[derive(Debug, Subcommand)]

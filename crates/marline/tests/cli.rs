@@ -150,6 +150,20 @@ fn help_and_version_go_to_standard_output() {
 }
 
 #[test]
+fn help_names_the_exit_codes_of_the_page() {
+    let text = String::from_utf8(Program::new().run(&["--help"]).stdout).unwrap();
+    let (_, codes) = text.split_once("Exit codes:").unwrap();
+    let codes: Vec<&str> =
+        codes.split_once("\n\n").unwrap().0.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/exit-codes.md")).unwrap();
+    let (_, table) = page.split_once("|---|---|---|").unwrap();
+    let rows = table.split("\n\n").next().unwrap().lines().filter_map(|row| row.split('|').nth(1)).map(str::trim);
+    let missing: Vec<&str> = rows.filter(|code| !codes.contains(code)).collect();
+    assert!(missing.is_empty(), "{missing:?}: {text}");
+}
+
+#[test]
 fn help_lists_every_verb() {
     let program = Program::new();
     let text = String::from_utf8(program.run(&["help"]).stdout).unwrap();
