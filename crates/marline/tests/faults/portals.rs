@@ -65,7 +65,7 @@ fn a_portal_never_gets_a_byte_into_the_file() {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
         // Slow enough that the portal's link has spoken before the other one is done.
-        let server = portal(&network, &resource, say).pace(8_000_000);
+        let server = portal(&network, &resource, say).pace(2_000_000);
         let ended = fetched(&network.program(), &server, &resource);
         let report = ended.report();
         let lines: Vec<_> = ended.notices().into_iter().filter(|line| line.contains("not used")).collect();
