@@ -47,9 +47,9 @@ pub enum CaError {
     /// The directory belongs to another user.
     #[error("{}: it belongs to another user ({owner}); run this command as that user: sudo -u '#{owner}' marline …", dir.display())]
     Foreign {
-        /// Which one.
+        /// The directory of the authority.
         dir: PathBuf,
-        /// The user's number.
+        /// The numeric user id of its owner.
         owner: u32,
     },
     /// Others than the owner may do too much.

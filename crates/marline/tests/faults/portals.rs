@@ -226,7 +226,7 @@ fn each_link_may_have_an_address_of_its_own_if_the_edges_agree() {
             asked.each_ref().map(|asked| asked.iter().filter(|asked| asked.over_wifi()).count());
         if both {
             let by_others = asked[0].len() - by_wifi + by_lte;
-            // The first response of whoever connects first may bring all of its link's share.
+            // The first response, over the link that connects first, may bring all of the share of that link.
             let both = by_wifi > 0 && !asked[1].is_empty() && asked[0].len() + asked[1].len() > 2;
             assert!(by_others == 0 && both, "{report}");
         } else {

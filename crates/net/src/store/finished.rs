@@ -26,6 +26,7 @@ use url::Url;
 use super::checksum::Checksum;
 use super::digest::hex;
 use super::key;
+use super::place::dir_of;
 
 /// The record, read once by each run.
 #[derive(Debug, Default)]
@@ -170,8 +171,7 @@ fn line(record: &Record) -> Option<String> {
 /// A digest of the URL and of the place at which the batch begins to store it. The URL itself, which may hold a secret, is
 /// not written down.
 fn key_of(url: &Url, place: &Path) -> Option<String> {
-    let dir = place.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
-    let place = dir.canonicalize().ok()?.join(place.file_name()?);
+    let place = dir_of(place).canonicalize().ok()?.join(place.file_name()?);
     let mut digest = Sha256::new();
     digest.update(url.as_str().as_bytes());
     digest.update([0]);
