@@ -19,8 +19,7 @@ use super::links::{Edge, LinkState};
 use super::manners::size_of;
 use super::plan::LEAST_PIECE;
 use super::{
-    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Opening, Output, Phase, ReqId, Span,
-    Validator, Wake,
+    Ask, Ban, ContentRange, Failure, Fetch, Head, Notice, OneAnswer, Opening, Output, Phase, ReqId, Span, Validator,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -61,7 +60,7 @@ impl Fetch {
                 self.whole(id, link, ask, &Head { length: Some(DataSize::ZERO), ..head.clone() });
             }
             300..=303 | 307 | 308 if ask == Ask::Whole && head.length != Some(DataSize::ZERO) => {
-                self.whole(id, link, ask, &Head { status: 200, ..head.clone() });
+                self.whole(id, link, ask, head);
             }
             301..=303 | 307 | 308 => self.redirect(id, link, head),
             416 => self.beyond(id, link, head),
@@ -97,6 +96,10 @@ impl Fetch {
         let skipped = DataSize::from_bytes(asked.start.saturating_sub(span.start));
         let more = head.length.is_some() && span.start <= asked.start && asked.start < span.end;
         if !within && (!more || skipped > MOST_SKIPPED) {
+            // Its total is that of the file all the same: no portal says one.
+            if let Some(total) = total.filter(|total| self.phase == Phase::Unknown && span.end <= total.bytes()) {
+                self.told(link, Some(total), head.validator.as_ref(), true);
+            }
             return self.unusable(id, link, "another range than the one that was asked for", head);
         }
         let total = match (total, self.ledger.total().filter(|_| self.phase == Phase::Ranges)) {
@@ -162,7 +165,6 @@ impl Fetch {
     pub(super) fn doubt(&mut self, id: ReqId) {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         self.one_answer(OneAnswer::Doubtful, conn);
-        self.wake_at(self.now, Wake::Retry);
     }
 
     /// Whether a file of this size is known to be another one.
@@ -182,7 +184,7 @@ impl Fetch {
     fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, span: Span) -> bool {
         let provable = validator.is_some() || self.is_proven();
         if !provable && let Some(link) = self.carrier_of(id) {
-            self.told(link, total, None, true);
+            self.told(link, Some(total), None, true);
         }
         if !provable && span != Span::at(0, total) {
             let conn = self.reqs.get(&id).map(|req| req.conn);
@@ -350,7 +352,7 @@ impl Fetch {
             (Phase::Unknown, Some(total)) => {
                 self.cancel(id);
                 self.rest(link, SMALL_REST);
-                self.told(link, total, None, true);
+                self.told(link, Some(total), None, true);
                 self.told_total(total);
             }
             // No word of the size: a server that refuses ranges altogether, or a portal.
@@ -383,7 +385,6 @@ impl Fetch {
     pub(super) fn ask_without_range(&mut self, id: ReqId) {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         self.one_answer(OneAnswer::NoRanges, conn);
-        self.wake_at(self.now, Wake::Retry);
     }
 
     /// Any other status: a server that fails is tried again, one that refuses is not.

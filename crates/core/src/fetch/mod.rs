@@ -102,6 +102,8 @@ pub struct Fetch {
     first: Option<ReqId>,
     /// Answers that may be a portal's: kept until another link has spoken.
     parked: Vec<opinions::Parked>,
+    /// Links whose whole files differed were asked for ranges.
+    asked_rivals: bool,
     /// What is known of the size as long as everything may have to come as one answer.
     told: Option<opinions::Told>,
     restarts: u32,
@@ -209,6 +211,7 @@ impl Fetch {
             retried_whole: false,
             first: None,
             parked: Vec::new(),
+            asked_rivals: false,
             told: None,
             restarts: 0,
             carrier: None,

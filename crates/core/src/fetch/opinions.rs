@@ -6,11 +6,14 @@
 //! 1. Such an answer is parked until every other link that may still speak has spoken, or the time for that is over.
 //!    How long that is follows from how the others stand now, not from how they stood when it came: a slow network
 //!    takes seconds to reach its server beside a portal that answers at once.
-//! 2. A whole file beats a refusal, one with a validator beats one without, two links that say the same beat one;
-//!    otherwise the first to speak.
+//! 2. A whole file beats a refusal, a success beats the body of a redirect, one with a validator beats one without, two
+//!    links that say the same beat one; otherwise the first to speak.
 //! 3. Of two sizes under one validator the longer counts: a file cut short would pass for the whole, while one that is
 //!    promised too long breaks off.
-//! 4. A delivered range, or a size that another link was told, decides against whole files of another size.
+//! 4. A delivered range, or a size that another link was told, decides against whole files of another size. Where a
+//!    validator has been seen, an answer without one needs at least that size.
+//! 5. Two whole files without validators that differ in size are not compared further: those links that have not been
+//!    asked for a range since are asked for one, once, as no portal gives one.
 //!
 //! Well-known probe URLs (as phones ask them) were not used: they tell of the network that answers them, not of the one
 //! that answers for this host, and a download should talk to nobody but its server.
@@ -40,17 +43,23 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    /// Whether it is the whole file, or a portal's page.
+    /// Whether it is the whole file, or a portal's page: a success, or a redirect without a target, which is the resource
+    /// itself for other programs.
     fn is_whole(&self) -> bool {
-        matches!(self.head.status, 200..=299) && self.unusable.is_none()
+        (self.is_success() || matches!(self.head.status, 300..=303 | 307 | 308)) && self.unusable.is_none()
+    }
+
+    fn is_success(&self) -> bool {
+        matches!(self.head.status, 200..=299)
     }
 }
 
-/// The size that a link was told before anything could be put together.
+/// What a link was told of the file before anything could be put together, or before that was given up.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) link: LinkId,
-    pub(super) total: DataSize,
+    /// `None`: only that it has a validator.
+    pub(super) total: Option<DataSize>,
     pub(super) validator: Option<Validator>,
     /// An answer to a question for a range said so, which no portal gives.
     pub(super) ranged: bool,
@@ -63,11 +72,12 @@ impl Fetch {
     /// told itself stands against it, too, where it now proves less, or speaks of less under the same validator.
     pub(super) fn contradicts(&self, link: LinkId, head: &Head) -> bool {
         let (Some(told), Some(length)) = (&self.told, head.length) else { return false };
+        let differs = told.total.is_some_and(|total| total != length);
         let disagree = match (&told.validator, &head.validator) {
-            (Some(told_of), Some(of)) if told_of == of => length < told.total,
-            (Some(_), None) => length != told.total,
+            (Some(told_of), Some(of)) if told_of == of => told.total.is_some_and(|total| length < total),
+            (Some(_), None) => told.total != Some(length),
             (None, Some(_)) => false,
-            _ => (told.link != link || told.ranged) && length != told.total,
+            _ => (told.link != link || told.ranged) && differs,
         };
         disagree && self.links.iter().any(|(id, state)| *id != link && state.in_play())
     }
@@ -75,7 +85,7 @@ impl Fetch {
     /// A whole file is of another size than was told: its link is banned. Once all links say so, the file has changed,
     /// and nothing is known of its size.
     pub(super) fn deny(&mut self, id: ReqId, link: LinkId, got: Option<DataSize>) {
-        let want = self.told.as_ref().map(|told| told.total);
+        let want = self.told.as_ref().and_then(|told| told.total);
         self.cancel(id);
         self.ban(link, Ban::OtherLength { got, want }, true);
         let Some(told) = &mut self.told else { return };
@@ -85,10 +95,17 @@ impl Fetch {
         }
     }
 
-    /// A link was told the size by the head of an answer; `ranged`, if that was one to a question for a range.
-    pub(super) fn told(&mut self, link: LinkId, total: DataSize, validator: Option<&Validator>, ranged: bool) {
+    /// A link was told the size by the head of an answer, or that the file has a validator; `ranged`, if that was one to a
+    /// question for a range.
+    pub(super) fn told(
+        &mut self,
+        link: LinkId,
+        total: Option<DataSize>,
+        validator: Option<&Validator>,
+        ranged: bool,
+    ) {
         let better = |told: &Told| told.validator.is_none() && (validator.is_some() || ranged || !told.ranged);
-        if self.told.as_ref().is_none_or(better) {
+        if (total.is_some() || validator.is_some()) && self.told.as_ref().is_none_or(better) {
             let validator = validator.cloned();
             self.told = Some(Told { link, total, validator, ranged, denied: Vec::new() });
         }
@@ -110,6 +127,11 @@ impl Fetch {
 
     /// Keeps an answer to a range that cannot be used, until another link has spoken.
     pub(super) fn park_unusable(&mut self, id: ReqId, link: LinkId, head: &Head, why: &str) {
+        if let Some(req) = self.reqs.get_mut(&id) {
+            // Other links ask for the same bytes meanwhile.
+            req.span.end = 0;
+        }
+        self.rebuild();
         self.park_with(id, link, head, Some(why.into()));
     }
 
@@ -153,6 +175,7 @@ impl Fetch {
     /// Decides on parked answers whose time has come.
     pub(super) fn hear_parked(&mut self) {
         let Some(first) = self.parked.first() else { return };
+        let first_link = first.link;
         let until = first.since + self.patience_with(first);
         if self.now < until {
             return self.wake_at(until, Wake::Opinion);
@@ -167,7 +190,10 @@ impl Fetch {
             }
             return self.give_up(Failure::Status { status });
         }
-        let silent: Vec<LinkId> = self.unheard(first.link).map(|(id, _)| id).collect();
+        if self.ask_ranges_of_rivals() {
+            return;
+        }
+        let silent: Vec<LinkId> = self.unheard(first_link).map(|(id, _)| id).collect();
         let parked = self.parked.remove(self.best_parked());
         if parked.is_whole() {
             for link in silent {
@@ -188,6 +214,44 @@ impl Fetch {
         }
     }
 
+    /// Rule 5. Returns true if a link is asked for a range.
+    fn ask_ranges_of_rivals(&mut self) -> bool {
+        let whole: Vec<&Parked> = self.parked.iter().filter(|parked| parked.is_whole()).collect();
+        let sizes = || whole.iter().map(|parked| parked.head.length);
+        let proved = whole.iter().any(|parked| parked.head.validator.is_some());
+        let agree = sizes().all(|size| Some(size) == sizes().next());
+        if self.asked_rivals || proved || agree || self.steering.is_some() {
+            return false;
+        }
+        let is_plain = |id: ReqId| self.reqs.get(&id).is_some_and(|req| req.ask == Ask::Whole);
+        let plain: Vec<(ReqId, LinkId)> =
+            whole.iter().filter(|parked| is_plain(parked.req)).map(|parked| (parked.req, parked.link)).collect();
+        if plain.is_empty() {
+            return false;
+        }
+        self.asked_rivals = true;
+        for (req, link) in plain {
+            self.cancel(req);
+            if let Some(link) = self.links.get_mut(&link) {
+                link.plain = false;
+                link.next_try = self.now;
+            }
+        }
+        self.wake_at(self.now, Wake::Retry);
+        true
+    }
+
+    /// Forgets the parked answers for which this holds, but not what they said of a version.
+    pub(super) fn unpark(&mut self, lost: impl Fn(&Parked) -> bool) {
+        let (lost, kept) = core::mem::take(&mut self.parked).into_iter().partition(lost);
+        self.parked = kept;
+        for parked in <Vec<Parked>>::into_iter(lost).filter(|parked| parked.is_whole()) {
+            if let Some(validator) = &parked.head.validator {
+                self.told(parked.link, parked.head.length, Some(validator), false);
+            }
+        }
+    }
+
     /// Whether every link was refused with the same status: then it is the server that refuses, and no link is to blame.
     fn all_refused_alike(&self) -> bool {
         let Some(first) = self.parked.first().filter(|_| !self.combines()) else { return false };
@@ -203,7 +267,10 @@ impl Fetch {
     fn best_parked(&self) -> usize {
         let says = |parked: &Parked| (parked.head.status, parked.head.length, parked.head.validator.clone());
         let voices = |parked: &Parked| self.parked.iter().filter(|other| says(other) == says(parked)).count();
-        let rank = |parked: &Parked| (!parked.is_whole(), parked.head.validator.is_none(), Reverse(voices(parked)));
+        let rank = |parked: &Parked| {
+            let validated = parked.head.validator.is_some();
+            (!parked.is_whole(), !parked.is_success(), !validated, Reverse(voices(parked)))
+        };
         let Some(first) = self.parked.iter().min_by_key(|parked| rank(parked)) else { return 0 };
         let same = |parked: &&Parked| {
             parked.head.validator.is_some()
@@ -235,11 +302,12 @@ impl Fetch {
     fn ban_parked(&mut self, parked: Vec<Parked>, want: Option<DataSize>) {
         let mut done = Vec::new();
         for parked in parked {
-            let ban = match (parked.unusable, parked.head.status) {
-                (Some(text), _) => Ban::Protocol { text },
-                (None, 200..=299) if parked.head.page => Ban::Page,
-                (None, 200..=299) => Ban::OtherLength { got: parked.head.length, want },
-                (None, status) => Ban::OtherStatus { status },
+            let is_whole = parked.is_whole();
+            let ban = match parked.unusable {
+                Some(text) => Ban::Protocol { text },
+                None if is_whole && parked.head.page => Ban::Page,
+                None if is_whole => Ban::OtherLength { got: parked.head.length, want },
+                None => Ban::OtherStatus { status: parked.head.status },
             };
             self.cancel(parked.req);
             // Each of its connections may have said the same: that is one reason, not several.

@@ -29,7 +29,7 @@ impl Fetch {
         for req in &conn.reqs {
             self.reqs.remove(req);
         }
-        self.parked.retain(|parked| parked.conn != id);
+        self.unpark(|parked| parked.conn == id);
         if !conn.reqs.is_empty() {
             // Whoever relied on these requests' help has to bring its bytes itself again.
             for req in self.reqs.values_mut() {
@@ -44,7 +44,7 @@ impl Fetch {
 
     pub(super) fn forget_req(&mut self, id: ReqId) {
         let Some(req) = self.reqs.remove(&id) else { return };
-        self.parked.retain(|parked| parked.req != id);
+        self.unpark(|parked| parked.req == id);
         if let Some(conn) = self.conns.get_mut(&req.conn) {
             conn.reqs.retain(|other| *other != id);
         }

@@ -69,7 +69,6 @@ impl Fetch {
             Phase::Ranges if ask == Ask::Whole && self.is_same_file(id, head) => {
                 let conn = self.reqs.get(&id).map(|req| req.conn);
                 self.one_answer(OneAnswer::BadRanges, conn);
-                self.wake_at(self.now, Wake::Retry);
             }
             Phase::Unknown | Phase::OneAnswer { .. } if self.exceeds_budget(link, head.length) => {
                 self.cancel(id);
@@ -121,7 +120,7 @@ impl Fetch {
         }
         if let (Some(root), Some(total)) = (root, self.ledger.total()) {
             let known = self.known(root).cloned();
-            self.told(link, total, known.as_ref(), false);
+            self.told(link, Some(total), known.as_ref(), false);
         }
         self.one_answer(OneAnswer::NoRanges, conn);
         self.validators.clear();
@@ -190,8 +189,8 @@ impl Fetch {
         }
         self.phase = Phase::OneAnswer { req: Some(id) };
         self.carrier = self.carrier_of(id);
-        if let (Some(link), Some(total)) = (self.carrier, head.length) {
-            self.told(link, total, head.validator.as_ref(), false);
+        if let Some(link) = self.carrier {
+            self.told(link, head.length, head.validator.as_ref(), false);
         }
         self.drop_others(id);
         if let Some(req) = self.reqs.get_mut(&id) {
@@ -229,7 +228,14 @@ impl Fetch {
         }
         self.phase = Phase::OneAnswer { req: None };
         self.notice(Notice::OneAnswer { why });
+        self.wake_at(self.now, Wake::Retry);
         let keep = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link);
+        if let Some(link) = keep.or_else(|| self.links.keys().next().copied()) {
+            // Of a file that changes only this is known: it has a validator.
+            let total = self.ledger.total().filter(|_| why != OneAnswer::Unsteady);
+            let validator = self.validators.values().next().cloned();
+            self.told(link, total, validator.as_ref(), true);
+        }
         self.close_all();
         if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
             link.next_try = self.now;
