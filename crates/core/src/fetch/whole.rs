@@ -190,6 +190,8 @@ impl Fetch {
         self.phase = Phase::OneAnswer { req: Some(id) };
         self.carrier = self.carrier_of(id);
         if let Some(link) = self.carrier {
+            // The file has changed since.
+            self.told.take_if(|told| head.validator.is_some() && told.validator != head.validator);
             self.told(link, head.length, head.validator.as_ref(), false);
         }
         self.drop_others(id);
@@ -234,7 +236,7 @@ impl Fetch {
             // Of a file that changes only this is known: it has a validator.
             let total = self.ledger.total().filter(|_| why != OneAnswer::Unsteady);
             let validator = self.validators.values().next().cloned();
-            self.told(link, total, validator.as_ref(), true);
+            self.told(link, total, validator.as_ref(), false);
         }
         self.close_all();
         if let Some(link) = keep.and_then(|link| self.links.get_mut(&link)) {
