@@ -190,8 +190,8 @@ impl Fetch {
         self.phase = Phase::OneAnswer { req: Some(id) };
         self.carrier = self.carrier_of(id);
         if let Some(link) = self.carrier {
-            // The file has changed since.
-            self.told.take_if(|told| head.validator.is_some() && told.validator != head.validator);
+            // The version that is taken is this link's word from now on.
+            self.told.take_if(|_| head.validator.is_some());
             self.told(link, head.length, head.validator.as_ref(), false);
         }
         self.drop_others(id);
