@@ -10,10 +10,11 @@
 //!    links that say the same beat one; otherwise the first to speak.
 //! 3. Of two sizes under one validator the longer counts: a file cut short would pass for the whole, while one that is
 //!    promised too long breaks off.
-//! 4. A delivered range, or a size that another link was told, decides against whole files of another size. Where a
-//!    validator has been seen, an answer without one needs at least that size.
-//! 5. Two whole files without validators that differ in size are not compared further: those links that have not been
-//!    asked for a range since are asked for one, once, as no portal gives one.
+//! 4. A delivered range, or a size that another link was told, decides against whole files of another size. Once a
+//!    response has had a validator, a whole file without one is taken only if it has the size that was told. This holds
+//!    also after that response was lost.
+//! 5. If two links deliver whole files of different sizes and no response has a validator, a link whose response was to a
+//!    request without a range is asked for a range, once per download. A portal does not answer with 206.
 //!
 //! Well-known probe URLs (as phones ask them) were not used: they tell of the network that answers them, not of the one
 //! that answers for this host, and a download should talk to nobody but its server.
