@@ -231,6 +231,10 @@ impl Fetch {
             return false;
         }
         self.asked_rivals = true;
+        // The others wait for this answer, too, however long they have waited.
+        for parked in &mut self.parked {
+            parked.since = self.now;
+        }
         for (req, link) in plain {
             self.cancel(req);
             if let Some(link) = self.links.get_mut(&link) {
