@@ -234,7 +234,7 @@ done
 ";
 
 #[test]
-#[ignore = "the other test runs it in a network of its own"]
+#[ignore = "run by an_edge_asks_a_fleet_and_neither_service_nor_relay_is_missed, in a network namespace"]
 fn inside_of_a_network() {
     let dir = tempfile::tempdir().unwrap();
     let links = " --link eth0,kind=wifi,metered=no --link eth1,kind=lte,metered=no";
@@ -243,7 +243,7 @@ fn inside_of_a_network() {
 
 /// For the scenario, at the address that `ECHO_AT` names.
 #[test]
-#[ignore = "a server for the scenario"]
+#[ignore = "no test: the echo server that these tests start as a process of its own"]
 fn a_server_that_says_back() {
     let Ok(at) = std::env::var("ECHO_AT") else { return };
     let listener = TcpListener::bind((at.as_str(), 0)).unwrap();

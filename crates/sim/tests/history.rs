@@ -33,13 +33,19 @@ fn a_named_history_runs_again() {
 /// Histories that once found something, each with what it found.
 const FOUND: &[(u64, &str)] = &[
     (235, "resumed, an unusable range named the file's size, and a portal's page of another size was taken"),
-    (545, "a connection broke that had named a validator, and a page without one was taken"),
+    (545, "the connection of a response with a validator was lost, and a page without one was taken"),
     (2304, "after an unusable range of a known version a page without a validator was taken"),
-    (5176, "of two whole files without validators the first was taken, although a range would have decided"),
+    (
+        5176,
+        "two whole files without validators differed in size, and the first was taken without a request for a range",
+    ),
     (5541, "an answer without a length was lost, and a page without its validator was taken"),
     (8194, "the body of a redirect without a target was taken, although another link had the file"),
-    (9659, "after an unusable range everything was given up and nobody was asked again"),
-    (4084, "a link asked again and again behind the end, while the first bytes were taken for asked"),
+    (9659, "after an unusable range all connections were closed and no new one was opened"),
+    (
+        4084,
+        "a link requested a range beyond the end again and again, because a parked response held the first bytes",
+    ),
     (1002552, "a page was taken on the link that had been told the file's size with a range"),
     (2001764, "a link that had asked beyond a small file's end was never asked again"),
     (1001668, "a portal's page was taken because it came first, although two links had spoken of the file"),

@@ -102,7 +102,7 @@ pub struct Fetch {
     first: Option<ReqId>,
     /// Answers that may be a portal's: kept until another link has spoken.
     parked: Vec<opinions::Parked>,
-    /// Links whose whole files differed were asked for ranges.
+    /// Links that delivered whole files of different sizes have been asked for a range (rule 5 of `opinions`).
     asked_rivals: bool,
     /// What is known of the size as long as everything may have to come as one answer.
     told: Option<opinions::Told>,

@@ -10,9 +10,9 @@
 //!    links that say the same beat one; otherwise the first to speak.
 //! 3. Of two sizes under one validator the longer counts: a file cut short would pass for the whole, while one that is
 //!    promised too long breaks off.
-//! 4. A delivered range, or a size that another link was told, decides against whole files of another size. Once a
-//!    response has had a validator, a whole file without one is taken only if it has the size that was told. This holds
-//!    also after that response was lost.
+//! 4. A range that was delivered, or a size that a response over another link stated, decides against whole files of
+//!    another size. Once a response has had a validator, a whole file that has none and states a length is refused,
+//!    unless a response has stated that length. This also holds after the connection of that response was lost.
 //! 5. If two links deliver whole files of different sizes and no response has a validator, a link whose response was to a
 //!    request without a range is asked for a range, once per download. A portal does not answer with 206.
 //!
@@ -55,11 +55,12 @@ impl Parked {
     }
 }
 
-/// What a link was told of the file before anything could be put together, or before that was given up.
+/// What the header section of a response stated about the file: its size, its validator or both. Kept while the ranges of
+/// several responses cannot be combined.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) link: LinkId,
-    /// `None`: only that it has a validator.
+    /// `None`: no size was stated, only a validator.
     pub(super) total: Option<DataSize>,
     pub(super) validator: Option<Validator>,
     /// An answer to a question for a range said so, which no portal gives.
@@ -96,8 +97,8 @@ impl Fetch {
         }
     }
 
-    /// A link was told the size by the head of an answer, or that the file has a validator; `ranged`, if that was one to a
-    /// question for a range.
+    /// The header section of a response over this link stated the size or the validator of the file. `ranged`: it was the
+    /// response to a request for a range. A validator is never replaced here, and a size only by better evidence.
     pub(super) fn told(
         &mut self,
         link: LinkId,
@@ -246,7 +247,7 @@ impl Fetch {
         true
     }
 
-    /// Forgets the parked answers for which this holds, but not what they said of a version.
+    /// Removes the parked answers for which `lost` holds. Keeps the size and the validator that they stated.
     pub(super) fn unpark(&mut self, lost: impl Fn(&Parked) -> bool) {
         let (lost, kept) = core::mem::take(&mut self.parked).into_iter().partition(lost);
         self.parked = kept;

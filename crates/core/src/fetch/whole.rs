@@ -190,7 +190,7 @@ impl Fetch {
         self.phase = Phase::OneAnswer { req: Some(id) };
         self.carrier = self.carrier_of(id);
         if let Some(link) = self.carrier {
-            // The version that is taken is this link's word from now on.
+            // This response replaces what earlier ones stated about the version.
             self.told.take_if(|_| head.validator.is_some());
             self.told(link, head.length, head.validator.as_ref(), false);
         }
@@ -233,7 +233,7 @@ impl Fetch {
         self.wake_at(self.now, Wake::Retry);
         let keep = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link);
         if let Some(link) = keep.or_else(|| self.links.keys().next().copied()) {
-            // Of a file that changes only this is known: it has a validator.
+            // The size of a file that keeps changing is not known, only that its responses have a validator.
             let total = self.ledger.total().filter(|_| why != OneAnswer::Unsteady);
             let validator = self.validators.values().next().cloned();
             self.told(link, total, validator.as_ref(), false);
