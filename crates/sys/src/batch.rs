@@ -163,6 +163,7 @@ mod tests {
         let mut batch = Batch::new(8, 8);
         batch.receive(&ear).unwrap();
         let times: Vec<u64> = batch.stamped().filter_map(|(_, at)| at).collect();
-        assert!(times.len() == 2 && times[0] <= times[1] && times[0] > 1_700_000_000_000_000_000, "{times:?}");
+        // No order is asked for: the kernel takes the wall clock, which may be set back between two packets.
+        assert!(times.len() == 2 && times.iter().all(|&at| at > 1_700_000_000_000_000_000), "{times:?}");
     }
 }
