@@ -364,10 +364,19 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     assert_eq!(first.stop("-TERM").0, Some(0));
     second.line_with("r1");
     let status_line = answer.recv_timeout(LONG).unwrap();
-    assert_eq!(status_line, STANDS);
-    says_back(&mut waiting.join().unwrap());
+    let mut waited = waiting.join().unwrap();
+    // On a very busy machine there was no room for longer than a flow waits. Then the next one is carried.
+    let is_late = status_line != STANDS;
+    if is_late {
+        assert!(status_line.contains(" 503 "), "{status_line}");
+        let (status, program) = common::tunnel(address, server);
+        assert_eq!(status, STANDS);
+        waited = program;
+    }
+    says_back(&mut waited);
     let now = status("e2", &|fleet| fleet["given"]["relay"] == "r1");
     assert_eq!(now["fleet"]["waiting"], false);
-    assert_eq!((&now["flows"]["direct"], &now["flows"]["failed"]), (&0.into(), &0.into()), "{now:#}");
+    let failed = u64::from(is_late);
+    assert_eq!((&now["flows"]["direct"], &now["flows"]["failed"]), (&0.into(), &failed.into()), "{now:#}");
     assert_eq!(second.stop("-TERM").0, Some(0));
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use hmac::{Hmac, Mac as _};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 
@@ -204,12 +204,24 @@ fn make(dir: &File) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(dir, &name, flags, Mode::RUSR | Mode::WUSR)?);
     let written = file.write_all(&bytes).and_then(|()| file.sync_all());
-    // A hard link, unlike a rename, never replaces another process's key.
-    let linked = written.and_then(|()| Ok(rustix::fs::linkat(dir, &name, dir, NAME, AtFlags::empty())?));
-    rustix::fs::unlinkat(dir, &name, AtFlags::empty())?;
-    match linked {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-        _ => dir.sync_all(),
+    if let Err(error) = written.and_then(|()| name_it(dir, &name)) {
+        rustix::fs::unlinkat(dir, &name, AtFlags::empty())?;
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(error);
+        }
+    }
+    dir.sync_all()
+}
+
+/// Gives the new key its name, and never replaces the key of another process. A file with two names is not safe to read, so the file
+/// has one at any time; only where the file system knows no such rename does it have two for a moment.
+fn name_it(dir: &File, name: &str) -> io::Result<()> {
+    match rustix::fs::renameat_with(dir, name, dir, NAME, RenameFlags::NOREPLACE) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
+            rustix::fs::linkat(dir, name, dir, NAME, AtFlags::empty())?;
+            Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
+        }
+        renamed => Ok(renamed?),
     }
 }
 
@@ -247,13 +259,15 @@ mod tests {
 
     #[test]
     fn of_processes_that_begin_together_all_have_one_key() {
-        let home = tempfile::tempdir().unwrap();
-        let keys: Vec<Mac> = std::thread::scope(|scope| {
-            let make = || Key::in_directory(home.path()).unwrap().mac(b"x");
-            let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        assert!(keys.iter().all(|key| *key == keys[0]));
+        for _ in 0..50 {
+            let home = tempfile::tempdir().unwrap();
+            let keys: Vec<Mac> = std::thread::scope(|scope| {
+                let make = || Key::in_directory(home.path()).unwrap().mac(b"x");
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(keys.iter().all(|key| *key == keys[0]));
+        }
     }
 
     #[test]
