@@ -476,6 +476,46 @@ kill -TERM $edge; wait $edge && echo "ended well"
 }
 
 #[test]
+fn an_edge_that_starts_before_its_links_steers_both_when_they_come() {
+    let script = r#"
+relay
+up() { "$MARLINE" paths status --run-dir run --json 2>/dev/null | grep -c '"up": true'; }
+gone() { ip link delete up0; ip link delete up1; }
+come() {
+    for n in 0 1; do
+        ip link add up$n type veth peer name up$n netns far
+        wire - up$n 10.0.$((n+1)).2/24; wire far up$n 10.0.$((n+1)).1/24
+        ip route add default via 10.0.$((n+1)).1 dev up$n metric 10$n
+    done
+}
+# A name that is not there yet is waited for, too.
+for links in "" "--link up0 --link up1"; do
+    gone
+    edge $links
+    grep -o "no link can be used\|waiting until one can be used" edge.log | sort -u
+    "$MARLINE" edge status --run-dir run --json | grep -A1 '"steering"' | grep -o '"active": true'
+    come
+    until [ $(up) = 2 ]; do sleep 0.1; kill -0 $edge; done
+    until ip rule | grep -q "from 10.0.2.2 lookup 731"; do sleep 0.1; kill -0 $edge; done
+    until lan curl -sS -m 5 http://203.0.113.5/ 2>/dev/null; do sleep 0.2; kill -0 $edge; done
+    kill -TERM $edge; wait $edge && echo "ended well"
+    free
+done
+grep -c "there is no such interface yet" edge.log
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let each = [
+        "no link can be used",
+        "waiting until one can be used",
+        "\"active\": true",
+        "203.0.113.1 to 203.0.113.5",
+        "ended well",
+    ];
+    let expected: Vec<&str> = each.iter().chain(&each).chain(&["2"]).copied().collect();
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn a_network_that_a_route_makes_the_relays_own_is_not_reached_through_it() {
     let script = r#"
 relay --allow-net 203.0.113.0/24

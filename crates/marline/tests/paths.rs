@@ -201,8 +201,6 @@ refused setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=+net_admin
 mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys
 refused $steer
 umount /proc/sys
-ip link set eth0 down; ip link set eth1 down
-refused paths --run-dir "$RUN"
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
@@ -216,7 +214,6 @@ refused paths --run-dir "$RUN"
         "77 marline: the claim on this network: ",
         "77 marline: ",
         "1 marline: net.mptcp.path_manager cannot be set: Read-only file system",
-        "69 marline: no link can be used: ",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -539,6 +536,46 @@ state >after; diff before after
         "marline: usb0 (lte) has come, and is used from now on",
     ];
     assert_eq!(lines, expected);
+}
+
+/// Interfaces at boot: down, up without a default route, absent; the last ones named or not.
+#[test]
+fn a_run_that_starts_before_its_links_waits_for_them() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("named.toml"), "[paths]\nlater = ['eth0', 'eth1']\n").unwrap();
+    let script = r#"
+both() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"up":true' | wc -l; }
+led() { ip rule | grep -c "from 10.1.0.2 lookup 731" || true; }
+come() {
+    for n in 0 1; do
+        ip link show eth$n >/dev/null 2>&1 || ip link add eth$n type veth peer name far$n
+        ip address replace 10.$n.0.2/24 dev eth$n; ip link set eth$n up; ip link set far$n up
+        until ip -br link show eth$n | grep -q LOWER_UP; do sleep 0.01; done
+        ip route replace default via 10.$n.0.1 dev eth$n metric 10$n
+    done
+}
+begin() {
+    "$MARLINE" paths --run-dir "$RUN" "$@" 2>said & daemon=$!
+    started $daemon
+    grep "waiting" said | sed 's/ used:.*;/ used;/'
+    come
+    until [ $(both) = 2 ] && [ $(led) = 1 ]; do sleep 0.05; kill -0 $daemon; done
+    kill $daemon; wait $daemon && echo "both are steered"
+}
+ip link set eth0 down; ip link set eth1 down
+begin
+ip route flush default; ip -6 route flush default
+begin
+ip link delete eth0; ip link delete eth1
+begin
+ip link delete eth0; ip link delete eth1
+begin --quiet
+ip link delete eth0; ip link delete eth1
+begin --config named.toml
+"#;
+    let Some(lines) = place.in_a_network(script) else { return };
+    let each = ["marline: no link can be used; waiting until one can be used", "both are steered"];
+    assert_eq!(lines, each.repeat(5), "{lines:#?}");
 }
 
 #[test]

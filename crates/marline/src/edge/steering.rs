@@ -1,13 +1,15 @@
 //! The links of an edge, steered as `marline paths` does, by a thread of this process.
 //!
 //! Steering may fail while the edge carries: another daemon steers, or the kernel refuses. The edge goes on with what the kernel does by
-//! itself, says so in one line, shows it in its status, and tries again until it succeeds. A missing privilege is final.
+//! itself, says so in one line, shows it in its status, and tries again until it succeeds. A missing privilege is final. Links need not
+//! be there when the edge starts: steering waits for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use marline_net::links::survey;
 use marline_net::paths::control::{self, Answer, Question};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -49,6 +51,8 @@ const READY: Duration = Duration::from_secs(5);
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 /// chosen: a daemon that is restarted elsewhere needs a second; a cause that lasts costs an attempt a minute.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// The longest pause while a link that the configuration file names is absent. chosen: a modem that has booted is used this soon.
+const LONGEST_WITHOUT_LINKS: Duration = Duration::from_secs(4);
 /// chosen: a person who has repaired something watches the log.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -63,9 +67,10 @@ impl Steering {
     pub(super) fn start(args: &RunArgs, config: Option<&Path>) -> Result<Self, Exit> {
         let mut words = vec!["marline".to_owned(), "paths".to_owned(), "run".to_owned(), "--quiet".to_owned()];
         words.extend(["--short-queues".to_owned(), "--profile".to_owned(), profile(args)]);
-        words.extend(args.link.iter().flat_map(|link| ["--link".to_owned(), link.clone()]));
+        words.extend(args.link.iter().flat_map(|link| ["--link".to_owned(), awaited(link)]));
         words.extend(args.run_dir.iter().flat_map(|dir| ["--run-dir".to_owned(), dir.display().to_string()]));
         parsed(&words)?;
+        absent(&args.link).iter().for_each(|line| say(line));
         let config: Option<PathBuf> = config.map(Path::to_owned);
         let ((running, stop), (tell, mut ended)) = (channel(), mpsc::unbounded_channel());
         let run = move || attempts(&words, config.as_deref(), &stop, &tell);
@@ -152,9 +157,15 @@ fn attempts(words: &[String], config: Option<&Path>, stop: &Receiver<()>, tell: 
     let mut pause = shortest;
     loop {
         let began = Instant::now();
+        let mut most = longest;
         let (why, again) = match parsed(words).and_then(|steering| paths::run(steering, config)) {
             Ok(()) => ("steering was stopped".to_owned(), false),
-            Err(exit) => (exit.line.unwrap_or_default(), !matches!(exit.code, Exit::PRIVILEGE | Exit::USAGE)),
+            Err(exit) => {
+                if exit.code == Exit::NETWORK {
+                    most = LONGEST_WITHOUT_LINKS;
+                }
+                (exit.line.unwrap_or_default(), exit.code != Exit::PRIVILEGE)
+            }
         };
         // An edge that ends does not listen any more.
         let _ = tell.send(Ended { why, again });
@@ -164,8 +175,22 @@ fn attempts(words: &[String], config: Option<&Path>, stop: &Receiver<()>, tell: 
         if !again || stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        pause = (2 * pause).min(longest);
+        pause = (2 * pause).min(most);
     }
+}
+
+/// The terms of a link, which need not be there yet: an edge starts at boot, before its modems.
+fn awaited(link: &str) -> String {
+    let waits = link.split(',').any(|part| part == "later");
+    if waits { link.to_owned() } else { format!("{link},later") }
+}
+
+/// A line for each link that is named and not there.
+fn absent(links: &[String]) -> Vec<String> {
+    let Ok(survey) = survey() else { return Vec::new() };
+    let names = links.iter().filter_map(|link| link.split(',').next());
+    let absent = names.filter(|name| survey.named(name).is_none());
+    absent.map(|name| format!("link {name}: there is no such interface yet; it is used when it comes")).collect()
 }
 
 fn parsed(words: &[String]) -> Result<paths::PathsArgs, Exit> {

@@ -94,6 +94,8 @@ struct Plan {
     trace: Option<PathBuf>,
     quiet: bool,
     lines: Vec<String>,
+    /// Why no link can be used yet.
+    waiting: Option<String>,
 }
 
 /// Steers until stopped.
@@ -148,7 +150,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         _ => Budgets::open(&kept(run_dir.as_deref()))
             .map_err(|error| Exit::failed(format!("{error}: what is used of budgets cannot be kept there")))?,
     };
-    let (terms, choice, lines) = links(named, &budgets, bypass_vpn, file)?;
+    let Links { terms, choice, lines, waiting } = links(named, &budgets, bypass_vpn, file)?;
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.short_queues = args.short_queues;
@@ -170,6 +172,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
         trace: args.trace,
         quiet: args.quiet,
         lines,
+        waiting,
     })
 }
 
@@ -220,13 +223,19 @@ fn without_radios() -> Result<Model, Exit> {
     Model::new("none", [].into(), Together::default(), Power::ZERO).map_err(|error| Exit::failed(error.to_string()))
 }
 
-/// The links, in the order of their numbers, how they were chosen, and lines that the user should read.
-fn links(
-    wanted: Vec<Wanted>,
-    budgets: &Budgets,
-    bypass_vpn: bool,
-    file: &ConfigFile,
-) -> Result<(Vec<LinkTerms>, Choice, Vec<String>), Exit> {
+/// The links at the start.
+struct Links {
+    /// In the order of their numbers.
+    terms: Vec<LinkTerms>,
+    /// How they were chosen.
+    choice: Choice,
+    /// What the user should read.
+    lines: Vec<String>,
+    /// Why none of them can be used yet.
+    waiting: Option<String>,
+}
+
+fn links(wanted: Vec<Wanted>, budgets: &Budgets, bypass_vpn: bool, file: &ConfigFile) -> Result<Links, Exit> {
     let gone = |error: &dyn std::fmt::Display| Exit::new(Exit::NETWORK, error.to_string());
     let survey = survey().map_err(|error| gone(&error))?;
     let absent = |wanted: &&Wanted| survey.named(&wanted.link.name).is_none();
@@ -242,13 +251,16 @@ fn links(
         format!("link {}: there is no such interface yet; it is used when it comes", wanted.link.name)
     });
     let come: Vec<String> = come.collect();
-    let waits = wanted.iter().any(|wanted| wanted.later);
     let named: Vec<Named> = wanted.into_iter().map(|wanted| wanted.link).collect();
     let choice =
         if is_named { Choice::Named(named.clone()) } else { Choice::Auto { bypass_vpn, known: file.known() } };
+    let mut waiting = None;
     let chosen = match choose(&survey, &choice, &hints) {
-        // Whoever names a link that may come later waits for the first one, too.
-        Err(LinksError::NoLink { .. }) if waits => Chosen { links: Vec::new(), warnings: Vec::new(), vpn: None },
+        // At boot, interfaces appear and get their addresses after this program has started.
+        Err(error @ LinksError::NoLink { .. }) => {
+            waiting = Some(format!("{error}; waiting until one can be used"));
+            Chosen { links: Vec::new(), warnings: Vec::new(), vpn: None }
+        }
         chosen => chosen.map_err(|error| gone(&error))?,
     };
     let mut lines: Vec<String> = chosen.vpn.into_iter().chain(come).collect();
@@ -277,7 +289,7 @@ fn links(
         kind: profile.kind,
         metered: profile.metered,
     });
-    Ok((terms.collect(), choice, lines))
+    Ok(Links { terms: terms.collect(), choice, lines, waiting })
 }
 
 async fn steer(mut plan: Plan) -> Result<(), Exit> {
@@ -315,6 +327,9 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     let policy = Shared::new(plan.config.clone());
     let (driver, asked) = mpsc::channel(16);
     let control = control(&plan, about, policy.clone(), driver)?;
+    if let Some(line) = &plan.waiting {
+        say(line);
+    }
     if !plan.quiet {
         plan.lines.iter().for_each(|line| say(line));
         say(&beginning(&plan.config, plan.mode));
