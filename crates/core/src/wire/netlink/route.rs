@@ -56,6 +56,11 @@ impl Route {
     /// The request for the route that a packet from `source` to `destination` would take; nothing is sent. The reply
     /// is one message for [`Route::parse`], or the error that such a packet would meet.
     pub fn lookup(source: Option<IpAddr>, destination: IpAddr) -> Request {
+        Self::lookup_over(source, destination, None)
+    }
+
+    /// The same for a packet of a socket that is bound to the interface of this number.
+    pub fn lookup_over(source: Option<IpAddr>, destination: IpAddr, link: Option<u32>) -> Request {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut body = [0; FIXED];
         body[0] = if destination.is_ipv4() { family::V4 } else { family::V6 };
@@ -66,6 +71,20 @@ impl Route {
         if let Some(source) = source {
             request.address(SRC, source);
         }
+        if let Some(link) = link {
+            request.u32(OIF, link);
+        }
+        request
+    }
+
+    /// The request for the entry of a routing table by which a packet to `destination` would leave: its destination is the entry's prefix.
+    pub fn matching(destination: IpAddr) -> Request {
+        let mut body = [0; FIXED];
+        body[0] = if destination.is_ipv4() { family::V4 } else { family::V6 };
+        body[1] = if destination.is_ipv4() { 32 } else { 128 };
+        body[8..].copy_from_slice(&FIB_MATCH.to_ne_bytes());
+        let mut request = Request::new(kind::GET_ROUTE, Request::CHANGE, &body);
+        request.address(DST, destination);
         request
     }
 
@@ -155,6 +174,8 @@ fn via(value: &[u8]) -> Option<IpAddr> {
     super::Attribute { kind: VIA, value: value.get(2..)? }.address()
 }
 
+/// `RTM_F_FIB_MATCH`.
+const FIB_MATCH: u32 = 0x2000;
 const DST: u16 = 1;
 const SRC: u16 = 2;
 const OIF: u16 = 4;

@@ -9,10 +9,12 @@ use super::{Attribute, Attributes, Message, Request, family, kind, u8_at};
 const FIXED: usize = 12;
 
 /// "Packets from these addresses go by that table."
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     /// The addresses that packets come from, with the length of their common prefix.
     pub source: (IpAddr, u8),
+    /// Only packets of sockets that are bound to the interface of this name; none: all packets.
+    pub device: Option<String>,
     /// The table to look them up in.
     pub table: u32,
     /// Its place among the rules: smaller comes earlier (0 local, 32766 main).
@@ -26,19 +28,19 @@ pub struct Rule {
 impl Rule {
     /// A rule of nobody's, for all routes of the table.
     pub const fn new(source: (IpAddr, u8), table: u32, priority: u32) -> Self {
-        Self { source, table, priority, suppress: None, protocol: 0 }
+        Self { source, device: None, table, priority, suppress: None, protocol: 0 }
     }
 
     /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send a source's packets to a table.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
-        let mut source = None;
-        let leads = Leads::parse(message, |attribute| {
-            if attribute.kind == SRC {
-                source = attribute.address();
-            }
+        let (mut source, mut device) = (None, None);
+        let leads = Leads::parse(message, |attribute| match attribute.kind {
+            SRC => source = attribute.address(),
+            OUTPUT => device = Some(attribute.text()),
+            _ => {}
         })?;
         let Leads { table, priority, suppress, protocol } = leads;
-        Some(Self { source: (source?, u8_at(message.body, 2)?), table, priority, suppress, protocol })
+        Some(Self { source: (source?, u8_at(message.body, 2)?), device, table, priority, suppress, protocol })
     }
 
     /// The request for all rules of `family` (0: all families). The reply consists of messages for
@@ -60,10 +62,15 @@ impl Rule {
     }
 
     fn request(&self, kind: u16, flags: u16) -> Request {
-        let ((address, prefix), Self { table, priority, suppress, protocol, .. }) = (self.source, *self);
+        let Self { source: (address, prefix), table, priority, suppress, protocol, .. } = *self;
         let family = if address.is_ipv4() { family::V4 } else { family::V6 };
         let leads = Leads { table, priority, suppress, protocol };
-        leads.request(kind, flags, (family, prefix), |request| request.address(SRC, address))
+        leads.request(kind, flags, (family, prefix), |request| {
+            request.address(SRC, address);
+            if let Some(device) = &self.device {
+                request.text(OUTPUT, device);
+            }
+        })
     }
 }
 
@@ -174,6 +181,8 @@ const SRC: u16 = 2;
 /// `FRA_IIFNAME`.
 const INTERFACE: u16 = 3;
 const PRIORITY: u16 = 6;
+/// `FRA_OIFNAME`.
+const OUTPUT: u16 = 17;
 /// `FRA_SUPPRESS_PREFIXLEN`.
 const SUPPRESS_PREFIX: u16 = 14;
 const TABLE: u16 = 15;
@@ -199,10 +208,14 @@ mod tests {
 
     #[test]
     fn an_added_rule_reads_back_as_itself_and_its_removal_says_the_same() {
-        for (source, suppress, protocol) in [("10.1.0.2", None, 0), ("2001:db8::2", Some(3), 109)] {
-            let rule = Rule { suppress, protocol, ..Rule::new((source.parse().unwrap(), 32), 70_001, 20_000) };
+        for (source, device, suppress, protocol) in
+            [("10.1.0.2", Some("wwan1"), None, 0), ("2001:db8::2", None, Some(3), 109)]
+        {
+            let device = device.map(Into::into);
+            let source = (source.parse().unwrap(), 32);
+            let rule = Rule { device, suppress, protocol, ..Rule::new(source, 70_001, 20_000) };
             let (add, remove) = (rule.add().finish(1), rule.remove().finish(1));
-            assert_eq!(Rule::parse(&messages(&add).next().unwrap()), Some(rule));
+            assert_eq!(Rule::parse(&messages(&add).next().unwrap()).as_ref(), Some(&rule));
             let message = messages(&remove).next().unwrap();
             assert_eq!(message.kind, kind::DEL_RULE);
             assert_eq!(message.body, messages(&add).next().unwrap().body);

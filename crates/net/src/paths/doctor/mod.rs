@@ -6,7 +6,7 @@
 //! 1. A finding is a plain function of facts, and has a test with facts that never were on any machine.
 //! 2. Something *blocks* if connections would not be steered at all, or wrongly; it is *noted* if they would be less well
 //!    than they could. Only the first makes a machine unfit.
-//! 3. Nothing is changed, and no packet leaves the machine without `--probe`.
+//! 3. Nothing is changed, and no packet leaves the machine without `--probe`, except to the routers of links that share an address.
 //! 4. What cannot be read (for want of a privilege) is no finding.
 
 mod checks;

@@ -1,13 +1,16 @@
 //! How packets of each link leave, and what stands in their way: default routes, subnets, reverse path filters, cost.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use marline_core::link::LinkKind;
 use marline_sys::netlink::RouteSocket;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::{Facts, Finding};
+use super::{Facts, Finding, State};
 use crate::links::{Interface, MeteredHints, Named, Network, Reason, Survey, Verdict};
-use crate::paths::ground::{Settings, exit};
+use crate::paths::ground::{Settings, exit_of};
 
 /// What is known of one interface that is no loopback.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,18 +27,34 @@ pub struct Road {
     pub rp_filter: u8,
     /// Addresses whose packets to the world would leave by another interface, or not at all.
     pub astray: Vec<IpAddr>,
+    /// Its addresses that another interface has as well.
+    pub shared: Vec<IpAddr>,
+    /// Of such a link: whether its router answers a socket that is bound to it; none: not tried.
+    pub answers: Option<bool>,
 }
 
 /// Asks the kernel about each interface that has an address and a default route; `known` is what the configuration says.
 pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings, known: &[Named]) -> Vec<Road> {
     let socket = RouteSocket::open();
-    let leaves = |address: IpAddr| socket.as_ref().ok().and_then(|socket| exit(socket, address));
+    let is_shared = |address: &IpAddr| {
+        survey.interfaces.iter().filter(|interface| interface.addresses.contains(address)).count() > 1
+    };
+    // Of a shared address only bound sockets have a link of their own.
+    let leaves = |address: IpAddr, link: u32| {
+        let bound = is_shared(&address).then_some(link);
+        socket.as_ref().ok().and_then(|socket| exit_of(socket, address, bound))
+    };
     let interfaces = survey.interfaces.iter().filter(|interface| can_lead(interface));
     let road = |interface: &Interface| {
         let routed = |address: &&IpAddr| {
             if address.is_ipv4() { interface.v4.is_some() } else { interface.v6.is_some() }
         };
-        let astray = interface.addresses.iter().filter(routed).filter(|a| leaves(**a) != Some(interface.index));
+        let astray = interface
+            .addresses
+            .iter()
+            .filter(routed)
+            .filter(|a| leaves(**a, interface.index) != Some(interface.index));
+        let shared: Vec<IpAddr> = interface.addresses.iter().copied().filter(is_shared).collect();
         let filter = |name: &str| {
             settings.read_of_interface("net/ipv4/conf", name, "rp_filter").and_then(|text| text.parse().ok())
         };
@@ -48,10 +67,48 @@ pub(super) fn roads(survey: &Survey, metered: &MeteredHints, settings: &Settings
             metric: interface.v4.or(interface.v6).map(|route| route.metric),
             rp_filter: filter("all").unwrap_or(0).max(filter(&interface.name).unwrap_or(0)),
             astray: astray.copied().collect(),
+            answers: None,
+            shared,
         }
     };
-    interfaces.map(road).collect()
+    let interfaces: Vec<&Interface> = interfaces.collect();
+    let mut roads: Vec<Road> = interfaces.iter().map(|interface| road(interface)).collect();
+    std::thread::scope(|scope| {
+        let tried: Vec<_> = roads
+            .iter_mut()
+            .zip(&interfaces)
+            .filter(|(road, _)| !road.shared.is_empty())
+            .filter_map(|(road, interface)| Some((road, interface.v4.or(interface.v6)?.gateway?)))
+            .map(|(road, gateway)| {
+                let name = road.name.clone();
+                (road, scope.spawn(move || answers(&name, gateway)))
+            })
+            .collect();
+        for (road, tried) in tried {
+            road.answers = tried.join().ok();
+        }
+    });
+    roads
 }
+
+/// Whether a router answers a socket that is bound to this link, by accepting or by refusing a connection.
+fn answers(link: &str, router: IpAddr) -> bool {
+    let domain = if router.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let connect = || {
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.bind_device(Some(link.as_bytes()))?;
+        socket.connect_timeout(&SockAddr::from(SocketAddr::new(router, HTTP)), PATIENCE)
+    };
+    match connect() {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+    }
+}
+
+/// The port of a modem's page. One that has no page refuses the connection.
+const HTTP: u16 = 80;
+/// chosen: two SYNs, at 0 and 1 s.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether it is, or might be, a link.
 fn can_lead(interface: &Interface) -> bool {
@@ -74,6 +131,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings.extend(missing(facts));
     findings.extend(astray(facts));
     findings.extend(same_subnet(&facts.survey));
+    findings.extend(same_address(facts));
     findings.extend(strict(facts));
     findings.extend(dear(facts));
     findings
@@ -187,9 +245,54 @@ fn same_subnet(survey: &Survey) -> Vec<Finding> {
     findings
 }
 
-fn strict(facts: &Facts) -> Option<Finding> {
+/// Links that share an address, as two modems of one brand do.
+fn same_address(facts: &Facts) -> Vec<Finding> {
+    let twins: Vec<&Road> = facts.roads.iter().filter(|road| !road.shared.is_empty()).collect();
+    let names: Vec<&str> = twins.iter().map(|road| road.name.as_str()).collect();
     let strict: Vec<&str> =
-        facts.roads.iter().filter(|road| road.rp_filter == 1).map(|road| road.name.as_str()).collect();
+        twins.iter().filter(|road| road.rp_filter == 1).map(|road| road.name.as_str()).collect();
+    let silent = twins.iter().filter(|road| road.answers == Some(false));
+    let finding = |road: &&Road| {
+        let name = &road.name;
+        Finding::note(
+            "address",
+            format!("the router of {name} does not answer over it; {} have the same address", names.join(", ")),
+            if road.rp_filter == 1 {
+                format!(
+                    "`sysctl -w net.ipv4.conf.{name}.rp_filter=2`: the strict filter drops what comes in over {name}"
+                )
+            } else {
+                format!("restart the modem of {name}, or give it another subnet (its page, as a rule)")
+            },
+        )
+    };
+    let mut findings: Vec<Finding> = silent.map(finding).collect();
+    if findings.is_empty() && twins.iter().any(|road| road.answers == Some(true)) {
+        findings.push(Finding::ok(
+            "address",
+            format!("{} have the same address, and the router of each answers over its own link", names.join(", ")),
+        ));
+    }
+    if let Some(first) = strict.first().filter(|_| findings.iter().all(|finding| finding.state == State::Ok)) {
+        findings.push(Finding::note(
+            "rp_filter",
+            format!(
+                "strict on {}, which have the same address: only the default link can receive",
+                strict.join(", ")
+            ),
+            format!("`sysctl -w net.ipv4.conf.{first}.rp_filter=2`, for each of them"),
+        ));
+    }
+    findings
+}
+
+fn strict(facts: &Facts) -> Option<Finding> {
+    let strict: Vec<&str> = facts
+        .roads
+        .iter()
+        .filter(|road| road.rp_filter == 1 && road.shared.is_empty())
+        .map(|road| road.name.as_str())
+        .collect();
     if strict.is_empty() {
         return None;
     }
@@ -237,10 +340,19 @@ mod tests {
     use super::*;
     use crate::links::DefaultRoute;
     use crate::paths::doctor::checks::tests::facts;
-    use crate::paths::doctor::{Running, State, Wish};
+    use crate::paths::doctor::{Running, Wish};
 
     fn road(name: &str, kind: LinkKind, metric: u32) -> Road {
-        Road { name: name.into(), kind, metered: false, metric: Some(metric), rp_filter: 0, astray: Vec::new() }
+        Road {
+            name: name.into(),
+            kind,
+            metered: false,
+            metric: Some(metric),
+            rp_filter: 0,
+            astray: Vec::new(),
+            shared: Vec::new(),
+            answers: None,
+        }
     }
 
     fn interface(name: &str, address: &str, verdict: Verdict) -> Interface {
@@ -315,6 +427,24 @@ mod tests {
         );
         let other = interface("wlan0", "192.168.9.1", Verdict::Usable);
         assert_eq!(found(&with(vec![a, other], vec![]), "subnet"), None);
+    }
+
+    #[test]
+    fn links_of_one_address_are_well_if_the_router_of_each_answers() {
+        let twin = |name: &str, answers| Road {
+            shared: vec!["192.168.8.100".parse().unwrap()],
+            answers: Some(answers),
+            ..road(name, LinkKind::Lte, 1)
+        };
+        let mut facts = with(vec![], vec![twin("wwan0", true), twin("wwan1", true)]);
+        let (state, text) = found(&facts, "address").unwrap();
+        assert!(state == State::Ok && text.starts_with("wwan0, wwan1 have the same address"), "{text}");
+        facts.roads[1] = twin("wwan1", false);
+        let (state, text) = found(&facts, "address").unwrap();
+        assert!(state == State::Note && text.starts_with("the router of wwan1 does not answer"), "{text}");
+        facts.roads[1].rp_filter = 1;
+        assert!(found(&facts, "address").unwrap().1.contains("net.ipv4.conf.wwan1.rp_filter=2"));
+        assert_eq!(found(&with(vec![], vec![road("wlan0", LinkKind::Wifi, 1)]), "address"), None);
     }
 
     #[test]

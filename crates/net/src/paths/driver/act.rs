@@ -8,7 +8,7 @@
 //! 5. A join that nothing came of is ended after [`STALE`]: the kernel would send SYNs for two minutes, and a subflow
 //!    that comes up then would surprise everybody.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use marline_core::link::LinkId;
@@ -181,7 +181,8 @@ impl<M: Policy> Driver<M> {
         let local = match order.what {
             Command::Join { link, .. } if refused.is_none() => {
                 let of = self.table.conns.get(&order.conn);
-                of.and_then(|of| self.new_subflow(order.conn, of, link, false).ok()).map(|new| (link, new.local))
+                let new = of.and_then(|of| self.new_subflow(order.conn, of, link, false).ok());
+                new.and_then(|new| Some((link, new.local, new.link?)))
             }
             _ => None,
         };
@@ -191,8 +192,8 @@ impl<M: Policy> Driver<M> {
                 self.ground.would(&format!("{:08x}: {words}{why}", order.conn.0));
             }
             of.remember(now, words);
-            if let Some((link, local)) = local {
-                of.pending.push(Pending { link, local, at: now });
+            if let Some((link, local, index)) = local {
+                of.pending.push(Pending { link, local, index, at: now });
             }
         }
         if ack.is_some_and(|ack| ack.text.contains("not selected")) {
@@ -324,12 +325,12 @@ impl<M: Policy> Driver<M> {
     /// Ends joins that nothing came of.
     pub(super) fn drop_stale_joins(&mut self) {
         let now = self.now();
-        let mut stale = BTreeMap::new();
+        let mut stale = BTreeSet::new();
         for (conn, of) in &mut self.table.conns {
             of.pending.retain(|pending| {
                 let old = now.since(pending.at) > STALE;
                 if old {
-                    stale.insert((conn.0, pending.local), pending.link);
+                    stale.insert((conn.0, pending.local, pending.index));
                 }
                 !old
             });
@@ -338,7 +339,7 @@ impl<M: Policy> Driver<M> {
         let mut ends = Vec::new();
         let listed = self.sockets.subflows(1 << state::SYN_SENT, |socket| {
             let token = socket.subflow.map_or(0, |subflow| subflow.token);
-            if stale.contains_key(&(token, socket.local.ip())) {
+            if stale.contains(&(token, socket.local.ip(), socket.link)) {
                 let tuple = Tuple { token, local: socket.local, remote: socket.remote };
                 ends.push(tuple.destroy(manager.family()));
             }

@@ -95,7 +95,7 @@ impl<M: Policy> Driver<M> {
                 self.gone(conn, &sub, if refused { Why::Reset } else { why(path.error) });
             }
             // It was never established.
-            None => of.pending.retain(|pending| pending.local != path.local.ip()),
+            None => of.pending.retain(|pending| !pending.is_of(path.local.ip(), path.link)),
         }
     }
 

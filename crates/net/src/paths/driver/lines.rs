@@ -18,7 +18,7 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 
 use super::super::Budgets;
 use super::super::snapshot::LinkState;
-use crate::links::{Interface, Reason, Survey, Verdict};
+use crate::links::{DefaultRoute, Interface, Reason, Survey, Verdict};
 
 /// All links.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(super) struct Line {
     pub(super) addresses: Vec<IpAddr>,
     /// Those that joins and endpoints start from.
     pub(super) lasting: Vec<IpAddr>,
+    /// The metrics of its default routes of IPv4 and IPv6, by which the kernel chooses for sockets that are not bound.
+    metrics: (Option<u32>, Option<u32>),
     /// Whether it has a budget.
     budget: bool,
     /// The interface's counters when it was seen last: what came, what went.
@@ -94,10 +96,12 @@ impl Lines {
         self.all.iter().find(|line| line.link == link)
     }
 
-    /// The link of a subflow: that of the interface that it is bound to, or that of its address.
+    /// The link of a subflow: that of the interface that it is bound to, or that of its address. Where several links have the address,
+    /// packets of a socket that is not bound leave by the default route of the lowest metric.
     pub(super) fn of(&self, address: IpAddr, index: u32) -> Option<&Line> {
         let bound = self.all.iter().find(|line| index != 0 && line.index == index);
-        bound.or_else(|| self.all.iter().find(|line| line.addresses.contains(&address)))
+        let has = |line: &&Line| line.addresses.contains(&address);
+        bound.or_else(|| self.all.iter().filter(has).min_by_key(|line| (!line.up, line.metric(address))))
     }
 
     /// Whether the address is new to this host, as far as the last survey knows.
@@ -130,6 +134,7 @@ impl Line {
             up: false,
             addresses: Vec::new(),
             lasting: Vec::new(),
+            metrics: (None, None),
             budget: terms.budget.is_some(),
             counted: None,
             received: DataSize::ZERO,
@@ -156,6 +161,8 @@ impl Line {
             // While it is down its addresses are remembered: what was bound to them lives on, and they may come back.
             self.addresses = addresses;
             self.lasting = interface.map(|interface| interface.addresses.clone()).unwrap_or_default();
+            let metric = |route: Option<DefaultRoute>| route.map(|route| route.metric);
+            self.metrics = interface.map_or((None, None), |interface| (metric(interface.v4), metric(interface.v6)));
             if !self.up {
                 turns.push(Turn::Up(self.link));
             }
@@ -179,6 +186,12 @@ impl Line {
         self.rate = came / time;
         self.received += came;
         self.sent += DataSize::from_bytes(sent - last.1);
+    }
+
+    /// The metric of its default route of the address's family; one without such a route comes last.
+    fn metric(&self, address: IpAddr) -> u32 {
+        let (v4, v6) = self.metrics;
+        if address.is_ipv4() { v4 } else { v6 }.unwrap_or(u32::MAX)
     }
 
     pub(super) fn name(&self) -> &str {

@@ -63,7 +63,16 @@ pub(super) struct Conn {
 pub(super) struct Pending {
     pub(super) link: LinkId,
     pub(super) local: IpAddr,
+    /// The interface that it is bound to. Several links may have the address.
+    pub(super) index: u32,
     pub(super) at: Instant,
+}
+
+impl Pending {
+    /// Whether it is the join from this address over the interface of this number; 0: not known.
+    pub(super) fn is_of(&self, local: IpAddr, index: u32) -> bool {
+        self.local == local && (index == 0 || self.index == index)
+    }
 }
 
 /// One subflow.
@@ -100,7 +109,7 @@ impl Table {
             return None;
         }
         self.next += 1;
-        of.pending.retain(|pending| pending.local != sub.local.ip());
+        of.pending.retain(|pending| !pending.is_of(sub.local.ip(), sub.index));
         of.subflows.push(sub);
         Some(id)
     }

@@ -12,10 +12,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Where a rule or a route of ours is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Place {
-    /// A rule for this address, of this priority.
-    Rule(IpAddr, u32),
+    /// A rule for this address, of this priority, for all packets or for those of one device.
+    Rule(IpAddr, u32, Option<String>),
     /// The default route of this family in this table.
     Route(u8, u32),
 }
@@ -31,7 +31,7 @@ impl Contest {
     /// These are about to be put where nothing is. Returns those of them that may not: somebody removes them again and
     /// again.
     pub(super) fn refuses(&mut self, now: Instant, missing: &BTreeSet<Place>) -> BTreeSet<Place> {
-        let contested: BTreeSet<Place> = missing.intersection(&self.held).copied().collect();
+        let contested: BTreeSet<Place> = missing.intersection(&self.held).cloned().collect();
         if contested.is_empty() {
             return contested;
         }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     fn rule(priority: u32) -> Place {
-        Place::Rule("10.2.0.2".parse().unwrap(), priority)
+        Place::Rule("10.2.0.2".parse().unwrap(), priority, None)
     }
 
     #[test]

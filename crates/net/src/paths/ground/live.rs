@@ -396,6 +396,49 @@ fn two_links_of_one_subnet_leave_each_by_its_own() {
     });
 }
 
+/// By which interface packets from there to the world leave; `bound`: to which device their socket is bound.
+fn leaves_bound(from: &str, bound: &str) -> Option<String> {
+    let text = output(&format!("route get 198.51.100.1 from {from} {bound}"));
+    let mut words = text.split_whitespace().skip_while(|word| *word != "dev");
+    words.nth(1).map(str::to_owned)
+}
+
+#[test]
+fn links_of_one_address_leave_each_by_its_own_device_and_what_is_not_bound_by_the_main_table() {
+    in_a_network(|| {
+        for (n, name) in ["wwan0", "wwan1", "wwan2"].into_iter().enumerate() {
+            cable(name, "192.168.8.100/24");
+            ip(&format!("route add default via 192.168.8.1 dev {name} metric {}00", n + 1));
+        }
+        cable("eth0", "10.0.9.2/24");
+        ip("route add default via 10.0.9.1 dev eth0 metric 900");
+        wait_for_carrier();
+        let mut host = Lab::new().lay(&["wwan2", "wwan1", "wwan0", "eth0"]);
+        for name in ["wwan0", "wwan1", "wwan2"] {
+            let led = leaves_bound("192.168.8.100", &format!("oif {name}"));
+            assert_eq!(led.as_deref(), Some(name));
+            let rules = output("rule");
+            assert!(rules.contains(&format!("from 192.168.8.100 oif {name} lookup 731")), "{rules}");
+        }
+        assert_eq!(leaves_by("192.168.8.100").as_deref(), Some("wwan0"));
+        assert_eq!(leaves_by("10.0.9.2").as_deref(), Some("eth0"));
+        // One that was the only one of the address with a default route, as the others went, needs no device.
+        ip("link delete wwan0");
+        ip("link delete wwan1");
+        host.follow(&survey().unwrap());
+        assert_eq!(leaves_by("192.168.8.100").as_deref(), Some("wwan2"));
+        assert!(!output("rule").contains("oif"), "{}", output("rule"));
+        cable("wwan0", "192.168.8.100/24");
+        ip("route add default via 192.168.8.1 dev wwan0 metric 100");
+        wait_for_carrier();
+        host.follow(&survey().unwrap());
+        assert_eq!(leaves_bound("192.168.8.100", "oif wwan2").as_deref(), Some("wwan2"));
+        assert_eq!(leaves_by("192.168.8.100").as_deref(), Some("wwan0"));
+        host.restore();
+        assert!(!output("rule").contains("731") && !output("route show table all").contains("731"));
+    });
+}
+
 #[test]
 fn our_own_routes_are_no_reason_to_believe_in_a_link() {
     in_a_network(|| {

@@ -49,7 +49,7 @@ pub use listeners::Listener;
 pub(super) use listeners::{events_group, listeners, rival};
 pub use preview::Preview;
 pub use routing::Roads;
-pub(super) use routing::exit;
+pub(super) use routing::exit_of;
 pub(super) use settings::{ENABLED, PATH_MANAGER, PM_TYPE, Settings};
 
 use self::contest::Contest;

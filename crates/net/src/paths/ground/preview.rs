@@ -87,7 +87,8 @@ fn line<'a>(step: &Step, name: impl Fn(u32) -> &'a str) -> String {
     let rule = |rule: &Rule| {
         let table = if rule.table == Route::MAIN { "main".to_owned() } else { rule.table.to_string() };
         let suppress = rule.suppress.map(|length| format!(" suppress_prefixlength {length}")).unwrap_or_default();
-        format!("{} from {} lookup {table}{suppress}", rule.priority, rule.source.0)
+        let device = rule.device.as_ref().map(|device| format!(" oif {device}")).unwrap_or_default();
+        format!("{} from {}{device} lookup {table}{suppress}", rule.priority, rule.source.0)
     };
     match step {
         Step::Install(wanted) => format!("would set the route {}", route(wanted)),

@@ -12,8 +12,10 @@
 //!    both and is not wanted is removed, whoever left it there: a crashed run needs no other record. An origin alone is
 //!    nobody's property, and what others do with it is left alone.
 //! 4. Rules and routes that are there and still wanted are not touched, so that connections notice nothing of a restart.
-//! 5. Trouble with one link is told and costs that link.
-//! 6. What somebody else removes is put back, within bounds ([`Contest`]).
+//! 5. An address that several interfaces have (modems of one brand: all 192.168.8.100 behind 192.168.8.1) says nothing of the link. Its
+//!    rules hold for sockets that are bound to the device, as subflows are. What is not bound goes as the main table has it.
+//! 6. Trouble with one link is told and costs that link.
+//! 7. What somebody else removes is put back, within bounds ([`Contest`]).
 
 use std::io;
 use std::net::IpAddr;
@@ -32,6 +34,8 @@ pub(super) struct Road {
     address: IpAddr,
     link: u32,
     gateway: Option<IpAddr>,
+    /// The name of the interface, where the address alone does not identify it.
+    device: Option<String>,
 }
 
 /// A step towards what is wanted.
@@ -67,6 +71,7 @@ impl Roads {
                     address: *address,
                     link: interface.index,
                     gateway: route.gateway,
+                    device: is_shared(survey, *address).then(|| interface.name.clone()),
                 }));
             }
         }
@@ -81,6 +86,12 @@ impl Roads {
         };
         leads && self.links.contains(&interface.name)
     }
+}
+
+/// Whether several interfaces have this address.
+fn is_shared(survey: &Survey, address: IpAddr) -> bool {
+    let has = |interface: &&Interface| interface.addresses.iter().chain(&interface.passing).any(|a| *a == address);
+    survey.interfaces.iter().filter(has).count() > 1
 }
 
 /// The steps from what there is to what is wanted: routes before the rules that lead to them, and rules away before
@@ -103,9 +114,9 @@ fn plan(roads: &[Road], rules: &[Rule], routes: &[Route]) -> Vec<Step> {
         }
     }
     let missing = |rule: &&Rule| !rules.contains(rule);
-    steps.extend(wanted_rules.iter().filter(missing).map(|rule| Step::Add(*rule)));
+    steps.extend(wanted_rules.iter().filter(missing).map(|rule| Step::Add(rule.clone())));
     let surplus = |rule: &&Rule| !wanted_rules.contains(rule);
-    steps.extend(rules.iter().filter(surplus).map(|rule| Step::RemoveRule(*rule)));
+    steps.extend(rules.iter().filter(surplus).map(|rule| Step::RemoveRule(rule.clone())));
     for route in routes {
         // A route in the place of a wanted one was replaced, except where it was over another link: IPv6 then keeps
         // both.
@@ -132,10 +143,10 @@ fn is_route_of_ours(route: &Route) -> bool {
 
 impl Step {
     /// Where it puts something; none: it removes.
-    const fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<Place> {
         match self {
             Self::Install(route) => Some(Place::Route(route.family, route.table)),
-            Self::Add(rule) => Some(Place::Rule(rule.source.0, rule.priority)),
+            Self::Add(rule) => Some(Place::Rule(rule.source.0, rule.priority, rule.device.clone())),
             Self::RemoveRule(_) | Self::RemoveRoute(_) => None,
         }
     }
@@ -153,8 +164,11 @@ impl Road {
 
     fn rules(&self) -> [Rule; 2] {
         let (bits, defaults) = if self.address.is_ipv4() { (32, 1) } else { (128, 3) };
-        let rule =
-            |table, priority| Rule { protocol: PROTOCOL, ..Rule::new((self.address, bits), table, priority) };
+        let rule = |table, priority| Rule {
+            protocol: PROTOCOL,
+            device: self.device.clone(),
+            ..Rule::new((self.address, bits), table, priority)
+        };
         [Rule { suppress: Some(defaults), ..rule(Route::MAIN, PRIORITY) }, rule(self.table(), PRIORITY + 1)]
     }
 
@@ -218,9 +232,11 @@ impl Kernel {
     }
 
     fn needed(&self, roads: &Roads, survey: &Survey, rules: &[Rule]) -> Vec<Road> {
-        let has_rules = |address: IpAddr| rules.iter().any(|rule| rule.source.0 == address);
+        let has_rules =
+            |road: &Road| rules.iter().any(|rule| rule.source.0 == road.address && rule.device.is_none());
         // An address that has its rules keeps them: with them in place the question would have no other answer.
-        let needs = |road: &Road| has_rules(road.address) || self.exit(road.address) != Some(road.link);
+        let leaves = |road: &Road| self.exit(road.address) == Some(road.link);
+        let needs = |road: &Road| road.device.is_some() || has_rules(road) || !leaves(road);
         roads.of(survey).into_iter().filter(needs).collect()
     }
 
@@ -266,7 +282,7 @@ impl Kernel {
 
     /// The link by which packets from this address to the world would leave.
     fn exit(&self, from: IpAddr) -> Option<u32> {
-        exit(&self.socket, from)
+        exit_of(&self.socket, from, None)
     }
 
     fn carry_out<'a>(&self, steps: Vec<Step>, name: impl Fn(u32) -> &'a str) -> Vec<String> {
@@ -289,7 +305,11 @@ impl Kernel {
                         link.map_or("?", &name),
                         gateway.map(|gateway| format!(" by {gateway}")).unwrap_or_default(),
                     ),
-                    Step::Add(rule) => format!("no rule for what comes from {}: {error}", rule.source.0),
+                    Step::Add(rule) => format!(
+                        "no rule for what comes from {}{}: {error}",
+                        rule.source.0,
+                        rule.device.map(|device| format!(" over {device}")).unwrap_or_default()
+                    ),
                     Step::RemoveRule(rule) => {
                         format!("the rule for {} cannot be removed: {error}", rule.source.0)
                     }
@@ -308,10 +328,11 @@ const CONTESTED: &str = "another program removes rules or routes of marline agai
      times a minute, and connections over the other links suffer meanwhile; `ip monitor rule route` shows when, \
      `ip rule` rules 20000 and 20001 are the ones to leave alone";
 
-/// The link by which packets from this address to the world would leave; none: they would not.
-pub(in crate::paths) fn exit(socket: &RouteSocket, from: IpAddr) -> Option<u32> {
+/// The link by which packets from this address to the world would leave; none: they would not. `bound`: the interface that their
+/// socket is bound to.
+pub(in crate::paths) fn exit_of(socket: &RouteSocket, from: IpAddr, bound: Option<u32>) -> Option<u32> {
     let far = if from.is_ipv4() { IpAddr::V4(FAR_V4) } else { IpAddr::V6(FAR_V6) };
-    let answer = socket.request(&Route::lookup(Some(from), far).finish(4)).ok()?;
+    let answer = socket.request(&Route::lookup_over(Some(from), far, bound).finish(4)).ok()?;
     messages(&answer).find_map(|message| Route::parse(&message))?.link
 }
 
@@ -325,7 +346,7 @@ mod tests {
     use super::*;
 
     fn road(address: &str, link: u32, gateway: &str) -> Road {
-        Road { address: address.parse().unwrap(), link, gateway: gateway.parse().ok() }
+        Road { address: address.parse().unwrap(), link, gateway: gateway.parse().ok(), device: None }
     }
 
     /// What is there after these steps.
@@ -384,14 +405,30 @@ mod tests {
         let (rules, routes) = after(plan(&[road("10.2.0.2", 4, "10.2.0.1")], &[], &[]), vec![], vec![]);
         assert!(rules.iter().all(is_rule_of_ours) && routes.iter().all(is_route_of_ours));
         for rule in &rules {
-            assert!(!is_rule_of_ours(&Rule { protocol: 4, ..*rule }));
-            assert!(!is_rule_of_ours(&Rule { priority: 500, ..*rule }));
-            assert!(!is_rule_of_ours(&Rule { table: 55, ..*rule }));
+            assert!(!is_rule_of_ours(&Rule { protocol: 4, ..rule.clone() }));
+            assert!(!is_rule_of_ours(&Rule { priority: 500, ..rule.clone() }));
+            assert!(!is_rule_of_ours(&Rule { table: 55, ..rule.clone() }));
         }
         for table in [55, Route::MAIN, TABLES, TABLES + 5] {
             assert!(!is_route_of_ours(&Route { table, ..routes[0].clone() }), "{table}");
         }
         assert!(!is_route_of_ours(&Route { protocol: 4, ..routes[0].clone() }));
+    }
+
+    #[test]
+    fn links_of_one_address_have_rules_of_their_own_devices_and_no_rule_of_the_address() {
+        let twin =
+            |link, name: &str| Road { device: Some(name.into()), ..road("192.168.8.100", link, "192.168.8.1") };
+        let twins = [twin(4, "wwan0"), twin(5, "wwan1"), twin(6, "wwan2")];
+        let (rules, routes) = after(plan(&twins, &[], &[]), vec![], vec![]);
+        assert_eq!((rules.len(), routes.len()), (6, 3));
+        for (name, table) in [("wwan0", TABLES + 4), ("wwan1", TABLES + 5), ("wwan2", TABLES + 6)] {
+            let of_device = rules.iter().filter(|rule| rule.device.as_deref() == Some(name));
+            assert_eq!(of_device.map(|rule| rule.table).collect::<Vec<_>>(), [Route::MAIN, table]);
+        }
+        let steps = plan(&[road("192.168.8.100", 4, "192.168.8.1")], &rules, &routes);
+        let removed = steps.iter().filter(|step| matches!(step, Step::RemoveRule(_))).count();
+        assert_eq!((removed, steps.len()), (6, 6 + 2 + 2), "{steps:?}");
     }
 
     #[test]
