@@ -516,6 +516,53 @@ grep -c "there is no such interface yet" edge.log
 }
 
 #[test]
+fn tcp_to_private_networks_goes_where_udp_goes() {
+    let script = r#"
+relay
+# The page of a modem is at the address of a link's router, another one is known to the default route alone.
+for name in far; do ip netns exec $name perl -e "$shell" & done
+ip -n far address add 192.168.100.1/32 dev lo; ip -n far address add 100.64.7.1/32 dev lo
+# An office behind a static route of the box.
+ip netns add office; ip -n office link set lo up
+ip link add off0 type veth peer name eth0 netns office
+wire - off0 10.50.0.1/24 fd50::1/64; wire office eth0 10.50.0.2/24 fd50::2/64
+ip -n office address add 172.20.0.1/32 dev lo; ip -n office route add default via 10.50.0.1
+ip -n office address add fd60::1/128 dev lo; ip -n office -6 route add default via fd50::1
+ip route add 172.20.0.0/16 via 10.50.0.2; ip -6 route add fd60::/64 via fd50::2
+ip netns exec office perl -e "$shell" &
+echo 'use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "fd60::1", LocalPort => 2222) or die;
+    while (my $c = $l->accept) { print $c "hello, ", $c->peerhost, "\n"; close $c }' >six.pl
+ip netns exec office perl six.pl &
+greet='use IO::Socket::IP; $SIG{ALRM} = sub { print "late\n"; exit }; alarm 8;
+    my $s = IO::Socket::IP->new(PeerHost => shift, PeerPort => 2222) or do { print "refused\n"; exit }; print scalar(<$s>) // "reset\n"'
+there="10.0.1.1 10.0.2.1 192.168.100.1 100.64.7.1 172.20.0.1 fd60::1"
+sleep 0.3
+for words in "" "--no-direct" "--listen 192.168.77.1:1088 --listen 127.0.0.1:1088"; do
+    edge $words
+    for to in $there; do lan perl -e "$greet" $to; done
+    # What is public goes to the relay as before.
+    lan curl -sS -m 20 http://203.0.113.5/
+    case "$words" in *listen*) break;; esac
+    kill -TERM $edge; wait $edge; free
+done
+ask() { curl -sS -m 8 --proxytunnel -x http://$1:1088 telnet://$2:2222 2>&1 </dev/null | tail -n 1; }
+asks() { for to in 10.0.2.1 192.168.100.1 172.20.0.1; do ask $1 $to; done; }
+echo "socks"; asks 127.0.0.1
+lan bash -ec "$(declare -f ask asks); asks 192.168.77.1"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let by = |address: &str| format!("hello, {address}");
+    let mut each: Vec<String> =
+        ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.1.2", "10.50.0.1", "fd50::1"].map(by).into();
+    each.push("203.0.113.1 to 203.0.113.5".to_owned());
+    let asked = ["10.0.2.2", "10.0.1.2", "10.50.0.1"].map(by);
+    let mut expected = [each.clone(), each.clone(), each].concat();
+    expected.push("socks".to_owned());
+    expected.extend(asked.iter().chain(&asked).cloned());
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn a_network_that_a_route_makes_the_relays_own_is_not_reached_through_it() {
     let script = r#"
 relay --allow-net 203.0.113.0/24

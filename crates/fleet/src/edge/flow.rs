@@ -2,7 +2,8 @@
 //!
 //! In: a target. Out: a tunnel of a relay, or a connection of our own; carried to its end.
 //!
-//! 1. What a relay's rules refuse is refused: going there directly would only hide the rule.
+//! 1. What a relay's rules refuse is refused: going there directly would only hide the rule. Private networks that this box reaches by
+//!    itself are another matter (`nearby`).
 //! 2. Direct is for when no relay can be had at all.
 //! 3. What breaks on one side, or with the edge itself, is reset on the other.
 //!
@@ -18,6 +19,7 @@ use tokio::net::TcpStream;
 use super::Edge;
 use super::direct;
 use super::meter::{Counted, Meter};
+use super::nearby;
 use super::queue::Short;
 use super::road::{RoadError, Tunnel};
 use crate::tunnel::{Problem, Status, Target, carry, end};
@@ -30,11 +32,28 @@ pub(super) enum Way {
     Direct(TcpStream),
 }
 
-/// Opens a way, for whoever has this right.
-pub(super) async fn open(edge: &Edge, target: &Target, right: Right) -> Result<Way, Problem> {
+/// Opens a way, for whoever has this right. `passes`: the client reaches private networks by routing as well (`nearby`).
+pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: bool) -> Result<Way, Problem> {
+    let private = passes.then(|| nearby::private(target)).flatten();
+    let near = private.filter(|address| nearby::is_near(*address));
+    let way = match (near, private) {
+        (Some(near), _) => nearby::reach(edge, near).await.map(Way::Direct),
+        (None, None) => over_a_relay(edge, target, right).await,
+        (None, Some(private)) => match over_a_relay(edge, target, right).await {
+            Ok(way) => Ok(way),
+            Err(_) => nearby::reach(edge, private).await.map(Way::Direct),
+        },
+    };
+    if way.is_err() {
+        edge.state.send_modify(|state| state.failed += 1);
+    }
+    way
+}
+
+async fn over_a_relay(edge: &Edge, target: &Target, right: Right) -> Result<Way, Problem> {
     edge.wants(target);
     let asked = edge.roads.tunnel(target).await;
-    let way = match asked {
+    match asked {
         Ok(tunnel) => {
             edge.state.send_modify(|state| {
                 *state.carried.entry(tunnel.station.at.label.clone()).or_default() += 1;
@@ -60,11 +79,7 @@ pub(super) async fn open(edge: &Edge, target: &Target, right: Right) -> Result<W
             Err(Problem::new(Status::NoRoom, "proxy_internal_error", waiting.to_string()))
         }
         Err(RoadError::Refused { status, words }) => Err(Problem::new(of(status), "http_request_denied", words)),
-    };
-    if way.is_err() {
-        edge.state.send_modify(|state| state.failed += 1);
     }
-    way
 }
 
 /// A relay's answer as ours.

@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Edge, flow, local, pass};
+use super::{Edge, flow, local, nearby, pass};
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, end, parse};
 
 /// chosen: a program on this machine or beside it.
@@ -156,7 +156,7 @@ async fn serve_lan(near: &mut TcpStream, from: SocketAddr, going: SocketAddr, ed
     let target = Target::new(&going.ip().to_canonical().to_string(), going.port());
     let target = target.filter(|target| !local::refuses(from, target));
     let Some(target) = target else { return end::broken(near) };
-    match flow::open(edge, &target, Right::of_peer(from)).await {
+    match flow::open(edge, &target, Right::of_peer(from), true).await {
         Ok(way) => flow::carry_on(edge, way, &target, near, Vec::new()).await,
         Err(problem) => {
             tracing::debug!(%from, %going, why = problem.words, "not carried");
@@ -180,7 +180,7 @@ async fn serve(near: &mut TcpStream, from: SocketAddr, edge: &Edge) {
         let words = format!("{} is this machine's own, and not for others", target.host);
         Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words))
     } else {
-        flow::open(edge, &target, Right::of_peer(from)).await
+        flow::open(edge, &target, Right::of_peer(from), nearby::may_pass(edge, from)).await
     };
     match (way, language) {
         (Ok(way), language) => {

@@ -26,6 +26,7 @@ mod live;
 mod local;
 pub mod machine;
 mod meter;
+mod nearby;
 mod pass;
 mod priority;
 mod probe;

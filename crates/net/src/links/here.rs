@@ -29,6 +29,20 @@ pub fn leads_here(address: IpAddr) -> io::Result<bool> {
     }
 }
 
+/// Whether packets to an address leave by another route than a default one: one of an interface's own networks, or a static route.
+pub fn is_routed(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    // Prefixes so short are default routes or parts of one, as VPNs have them.
+    let shortest = if address.is_ipv4() { 1 } else { 3 };
+    let entry = || {
+        let answer = RouteSocket::open().ok()?.request(&Route::matching(address).finish(1)).ok()?;
+        messages(&answer).find_map(|message| Route::parse(&message))
+    };
+    entry().is_some_and(|entry| {
+        entry.kind == UNICAST && entry.destination.is_some_and(|(_, prefix)| prefix > shortest)
+    })
+}
+
 /// The number of the interface over which packets to an address leave; none: the kernel has no route, or does not say.
 pub(crate) fn leads_over(address: IpAddr) -> Option<u32> {
     let lookup = Route::lookup(None, address.to_canonical());
@@ -41,7 +55,7 @@ pub(crate) fn leads_over(address: IpAddr) -> Option<u32> {
 ///
 /// A route to other networks is not enough: some VPNs have `0.0.0.0/1` in place of a default route, and what is asked for over a link
 /// must not leave over them.
-pub(crate) fn is_beside_links(address: IpAddr) -> bool {
+pub fn is_beside_links(address: IpAddr) -> bool {
     let beside = || {
         let socket = RouteSocket::open()?;
         let answer = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
@@ -110,6 +124,26 @@ mod tests {
             }
             for other in ["192.0.2.2", "2001:db8::2", "203.0.113.1"] {
                 assert!(!here(other), "{other}");
+            }
+        });
+    }
+
+    #[test]
+    fn networks_and_static_routes_are_told_from_default_routes() {
+        in_a_network(|| {
+            cable("d0", "10.0.1.2/24");
+            cable("d1", "192.168.7.1/24");
+            ip("address add fd01::2/64 dev d0 nodad");
+            ip("route add default via 10.0.1.1 dev d0");
+            ip("route add 128.0.0.0/1 via 192.168.7.9");
+            ip("route add 10.60.0.0/16 via 192.168.7.9");
+            ip("route add unreachable 10.61.0.0/16");
+            let routed = |address: &str| is_routed(address.parse().unwrap());
+            for is in ["10.0.1.1", "192.168.7.9", "10.60.7.7", "::ffff:10.60.7.7", "fd01::9"] {
+                assert!(routed(is), "{is}");
+            }
+            for other in ["10.9.0.1", "172.16.0.1", "10.61.0.1", "10.0.1.2", "127.0.0.1", "fd09::1"] {
+                assert!(!routed(other), "{other}");
             }
         });
     }

@@ -39,8 +39,8 @@ pub use choose::{Choice, Chosen, choose, choose_local, coming};
 pub(crate) use dbus::fuzzing;
 pub(crate) use dbus::{Bus, Value as BusValue};
 
-pub use here::leads_here;
-pub(crate) use here::{is_beside, is_beside_links, leads_over};
+pub(crate) use here::{is_beside, leads_over};
+pub use here::{is_beside_links, is_routed, leads_here};
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
 pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;

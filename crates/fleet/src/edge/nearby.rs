@@ -1,0 +1,51 @@
+//! Private networks that this box reaches without a relay: modems' pages behind its links, offices behind its static routes.
+//!
+//! UDP and ICMP of a LAN pass through this box as through any router. TCP to a private address goes the same way, since a relay stands
+//! elsewhere and refuses such addresses: at once where the routing table has more than a default route, otherwise when no relay carries
+//! it. A relay that is allowed to reach private networks goes first for those that only a default route leads to.
+//!
+//! Only for programs of this machine and for hosts of the LAN ([`may_pass`]): both reach these networks by routing anyway. That holds
+//! with `--no-direct` as well, which is about the Internet.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use marline_net::links::{is_beside_links, is_routed};
+use marline_net::reach::{Right, Zone};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Edge;
+use super::dial::{By, connect};
+use crate::tunnel::{Problem, Status, Target};
+
+/// chosen: as for a connection without a relay.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Whether a client of the proxy reaches private networks by routing, too: a program of this machine, or a host of the LAN.
+pub(super) fn may_pass(edge: &Edge, from: SocketAddr) -> bool {
+    !Right::of_peer(from).is_another_hosts() || (edge.config.lan && is_beside_links(from.ip()))
+}
+
+/// The address of a target in a private network.
+pub(super) fn private(target: &Target) -> Option<SocketAddr> {
+    let address: IpAddr = target.host.parse().ok()?;
+    (Zone::of(address) == Zone::Private).then(|| SocketAddr::new(address.to_canonical(), target.port))
+}
+
+/// Whether the routing table has more than a default route for it.
+pub(super) fn is_near(address: SocketAddr) -> bool {
+    is_routed(address.ip())
+}
+
+/// A connection of this box to it; where no route is known, over the link that UDP of the LAN takes.
+pub(super) async fn reach(edge: &Edge, address: SocketAddr) -> Result<TcpStream, Problem> {
+    let rest = edge.rest.borrow().as_ref().and_then(|rest| rest.link.clone());
+    let device = rest.filter(|_| !is_near(address));
+    let by = By { device, plain: true, ..By::default() };
+    match timeout(CONNECT, connect(address, by)).await {
+        Ok(Ok(socket)) => Ok(socket),
+        Ok(Err(error)) => Err(Problem::new(Status::Unreachable, "destination_unavailable", error.to_string())),
+        Err(_) => Err(Problem::new(Status::NoAnswer, "connection_timeout", "no answer")),
+    }
+}
