@@ -516,6 +516,90 @@ grep -c "there is no such interface yet" edge.log
 }
 
 #[test]
+fn firewalls_that_stop_a_lan_and_forwarding_that_is_switched_off_are_reported_with_a_remedy() {
+    let script = r#"
+relay
+ip netns exec far perl -e "$echo" & sleep 0.2
+ip -n far route add 192.168.77.0/24 via 10.0.1.2
+heard() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello; }
+# Docker's policy is there at the start; its own rules let nothing else pass.
+nft 'table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority filter; policy drop; jump DOCKER-USER; oifname "docker0" ct state established,related accept; }; }'
+edge
+until grep -q "drops UDP" edge.log; do sleep 0.1; kill -0 $edge; done
+grep "drops UDP" edge.log | sed 's/`.*`/REMEDY/'
+"$MARLINE" edge status --run-dir run | grep -c "drops UDP"
+heard || echo "nothing passes"
+# The remedy, as it is written in the line.
+remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
+until grep -q "any more" edge.log; do sleep 0.1; kill -0 $edge; done
+heard && echo "it passes"
+"$MARLINE" edge status --run-dir run | grep -c "drops UDP" || true
+# One of another kind that comes while it runs, as firewalld's.
+nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state { established, related } accept; iifname "lo" accept; iifname "lan0" tcp dport 22 accept; reject with icmpx admin-prohibited; }; }'
+until grep -q "drops TCP" edge.log; do sleep 0.1; kill -0 $edge; done
+grep "drops TCP" edge.log | sed 's/`.*`/REMEDY/'
+remedy=$(grep "drops TCP" edge.log | grep -o '`.*`' | tr -d '`'); sh -ec "$remedy"
+until [ $(grep -c "any more" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
+lan curl -sS -m 10 http://203.0.113.5/
+# ufw's.
+nft 'table ip filter { chain INPUT { type filter hook input priority filter; policy drop; iifname "lo" accept; ct state established,related accept; tcp dport 22 accept; }; }'
+until [ $(grep -c "drops TCP" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
+grep "drops TCP" edge.log | tail -n 1 | sed 's/`.*/REMEDY/'
+nft delete table ip filter
+until [ $(grep -c "any more" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
+# Forwarding is switched off by another program.
+sysctl -qw net.ipv4.ip_forward=0
+until grep -q "net.ipv4.ip_forward: somebody has set it to 0; it is 1 again" edge.log; do sleep 0.1; kill -0 $edge; done
+heard && echo "it passes again"
+kill -TERM $edge; wait $edge; free; sysctl -n net.ipv4.ip_forward
+# It was on before: another program may switch it off, and that is reported.
+sysctl -qw net.ipv4.ip_forward=1
+edge
+sysctl -qw net.ipv4.ip_forward=0
+until grep -q "sysctl -w net.ipv4.ip_forward=1" edge.log; do sleep 0.1; kill -0 $edge; done
+"$MARLINE" edge status --run-dir run --json | grep -c "net.ipv4.ip_forward is 0"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let expected = [
+        "marline: chain FORWARD of table ip filter (policy drop) drops UDP and the rest of lan0 on the way to the links: REMEDY lets them pass",
+        "1",
+        "nothing passes",
+        "it passes",
+        "0",
+        "marline: chain filter_INPUT of table inet firewalld (a rule) drops TCP of lan0, which comes to this program: REMEDY lets it pass",
+        "203.0.113.1 to 203.0.113.5",
+        "marline: chain INPUT of table ip filter (policy drop) drops TCP of lan0, which comes to this program: REMEDY",
+        "it passes again",
+        "0",
+        "1",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn a_client_with_ipv6_is_refused_at_once_while_no_link_has_ipv6() {
+    let script = r#"
+relay
+edge
+get() { lan curl -sS -m 10 "$@" 2>&1; }
+get -o page -w '%{http_code}\n' http://[2001:db8::5]/
+# Before a connection is accepted, and so fast that a browser takes IPv4.
+no() { get -o page -w '%{time_connect} %{exitcode} %{time_total}\n' http://[2001:db8::5]/ | tail -n 1 | awk '{ print $1, $2, ($3 < 1 ? "at once" : $3) }'; }
+for n in 0 1; do ip -6 route del default dev up$n; done
+no
+get http://203.0.113.5/
+# One link has IPv6 again.
+ip -6 route add default via fd02::1 dev up1 metric 101
+get -o page -w '%{http_code}\n' http://[2001:db8::5]/
+ip -6 route del default dev up1
+no
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let no = "0.000000 7 at once";
+    assert_eq!(lines, ["200", no, "203.0.113.1 to 203.0.113.5", "200", no]);
+}
+
+#[test]
 fn tcp_to_private_networks_goes_where_udp_goes() {
     let script = r#"
 relay

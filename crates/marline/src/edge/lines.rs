@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use marline_fleet::edge::{Edge, EdgeState, FleetView, RestNow, UnusedLink};
 use marline_fleet::service::words::Reason;
+use marline_net::paths::gateway::Obstructions;
 use tokio::sync::watch;
 
 use super::status;
@@ -134,6 +135,24 @@ pub(super) async fn fleet(view: Option<watch::Receiver<FleetView>>, strict: bool
                 say(&format!("the fleet's service has given {relay}, with {reserved} kept for this edge"));
             }
         }
+    }
+}
+
+/// Says what on this host stops the LAN's packets, and when it does not any more.
+pub(super) async fn obstacles(found: Option<watch::Receiver<Obstructions>>) -> Infallible {
+    let Some(mut found) = found else { pending().await };
+    let mut told: Vec<String> = Vec::new();
+    loop {
+        if found.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        let Obstructions { mended, stops } = found.borrow_and_update().clone();
+        mended.iter().for_each(|line| say(line));
+        stops.iter().filter(|line| !told.contains(line)).for_each(|line| say(line));
+        if stops.is_empty() && !told.is_empty() {
+            say("no firewall and no setting of this host stops the LAN's packets any more");
+        }
+        told = stops;
     }
 }
 

@@ -98,8 +98,10 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     });
     let view = agent.as_ref().map(Agent::view);
     let shown = watch::Sender::new(own.clone());
+    let obstacles = gateway.as_ref().map(Gateway::obstacles);
     let about = About {
         lan: args.lan.clone(),
+        obstacles: obstacles.clone(),
         steering: steering.state(),
         begun: Instant::now(),
         edge: identity.to_string(),
@@ -133,6 +135,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = lines::flows(edge.state()) => match never {},
             never = lines::fleet(view.clone(), !args.may_go_directly()) => match never {},
             never = lines::rest(edge.rest()) => match never {},
+            never = lines::obstacles(obstacles.clone()) => match never {},
             never = keep(&edge, state.as_ref()) => match never {},
             never = lines::relays(&edge) => match never {},
             never = lines::unused(edge.unused()) => match never {},

@@ -8,7 +8,7 @@ use std::time::Instant;
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow, UnusedLink};
 use marline_net::control::{AskError, ask};
-use marline_net::paths::gateway;
+use marline_net::paths::gateway::{self, Obstructions};
 use marline_net::printable::printable;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -64,11 +64,16 @@ struct LanState {
     interfaces: Vec<String>,
     /// The table that keeps it closed, which outlasts a crash, is in force.
     closed: bool,
+    /// What on this host stops its packets, and what helps, a line each.
+    #[serde(default)]
+    stops: Vec<String>,
 }
 
 /// What does not change while it runs.
 pub(super) struct About {
     pub(super) lan: Vec<String>,
+    /// None: it serves no LAN.
+    pub(super) obstacles: Option<watch::Receiver<Obstructions>>,
     pub(super) steering: watch::Receiver<SteeringState>,
     pub(super) begun: Instant,
     pub(super) edge: String,
@@ -81,7 +86,8 @@ impl Status {
             None
         } else {
             let standing = tokio::task::spawn_blocking(gateway::standing).await.ok().flatten();
-            Some(LanState { interfaces: about.lan.clone(), closed: standing.is_some() })
+            let stops = about.obstacles.as_ref().map(|found| found.borrow().stops.clone()).unwrap_or_default();
+            Some(LanState { interfaces: about.lan.clone(), closed: standing.is_some(), stops })
         };
         Self {
             lan,
@@ -195,10 +201,13 @@ fn shown(status: &Status) -> String {
     if let Some(why) = status.steering.why.as_ref().filter(|_| !status.steering.active) {
         text += &format!("\nthe links are not steered from here: {}\n", printable(why));
     }
-    if let Some(LanState { interfaces, closed }) = &status.lan {
+    if let Some(LanState { interfaces, closed, stops }) = &status.lan {
         let state =
             if *closed { "closed to the outside, after a crash as well" } else { "NOT closed after a crash" };
         text += &format!("\nLAN {}: {state} (nft table inet marline-lan)\n", interfaces.join(", "));
+        for line in stops {
+            text += &format!("{}\n", printable(line));
+        }
     }
     if let Some(rest) = &status.rest {
         text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));

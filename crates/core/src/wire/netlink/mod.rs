@@ -23,6 +23,7 @@ mod generic;
 mod golden;
 mod link;
 pub mod mptcp;
+pub mod nftables;
 pub mod queue;
 mod route;
 mod rule;

@@ -18,6 +18,8 @@
 
 mod beyond;
 mod block;
+mod firewall;
+mod obstacles;
 mod rules;
 
 use std::io;
@@ -28,11 +30,14 @@ use std::time::Duration;
 
 use marline_sys::netlink::RouteSocket;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 pub use beyond::Beyond;
 pub use block::{Standing, standing};
+pub use obstacles::Found as Obstructions;
 pub use rules::Lan;
 
+use self::obstacles::{Found, Obstacles};
 use super::PathsError;
 use super::forward::rules::Families;
 use super::forward::{ForwardError, NftError, arrival, detour, listen, nft};
@@ -85,6 +90,9 @@ pub struct Gateway {
     lan: Lan,
     direct: bool,
     look: tokio::time::Interval,
+    obstacles: Option<Obstacles>,
+    look_for_obstacles: tokio::time::Interval,
+    found: watch::Sender<Found>,
 }
 
 /// chosen: how long the LAN's second firewall may be missing after another program has flushed the rules; the first one stands meanwhile.
@@ -132,13 +140,31 @@ impl Gateway {
         let table = nft::Held::new(&rules::table(lan, port, forwarding.switched), rules::TABLE).await?;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let lan = lan.clone();
-        Ok(Self { table, beyond, _detour: detour, listeners, forwarding, lan, direct, look })
+        let mut look_for_obstacles = tokio::time::interval(obstacles::EACH);
+        look_for_obstacles.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        Ok(Self {
+            table,
+            beyond,
+            _detour: detour,
+            listeners,
+            obstacles: Some(Obstacles::new(lan.clone(), forwarding.switched)),
+            look_for_obstacles,
+            found: watch::Sender::default(),
+            forwarding,
+            lan: lan.clone(),
+            direct,
+            look,
+        })
     }
 
     /// What was changed on this host, a line each.
     pub fn changes(&self) -> &[String] {
         &self.forwarding.lines
+    }
+
+    /// What on this host stops the LAN's packets. Changes are told.
+    pub fn obstacles(&self) -> watch::Receiver<Found> {
+        self.found.subscribe()
     }
 
     /// The way of what is not led here. It ends with the last who holds it: nobody should for longer than the gateway is there.
@@ -151,13 +177,18 @@ impl Gateway {
     /// # Errors
     /// The rules were lost.
     pub async fn arrive(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
-        let Self { table, listeners, look, lan, direct, forwarding, .. } = self;
+        let Self { table, listeners, look, lan, direct, forwarding, obstacles, look_for_obstacles, found, .. } =
+            self;
         loop {
             let near = tokio::select! {
                 near = arrival(listeners) => near,
                 lost = table.lost() => return Err(lost.into()),
                 _ = look.tick() => {
                     keep_closed(lan.clone(), *direct, forwarding.switched).await;
+                    continue;
+                }
+                _ = look_for_obstacles.tick() => {
+                    look_again(obstacles, found).await;
                     continue;
                 }
             };
@@ -177,6 +208,25 @@ impl Drop for Gateway {
         } else {
             tracing::warn!("the LAN stays closed (table inet {}): `marline restore` tries again", block::TABLE);
         }
+    }
+}
+
+/// Looks what stops the LAN's packets.
+async fn look_again(obstacles: &mut Option<Obstacles>, found: &watch::Sender<Found>) {
+    let Some(mut taken) = obstacles.take() else { return };
+    let looked = tokio::task::spawn_blocking(move || {
+        let now = taken.look();
+        (taken, now)
+    });
+    if let Ok((taken, now)) = looked.await {
+        *obstacles = Some(taken);
+        found.send_if_modified(|found| {
+            let is_new = !now.mended.is_empty() || found.stops != now.stops;
+            if is_new {
+                *found = now;
+            }
+            is_new
+        });
     }
 }
 

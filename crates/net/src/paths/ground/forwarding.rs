@@ -9,8 +9,11 @@
 //! 3. One process does this for a network. Who holds the claim is he; whoever finds it free clears up after him.
 
 use std::path::Path;
+use std::time::Instant;
 
 use super::claim::{Claim, ClaimError, Role};
+use super::hold::Hold;
+use super::keep;
 use super::ledger::{Changes, Ledger, Setting};
 use super::settings::Settings;
 use super::{may_administer, refused, run_directory, unwritten};
@@ -32,6 +35,45 @@ pub(in crate::paths) struct Forwarding {
     /// Whether it passes them on only because of this: IPv4, IPv6.
     pub(in crate::paths) switched: (bool, bool),
     _claim: Claim,
+}
+
+/// The settings by which this host forwards packets, looked at again and again: what another program has reset (`sysctl --system`) is set
+/// again if this run has set it, and reported otherwise.
+#[derive(Debug)]
+pub(in crate::paths) struct Guard {
+    holds: Vec<(Hold, bool)>,
+}
+
+impl Guard {
+    /// `switched`: which ones this run has set.
+    pub(in crate::paths) fn new(switched: (bool, bool)) -> Self {
+        let hold = |name| Hold::of_forwarding(name, "1".to_owned());
+        Self { holds: vec![(hold(FORWARD_V4), switched.0), (hold(FORWARD_V6), switched.1)] }
+    }
+
+    /// Looks at them, and sets them again where that may be. Returns lines about what was done, and lines about what is wrong now.
+    pub(in crate::paths) fn look(&mut self, now: Instant) -> (Vec<String>, Vec<String>) {
+        let settings = Settings::system();
+        self.look_at(&settings, now)
+    }
+
+    fn look_at(&mut self, settings: &Settings, now: Instant) -> (Vec<String>, Vec<String>) {
+        let (mut done, mut wrong) = (Vec::new(), Vec::new());
+        for (hold, is_ours) in &mut self.holds {
+            if *is_ours {
+                // What cannot be set again, or is not any more, is in the note.
+                done.extend(keep(settings, hold, now).filter(|_| hold.note().is_none()));
+                wrong.extend(hold.note());
+            } else if settings.read(hold.name).is_some_and(|value| value == "0") {
+                let name = hold.name;
+                wrong.push(format!(
+                    "{name} is 0, which another program has set: UDP and the rest of the LAN do not pass until it is 1 \
+                     (`sysctl -w {name}=1`)"
+                ));
+            }
+        }
+        (done, wrong)
+    }
 }
 
 impl Forwarding {
@@ -250,6 +292,27 @@ mod tests {
         assert_eq!((laid.switched, laid.lines.len()), ((false, false), 0));
         settings.restore(&mut laid.ledger);
         assert_eq!(fs::read_to_string(root.path().join("net/ipv4/ip_forward")).unwrap().trim(), "1");
+    }
+
+    #[test]
+    fn what_another_program_resets_is_set_again_a_few_times_or_reported() {
+        let (root, settings) = machine(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")]);
+        let (mut guard, now) = (Guard::new((true, false)), Instant::now());
+        assert_eq!(guard.look_at(&settings, now), (vec![], vec![]));
+        let reset = || fs::write(root.path().join("net/ipv4/ip_forward"), "0").unwrap();
+        for _ in 0..6 {
+            reset();
+            let (done, wrong) = guard.look_at(&settings, now);
+            assert!(done[0].contains("it is 1 again") && wrong.is_empty(), "{done:?} {wrong:?}");
+            assert_eq!(settings.read(FORWARD_V4).as_deref(), Some("1"));
+        }
+        reset();
+        let (done, wrong) = guard.look_at(&settings, now);
+        assert!(done.is_empty() && wrong[0].contains("do not pass until it is 1"), "{wrong:?}");
+        fs::write(root.path().join("net/ipv4/ip_forward"), "1").unwrap();
+        fs::write(root.path().join("net/ipv6/conf/all/forwarding"), "0").unwrap();
+        let (_, wrong) = guard.look_at(&settings, now);
+        assert!(wrong.len() == 1 && wrong[0].contains("`sysctl -w net.ipv6.conf.all.forwarding=1`"), "{wrong:?}");
     }
 
     #[test]

@@ -25,12 +25,44 @@ pub(super) struct Hold {
     times: u32,
     /// What somebody insists on.
     lost_to: Option<String>,
+    concerns: Concern,
+}
+
+/// What a setting is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Concern {
+    /// The steering of MPTCP connections.
+    Steering,
+    /// The packets of a LAN that are forwarded.
+    Forwarding,
 }
 
 impl Hold {
     /// A setting that says what it should.
     pub(super) const fn new(name: &'static str, set: String) -> Self {
-        Self { name, set, mended: VecDeque::new(), times: 0, lost_to: None }
+        Self { name, set, mended: VecDeque::new(), times: 0, lost_to: None, concerns: Concern::Steering }
+    }
+
+    /// A setting by which the host forwards a LAN's packets.
+    pub(super) const fn of_forwarding(name: &'static str, set: String) -> Self {
+        let mended = VecDeque::new();
+        Self { name, set, mended, times: 0, lost_to: None, concerns: Concern::Forwarding }
+    }
+
+    /// What goes wrong for as long as it is wrong.
+    const fn without(&self) -> &'static str {
+        match self.concerns {
+            Concern::Steering => "new connections are not steered",
+            Concern::Forwarding => "UDP and the rest of the LAN do not pass",
+        }
+    }
+
+    /// What may have gone wrong while it was.
+    const fn meanwhile(&self) -> &'static str {
+        match self.concerns {
+            Concern::Steering => "Connections opened meanwhile may not be steered",
+            Concern::Forwarding => "UDP and the rest of the LAN did not pass meanwhile",
+        }
     }
 
     /// It was found as it should be. Returns a line if it was given up before.
@@ -57,30 +89,25 @@ impl Hold {
     pub(super) fn is_mended(&mut self, now: Instant, found: &str) -> String {
         self.mended.push_back(now);
         self.times += 1;
-        let Self { name, set, .. } = self;
-        format!(
-            "{name}: somebody has set it to {found}; it is {set} again. Connections opened meanwhile may not be steered"
-        )
+        let (Self { name, set, .. }, meanwhile) = (&*self, self.meanwhile());
+        format!("{name}: somebody has set it to {found}; it is {set} again. {meanwhile}")
     }
 
     /// It cannot be put back, or is not any more. Returns the line.
     pub(super) fn lose(&mut self, found: &str, why: &str) -> String {
         self.lost_to = Some(found.to_owned());
-        let Self { name, set, .. } = self;
-        format!(
-            "{name}: left at {found}, as {why}: new connections are not steered until it is {set} (`sysctl -w {name}={set}`)"
-        )
+        let (Self { name, set, .. }, without) = (&*self, self.without());
+        format!("{name}: left at {found}, as {why}: {without} until it is {set} (`sysctl -w {name}={set}`)")
     }
 
     /// What a status tells of it; none: nobody has touched it.
     pub(super) fn note(&self) -> Option<String> {
-        let Self { name, set, times, .. } = self;
+        let (Self { name, set, times, .. }, without) = (self, self.without());
         match &self.lost_to {
             Some(found) => Some(format!(
-                "{name} is {found}, which somebody else has set: new connections are not steered until it is {set} \
-                 (`sysctl -w {name}={set}`)"
+                "{name} is {found}, which somebody else has set: {without} until it is {set} (`sysctl -w {name}={set}`)"
             )),
-            None if *times > 0 => Some(format!(
+            None if *times > 0 && self.concerns == Concern::Steering => Some(format!(
                 "{name} was changed by somebody else and put back {times} times: connections opened meanwhile may not \
                  be steered"
             )),
