@@ -4,8 +4,8 @@
 //!
 //! 1. Led to the edge is TCP that comes in over the LAN and goes beyond it: not to this host's own addresses (its names, its
 //!    leases, its shell), not to many (broadcast, multicast), not to link-local ones, not to another part of the LAN.
-//! 2. IPv6 goes there only while this host has an IPv6 route to the destination: without one the kernel answers a SYN with "no route", and a
-//!    client that has IPv4 as well takes that at once (RFC 8305). IPv4 always does: a relay brings it over links of IPv6.
+//! 2. IPv6 goes there only while this host has an IPv6 route to the destination. Without one a SYN is answered with a reset, and a client
+//!    that has IPv4 as well takes that at once (RFC 8305). IPv4 always goes there: a relay brings it over links of IPv6 alone.
 //! 3. All packets of such a connection are led, not its first alone: after a restart the kernel answers those of older ones with
 //!    a reset, and their programs begin anew.
 //! 4. The rest passes as through any router, and gets the address of the link that it leaves by. Where the host passes packets
@@ -57,7 +57,7 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
         "fib daddr type { local, broadcast, multicast, anycast } return".into(),
         "ip6 daddr fe80::/10 return".into(),
         format!("fib daddr oifname {lan} return"),
-        "meta nfproto ipv6 fib daddr oif missing return".into(),
+        "meta nfproto ipv6 fib daddr oif missing reject with tcp reset".into(),
         format!("meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark:#x} accept"),
         format!("meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port} meta mark set {mark:#x} accept"),
     ];
@@ -98,7 +98,7 @@ mod tests {
             "daddr type { local, broadcast, multicast, anycast } return",
             "fe80::/10 return",
             "daddr oifname { \"br-lan\", \"wlan1\" } return",
-            "nfproto ipv6 fib daddr oif missing return",
+            "nfproto ipv6 fib daddr oif missing reject with tcp reset",
             "tproxy ip to 127.0.0.1:7000 meta mark set 0x6d62 accept",
             "tproxy ip6 to [::1]:7000 meta mark set 0x6d62 accept",
             "masquerade",
