@@ -519,8 +519,7 @@ grep -c "there is no such interface yet" edge.log
 fn firewalls_that_stop_a_lan_and_forwarding_that_is_switched_off_are_reported_with_a_remedy() {
     let script = r#"
 relay
-ip netns exec far perl -e "$echo" & sleep 0.2
-ip -n far route add 192.168.77.0/24 via 10.0.1.2
+ip netns exec srv perl -e "$echo" & sleep 0.2
 heard() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello; }
 # Docker's policy is there at the start; its own rules let nothing else pass.
 nft 'table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority filter; policy drop; jump DOCKER-USER; oifname "docker0" ct state established,related accept; }; }'
@@ -600,6 +599,35 @@ no
 }
 
 #[test]
+fn udp_leaves_a_link_that_falls_silent_while_nothing_else_is_sent() {
+    let script = r#"
+relay
+ip netns exec srv perl -e "$echo" & sleep 0.2
+edge
+# The default link, of which no rate is known.
+lan perl -e "$talk" 203.0.113.5 >talk.log & sleep 1
+cat talk.log
+mute() { ip netns exec far nft "table inet mute { chain drops { type filter hook prerouting priority -400; iifname up$1 drop; }; }"; began=$(date +%s%N); }
+over() { # ADDRESS LOG
+    until tail -n 1 $2 | grep -q "^$1\$"; do sleep 0.05; kill -0 $edge; done
+    took=$(( ($(date +%s%N) - began) / 1000000 )); [ $took -lt 4000 ] && echo "over $1 in time" || echo "over $1 after $took ms"
+}
+mute 0
+over 10.0.2.2 talk.log
+"$MARLINE" edge status --run-dir run | awk '$1 == "up0" { print $1, $2 }'
+# It recovers, and the one that is used now falls silent.
+ip netns exec far nft delete table inet mute
+until "$MARLINE" edge status --run-dir run | grep -q "^up0 *up"; do sleep 0.1; kill -0 $edge; done
+mute 1
+over 10.0.1.2 talk.log
+"$MARLINE" edge status --run-dir run | awk '$1 == "up1" { print $1, $2 }'
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let expected = ["10.0.1.2", "over 10.0.2.2 in time", "up0 silent", "over 10.0.1.2 in time", "up1 silent"];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
 fn tcp_to_private_networks_goes_where_udp_goes() {
     let script = r#"
 relay
@@ -617,7 +645,7 @@ ip netns exec office perl -e "$shell" &
 echo 'use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "fd60::1", LocalPort => 2222) or die;
     while (my $c = $l->accept) { print $c "hello, ", $c->peerhost, "\n"; close $c }' >six.pl
 ip netns exec office perl six.pl &
-greet='use IO::Socket::IP; $SIG{ALRM} = sub { print "late\n"; exit }; alarm 8;
+greet='use IO::Socket::IP; $SIG{ALRM} = sub { print "late\n"; exit }; alarm 20;
     my $s = IO::Socket::IP->new(PeerHost => shift, PeerPort => 2222) or do { print "refused\n"; exit }; print scalar(<$s>) // "reset\n"'
 there="10.0.1.1 10.0.2.1 192.168.100.1 100.64.7.1 172.20.0.1 fd60::1"
 sleep 0.3

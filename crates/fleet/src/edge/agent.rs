@@ -97,7 +97,7 @@ impl Agent {
             client,
             machine,
             begun: now,
-            keeper: Keeper::new(remembered),
+            keeper: Keeper::new(remembered, edge.state_trouble.clone()),
             list: (list.0, list.1.to_owned()),
             unlisted: None,
             named,

@@ -37,9 +37,10 @@ mod rest;
 mod road;
 mod settle;
 mod trust;
+mod unanswered;
 mod unused;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -169,6 +170,12 @@ pub struct Edge {
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     rest: watch::Sender<Option<RestNow>>,
+    /// The interface by which the rest of a LAN's packets leaves.
+    passing: watch::Sender<Option<String>>,
+    /// Links over which UDP of the LAN goes unanswered (`unanswered`).
+    silent: watch::Sender<BTreeSet<String>>,
+    /// Why what is known of relays could not be written down last.
+    state_trouble: watch::Sender<Option<String>>,
     unused: watch::Sender<Vec<UnusedLink>>,
     wanted: watch::Sender<live::Wanted>,
     direct: Arc<meter::Meter>,
@@ -191,6 +198,9 @@ impl Edge {
             state: watch::Sender::default(),
             links: watch::Sender::default(),
             rest: watch::Sender::default(),
+            passing: watch::Sender::default(),
+            silent: watch::Sender::default(),
+            state_trouble: watch::Sender::default(),
             unused: watch::Sender::default(),
             wanted: watch::Sender::default(),
             direct: Arc::default(),
@@ -206,7 +216,14 @@ impl Edge {
 
     /// Its links as they were seen last.
     pub fn links(&self) -> Vec<LinkNow> {
-        self.links.borrow().clone()
+        self.with_silent(self.links.borrow().clone())
+    }
+
+    /// The same with links over which UDP of the LAN goes unanswered.
+    fn with_silent(&self, mut links: Vec<LinkNow>) -> Vec<LinkNow> {
+        let silent = self.silent.borrow();
+        links.iter_mut().for_each(|link| link.silent |= silent.contains(&link.name));
+        links
     }
 
     /// Which way the rest of a LAN's packets takes; none: it serves no LAN, or has not looked yet. Changes are told.
@@ -233,6 +250,11 @@ impl Edge {
     /// Changes when one of its relays fails, fails for another reason, or carries again.
     pub fn relay_changes(&self) -> watch::Receiver<u64> {
         self.roads.changes()
+    }
+
+    /// Why what is known of relays cannot be written down; none: it can be, or was not yet. Changes are told.
+    pub fn state_trouble(&self) -> watch::Receiver<Option<String>> {
+        self.state_trouble.subscribe()
     }
 
     /// Links that connections to relays do not use, and why. Changes are told.

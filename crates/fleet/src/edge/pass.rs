@@ -27,11 +27,14 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Leads the rest over the best single link until dropped.
 pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
     let (begun, mut links) = (std::time::Instant::now(), edge.links.subscribe());
+    let mut silent = edge.silent.subscribe();
     // Without it there are the looks.
     let mut monitor = Monitor::new().ok();
     let (mut rest, mut refused) = (Rest::default(), None);
     loop {
+        silent.mark_unchanged();
         let seen = links.borrow_and_update().clone();
+        let seen = edge.with_silent(seen);
         let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
         let beyond = Arc::clone(&beyond);
         let looked = tokio::task::spawn_blocking(move || {
@@ -41,7 +44,7 @@ pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
         let led = match looked.await {
             Ok((decided, led)) => {
                 rest = decided;
-                led
+                led.map(|over| drop(edge.passing.send_replace(over)))
             }
             Err(error) => {
                 rest = Rest::default();
@@ -72,25 +75,26 @@ pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
         tokio::time::sleep(PAUSE).await;
         tokio::select! {
             _ = links.changed() => {}
+            _ = silent.changed() => {}
             () = something_changes(&mut monitor) => {}
         }
     }
 }
 
-/// Looks, decides and acts, once.
-fn follow(rest: &mut Rest, beyond: &Beyond, now: Instant, links: Vec<LinkNow>) -> io::Result<()> {
+/// Looks, decides and acts, once. Returns the interface by which the rest leaves.
+fn follow(rest: &mut Rest, beyond: &Beyond, now: Instant, links: Vec<LinkNow>) -> io::Result<Option<String>> {
     // What cannot be looked at is as it was.
-    let Ok(survey) = survey() else { return Ok(()) };
+    let Ok(survey) = survey() else { return Ok(rest.now().link.clone()) };
+    let own = beyond.own().and_then(|index| survey.interfaces.iter().find(|interface| interface.index == index));
     if !links.is_empty() {
-        let own =
-            beyond.own().and_then(|index| survey.interfaces.iter().find(|interface| interface.index == index));
         let mut links = checked(links, &survey);
         // One that does not carry is no link where nobody steers, but may still be where the kernel sends everything.
         let missing = own.filter(|own| !leads(own) && !links.iter().any(|link| link.name == own.name));
         links.extend(missing.map(|own| LinkNow { name: own.name.clone(), ..LinkNow::default() }));
         rest.look(now, &links, own.map(|interface| interface.name.as_str()));
     }
-    beyond.lead(rest.now().link.as_deref().and_then(|name| survey.named(name)))
+    beyond.lead(rest.now().link.as_deref().and_then(|name| survey.named(name)))?;
+    Ok(rest.now().link.clone().or_else(|| own.map(|own| own.name.clone())))
 }
 
 /// The links as the kernel has them now.

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Edge;
@@ -83,9 +84,12 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&new, path));
+    if written.is_err() {
+        // A full disk has room for an empty file: it would stay.
+        let _ = std::fs::remove_file(&new);
+    }
+    written
 }
 
 /// chosen: what was learnt in half a minute can be learnt again.
@@ -98,11 +102,14 @@ pub(super) struct Keeper {
     is_new: bool,
     began: Option<Instant>,
     writing: Option<JoinHandle<()>>,
+    /// Why it could not be written last.
+    trouble: watch::Sender<Option<String>>,
 }
 
 impl Keeper {
-    pub(super) fn new(file: Remembered) -> Self {
-        Self { file, is_new: false, began: None, writing: None }
+    /// Whether it can be written is told to `trouble`.
+    pub(super) fn new(file: Remembered, trouble: watch::Sender<Option<String>>) -> Self {
+        Self { file, is_new: false, began: None, writing: None, trouble }
     }
 
     /// There is something new.
@@ -116,8 +123,8 @@ impl Keeper {
         let writes = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
         if self.is_new && !is_early && !writes {
             (self.is_new, self.began) = (false, Some(Instant::now()));
-            let (file, known) = (self.file.clone(), known());
-            self.writing = Some(spawn_blocking(move || write(&file, known)));
+            let (file, known, trouble) = (self.file.clone(), known(), self.trouble.clone());
+            self.writing = Some(spawn_blocking(move || write(&file, known, &trouble)));
         }
     }
 
@@ -127,13 +134,13 @@ impl Keeper {
             // Two would write into one file.
             let _ = writing.await;
         }
-        write(&self.file, known);
+        write(&self.file, known, &self.trouble);
     }
 }
 
 /// Keeps what an edge knows that asks no service, until dropped; what is new when it ends is not written by this.
 pub async fn keep_state(edge: &Edge, file: &Remembered) -> Infallible {
-    let mut keeper = Keeper::new(file.clone());
+    let mut keeper = Keeper::new(file.clone(), edge.state_trouble.clone());
     let mut kept = Saved::default();
     loop {
         tokio::time::sleep(EACH / 15).await;
@@ -146,10 +153,16 @@ pub async fn keep_state(edge: &Edge, file: &Remembered) -> Infallible {
     }
 }
 
-fn write(file: &Remembered, known: Saved) {
-    if let Err(error) = file.write(known) {
-        tracing::warn!(%error, "what is known of relays is not kept");
+fn write(file: &Remembered, known: Saved, trouble: &watch::Sender<Option<String>>) {
+    let why = file.write(known).err().map(|error| format!("{}: {error}", file.path.display()));
+    if let Some(why) = &why {
+        tracing::warn!(why, "what is known of relays is not kept");
     }
+    trouble.send_if_modified(|before| {
+        let is_new = *before != why;
+        *before = why;
+        is_new
+    });
 }
 
 #[cfg(test)]
@@ -178,12 +191,32 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_written_leaves_no_file_and_is_told_until_it_can_be() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("edge.json");
+            // A file cannot take the place of a directory: it fails after it was written, as on a full disk.
+            std::fs::create_dir(&path).unwrap();
+            let trouble = watch::Sender::<Option<String>>::default();
+            let mut keeper = Keeper::new(Remembered::at(&path), trouble.clone());
+            keeper.end(Saved::default()).await;
+            let why = trouble.borrow().clone();
+            assert!(why.unwrap().contains("edge.json: "), "it names the file");
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no edge.json.new");
+            std::fs::remove_dir(&path).unwrap();
+            keeper.end(Saved::default()).await;
+            assert_eq!(*trouble.borrow(), None);
+        });
+    }
+
+    #[test]
     fn many_news_are_written_once() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let dir = tempfile::tempdir().unwrap();
             let file = Remembered::at(&dir.path().join("edge.json"));
-            let mut keeper = Keeper::new(file.clone());
+            let mut keeper = Keeper::new(file.clone(), watch::Sender::default());
             let known = |n: u32| Saved { origin: format!("a{n}.example:80").parse().ok(), ..Saved::default() };
             for n in 0..50 {
                 keeper.note();
