@@ -6,16 +6,18 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::{Duration, Instant};
 
-use marline_fleet::edge::{Edge, EdgeState, FleetView, RestNow, UnusedLink};
+use marline_fleet::edge::{Edge, EdgeState, FleetView, RelayRow, RestNow, UnusedLink};
 use marline_fleet::service::words::Reason;
 use marline_net::paths::gateway::Obstructions;
 use tokio::sync::watch;
 
+use super::reason::explained;
 use super::status;
 use crate::output::say;
 
 /// Says when flows go another way than before.
-pub(super) async fn flows(mut state: watch::Receiver<EdgeState>) -> Infallible {
+pub(super) async fn flows(edge: &Edge) -> Infallible {
+    let mut state = edge.state();
     let mut way = None;
     let mut before = EdgeState::default();
     loop {
@@ -29,11 +31,23 @@ pub(super) async fn flows(mut state: watch::Receiver<EdgeState>) -> Infallible {
             None => None,
         };
         if let Some(new) = new.filter(|new| way.as_ref() != Some(new)) {
-            say(&format!("new flows go {new}"));
+            // Reasons change more often than the way, and have lines of their own.
+            let reasons: Vec<String> = match now.last {
+                Some(_) => Vec::new(),
+                None => edge.relays().iter().filter_map(reason).collect(),
+            };
+            let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
+            say(&format!("new flows go {new}{reasons}"));
             way = Some(new);
         }
         before = now;
     }
+}
+
+/// `fra-1: no answer`.
+fn reason(relay: &RelayRow) -> Option<String> {
+    let why = explained(relay.why.as_ref()?);
+    Some(if why.starts_with(&relay.label) { why } else { format!("{}: {why}", relay.label) })
 }
 
 /// chosen: a relay that drains takes connections and refuses requests, in turn; one line tells it.
@@ -58,7 +72,9 @@ pub(super) async fn relays(edge: &Edge) -> Infallible {
                 continue;
             }
             match &relay.why {
-                Some(why) => say(&format!("relay {} cannot be used: {why}; it is tried again", relay.label)),
+                Some(why) => {
+                    say(&format!("relay {} cannot be used: {}; it is tried again", relay.label, explained(why)))
+                }
                 None => say(&format!("relay {} can be used again", relay.label)),
             }
             told.insert(relay.label, (relay.why, Instant::now()));
@@ -134,6 +150,21 @@ pub(super) async fn fleet(view: Option<watch::Receiver<FleetView>>, strict: bool
             if let Some((relay, reserved)) = &relay {
                 say(&format!("the fleet's service has given {relay}, with {reserved} kept for this edge"));
             }
+        }
+    }
+}
+
+/// Says when what is known of relays cannot be written down, and when it can be again.
+pub(super) async fn state(mut trouble: watch::Receiver<Option<String>>) -> Infallible {
+    loop {
+        if trouble.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        match trouble.borrow_and_update().as_ref() {
+            Some(why) => say(&format!(
+                "{why}: what is known of relays is not kept for the next start; make room there, or name another file with --state"
+            )),
+            None => say("what is known of relays is kept again"),
         }
     }
 }

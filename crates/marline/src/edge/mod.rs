@@ -10,6 +10,7 @@
 
 mod args;
 mod lines;
+mod reason;
 mod status;
 mod steering;
 mod terms;
@@ -132,13 +133,14 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
                 }
             } => match never {},
             never = ask(agent.as_mut()) => match never {},
-            never = lines::flows(edge.state()) => match never {},
+            never = lines::flows(&edge) => match never {},
             never = lines::fleet(view.clone(), !args.may_go_directly()) => match never {},
             never = lines::rest(edge.rest()) => match never {},
             never = lines::obstacles(obstacles.clone()) => match never {},
             never = keep(&edge, state.as_ref()) => match never {},
             never = lines::relays(&edge) => match never {},
             never = lines::unused(edge.unused()) => match never {},
+            never = lines::state(edge.state_trouble()) => match never {},
             never = steering.watch() => match never {},
             ended = stop.heard() => ended,
         };

@@ -13,6 +13,7 @@ use marline_net::printable::printable;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::reason::explained;
 use super::steering::SteeringState;
 use crate::Exit;
 use crate::energy::{json, table};
@@ -172,7 +173,7 @@ fn shown(status: &Status) -> String {
     text += &(table(&rows) + "\n");
     let failing = status.relays.iter().filter_map(|relay| Some((&relay.label, relay.why.as_ref()?)));
     for (label, why) in failing {
-        text += &format!("relay {} cannot be used: {}\n\n", printable(label), printable(why));
+        text += &format!("relay {} cannot be used: {}\n\n", printable(label), printable(&explained(why)));
     }
     if status.links.is_empty() {
         return text + "no link: what is sent stays on this machine\n";
