@@ -14,7 +14,7 @@ use super::conn::{Conn, Dead, Join, Pulse, Purpose};
 use super::decide::Choice;
 use super::event::{Command, Output, Refusal, Subflow, Why};
 use super::host::Host;
-use super::links::Links;
+use super::links::{Link, Links};
 use super::looks::MUTE;
 use super::reason::Reason;
 use super::silence::attempt;
@@ -167,10 +167,16 @@ impl Conn {
         let mut ends = alloc::vec::Vec::new();
         let adopting = self.adopted && self.subs.iter().any(|sub| sub.seen.is_none());
         if let (Some(at), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
+            let was_dead = path.dead.take().is_some();
+            if was_dead && host.config.policy == Policy::Marline {
+                path.restart(now);
+            }
+            if host.links.get(at).is_some_and(Link::is_silent) {
+                host.on_return(at);
+            }
             if let Some(known) = host.links.get_mut(at) {
                 known.alive = Some(now);
             }
-            let was_dead = path.dead.take().is_some();
             (path.join, path.proved) = (Join::No, Some(now));
             // Where speed is the aim it counts how soon a path is seen to be the faster one.
             let mute = if host.config.profile == Profile::Throughput { Duration::ZERO } else { MUTE };
@@ -229,9 +235,9 @@ impl Conn {
                 path.refused = true;
                 path.not_before = now + later(REFUSED_PAUSE, &mut path.fails, HOUR);
             }
-            Why::TimedOut | Why::Unreachable => {
-                path.dead = Some(Dead { since: now, probe: now + RETRY, fails: 0 });
-            }
+            // Of an address that the link has lost: it may have another one already.
+            Why::Unreachable => path.dead = Some(Dead::at(now, now + NOT_YET)),
+            Why::TimedOut => path.dead = Some(Dead::at(now, now + Dead::FIRST)),
             Why::Closed | Why::Reset | Why::Other => {
                 path.not_before = now + later(RETRY, &mut path.fails, RETRY_MOST);
             }
@@ -297,8 +303,14 @@ impl Conn {
             path.join = Join::No;
             match purpose {
                 Purpose::Use => {
-                    let pause = later(RETRY, &mut path.fails, RETRY_MOST);
-                    path.not_before = now + pause;
+                    // It came up before, so that the link has become silent since: it is probed like one that carried.
+                    let silent = host.config.policy == Policy::Marline && path.proved.is_some();
+                    let pause = if silent { Dead::FIRST } else { later(RETRY, &mut path.fails, RETRY_MOST) };
+                    if silent {
+                        path.dead.get_or_insert(Dead::at(now, now + pause));
+                    } else {
+                        path.not_before = now + pause;
+                    }
                     self.say_unanswered(host, link, pause);
                 }
                 Purpose::Prove { until } if now < until => self.join(host, link, true, purpose),

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use super::decide::Verdict;
 use super::event::{CommandId, ConnId, SubflowId};
 use super::links::{Links, Share, side};
+use super::outage::Returned;
 use super::pace::Pace;
 use super::reason::Reason;
 use super::subflow::Sub;
@@ -62,6 +63,8 @@ pub(super) struct Conn {
     /// How long the last two stretches before it were, if each ended in a pause.
     pub(super) bursts: [Option<Duration>; 2],
     pub(super) pulse: Pulse,
+    /// It became idle because none of its paths worked (see `outage`).
+    pub(super) stalled: bool,
     /// When it is looked at next, while it is not idle.
     pub(super) look: Instant,
     /// A look is under way since.
@@ -158,14 +161,25 @@ pub(super) struct Path {
     pub(super) away: bool,
     /// Its queue was seen to fill: what it brought is what it can, and not what it was given.
     pub(super) filled: bool,
+    /// Whether it has just come back from an outage (see `outage`).
+    pub(super) returned: Returned,
 }
 
 /// A path that does not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Dead {
+    /// When it began to be silent.
+    pub(super) began: Instant,
     pub(super) since: Instant,
     pub(super) probe: Instant,
     pub(super) fails: u8,
+}
+
+impl Dead {
+    /// A path that is silent from now on, and is probed at `probe`.
+    pub(super) const fn at(now: Instant, probe: Instant) -> Self {
+        Self { began: now, since: now, probe, fails: 0 }
+    }
 }
 
 /// An attempt to join.
@@ -232,6 +246,7 @@ impl Conn {
             looks: (0, 0),
             bursts: [None; 2],
             pulse: Pulse::Busy,
+            stalled: false,
             look: now,
             asked: None,
             part: 0,

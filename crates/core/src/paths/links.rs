@@ -87,6 +87,10 @@ pub(super) struct Link {
     /// The last sum of rates and of forecasts that was not nothing.
     known: Option<(Instant, Bitrate)>,
     known_forecast: Option<Bitrate>,
+    /// When it came back from its last outage: what is known from before may be less than it can do now.
+    returned: Instant,
+    /// Before this no further connection probes it while it is silent.
+    pub(super) next_probe: Instant,
     /// Payload that connections carried over it, both ways.
     pub(super) carried: DataSize,
     /// Its budget is as good as gone, for the rest of the run: once it is left, nothing says how fast it would be.
@@ -119,6 +123,8 @@ impl Link {
             before: None,
             known: None,
             known_forecast: None,
+            returned: Instant::ZERO,
+            next_probe: Instant::ZERO,
             carried: DataSize::ZERO,
             fed: [DataSize::ZERO; 2],
             base: None,
@@ -194,6 +200,19 @@ impl Link {
     /// What was measured of it last; none: it was never used.
     pub(super) fn known(&self) -> Option<Bitrate> {
         self.known.map(|(_, rate)| rate)
+    }
+
+    /// The same, if that was after its last outage.
+    pub(super) fn known_since_return(&self) -> Option<Bitrate> {
+        self.known.filter(|(at, _)| *at > self.returned || self.returned == Instant::ZERO).map(|(_, rate)| rate)
+    }
+
+    /// It comes back from an outage. A rate of before does not count against it: it is taken for what is assumed of
+    /// links at least, and for unknown where only a measurement will do ([`Link::known_since_return`]).
+    pub(super) fn on_return(&mut self, config: &Config, now: Instant) {
+        self.returned = now;
+        self.before = None;
+        self.known = self.known.map(|(_, rate)| (now, rate.max(config.assumed)));
     }
 
     /// Whether a proof of life failed on it, and nothing has come over it since.

@@ -10,7 +10,9 @@
 //!    path is dead, which is found out otherwise (`silence`).
 //! 4. During the drain of another path and while a window opens, samples are thrown away ([`MUTE`]); not by eMPTCP to the
 //!    letter, which knows no such thing.
-//! 5. Active connections share [`PER_SECOND`] looks; idle ones wait for the slow round (`round`).
+//! 5. A subflow that brought nothing for long after it was asked to carry may bring all at once what waited behind a lost
+//!    packet ([`Sub::late`]): its first look with bytes only starts the clock.
+//! 6. Active connections share [`PER_SECOND`] looks; idle ones wait for the slow round (`round`).
 
 use super::config::Policy;
 use super::conn::{Conn, Join, Pulse};
@@ -81,7 +83,7 @@ impl Conn {
                 self.begin_anew();
             }
             self.count(fresh);
-            self.moved = Some(now);
+            (self.moved, self.stalled) = (Some(now), false);
             self.set_pulse(host, Pulse::Busy);
             self.sample(host, carrying, began && self.volume > fresh);
         }
@@ -98,6 +100,7 @@ impl Conn {
         let quiet = now.since(self.moved.unwrap_or(self.opened).max(self.woke));
         let awaited = waits || self.proving() || self.subs.iter().any(|sub| sub.checking().is_some());
         if fresh == 0 && quiet > QUIET.max(self.rtt() * 6) && !awaited && !self.owes_proof(host) {
+            self.stalled = self.pulse == Pulse::Busy && self.has_no_path(host) || self.stalled;
             self.set_pulse(host, Pulse::Idle);
         }
         self.share(host, carrying);
@@ -126,6 +129,7 @@ impl Conn {
 
     fn sample(&mut self, host: &Host, carrying: Links, began: bool) {
         let now = host.now;
+        let marline = host.config.policy == Policy::Marline;
         let (emptcp, literal) = (host.config.policy.is_emptcp(), host.config.policy.is_literal());
         for at in 0..self.paths.len() {
             let fresh = self.fresh(|sub| sub.link == Some(at));
@@ -136,12 +140,17 @@ impl Conn {
             };
             // Before the first byte nobody knows whether the sender had anything to give it: data that waits in the
             // other path's queue comes first.
-            let proven = self.on(at).is_some_and(|sub| sub.proven);
+            let proven = self.on(at).is_some_and(|sub| sub.proven && !(sub.late && marline));
             let never = self.home != Some(at) && host.link(at).is_some_and(|link| link.known().is_none());
             let Some(path) = self.paths.get_mut(at) else { continue };
             path.bytes = path.bytes.saturating_add(fresh);
+            let silent = path.dead.is_some() || host.link(at).is_some_and(|link| !link.up);
             if fresh > 0 {
-                (path.dead, path.refused) = (None, false);
+                path.refused = false;
+                // The old subflow goes on after an outage: what was measured before and in it is discarded.
+                if path.dead.take().is_some() && marline {
+                    path.restart(now);
+                }
                 // What was to be proved is seen.
                 if path.join.proves() {
                     (path.join, path.proved) = (Join::No, Some(now));
@@ -153,11 +162,12 @@ impl Conn {
                 path.samples = 0;
             }
             let mute = !literal && now < path.mute;
-            if !carrying.has(at) || began || mute || !proven {
+            if !carrying.has(at) || began || mute || !proven || silent && marline {
                 (path.bytes, path.from) = (0, now);
             } else if time >= least {
                 let rate = DataSize::from_bytes(path.bytes) / time;
                 path.pace.on_stretch(rate, time);
+                path.on_carried(now);
                 // "An initial bandwidth for the interface" (eMPTCP §3.2): what the forecast begins with.
                 if literal && never && path.holt.samples() == 0 {
                     path.holt.on_sample(host.config.assumed);

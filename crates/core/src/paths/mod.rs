@@ -21,6 +21,7 @@ mod event;
 mod host;
 mod links;
 mod looks;
+mod outage;
 mod pace;
 pub mod queue;
 mod reason;
@@ -125,6 +126,7 @@ impl Paths {
             return;
         }
         link.up = up;
+        self.host.on_return(at);
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in all {
             self.turn(id, true, |conn, host| conn.on_link(host, at, up));
@@ -231,26 +233,6 @@ impl Machine for Paths {
 }
 
 impl Conn {
-    fn on_link(&mut self, host: &mut Host, at: usize, up: bool) {
-        let now = host.now;
-        let has = self.on(at).is_some();
-        let Some(path) = self.paths.get_mut(at) else { return };
-        path.not_before = now;
-        path.fails = 0;
-        if up {
-            // Whose bytes wait for it has backed off: a new subflow is faster. Otherwise it is a link like a new one.
-            let waits = has && self.pulse == Pulse::Busy;
-            path.dead = waits.then_some(conn::Dead { since: now, probe: now, fails: 0 });
-        } else {
-            path.join = conn::Join::No;
-            // What our own sender has on it goes over the others at once, and not after timeouts.
-            let lost = self.subs.iter().filter(|sub| sub.link == Some(at) && self.sends_short(host));
-            let lost: Vec<SubflowId> = lost.map(|sub| sub.id).collect();
-            lost.into_iter().for_each(|id| self.destroy(host, id));
-        }
-        self.share(host, self.carrying());
-    }
-
     fn on_time(&mut self, host: &mut Host) {
         let now = host.now;
         self.on_late_joins(host);

@@ -16,7 +16,7 @@
 //! 5. A link over which other connections receive is alive; one that a proof has just failed on is dead for all that have
 //!    fallen silent with it.
 //! 6. A dead path carries nothing of the plan, so that another link is chosen. It is tried again by a new subflow, since
-//!    the old one's sender has backed off (measured: 9 s), after 1 s, 2 s, up to 15 s.
+//!    the old one's sender has backed off (measured: 9 s), every one to two seconds (see `outage`).
 //!
 //! Waiting for the kernel alone was not enough: it retries for minutes, and knows of no link that was not joined.
 
@@ -74,7 +74,7 @@ impl Dead {
     pub(super) const FIRST: Duration = Duration::from_secs(1);
     /// The longest pause between attempts. chosen: a device that comes back into range saves its radio's tail within one
     /// of them.
-    const MOST: Duration = Duration::from_secs(15);
+    pub(super) const MOST: Duration = Duration::from_secs(15);
 }
 
 impl Conn {
@@ -185,7 +185,7 @@ impl Conn {
     pub(super) fn bury(&mut self, host: &Host, link: usize) {
         if let Some(path) = self.paths.get_mut(link) {
             path.pace.forget_silence();
-            path.dead.get_or_insert(Dead { since: host.now, probe: host.now + Dead::FIRST, fails: 0 });
+            path.dead.get_or_insert(Dead::at(host.now, host.now + Dead::FIRST));
         }
     }
 
@@ -200,12 +200,22 @@ impl Conn {
             if now < dead.probe && !heard || path.join != Join::No {
                 continue;
             }
-            let pause = Dead::FIRST.saturating_mul(1 << u32::from(dead.fails).min(8)).min(Dead::MOST);
+            let ours = host.config.policy == Policy::Marline && (self.pulse == Pulse::Busy || self.stalled);
+            let pause = host.probe_interval(link, dead.began, dead.fails);
+            // Another connection has just probed the link: this one follows when the link has answered or is due again.
+            // Those that have probed more often come later, so that a server that is down does not take all turns.
+            if let Some(known) = host.links.get_mut(link).filter(|_| ours && !heard && dead.fails > 0) {
+                if now < known.next_probe {
+                    dead.probe = known.next_probe + Duration::from_millis(dead.fails.into());
+                    continue;
+                }
+                known.next_probe = now + pause;
+            }
             dead.fails = dead.fails.saturating_add(1);
-            dead.probe = now + pause;
+            dead.probe = now + pause + Duration::from_millis(dead.fails.into());
             // Heard of through others: one attempt, and then at leisure again.
             dead.since = now;
-            if host.config.policy == Policy::Marline && self.pulse == Pulse::Busy {
+            if ours {
                 self.join(host, link, false, Purpose::Return);
             } else if self.on(link).is_none() {
                 // The others' rules: what is up can be joined again.
@@ -228,7 +238,7 @@ impl Conn {
             _ => None,
         });
         let dead = self.paths.iter().filter(|path| path.join == Join::No).filter_map(|path| path.dead);
-        let dead = dead.filter(|_| self.pulse == Pulse::Busy).map(|dead| dead.probe);
+        let dead = dead.filter(|_| self.pulse == Pulse::Busy || self.stalled).map(|dead| dead.probe);
         joins.chain(dead).min()
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Sub {
     pub(super) active: Instant,
     /// Whether bytes have come since.
     pub(super) proven: bool,
+    /// Whether its first bytes since then came so late, at the last look, that they may have waited behind a lost packet.
+    pub(super) late: bool,
     /// It proves that a path works, and is to go.
     pub(super) leaving: bool,
     handshake: Option<Duration>,
@@ -93,6 +95,7 @@ impl Sub {
             up: now,
             active: now,
             proven: false,
+            late: false,
             leaving: false,
             handshake: subflow.rtt,
             queued: None,
@@ -127,6 +130,8 @@ impl Sub {
         let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
         self.waits = waiting.then(|| self.waits.filter(|_| moved == 0).unwrap_or(now));
         self.fresh = self.fresh.saturating_add(moved);
+        let first = moved > 0 && !self.proven && !self.backup;
+        self.late = first && now.since(self.active) > LATE.max(self.handshake() * 2);
         if moved > 0 {
             self.moved = Some(now);
             self.proven |= !self.backup;
@@ -232,6 +237,9 @@ impl Sub {
     }
 }
 
+/// First bytes that come later than this may have waited behind a lost packet, which the kernel sends again after 200 ms
+/// at least.
+const LATE: Duration = Duration::from_millis(500);
 /// Taken where the kernel knows no handshake. chosen: between a near and a far server.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
 /// A receiver's estimate above this is a pause of the sender and no queue.

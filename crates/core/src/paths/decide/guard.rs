@@ -26,7 +26,7 @@
 //!    that would bring [`LEAST`] of the others, or of which nobody knows what it would bring, is tried beside them, once they
 //!    have shown what they bring without it.
 
-use super::super::conn::{Alone, Beside, Conn};
+use super::super::conn::{Alone, Beside, Conn, Path};
 use super::super::host::Host;
 use super::super::links::{Link, Links};
 use super::super::pace::Pace;
@@ -78,7 +78,8 @@ impl Conn {
         if carrying.len() < 2 || young || self.trial.glance.is_some() {
             return None;
         }
-        if carrying.iter().any(|at| self.paths.get(at).is_none_or(|path| path.pace.seen() < FOR / 2)) {
+        let unknown = |path: &Path| path.pace.seen() < FOR / 2 || path.is_returning();
+        if carrying.iter().any(|at| self.paths.get(at).is_none_or(unknown)) {
             return None;
         }
         let fast = carrying.iter().max_by_key(|at| self.lately(*at))?;
@@ -172,7 +173,8 @@ impl Conn {
             let due = !self.grows(links) && host.trials.are_due(time, self.id, Links::one(slow), fast);
             // What others know of it stands for one that carried nothing here.
             let known = self.paths.get(slow).is_none_or(|path| path.filled || path.pace.seen().is_zero());
-            let little = known && rate < before.share(LEAST);
+            // A rate of zero tells of a path that was down or was given nothing, and not of a slow one.
+            let little = known && !rate.is_zero() && rate < before.share(LEAST);
             if !settled || !due || little || self.is_still(time, GLANCE) {
                 return None;
             }

@@ -10,6 +10,7 @@
 //! 2. When the others have shown what they bring alone, it is tried beside them, and stays if all bring more. What it brought
 //!    before tells what it can only if its queue was seen to fill: in a connection's first half second a pause of all paths
 //!    may leave it with a tenth of that.
+//!    A path that has come back from an outage is not judged before it has carried for two seconds (see `outage`).
 //! 3. It is taken up again without a trial when the others have become so slow that it would be missed.
 //!
 //! Latency: the path with the shortest round trip alone, every other one joined as a backup: it takes over at once. A
@@ -78,7 +79,7 @@ impl Conn {
 
     /// A link's rate, if it is so slow that it would hold the fast one up.
     fn slow(&self, host: &Host, at: usize, fast: usize) -> Option<Bitrate> {
-        let path = self.paths.get(at)?;
+        let path = self.paths.get(at).filter(|path| !path.is_returning())?;
         let usual = if self.sends_short(host) { DRAG_OF_SHORT } else { DRAG };
         let limit = host.trials.limit(host.now, at, fast).unwrap_or(usual);
         let (carries, seen) = (self.carrying().has(at) && !path.away, !path.pace.seen().is_zero());
@@ -99,7 +100,7 @@ impl Conn {
             // What other connections know of it counts while nothing is known here.
             (false, false) => {
                 let all = host.link(fast).map(|link| link.rate(&host.config, host.now)).unwrap_or_default();
-                (host.link(at)?.known(), self.peak(fast).max(all).share(limit))
+                (host.link(at)?.known_since_return(), self.peak(fast).max(all).share(limit))
             }
         };
         slow.filter(|slow| *slow < least)

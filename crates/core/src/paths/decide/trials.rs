@@ -74,6 +74,11 @@ impl Trials {
         }
     }
 
+    /// A link had an outage: what trials have found of it is no longer known.
+    pub(in super::super) fn forget(&mut self, link: usize) {
+        self.pairs.retain(|(slow, fast), _| *slow != link && *fast != link);
+    }
+
     /// Whether no other connection is on trial.
     pub(super) fn are_free(&self, now: Instant, conn: ConnId) -> bool {
         self.open.is_none_or(|(of, since)| of == conn || now.since(since) > LONGEST)

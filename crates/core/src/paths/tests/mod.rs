@@ -4,6 +4,7 @@ extern crate std;
 mod edges;
 mod host;
 mod links;
+mod outages;
 mod pauses;
 mod properties;
 mod rules;

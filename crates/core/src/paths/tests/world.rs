@@ -34,6 +34,8 @@ struct Flow {
     asked: bool,
     /// Bytes already queued at the server.
     queued: f64,
+    /// The sender's retransmissions in an outage: since when, and when the next one is due.
+    backed_off: Option<(Instant, Instant)>,
 }
 
 pub(super) struct World {
@@ -50,6 +52,8 @@ pub(super) struct World {
     left: BTreeMap<ConnId, f64>,
     later: BTreeMap<(Instant, u64), Input>,
     next: u64,
+    /// Whether a sender whose packets vanish waits ever longer before it sends again (RFC 6298).
+    pub(super) backs_off: bool,
     /// Links whose packets vanish.
     pub(super) silent: BTreeSet<LinkId>,
     /// How many priorities are lost before one arrives.
@@ -88,6 +92,7 @@ impl World {
             left: BTreeMap::new(),
             later: BTreeMap::new(),
             next: 1,
+            backs_off: false,
             silent: BTreeSet::new(),
             lose: 0,
             links_lost: None,
@@ -157,7 +162,7 @@ impl World {
     fn up(&mut self, conn: ConnId, link: LinkId, initial: bool, backup: bool) {
         let id = SubflowId(self.next);
         self.next += 1;
-        self.flows.insert(id, Flow { conn, link, received: 0.0, backup, asked: backup, queued: 0.0 });
+        self.flows.insert(id, Flow { conn, link, received: 0.0, backup, asked: backup, queued: 0.0, backed_off: None });
         let rtt = self.rtt.get(&link).copied();
         self.tell(Input::SubflowUp { conn, subflow: Subflow { id, link: Some(link), initial, backup, rtt } });
         if self.refuse.contains(&link) && !initial {
@@ -269,22 +274,42 @@ impl World {
         self.paths.links().any(|view| view.link == link && !view.up)
     }
 
+    /// Senders whose packets vanish back off; one whose retransmission arrives goes on.
+    fn retransmit(&mut self) {
+        if !self.backs_off {
+            return;
+        }
+        let (now, first) = (self.now, Duration::from_millis(300));
+        let gone: BTreeSet<LinkId> = self.rates.keys().copied().filter(|link| self.down(*link)).collect();
+        for flow in self.flows.values_mut() {
+            let vanishes = gone.contains(&flow.link) || self.silent.contains(&flow.link);
+            match flow.backed_off {
+                None if vanishes => flow.backed_off = Some((now, now + first)),
+                Some((since, due)) if now >= due => {
+                    flow.backed_off = vanishes.then(|| (since, due + (due - since).min(Duration::from_secs(120))));
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Moves bytes for one step.
     fn flow(&mut self) {
         let seconds = STEP.as_secs_f64();
+        self.retransmit();
         let conns: BTreeSet<ConnId> =
             self.left.iter().filter(|(_, left)| **left > 0.0).map(|(conn, _)| *conn).collect();
         for (link, rate) in self.rates.clone() {
             if self.silent.contains(&link) || self.down(link) {
                 continue;
             }
-            let alive = |flow: &Flow| !self.silent.contains(&flow.link);
+            let alive = |flow: &Flow| !self.silent.contains(&flow.link) && flow.backed_off.is_none();
             let front: BTreeSet<ConnId> =
                 self.flows.values().filter(|flow| !flow.backup && alive(flow)).map(|flow| flow.conn).collect();
             let takers: Vec<SubflowId> = self
                 .flows
                 .iter()
-                .filter(|(_, flow)| flow.link == link && conns.contains(&flow.conn))
+                .filter(|(_, flow)| flow.link == link && conns.contains(&flow.conn) && flow.backed_off.is_none())
                 .filter(|(_, flow)| !flow.backup || !front.contains(&flow.conn) || flow.queued > 0.0)
                 .map(|(id, _)| *id)
                 .collect();
@@ -328,6 +353,7 @@ impl World {
                         backup: subflow.backup,
                         asked: subflow.backup,
                         queued: 0.0,
+                        backed_off: None,
                     };
                     if self.refuse.contains(&link) {
                         let (conn, id) = (*conn, subflow.id);

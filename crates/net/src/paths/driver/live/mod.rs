@@ -35,6 +35,7 @@ use crate::links::{Choice, Survey};
 mod other;
 mod policy;
 mod recovery;
+mod returns;
 mod steering;
 
 const FIRST: LinkId = LinkId(0);
@@ -146,6 +147,10 @@ fn serve(network: &Network, address: &str) -> SocketAddr {
                 let mut hello = [0];
                 let zeros = [0; 16_384];
                 while peer.read(&mut hello).is_ok_and(|read| read > 0) {
+                    if hello[0] == b'u' {
+                        let mut taken = vec![0; 65_536];
+                        while peer.read(&mut taken).is_ok_and(|read| read > 0) {}
+                    }
                     if hello[0] == b'd' {
                         while peer.write_all(&zeros).is_ok() {}
                     }
@@ -195,6 +200,17 @@ impl Client {
             }
         });
         (client, read)
+    }
+}
+
+impl Client {
+    /// Uploads until it is dropped.
+    fn upload(server: SocketAddr) -> Self {
+        let mut client = Self::greet(server);
+        client.0.write_all(b"u").unwrap();
+        let mut writer = client.0.try_clone().unwrap();
+        thread::spawn(move || while writer.write_all(&[0; 16_384]).is_ok() {});
+        client
     }
 }
 

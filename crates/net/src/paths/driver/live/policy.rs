@@ -9,7 +9,7 @@ use super::super::super::PathsRecord;
 use super::*;
 
 /// Waits for a snapshot that fulfils the condition.
-fn until(driver: &Running, what: &str, condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
+pub(super) fn until(driver: &Running, what: &str, mut condition: impl FnMut(&Snapshot) -> bool) -> Snapshot {
     let started = Clock::now();
     loop {
         let snapshot = driver.snapshot();
