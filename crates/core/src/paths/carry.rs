@@ -118,9 +118,10 @@ impl Conn {
     }
 
     fn prioritise(&mut self, host: &mut Host, id: super::SubflowId, backup: bool) {
-        let now = host.now;
+        let (now, volume) = (host.now, self.volume);
         let Some(sub) = self.sub_mut(id) else { return };
         sub.ask(now, backup);
+        sub.beside = volume;
         let (link, rtt) = (sub.link, sub.rtt());
         host.command(self.id, Command::Prioritise { subflow: id, backup });
         let Some(link) = link else { return };
@@ -161,6 +162,7 @@ impl Conn {
         let rivals: alloc::vec::Vec<_> =
             self.subs.iter().filter(|sub| sub.link == link && !sub.leaving).map(|sub| sub.id).collect();
         let mut sub = Sub::new(subflow, link, now);
+        sub.beside = self.volume;
         if self.home.is_none() || subflow.initial {
             self.home = link.or(self.home);
         }

@@ -10,7 +10,8 @@
 //! 3. Each [`Output::Do`] is answered by one [`Input::Done`] when the kernel has answered. For a join that means that the
 //!    SYN is on its way; the subflow itself follows as [`Input::SubflowUp`], or never.
 //! 4. A link that the configuration does not name is told of with [`Input::Link`] before anything else is said of it.
-//! 5. [`Input::Traffic`] comes about once a second for each link that is up, and tells of all that passed its interface,
+//! 5. An [`Output::Mtu`] is carried out before the commands behind it, and undone when the link goes down.
+//! 6. [`Input::Traffic`] comes about once a second for each link that is up, and tells of all that passed its interface,
 //!    whoever sent it. Without it other programs' traffic does not count for the state of its radio.
 
 use core::time::Duration;
@@ -191,6 +192,14 @@ pub enum Output {
         conn: ConnId,
         /// What.
         what: Command,
+    },
+    /// Full-sized packets over a link are lost: subflows that begin from now on are to send and accept no larger packets
+    /// than this. To be done before the commands that follow; there is no answer. It holds until the link goes down.
+    Mtu {
+        /// Which.
+        link: LinkId,
+        /// In bytes, with the IP header; what IPv6 does not allow (below 1280) is for IPv4 alone.
+        mtu: u16,
     },
     /// Nothing to do: why the connection is carried as it is from now on, for people.
     Note {

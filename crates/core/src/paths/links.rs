@@ -87,6 +87,8 @@ pub(super) struct Link {
     /// The last sum of rates and of forecasts that was not nothing.
     known: Option<(Instant, Bitrate)>,
     known_forecast: Option<Bitrate>,
+    /// The MTU that it was lowered to, and when (see `black_hole`).
+    pub(super) mtu: Option<(u16, Instant)>,
     /// When it came back from its last outage: what is known from before may be less than it can do now.
     returned: Instant,
     /// Before this no further connection probes it while it is silent.
@@ -123,6 +125,7 @@ impl Link {
             before: None,
             known: None,
             known_forecast: None,
+            mtu: None,
             returned: Instant::ZERO,
             next_probe: Instant::ZERO,
             carried: DataSize::ZERO,

@@ -13,6 +13,7 @@
 //! 5. A turn: the event changes a connection's books; the connection is weighed again (`decide`); commands bring it there
 //!    (`carry`); it says when it wants to be woken.
 
+mod black_hole;
 mod carry;
 mod config;
 mod conn;
@@ -125,7 +126,7 @@ impl Paths {
         if link.up == up {
             return;
         }
-        link.up = up;
+        (link.up, link.mtu) = (up, None);
         self.host.on_return(at);
         let all: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in all {
@@ -285,6 +286,7 @@ fn weigh_anew(conn: &mut Conn, host: &mut Host) {
     if conn.adopted && conn.active.is_empty() {
         conn.active = conn.carrying();
     }
+    conn.on_black_holes(host);
     conn.on_silence(host);
     let choice = conn.choose(host);
     host.trials.on_turn(host.now, conn.id, &mut conn.trial);

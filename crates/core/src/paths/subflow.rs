@@ -46,6 +46,10 @@ pub(super) struct Sub {
     pub(super) timeouts: u8,
     /// Since when what was sent over it waits for an answer, with nothing coming or going; none: nothing waits.
     pub(super) waits: Option<Instant>,
+    /// Since when retransmission timeouts follow each other and nothing that was sent is acknowledged.
+    pub(super) stuck: Option<Instant>,
+    /// What the connection had carried when this one was asked to carry.
+    pub(super) beside: u64,
     pub(super) check: Option<Check>,
 }
 
@@ -107,6 +111,8 @@ impl Sub {
             fresh: 0,
             timeouts: 0,
             waits: None,
+            stuck: None,
+            beside: 0,
             check: None,
         }
     }
@@ -129,6 +135,8 @@ impl Sub {
         let moved = (came + went).bytes();
         let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
         self.waits = waiting.then(|| self.waits.filter(|_| moved == 0).unwrap_or(now));
+        let stuck = self.timeouts > 0 && went.is_zero();
+        self.stuck = stuck.then(|| self.stuck.unwrap_or(now));
         self.fresh = self.fresh.saturating_add(moved);
         let first = moved > 0 && !self.proven && !self.backup;
         self.late = first && now.since(self.active) > LATE.max(self.handshake() * 2);
@@ -229,6 +237,11 @@ impl Sub {
     /// How long its drain is predicted to last, while it is being checked.
     pub(super) fn checking(&self) -> Option<Duration> {
         self.check.map(|check| check.drain)
+    }
+
+    /// Whether the other end uses it only when no other one works.
+    pub(super) fn peer_backup(&self) -> bool {
+        self.counted.is_some_and(|counted| counted.peer_backup)
     }
 
     /// What the kernel says of our own flag; none: nothing was read.

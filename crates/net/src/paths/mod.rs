@@ -97,6 +97,10 @@ pub trait Ground {
     /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
     fn follow(&mut self, survey: &Survey);
 
+    /// The largest packets that are to be sent and accepted over an interface (in bytes) from the next
+    /// [`follow`](Ground::follow) on; none: those of the interface itself.
+    fn set_mtu(&mut self, _interface: &str, _mtu: Option<u16>) {}
+
     /// Looks whether what was laid is still so, and puts back what somebody else has changed: about once a second, and when
     /// the kernel refuses a command because it is not.
     fn hold(&mut self) {}

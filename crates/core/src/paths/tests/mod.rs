@@ -1,6 +1,7 @@
 //! Rules of the machine, each by a short history of what the kernel would tell.
 extern crate std;
 
+mod black_holes;
 mod edges;
 mod host;
 mod links;

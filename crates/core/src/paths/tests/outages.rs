@@ -112,7 +112,8 @@ fn a_link_that_returns_is_used_within_two_seconds() {
                     let [soon, later] = used_again(&mut world, link, outage);
                     if soon < shape.rates[place] / 2.0 || later < usual * 0.7 {
                         let Shape { profile, upload, rates } = shape;
-                        let case = alloc::format!("{profile:?} up={upload} {rates:?} {link:?} {outage:?} {seconds}");
+                        let case =
+                            alloc::format!("{profile:?} up={upload} {rates:?} {link:?} {outage:?} {seconds}");
                         wrong.push(alloc::format!("{case}: {usual:.1} {soon:.1} {later:.1} {:?}", world.notes));
                     }
                 }
@@ -232,7 +233,11 @@ fn what_waited_behind_a_lost_packet_is_no_rate_of_a_link() {
                     }
                 }
                 let both = [WIFI, LTE].map(|link| carries(&mut world, link, 2.0));
-                assert!(both.iter().all(|rate| *rate > 3.0), "{upload} {hole} {link:?}: {both:?} {:#?}", world.notes);
+                assert!(
+                    both.iter().all(|rate| *rate > 3.0),
+                    "{upload} {hole} {link:?}: {both:?} {:#?}",
+                    world.notes
+                );
             }
         }
     }

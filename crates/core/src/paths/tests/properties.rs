@@ -184,6 +184,7 @@ proptest! {
                             }
                         }
                         Output::Look { conn } => prop_assert!(told.conns.contains(&conn)),
+                        Output::Mtu { mtu, .. } => prop_assert!((576..1500).contains(&mtu)),
                         Output::Note { conn, reason } => {
                             prop_assert!(told.conns.contains(&conn) && !reason.contains('\n'), "{}", reason);
                         }

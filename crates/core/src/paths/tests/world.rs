@@ -36,6 +36,8 @@ struct Flow {
     queued: f64,
     /// The sender's retransmissions in an outage: since when, and when the next one is due.
     backed_off: Option<(Instant, Instant)>,
+    /// Its full-sized packets vanish, since then.
+    vanish: Option<Instant>,
 }
 
 pub(super) struct World {
@@ -52,6 +54,9 @@ pub(super) struct World {
     left: BTreeMap<ConnId, f64>,
     later: BTreeMap<(Instant, u64), Input>,
     next: u64,
+    /// Links whose larger packets vanish, and the MTUs that they were lowered to.
+    pub(super) path_mtus: BTreeMap<LinkId, u16>,
+    pub(super) mtus: BTreeMap<LinkId, u16>,
     /// Whether a sender whose packets vanish waits ever longer before it sends again (RFC 6298).
     pub(super) backs_off: bool,
     /// Links whose packets vanish.
@@ -92,6 +97,8 @@ impl World {
             left: BTreeMap::new(),
             later: BTreeMap::new(),
             next: 1,
+            path_mtus: BTreeMap::new(),
+            mtus: BTreeMap::new(),
             backs_off: false,
             silent: BTreeSet::new(),
             lose: 0,
@@ -162,7 +169,11 @@ impl World {
     fn up(&mut self, conn: ConnId, link: LinkId, initial: bool, backup: bool) {
         let id = SubflowId(self.next);
         self.next += 1;
-        self.flows.insert(id, Flow { conn, link, received: 0.0, backup, asked: backup, queued: 0.0, backed_off: None });
+        let vanish = self.vanishes(link);
+        self.flows.insert(
+            id,
+            Flow { conn, link, received: 0.0, backup, asked: backup, queued: 0.0, backed_off: None, vanish },
+        );
         let rtt = self.rtt.get(&link).copied();
         self.tell(Input::SubflowUp { conn, subflow: Subflow { id, link: Some(link), initial, backup, rtt } });
         if self.refuse.contains(&link) && !initial {
@@ -198,12 +209,21 @@ impl World {
                         let waits = if self.silent.contains(&flow.link) { self.unanswered } else { 0 };
                         let outstanding = DataSize::from_bytes(waits);
                         let backup = flow.asked;
-                        let counters = Counters { received, sent, outstanding, backup, ..Counters::default() };
+                        // Retransmissions at 0.25, 0.75 and 1.75 s, if it has data of its own to send.
+                        let vanish = flow.vanish.filter(|_| self.uploads.contains(&conn) && !backup);
+                        let lost = vanish.map_or(0, |since| self.now.since(since).as_millis());
+                        let timeouts = [250, 750, 1750].iter().filter(|at| lost >= **at).count() as u8;
+                        let outstanding = if timeouts > 0 { DataSize::from_bytes(64_000) } else { outstanding };
+                        let counters =
+                            Counters { received, sent, outstanding, backup, timeouts, ..Counters::default() };
                         self.after(Duration::ZERO, Input::Seen { conn, subflow, counters });
                     }
                 }
                 Output::Do { command, conn, what } => self.carry_out(command, conn, what),
                 Output::Note { reason, .. } => self.notes.push(reason),
+                Output::Mtu { link, mtu } => {
+                    self.mtus.insert(link, mtu);
+                }
             }
         }
     }
@@ -270,6 +290,12 @@ impl World {
         }
     }
 
+    /// Whether full-sized packets of a subflow that begins now vanish.
+    fn vanishes(&self, link: LinkId) -> Option<Instant> {
+        let most = self.path_mtus.get(&link)?;
+        (self.mtus.get(&link).copied().unwrap_or(1500) > *most).then_some(self.now)
+    }
+
     fn down(&self, link: LinkId) -> bool {
         self.paths.links().any(|view| view.link == link && !view.up)
     }
@@ -309,7 +335,12 @@ impl World {
             let takers: Vec<SubflowId> = self
                 .flows
                 .iter()
-                .filter(|(_, flow)| flow.link == link && conns.contains(&flow.conn) && flow.backed_off.is_none())
+                .filter(|(_, flow)| {
+                    flow.link == link
+                        && conns.contains(&flow.conn)
+                        && flow.backed_off.is_none()
+                        && flow.vanish.is_none()
+                })
                 .filter(|(_, flow)| !flow.backup || !front.contains(&flow.conn) || flow.queued > 0.0)
                 .map(|(id, _)| *id)
                 .collect();
@@ -354,6 +385,7 @@ impl World {
                         asked: subflow.backup,
                         queued: 0.0,
                         backed_off: None,
+                        vanish: self.vanishes(link),
                     };
                     if self.refuse.contains(&link) {
                         let (conn, id) = (*conn, subflow.id);

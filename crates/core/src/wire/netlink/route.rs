@@ -27,6 +27,8 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// The congestion control of connections that take it; empty for the system's default.
     pub congestion: String,
+    /// The MTU of what takes it, in bytes, and so the largest segment that TCP offers to accept; `None` for the link's own.
+    pub mtu: Option<u32>,
     /// Its type: 1 for one that leads somewhere, 6 to 9 for one that throws packets away.
     pub kind: u8,
     /// Whose route it is (`RTPROT_…`): 2 the kernel, 3 who set up the machine, 9 a router's advertisement, 16 DHCP.
@@ -48,6 +50,7 @@ impl Route {
             metric: 0,
             source: None,
             congestion: String::new(),
+            mtu: None,
             kind: UNICAST,
             protocol: BOOT,
         }
@@ -109,8 +112,9 @@ impl Route {
                 PRIORITY => route.metric = attribute.u32().unwrap_or(0),
                 PREFSRC => route.source = attribute.address(),
                 METRICS => {
-                    let congestion = attribute.nested().find(|a| a.kind == CC_ALGO);
-                    route.congestion = congestion.map(|a| a.text()).unwrap_or_default();
+                    let metric = |kind| attribute.nested().find(|a| a.kind == kind);
+                    route.congestion = metric(CC_ALGO).map(|a| a.text()).unwrap_or_default();
+                    route.mtu = metric(MTU).and_then(|a| a.u32());
                 }
                 TABLE => route.table = attribute.u32().unwrap_or(route.table),
                 // An IPv4 route with an IPv6 neighbour (RFC 5549): family in two bytes, then the address.
@@ -163,8 +167,15 @@ impl Route {
         if self.metric > 0 {
             request.u32(PRIORITY, self.metric);
         }
-        if !self.congestion.is_empty() {
-            request.nest(METRICS, |r| r.text(CC_ALGO, &self.congestion));
+        if !self.congestion.is_empty() || self.mtu.is_some() {
+            request.nest(METRICS, |r| {
+                if let Some(mtu) = self.mtu {
+                    r.u32(MTU, mtu);
+                }
+                if !self.congestion.is_empty() {
+                    r.text(CC_ALGO, &self.congestion);
+                }
+            });
         }
         request
     }
@@ -185,7 +196,8 @@ const PREFSRC: u16 = 7;
 const METRICS: u16 = 8;
 const TABLE: u16 = 15;
 const VIA: u16 = 18;
-/// Inside `METRICS` (`RTAX_CC_ALGO`).
+/// Inside `METRICS` (`RTAX_MTU`, `RTAX_CC_ALGO`).
+const MTU: u16 = 2;
 const CC_ALGO: u16 = 16;
 
 const UNICAST: u8 = 1;
@@ -215,6 +227,7 @@ mod tests {
             table: 1001,
             metric: 100,
             congestion: "cubic".into(),
+            mtu: Some(1280),
             protocol: 109,
             ..Route::default_over(family::V6, 7)
         };

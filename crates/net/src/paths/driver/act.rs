@@ -54,6 +54,7 @@ impl<M: Policy> Driver<M> {
                     Output::Look { conn } => {
                         self.looks.insert(conn);
                     }
+                    Output::Mtu { link, mtu } => self.lower_mtu(link, mtu),
                 }
             }
             if self.host.is_some() {
@@ -66,6 +67,15 @@ impl<M: Policy> Driver<M> {
             self.look();
         }
         !self.queue.is_empty() || !self.looks.is_empty()
+    }
+
+    /// Subflows that begin over this link from now on send and accept packets of this size at most.
+    fn lower_mtu(&mut self, link: LinkId, mtu: u16) {
+        let Some(line) = self.lines.line(link) else { return };
+        self.ground.set_mtu(line.name(), Some(mtu));
+        if let Err(error) = self.survey() {
+            tracing::warn!(%error, "interfaces");
+        }
     }
 
     fn carry_out(&mut self, orders: &[Order]) {

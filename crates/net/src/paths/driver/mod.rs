@@ -390,7 +390,13 @@ impl<M: Policy> Driver<M> {
         for turn in &turns {
             match *turn {
                 Turn::Up(link) => self.tell(Input::LinkUp { link }),
-                Turn::Down(link) => self.tell(Input::LinkDown { link }),
+                Turn::Down(link) => {
+                    // It may come back over another network.
+                    if let Some(line) = self.lines.line(link) {
+                        self.ground.set_mtu(line.name(), None);
+                    }
+                    self.tell(Input::LinkDown { link });
+                }
             }
         }
         self.end_stranded();

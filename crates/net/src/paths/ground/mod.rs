@@ -35,6 +35,7 @@ mod preview;
 mod routing;
 mod settings;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -72,6 +73,8 @@ pub struct Host {
     tell: Box<dyn FnMut(&str)>,
     laid: Option<Ledger>,
     contest: Contest,
+    /// MTUs of links, by interface, where full-sized packets are lost on the way.
+    mtus: BTreeMap<String, u16>,
     /// The settings that must stay as they were laid.
     holds: Vec<Hold>,
     /// What was told of routing, so that it is told once.
@@ -83,8 +86,8 @@ impl Host {
     /// Whoever holds the claim may lay this host for these links; what is changed, and what went wrong, is told.
     pub fn new(claim: Claim, run_dir: &Path, roads: Roads, tell: Box<dyn FnMut(&str)>) -> Self {
         let run_dir = run_dir.to_owned();
-        let (contest, holds, told) = (Contest::default(), Vec::new(), Vec::new());
-        Self { run_dir, roads, tell, laid: None, contest, holds, told, _claim: claim }
+        let (contest, mtus, holds, told) = (Contest::default(), BTreeMap::new(), Vec::new(), Vec::new());
+        Self { run_dir, roads, tell, laid: None, contest, mtus, holds, told, _claim: claim }
     }
 
     fn tell(&mut self, lines: impl IntoIterator<Item = String>) {
@@ -152,11 +155,25 @@ impl Ground for Host {
         (self.tell)(&format!("{} ({}{metered}) has come, and is used from now on", link.name, link.kind));
     }
 
+    fn set_mtu(&mut self, interface: &str, mtu: Option<u16>) {
+        let Some(mtu) = mtu else {
+            self.mtus.remove(interface);
+            return;
+        };
+        if self.mtus.insert(interface.to_owned(), mtu) != Some(mtu) {
+            (self.tell)(&format!(
+                "{interface}: full-sized packets are lost on the way and no ICMP message says so: new subflows use an MTU \
+                 of {mtu} bytes; `ip link set {interface} mtu …` sets the right one for good, and `marline doctor --probe \
+                 HOST:PORT` finds it"
+            ));
+        }
+    }
+
     fn follow(&mut self, survey: &Survey) {
         if self.laid.is_none() {
             return;
         }
-        let follow = |kernel: Kernel| kernel.follow(&self.roads, survey, &mut self.contest);
+        let follow = |kernel: Kernel| kernel.follow(&self.roads, survey, &self.mtus, &mut self.contest);
         let troubles = match Kernel::open().and_then(follow) {
             Ok(troubles) => troubles,
             Err(error) => vec![format!("the kernel does not tell its rules and routes: {error}")],

@@ -12,11 +12,13 @@
 //!    both and is not wanted is removed, whoever left it there: a crashed run needs no other record. An origin alone is
 //!    nobody's property, and what others do with it is left alone.
 //! 4. Rules and routes that are there and still wanted are not touched, so that connections notice nothing of a restart.
-//! 5. An address that several interfaces have (modems of one brand: all 192.168.8.100 behind 192.168.8.1) says nothing of the link. Its
-//!    rules hold for sockets that are bound to the device, as subflows are. What is not bound goes as the main table has it.
+//!    A link with a smaller path MTU than its interface's gets its way in any case: the route of its table bears the MTU.
+//! 5. An address that several interfaces have (modems of one brand: all 192.168.8.100 behind 192.168.8.1) does not identify the link.
+//!    Its rules hold for sockets that are bound to the device, as subflows are. Other sockets follow the main table.
 //! 6. Trouble with one link is told and costs that link.
 //! 7. What somebody else removes is put back, within bounds ([`Contest`]).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -36,6 +38,8 @@ pub(super) struct Road {
     gateway: Option<IpAddr>,
     /// The name of the interface, where the address alone does not identify it.
     device: Option<String>,
+    /// Where larger packets are lost on the way.
+    mtu: Option<u16>,
 }
 
 /// A step towards what is wanted.
@@ -72,6 +76,7 @@ impl Roads {
                     link: interface.index,
                     gateway: route.gateway,
                     device: is_shared(survey, *address).then(|| interface.name.clone()),
+                    mtu: None,
                 }));
             }
         }
@@ -107,8 +112,10 @@ fn plan(roads: &[Road], rules: &[Rule], routes: &[Route]) -> Vec<Step> {
     wanted_rules.dedup();
     let mut steps: Vec<Step> = Vec::new();
     for route in &wanted_routes {
-        let is_there =
-            |other: &Route| same_place(other, route) && (other.link, other.gateway) == (route.link, route.gateway);
+        let is_there = |other: &Route| {
+            same_place(other, route)
+                && (other.link, other.gateway, other.mtu) == (route.link, route.gateway, route.mtu)
+        };
         if !routes.iter().any(is_there) {
             steps.push(Step::Install(route.clone()));
         }
@@ -175,7 +182,10 @@ impl Road {
     fn route(&self) -> Route {
         let family = if self.address.is_ipv4() { family::V4 } else { family::V6 };
         let route = Route::default_over(family, self.link);
-        Route { gateway: self.gateway, table: self.table(), protocol: PROTOCOL, ..route }
+        // Every link of IPv6 carries packets of 1280 bytes (RFC 8200, section 5).
+        let least = if self.address.is_ipv4() { 0 } else { 1280 };
+        let mtu = self.mtu.map(|mtu| u32::from(mtu).max(least));
+        Route { gateway: self.gateway, mtu, table: self.table(), protocol: PROTOCOL, ..route }
     }
 }
 
@@ -203,9 +213,15 @@ impl Kernel {
     ///
     /// # Errors
     /// What is there cannot be read.
-    pub(super) fn follow(&self, roads: &Roads, survey: &Survey, contest: &mut Contest) -> io::Result<Vec<String>> {
+    pub(super) fn follow(
+        &self,
+        roads: &Roads,
+        survey: &Survey,
+        mtus: &BTreeMap<String, u16>,
+        contest: &mut Contest,
+    ) -> io::Result<Vec<String>> {
         let (rules, routes) = self.ours()?;
-        let roads = self.needed(roads, survey, &rules);
+        let roads = self.needed(roads, survey, mtus, &rules);
         let name =
             |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
         let mut steps = plan(&roads, &rules, &routes);
@@ -228,16 +244,22 @@ impl Kernel {
     /// What is there cannot be read.
     pub(super) fn planned(&self, roads: &Roads, survey: &Survey) -> io::Result<Vec<Step>> {
         let (rules, routes) = self.ours()?;
-        Ok(plan(&self.needed(roads, survey, &rules), &rules, &routes))
+        Ok(plan(&self.needed(roads, survey, &BTreeMap::new(), &rules), &rules, &routes))
     }
 
-    fn needed(&self, roads: &Roads, survey: &Survey, rules: &[Rule]) -> Vec<Road> {
+    fn needed(&self, roads: &Roads, survey: &Survey, mtus: &BTreeMap<String, u16>, rules: &[Rule]) -> Vec<Road> {
+        let mtu = |road: &Road| {
+            let interface = survey.interfaces.iter().find(|interface| interface.index == road.link)?;
+            mtus.get(&interface.name).copied()
+        };
         let has_rules =
             |road: &Road| rules.iter().any(|rule| rule.source.0 == road.address && rule.device.is_none());
         // An address that has its rules keeps them: with them in place the question would have no other answer.
         let leaves = |road: &Road| self.exit(road.address) == Some(road.link);
-        let needs = |road: &Road| road.device.is_some() || has_rules(road) || !leaves(road);
-        roads.of(survey).into_iter().filter(needs).collect()
+        let needs =
+            |road: &Road| road.mtu.is_some() || road.device.is_some() || has_rules(road) || !leaves(road);
+        let roads = roads.of(survey).into_iter().map(|road| Road { mtu: mtu(&road), ..road });
+        roads.filter(needs).collect()
     }
 
     /// Takes away all that is ours. Returns how many rules and routes that were, and a line for each that stays.
@@ -346,7 +368,7 @@ mod tests {
     use super::*;
 
     fn road(address: &str, link: u32, gateway: &str) -> Road {
-        Road { address: address.parse().unwrap(), link, gateway: gateway.parse().ok(), device: None }
+        Road { address: address.parse().unwrap(), link, gateway: gateway.parse().ok(), device: None, mtu: None }
     }
 
     /// What is there after these steps.
@@ -389,6 +411,20 @@ mod tests {
         assert_eq!(routes.iter().map(|route| route.gateway).collect::<Vec<_>>(), [next[0].gateway]);
         let (rules, routes) = after(plan(&[], &rules, &routes), rules, routes);
         assert_eq!((rules, routes), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_smaller_mtu_replaces_the_route_and_is_undone() {
+        let plain = [road("10.2.0.2", 4, "10.2.0.1"), road("2001:db8::2", 4, "fe80::1")];
+        let small = plain.clone().map(|road| Road { mtu: Some(1024), ..road });
+        let (rules, routes) = after(plan(&plain, &[], &[]), vec![], vec![]);
+        let steps = plan(&small, &rules, &routes);
+        assert_eq!(steps.len(), 2, "{steps:?}");
+        let (rules, routes) = after(steps, rules, routes);
+        assert_eq!(routes.iter().map(|route| route.mtu).collect::<Vec<_>>(), [Some(1024), Some(1280)]);
+        assert_eq!(plan(&small, &rules, &routes), []);
+        let (_, routes) = after(plan(&plain, &rules, &routes), rules, routes);
+        assert!(routes.len() == 2 && routes.iter().all(|route| route.mtu.is_none()));
     }
 
     #[test]

@@ -17,6 +17,8 @@ impl Kernel {
             Output::Look { conn } => self.look(conn),
             Output::Do { command, conn, what } => self.command(command, conn, what),
             Output::Note { reason, .. } => self.notes.push((self.now, reason)),
+            // Packets of any size pass here.
+            Output::Mtu { .. } => {}
         }
     }
 

@@ -285,6 +285,9 @@ fn host(run_dir: &std::path::Path) -> Host {
 /// What ends a driver.
 type Stop = std::pin::Pin<Box<dyn Future<Output = ()>>>;
 
+/// What lays the host, given a run directory.
+type Lay = Box<dyn FnOnce(&std::path::Path) -> Box<dyn Ground> + Send>;
+
 /// A driver that runs on a thread of its own, in the same network.
 struct Running {
     script: Script,
@@ -321,6 +324,18 @@ impl Running {
         })
     }
 
+    /// A driver with a real policy that lays routes as the daemon does.
+    fn laid(config: Config) -> Self {
+        let run_dir = tempfile::tempdir().unwrap();
+        let place = run_dir.path().to_owned();
+        let machine = Paths::new(config.clone());
+        let ground: Lay = Box::new(|run_dir| Box::new(host(run_dir)));
+        Self::on(ground, place, config, Mode::Userspace, None, move |runtime, job, stop| {
+            let _run_dir = run_dir;
+            runtime.block_on(drive(machine, job, stop)).map(drop)
+        })
+    }
+
     /// A driver with the script, in a run directory that an earlier one may have used.
     fn after(mode: Mode, run_dir: PathBuf) -> Self {
         let script = Script::default();
@@ -352,16 +367,28 @@ impl Running {
         trace: Option<PathBuf>,
         work: impl FnOnce(&Runtime, Job, Stop) -> Result<(), PathsError> + Send + 'static,
     ) -> Self {
+        let ground: Lay = match mode {
+            Mode::Userspace => Box::new(|_| Box::new(Switched("userspace"))),
+            // What is put back at the end is the ground's to know.
+            Mode::KernelPm => Box::new(|run_dir| Box::new(host(run_dir))),
+            Mode::DryRun => Box::new(|_| Box::new(Untouched)),
+        };
+        Self::on(ground, run_dir, config, mode, trace, work)
+    }
+
+    fn on(
+        ground: Lay,
+        run_dir: PathBuf,
+        config: Config,
+        mode: Mode,
+        trace: Option<PathBuf>,
+        work: impl FnOnce(&Runtime, Job, Stop) -> Result<(), PathsError> + Send + 'static,
+    ) -> Self {
         let (control, asked) = mpsc::channel(8);
         let (stop, stopped) = oneshot::channel();
         // A new thread begins in the namespaces of the one that starts it.
         let thread = thread::spawn(move || {
-            let ground: Box<dyn Ground> = match mode {
-                Mode::Userspace => Box::new(Switched("userspace")),
-                // What is put back at the end is the ground's to know.
-                Mode::KernelPm => Box::new(host(&run_dir)),
-                Mode::DryRun => Box::new(Untouched),
-            };
+            let ground = ground(&run_dir);
             let job = Job {
                 config,
                 choice: Choice::Named(Vec::new()),

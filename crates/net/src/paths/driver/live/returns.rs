@@ -26,7 +26,8 @@ impl Outage {
             Self::Removed => ip(&format!("link delete c{link}")),
             // To a station that is not there.
             Self::Silent => {
-                let nowhere = |to, dev| format!("neighbour replace {to} lladdr 02:00:00:00:00:99 dev {dev} nud permanent");
+                let nowhere =
+                    |to, dev| format!("neighbour replace {to} lladdr 02:00:00:00:00:99 dev {dev} nud permanent");
                 ip(&nowhere(format!("10.{link}.0.1"), format!("c{link}")));
                 on(server, &nowhere(format!("10.{link}.0.2"), format!("s{link}")));
             }
@@ -61,7 +62,8 @@ fn carries(driver: &Running, link: LinkId, bytes: u64, what: &str) {
     let mut came = 0;
     until(driver, what, |now| {
         let seen = subflows(now, link);
-        came += seen.iter().map(|(id, bytes)| bytes - before.get(id).copied().unwrap_or(0).min(*bytes)).sum::<u64>();
+        came +=
+            seen.iter().map(|(id, bytes)| bytes - before.get(id).copied().unwrap_or(0).min(*bytes)).sum::<u64>();
         before = seen;
         came > bytes
     });
@@ -114,6 +116,34 @@ fn an_interface_that_was_removed_carries_uploads_again() {
 #[test]
 fn a_link_that_was_silent_carries_downloads_again() {
     both_links_return(Outage::Silent, false, Duration::from_secs(4));
+}
+
+#[test]
+fn a_link_with_a_smaller_path_mtu_carries_uploads() {
+    between_two_networks(|server| {
+        for link in [1, 2] {
+            run("tc", &format!("qdisc replace dev c{link} root tbf rate 20mbit burst 64k limit 100k"));
+        }
+        // Larger packets than the other end's interface takes vanish there, and it accepts segments of any size.
+        ip("link set c2 gso_max_segs 1");
+        on(server, "link set s2 mtu 1400");
+        on(server, "route replace 10.2.0.0/24 dev s2 src 10.2.0.1 advmss 1460");
+        let address = serve(server, "10.9.0.1:5001");
+        let config = Config { policy: Policy::Marline, profile: Profile::Throughput, ..config() };
+        let driver = Running::laid(config);
+        until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
+        let client = Client::upload(address);
+        let began = Clock::now();
+        carries(&driver, SECOND, 2_000_000, "bytes over the link with the smaller path MTU");
+        eprintln!("2 MB over the link with the smaller path MTU after {:?}", began.elapsed());
+        let routes = Process::new("ip").args(["route", "show", "table", "all", "dev", "c2"]).output().unwrap();
+        let routes = String::from_utf8_lossy(&routes.stdout).into_owned();
+        assert!(routes.contains("mtu 1280"), "{routes}");
+        drop(client);
+        driver.stop();
+        let routes = Process::new("ip").args(["route", "show", "table", "all", "dev", "c2"]).output().unwrap();
+        assert!(!String::from_utf8_lossy(&routes.stdout).contains("mtu"), "it is undone");
+    });
 }
 
 #[test]
