@@ -237,8 +237,12 @@ impl Conn {
                 path.refused = true;
                 path.not_before = now + later(REFUSED_PAUSE, &mut path.fails, HOUR);
             }
-            // Of an address that the link has lost: it may have another one already.
-            Why::Unreachable => path.dead = Some(Dead::at(now, now + NOT_YET)),
+            // Of an address that the link has lost: it may have another one already. Not again and again: a link may say so
+            // of each subflow.
+            Why::Unreachable => {
+                let soon = now.since(sub.up) > REFUSED;
+                path.dead = Some(Dead::at(now, now + if soon { NOT_YET } else { RETRY }));
+            }
             Why::TimedOut => path.dead = Some(Dead::at(now, now + Dead::FIRST)),
             Why::Closed | Why::Reset | Why::Other => {
                 path.not_before = now + later(RETRY, &mut path.fails, RETRY_MOST);

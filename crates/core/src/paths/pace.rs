@@ -273,7 +273,8 @@ mod tests {
         }
         // The hole was longer than the memory: the mean over all of it counts.
         let long = pace([4, 4, 4].into_iter().chain(core::iter::repeat_n(0, 60)).chain([80]));
-        assert_eq!(long.most(), Some(four));
+        let most = long.most().unwrap();
+        assert!(most <= four && most >= four.share(Ratio::from_percent(80)), "{most}");
         // Nothing was known before it.
         let first = pace(core::iter::repeat_n(0, 9).chain([40]));
         assert_eq!(first.most(), Some(four));

@@ -46,7 +46,8 @@ pub(super) struct Sub {
     pub(super) timeouts: u8,
     /// Since when what was sent over it waits for an answer, with nothing coming or going; none: nothing waits.
     pub(super) waits: Option<Instant>,
-    /// Since when retransmission timeouts follow each other and nothing that was sent is acknowledged.
+    /// Since when retransmission timeouts follow each other and nothing is acknowledged of what was sent, which is more than
+    /// a small packet holds.
     pub(super) stuck: Option<Instant>,
     /// What the connection had carried when this one was asked to carry.
     pub(super) beside: u64,
@@ -135,7 +136,7 @@ impl Sub {
         let moved = (came + went).bytes();
         let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
         self.waits = waiting.then(|| self.waits.filter(|_| moved == 0).unwrap_or(now));
-        let stuck = self.timeouts > 0 && went.is_zero();
+        let stuck = self.timeouts > 0 && went.is_zero() && counters.outstanding >= FULL;
         self.stuck = stuck.then(|| self.stuck.unwrap_or(now));
         self.fresh = self.fresh.saturating_add(moved);
         let first = moved > 0 && !self.proven && !self.backup;
@@ -250,6 +251,9 @@ impl Sub {
     }
 }
 
+/// What waits on a subflow is at least one full-sized packet. chosen: less than a segment of the smallest MTU of IPv6, and more
+/// than a request.
+const FULL: DataSize = DataSize::from_bytes(1200);
 /// First bytes that come later than this may have waited behind a lost packet, which the kernel sends again after 200 ms
 /// at least.
 const LATE: Duration = Duration::from_millis(500);
