@@ -7,8 +7,8 @@
 //!
 //! The rooms form a ladder; each may use only those named before it:
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
-//! [`stream`]; [`batch`] stands on `fetch`, [`paths`] on `energy`, [`accel`] on `wire` and `link`, and [`assign`] on
-//! `units` alone.
+//! [`stream`]; [`batch`] stands on `fetch`, [`paths`] on `energy`, [`accel`] on `wire` and `link`, and [`assign`] and
+//! [`link_choice`] on `units` alone.
 #![no_std]
 
 extern crate alloc;
@@ -19,6 +19,7 @@ pub mod batch;
 pub mod energy;
 pub mod fetch;
 pub mod link;
+pub mod link_choice;
 pub mod machine;
 pub mod paths;
 pub mod playback;

@@ -30,7 +30,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
 ];
 
 /// The rooms of core from below, each with the rooms that it may use beside its own.
-const ROOMS: [(&str, &[&str]); 14] = [
+const ROOMS: [(&str, &[&str]); 15] = [
     ("units", &[]),
     ("machine", &["units"]),
     ("replay", &["units", "machine"]),
@@ -46,6 +46,7 @@ const ROOMS: [(&str, &[&str]); 14] = [
     ("stream", &["units", "machine", "wire", "link", "predict", "energy", "fetch", "playback"]),
     ("paths", BELOW_FEATURES),
     ("assign", BELOW_FEATURES),
+    ("link_choice", &["units"]),
     ("accel", BELOW_FEATURES),
 ];
 const BASE: &[&str] = &["units", "machine"];

@@ -1,0 +1,132 @@
+//! One new connection over several links: when which link is tried, and what the results say of the links.
+//!
+//! Drive it with [`poll`](Race::poll) until it gives nothing, then wait for a result or for [`deadline`](Race::deadline). Attempts that
+//! have lost run on to their own time limits: their results are evidence.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{LinkChoice, LinkFailure};
+use crate::units::Instant;
+
+/// What an attempt or a probe shows of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The connection stands, after this time.
+    Reached(Duration),
+    /// It does not.
+    Failed(LinkFailure),
+}
+
+/// A new connection. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Race {
+    attempts: Vec<Attempt>,
+    /// How many of them have begun.
+    begun: usize,
+    /// When the next one begins.
+    next: Instant,
+    winner: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    link: String,
+    stagger: Duration,
+    began: Option<Instant>,
+    outcome: Option<Outcome>,
+    /// What was reported of it last.
+    reported: Option<Outcome>,
+}
+
+impl Race {
+    /// To a destination that proves by its certificate what it is: over all links, in the order of the evidence.
+    pub fn new(now: Instant, choice: &LinkChoice) -> Self {
+        let attempt = |link: String| {
+            let stagger = choice.stagger(&link);
+            Attempt { link, stagger, began: None, outcome: None, reported: None }
+        };
+        Self { attempts: choice.order().into_iter().map(attempt).collect(), begun: 0, next: now, winner: None }
+    }
+
+    /// To a destination that proves nothing: not over a link with a captive portal, which would answer for a server that is slow, unless
+    /// no other link carries.
+    pub fn to_unproven(now: Instant, choice: &LinkChoice) -> Self {
+        let mut race = Self::new(now, choice);
+        let carries = |attempt: &Attempt| !choice.failure(&attempt.link).is_some_and(LinkFailure::is_outage);
+        if race.attempts.iter().any(carries) {
+            race.attempts.retain(|attempt| choice.failure(&attempt.link) != Some(LinkFailure::WrongCertificate));
+        }
+        race
+    }
+
+    /// How many links there are.
+    pub fn len(&self) -> usize {
+        self.attempts.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.attempts.is_empty()
+    }
+
+    /// The number of an attempt that begins now, and its link.
+    pub fn poll(&mut self, now: Instant) -> Option<(usize, String)> {
+        if self.winner.is_some() || now < self.next {
+            return None;
+        }
+        let at = self.begun;
+        let attempt = self.attempts.get_mut(at)?;
+        attempt.began = Some(now);
+        self.next = now + attempt.stagger;
+        self.begun += 1;
+        Some((at, attempt.link.clone()))
+    }
+
+    /// When to poll again without a result.
+    pub fn deadline(&self) -> Option<Instant> {
+        (self.winner.is_none() && self.begun < self.attempts.len()).then_some(self.next)
+    }
+
+    /// The result of an attempt; `Ok` may name what the link lacks all the same. The first one that has reached the destination wins.
+    pub fn handle(&mut self, now: Instant, attempt: usize, result: Result<Option<LinkFailure>, LinkFailure>) {
+        let Some(ended) = self.attempts.get_mut(attempt) else { return };
+        ended.outcome = Some(match result {
+            Ok(Some(lacks)) => Outcome::Failed(lacks),
+            Ok(None) => Outcome::Reached(now.since(ended.began.unwrap_or(now))),
+            Err(kind) => Outcome::Failed(kind),
+        });
+        if result.is_ok() {
+            self.winner.get_or_insert(attempt);
+        } else {
+            self.next = self.next.min(now);
+        }
+    }
+
+    /// What is new about the links.
+    pub fn evidence(&mut self, now: Instant) -> Vec<(String, Outcome)> {
+        let wrong = |attempt: &Attempt| attempt.outcome == Some(Outcome::Failed(LinkFailure::WrongCertificate));
+        let all_wrong = self.attempts.iter().filter(|attempt| attempt.outcome.is_some()).all(wrong);
+        let (is_won, is_over) = (self.winner.is_some(), self.deadline().is_none());
+        let mut news = Vec::new();
+        for attempt in &mut self.attempts {
+            let counts = match attempt.outcome {
+                Some(Outcome::Failed(LinkFailure::Other)) => None,
+                Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_over && !all_wrong => attempt.outcome,
+                Some(Outcome::Failed(_)) => attempt.outcome.filter(|_| is_won),
+                Some(Outcome::Reached(_)) => attempt.outcome,
+                // Another one, which began later, was faster.
+                None => attempt
+                    .began
+                    .filter(|began| is_won && now.since(*began) >= attempt.stagger)
+                    .map(|_| Outcome::Failed(LinkFailure::Slow)),
+            };
+            if counts.is_some() && counts != attempt.reported {
+                attempt.reported = counts;
+                news.extend(counts.map(|outcome| (attempt.link.clone(), outcome)));
+            }
+        }
+        news
+    }
+}

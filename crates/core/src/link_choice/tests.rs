@@ -1,0 +1,184 @@
+//! The order of links and the schedule of attempts, in virtual time.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use alloc::{format, vec};
+use core::time::Duration;
+
+use super::*;
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(1_000_000 + millis)
+}
+
+fn seen(name: &str) -> LinkSeen {
+    LinkSeen { name: name.to_string(), index: 1, silent: false, receives: false }
+}
+
+fn links(names: &[&str]) -> LinkChoice {
+    let mut choice = LinkChoice::default();
+    choice.set_links(at(0), names.iter().map(|name| seen(name)).collect());
+    choice
+}
+
+/// What each link does: after so many milliseconds a result; none: nothing at all until the attempt's own limit of 1.5 s.
+type Behaviour<'a> = &'a [(&'a str, Option<(u64, Result<(), LinkFailure>)>)];
+
+/// Runs a race that begins at a moment to its end; when it was won, and by whom.
+fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option<(u64, String)> {
+    let mut race = Race::new(at(begins), choice);
+    let mut running: Vec<(u64, usize, Result<(), LinkFailure>)> = Vec::new();
+    let (mut won, mut names) = (None, Vec::<String>::new());
+    for millis in begins..begins + 10_000 {
+        for (_, number, result) in running.iter().filter(|(when, ..)| *when == millis) {
+            race.handle(at(millis), *number, result.map(|()| None));
+            if result.is_ok() && won.is_none() {
+                won = Some((millis - begins, names[*number].clone()));
+            }
+        }
+        while let Some((number, link)) = race.poll(at(millis)) {
+            let does = behaviour.iter().find(|(name, _)| *name == link).unwrap().1;
+            let (after, result) = does.unwrap_or((1500, Err(LinkFailure::Silent)));
+            running.push((millis + after, number, result));
+            names.push(link);
+        }
+        for (link, outcome) in race.evidence(at(millis)) {
+            choice.report(at(millis), &link, outcome);
+        }
+    }
+    won
+}
+
+const WELL: Option<(u64, Result<(), LinkFailure>)> = Some((40, Ok(())));
+
+#[test]
+fn each_failure_of_the_first_link_costs_the_first_connection_a_moment_and_later_ones_nothing() {
+    use LinkFailure::*;
+    for (does, longest) in [
+        (None, 340),
+        (Some((30, Err(Unreachable))), 70),
+        (Some((30, Err(Refused))), 70),
+        (Some((80, Err(WrongCertificate))), 120),
+        (Some((1400, Err(Names))), 340),
+        (Some((1300, Err(MptcpDropped))), 340),
+        (Some((2500, Ok(()))), 340),
+    ] {
+        let mut choice = links(&["wan1", "wan2"]);
+        let behaviour = [("wan1", does), ("wan2", WELL)];
+        assert_eq!(run(&mut choice, 0, &behaviour), Some((longest, "wan2".to_string())), "{does:?}");
+        assert_eq!(run(&mut choice, 10_000, &behaviour), Some((40, "wan2".to_string())), "{does:?}");
+        let kind = does.map_or(Some(Silent), |(_, result)| result.err()).unwrap_or(Slow);
+        assert_eq!(choice.failure("wan1"), Some(kind));
+        assert_eq!(choice.failing().is_empty(), kind == Slow);
+        assert_eq!(choice.failure("wan2"), None);
+    }
+}
+
+#[test]
+fn a_destination_that_no_link_reaches_says_nothing_of_the_links() {
+    for does in [None, Some((5, Err(LinkFailure::Refused))), Some((5, Err(LinkFailure::WrongCertificate)))] {
+        let mut choice = links(&["wan1", "wan2", "wan3"]);
+        assert_eq!(run(&mut choice, 0, &[("wan1", does), ("wan2", does), ("wan3", does)]), None);
+        assert_eq!(choice.failing(), [], "{does:?}");
+    }
+}
+
+#[test]
+fn a_portal_is_known_even_while_the_relay_is_dead() {
+    let mut choice = links(&["wan1", "wan2"]);
+    let portal = Some((5, Err(LinkFailure::WrongCertificate)));
+    assert_eq!(run(&mut choice, 0, &[("wan1", portal), ("wan2", None)]), None);
+    assert_eq!(choice.failing(), [("wan1".to_string(), LinkFailure::WrongCertificate)]);
+    assert_eq!(choice.order(), ["wan2", "wan1"]);
+}
+
+#[test]
+fn a_server_that_proves_nothing_is_not_asked_over_a_portal_while_another_link_carries() {
+    let mut choice = links(&["wan1", "wan2"]);
+    choice.report(at(0), "wan1", Outcome::Failed(LinkFailure::WrongCertificate));
+    let first = |choice: &LinkChoice| Race::to_unproven(at(1), choice).poll(at(1)).unwrap().1;
+    assert_eq!((Race::to_unproven(at(1), &choice).len(), first(&choice)), (1, "wan2".to_string()));
+    choice.report(at(2), "wan2", Outcome::Failed(LinkFailure::Silent));
+    assert_eq!((Race::to_unproven(at(3), &choice).len(), first(&choice)), (2, "wan2".to_string()));
+}
+
+#[test]
+fn a_link_that_drops_mptcp_comes_after_one_that_does_not_and_carries_where_it_is_alone() {
+    let mut choice = links(&["wan1"]);
+    let mut race = Race::new(at(0), &choice);
+    let (number, link) = race.poll(at(0)).unwrap();
+    race.handle(at(1200), number, Ok(Some(LinkFailure::MptcpDropped)));
+    for (link, outcome) in race.evidence(at(1200)) {
+        choice.report(at(1200), &link, outcome);
+    }
+    assert_eq!(choice.failing(), [(link, LinkFailure::MptcpDropped)]);
+    assert!(!LinkFailure::MptcpDropped.is_outage());
+    choice.set_links(at(1300), vec![seen("wan1"), seen("wan2")]);
+    assert_eq!(choice.order(), ["wan2", "wan1"]);
+}
+
+#[test]
+fn a_failed_link_is_probed_at_growing_intervals_and_used_again_when_it_answers() {
+    let mut choice = links(&["wan1", "wan2"]);
+    run(&mut choice, 0, &[("wan1", None), ("wan2", WELL)]);
+    let mut times = Vec::new();
+    for _ in 0..8 {
+        let (when, link) = choice.next_probe().unwrap();
+        assert_eq!(link, "wan1");
+        choice.probing(when, "wan1");
+        // The probe's own result comes a moment later.
+        choice.report(when + Duration::from_millis(900), "wan1", Outcome::Failed(LinkFailure::Silent));
+        times.push(when);
+    }
+    let pauses: Vec<u64> = times.windows(2).map(|pair| pair[1].since(pair[0]).as_secs()).collect();
+    assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 30]);
+    choice.report(at(200_000), "wan1", Outcome::Reached(Duration::from_millis(50)));
+    assert_eq!((choice.order(), choice.next_probe()), (vec!["wan1".to_string(), "wan2".to_string()], None));
+}
+
+#[test]
+fn many_connections_that_fail_together_count_once() {
+    let mut choice = links(&["wan1", "wan2"]);
+    for millis in 0..900 {
+        choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Silent));
+    }
+    assert_eq!(choice.next_probe().unwrap().0, at(1000));
+}
+
+#[test]
+fn an_interface_that_was_down_or_was_replaced_starts_without_evidence() {
+    for meanwhile in [vec![seen("wan2")], vec![LinkSeen { index: 9, ..seen("wan1") }, seen("wan2")]] {
+        let mut choice = links(&["wan1", "wan2"]);
+        run(&mut choice, 0, &[("wan1", None), ("wan2", WELL)]);
+        choice.set_links(at(20_000), meanwhile);
+        choice.set_links(at(22_000), vec![seen("wan1"), seen("wan2")]);
+        assert_eq!(choice.order(), ["wan1", "wan2"]);
+    }
+}
+
+#[test]
+fn subflows_that_get_no_answer_put_their_link_last_and_data_over_them_brings_a_probe() {
+    let mut choice = links(&["wan1", "wan2"]);
+    choice.set_links(at(10), vec![LinkSeen { silent: true, ..seen("wan1") }, seen("wan2")]);
+    assert_eq!(choice.order(), ["wan2", "wan1"]);
+    choice.set_links(at(20), vec![seen("wan1"), seen("wan2")]);
+    assert_eq!(choice.order(), ["wan1", "wan2"]);
+    run(&mut choice, 0, &[("wan1", None), ("wan2", WELL)]);
+    for n in 0..4 {
+        choice.probing(at(10_000 + n * 60_000), "wan1");
+    }
+    let far = choice.next_probe().unwrap().0;
+    choice.set_links(at(191_000), vec![LinkSeen { receives: true, ..seen("wan1") }, seen("wan2")]);
+    assert_eq!(choice.next_probe().unwrap().0, at(191_000).min(far));
+}
+
+#[test]
+fn a_link_with_a_long_round_trip_gets_half_a_second_and_the_next_one_then_joins_the_race() {
+    let mut choice = links(&["sat", "wan2"]);
+    choice.report(at(0), "sat", Outcome::Reached(Duration::from_millis(1200)));
+    let won = run(&mut choice, 0, &[("sat", Some((450, Ok(())))), ("wan2", WELL)]);
+    assert_eq!(won, Some((450, "sat".to_string())));
+    assert_eq!(run(&mut choice, 20_000, &[("sat", Some((1200, Ok(())))), ("wan2", WELL)]).unwrap().1, "wan2");
+    assert_eq!(choice.order(), ["wan2", "sat"]);
+    assert!(choice.failing().is_empty(), "{}", format!("{choice:?}"));
+}
