@@ -19,6 +19,7 @@ use super::handshakes::network;
 pub struct Guests<T> {
     room: usize,
     room_of_one: usize,
+    exempts_loopback: bool,
     count: usize,
     next: u64,
     of: BTreeMap<IpAddr, Vec<(u64, T)>>,
@@ -41,7 +42,14 @@ impl<T> Guests<T> {
     /// At most `room` connections in all and `room_of_one` of one address, at least one each.
     pub fn new(room: usize, room_of_one: usize) -> Self {
         let (of, networks) = (BTreeMap::new(), BTreeMap::new());
-        Self { room: room.max(1), room_of_one: room_of_one.max(1), count: 0, next: 0, of, networks }
+        let (room, room_of_one) = (room.max(1), room_of_one.max(1));
+        Self { room, room_of_one, exempts_loopback: false, count: 0, next: 0, of, networks }
+    }
+
+    /// The bound of one address does not hold for the loopback: all programs of this host share it.
+    #[must_use]
+    pub fn exempting_loopback(self) -> Self {
+        Self { exempts_loopback: true, ..self }
     }
 
     /// One has come: its ticket for [`Guests::left`], and who has to go for it.
@@ -50,7 +58,8 @@ impl<T> Guests<T> {
     /// The address has as many as it may have, or nobody has more than its network.
     pub fn came(&mut self, from: IpAddr, handle: T) -> Result<(Ticket, Option<T>), Full> {
         let address = from.to_canonical();
-        if self.has(address) >= self.room_of_one {
+        let is_exempt = self.exempts_loopback && address.is_loopback();
+        if !is_exempt && self.has(address) >= self.room_of_one {
             return Err(Full);
         }
         let goes = if self.count >= self.room { Some(self.evict(address)?) } else { None };
@@ -120,6 +129,18 @@ mod tests {
 
     fn from(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_programs_of_this_host_are_bounded_with_all_others_and_not_as_one_address() {
+        let mut guests = Guests::new(4, 2).exempting_loopback();
+        for n in 0..4 {
+            guests.came(from("127.0.0.1"), n).unwrap();
+        }
+        assert_eq!(guests.came(from("127.0.0.1"), 4), Err(Full));
+        assert_eq!(guests.came(from("10.0.0.1"), 5).unwrap().1, Some(3), "others find room beside them");
+        guests.came(from("10.0.0.1"), 6).unwrap();
+        assert_eq!(guests.came(from("10.0.0.1"), 7), Err(Full));
     }
 
     #[test]
