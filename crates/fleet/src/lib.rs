@@ -20,5 +20,6 @@ pub mod reload;
 pub mod renew;
 pub mod service;
 mod share;
+mod starts;
 pub mod tls;
 mod tunnel;

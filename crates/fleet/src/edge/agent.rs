@@ -90,6 +90,7 @@ impl Agent {
         list: (CertificateDer<'static>, &Path),
         named: Vec<RelayAt>,
     ) -> Self {
+        let client = client.over(Arc::clone(&edge.roads.starts));
         let machine = Machine::new(config, remembered.read(), Instant::default() + BEGINNING);
         let now = std::time::Instant::now();
         Self {

@@ -7,11 +7,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use marline_net::links::Interface;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -19,11 +21,17 @@ use super::relays::Station;
 use super::trust::Trusted;
 use crate::congestion::Congestion;
 use crate::race::race;
+use crate::starts::{Shows, Starts};
 use crate::tunnel::Wire;
 
 /// chosen: three SYNs would be 7 s, and a live stream cannot wait so long; another relay may be near.
 pub(super) const CONNECT: Duration = Duration::from_millis(1500);
 const HANDSHAKE: Duration = Duration::from_secs(3);
+/// chosen: a satellite's SYN-ACK comes before.
+const PLAIN_AFTER: Duration = Duration::from_millis(700);
+/// chosen: until after MPTCP's second SYN, which is sent after 1 s, and before the third one, upon whose loss the kernel gives up MPTCP for
+/// all destinations.
+const PLAIN_WAITS: Duration = Duration::from_millis(500);
 /// chosen: what 100 Mbit/s send in 10 ms.
 const NOT_SENT: u32 = 128 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -43,18 +51,85 @@ pub(super) struct By {
     pub(super) congestion: Option<Congestion>,
 }
 
-/// A connection to this relay, and the round trip of its first handshake.
-pub(super) async fn dial(station: &Station, trusted: &Trusted, by: &By) -> io::Result<(Road, Duration)> {
+/// A connection to this relay over the first link that reaches it, and the round trip of its first handshake.
+pub(super) async fn dial(
+    station: &Arc<Station>,
+    trusted: &Trusted,
+    by: &By,
+    starts: &Arc<Starts>,
+) -> io::Result<(Road, Duration)> {
+    // A device that was named is used alone.
+    if by.device.is_some() {
+        return dial_over(station, trusted, by, None, starts).await.map(|(dialled, _)| dialled);
+    }
+    let (station, trusted, by, of) = (Arc::clone(station), trusted.clone(), by.clone(), Arc::clone(starts));
+    let attempt = move |link: Option<Arc<Interface>>| {
+        let (station, trusted, by, of) = (Arc::clone(&station), trusted.clone(), by.clone(), Arc::clone(&of));
+        async move { dial_over(&station, &trusted, &by, link.as_deref(), &of).await }
+    };
+    starts.start(attempt).await
+}
+
+/// The same over this link alone; none: as the kernel has it.
+pub(super) async fn dial_over(
+    station: &Station,
+    trusted: &Trusted,
+    by: &By,
+    link: Option<&Interface>,
+    starts: &Starts,
+) -> io::Result<((Road, Duration), Shows)> {
     let late = |what: &'static str| move |_| io::Error::new(io::ErrorKind::TimedOut, what);
-    let addresses = station.addresses().await?;
+    let (mut addresses, mut by) = (station.addresses_over(link, starts).await?, by.clone());
+    let is_behind = addresses.iter().any(|address| starts.is_behind_links(address.ip()));
+    if let Some(link) = link.filter(|_| is_behind) {
+        addresses = Starts::of_families(addresses, link)?;
+        by.device = Some(link.name.clone());
+    }
     let begun = Instant::now();
-    let reached = race(&addresses, |address| connect(address, by.clone()));
-    let socket = timeout(CONNECT, reached).await.map_err(late("no answer"))??;
+    let (socket, is_plain) = timeout(CONNECT, reach(&addresses, &by)).await.map_err(late("no answer"))??;
     let round_trip = begun.elapsed();
     let shaken = TlsConnector::from(trusted.tls.clone()).connect(station.at.server.clone(), Wire::new(socket));
     let road = timeout(HANDSHAKE, shaken).await.map_err(late("no TLS handshake in time"))??;
     check(&road, station, trusted)?;
-    Ok((road, round_trip))
+    if link.is_some() {
+        station.has_found(addresses);
+    }
+    let shows = match (is_behind, is_plain) {
+        (false, _) => Shows::Nothing,
+        (true, false) => Shows::Reached,
+        (true, true) => Shows::WithoutMptcp,
+    };
+    Ok(((road, round_trip), shows))
+}
+
+/// A connection to one of these addresses, and whether it had to be made without MPTCP: some networks drop SYNs with its option.
+async fn reach(addresses: &[SocketAddr], by: &By) -> io::Result<(TcpStream, bool)> {
+    let with = race(addresses, |address| connect(address, by.clone()));
+    tokio::pin!(with);
+    if by.plain {
+        return with.await.map(|socket| (socket, false));
+    }
+    tokio::select! {
+        first = &mut with => return first.map(|socket| (socket, false)),
+        () = sleep(PLAIN_AFTER) => {}
+    }
+    let plain = By { plain: true, ..by.clone() };
+    let without = async {
+        let reached = race(addresses, |address| connect(address, plain.clone())).await;
+        sleep(PLAIN_WAITS).await;
+        reached
+    };
+    tokio::pin!(without);
+    tokio::select! {
+        reached = &mut with => match reached {
+            Ok(socket) => Ok((socket, false)),
+            Err(error) => without.await.map(|socket| (socket, true)).map_err(|_| error),
+        },
+        reached = &mut without => match reached {
+            Ok(socket) => Ok((socket, true)),
+            Err(_) => with.await.map(|socket| (socket, false)),
+        },
+    }
 }
 
 /// Whether this relay may carry (still).
@@ -72,7 +147,11 @@ pub(super) async fn connect(address: SocketAddr, by: By) -> io::Result<TcpStream
     let mptcp = if by.plain { new(Protocol::TCP) } else { new(Protocol::MPTCP) };
     let socket = mptcp.or_else(|_| new(Protocol::TCP))?;
     if let Some(device) = &by.device {
-        socket.bind_device(Some(device.as_bytes()))?;
+        match socket.bind_device(Some(device.as_bytes())) {
+            // Before Linux 5.7 it needs CAP_NET_RAW: then the kernel chooses the link.
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
+        }
     }
     // Older kernels refuse some of these for MPTCP: then small packets wait, or a dead relay is found later.
     let _ = socket.set_tcp_nodelay(true);

@@ -1,9 +1,8 @@
 //! To a server without a relay: plain TCP over one link.
 //!
-//! In: a target, the best link if one is known, and who asks. Out: a connection.
+//! In: a target, and who asks. Out: a connection.
 //!
-//! 1. Over the link whose connections have shown the highest rate; where none is known, or that one does not reach the server,
-//!    as the kernel's routes have it.
+//! 1. Over the links in turn ([`Starts`]); where fewer than two are known, as the kernel's routes have it.
 //! 2. Each address is checked before it is connected to ([`marline_net::reach`]): other hosts do not reach this machine, metadata
 //!    services, or private networks that they are not in.
 //! 3. No more than [`LOOK_UPS`] names are looked up at once: whoever asks for many that hang leaves the edge the threads by which it
@@ -14,7 +13,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_net::reach::Right;
+use marline_net::links::Interface;
+use marline_net::reach::{Right, Zone};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -22,37 +22,58 @@ use tokio::time::timeout;
 
 use super::dial::{By, connect};
 use crate::race::race;
+use crate::starts::{Shows, Starts};
 use crate::tunnel::{Problem, Status, Target};
 
 /// chosen: as a relay's.
 const CONNECT: Duration = Duration::from_secs(10);
-/// chosen: then the kernel's own choice has as long.
-const OVER_THE_BEST: Duration = Duration::from_secs(4);
 /// chosen: a page's worth of names; a thread each.
 pub(super) const LOOK_UPS: usize = 16;
 
-/// A connection to the server.
+/// A connection to the server, over the first link that reaches it.
 pub(super) async fn reach(
     target: &Target,
-    best: Option<String>,
     right: Right,
     look_ups: &Arc<Semaphore>,
+    starts: &Arc<Starts>,
 ) -> Result<TcpStream, Problem> {
-    let reached = async {
-        let addresses = addresses(target, look_ups).await.map_err(unreachable)?;
-        let addresses = allowed(&target.host, addresses, right)?;
-        let plain = By { plain: true, ..By::default() };
-        if best.is_some() {
-            let by = By { device: best, ..plain.clone() };
-            let over_it = race(&addresses, |address| connect(address, by.clone()));
-            if let Ok(Ok(socket)) = timeout(OVER_THE_BEST, over_it).await {
-                return Ok(socket);
+    let (target, look_ups, of) = (target.clone(), Arc::clone(look_ups), Arc::clone(starts));
+    let attempt = move |link: Option<Arc<Interface>>| {
+        let (target, look_ups, of) = (target.clone(), Arc::clone(&look_ups), Arc::clone(&of));
+        async move {
+            let addresses = match &link {
+                None => addresses(&target, &look_ups).await?,
+                Some(link) => of.addresses(right.host(), (&target.host, target.port), link).await?,
+            };
+            match allowed(&target.host, addresses, right) {
+                Ok(addresses) => {
+                    over(addresses, link.as_deref(), &of).await.map(|(socket, shows)| (Ok(socket), shows))
+                }
+                Err(forbidden) => Ok((Err(forbidden), Shows::Nothing)),
             }
         }
-        race(&addresses, |address| connect(address, plain.clone())).await.map_err(unreachable)
     };
     let late = |_| Problem::new(Status::NoAnswer, "connection_timeout", "no answer");
-    timeout(CONNECT, reached).await.map_err(late)?
+    timeout(CONNECT, starts.start_to_unproven(attempt)).await.map_err(late)?.map_err(unreachable)?
+}
+
+/// Over this link. A private network may be behind a static route, which only the kernel knows.
+async fn over(
+    addresses: Vec<SocketAddr>,
+    link: Option<&Interface>,
+    starts: &Starts,
+) -> io::Result<(TcpStream, Shows)> {
+    let is_behind = addresses
+        .iter()
+        .any(|address| Zone::of(address.ip()) == Zone::Internet && starts.is_behind_links(address.ip()));
+    let device = link.filter(|_| is_behind).map(|link| link.name.clone());
+    let addresses = match link.filter(|_| is_behind) {
+        Some(link) => Starts::of_families(addresses, link)?,
+        None => addresses,
+    };
+    let by = By { plain: true, device, ..By::default() };
+    let socket = race(&addresses, |address| connect(address, by.clone())).await?;
+    Ok((socket, if is_behind { Shows::Reached } else { Shows::Nothing }))
 }
 
 /// Rule 3.

@@ -63,7 +63,7 @@ async fn over_a_relay(edge: &Edge, target: &Target, right: Right) -> Result<Way,
         }
         Err(RoadError::None(why)) if edge.config.direct => {
             tracing::warn!(why, "directly, over one link");
-            let connected = direct::reach(target, edge.best_link(), right, &edge.look_ups).await;
+            let connected = direct::reach(target, right, &edge.look_ups, &edge.roads.starts).await;
             let connected = connected.inspect(|_| {
                 edge.state.send_modify(|state| {
                     state.direct += 1;

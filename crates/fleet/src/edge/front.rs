@@ -37,6 +37,9 @@ const SILENT_AGAIN: Duration = Duration::from_secs(30);
 /// chosen: what a program sends before it looks for an answer.
 const SENT_AHEAD: usize = 256 * 1024;
 
+/// How many are told at once that there is no room.
+pub(super) const REFUSALS: usize = 256;
+
 /// Why it cannot be listened.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}: {error}")]
@@ -126,7 +129,7 @@ fn admit(mut near: TcpStream, from: SocketAddr, going: Option<SocketAddr>, edge:
     let (goes, mut must_go) = oneshot::channel();
     let Ok((ticket, other)) = edge.guests().came(from.ip(), goes) else {
         tracing::debug!(%from, "no room");
-        return end::broken(&near);
+        return refuse_for_lack_of_room(near, going, edge);
     };
     if let Some(other) = other {
         // One that has gone by itself does not hear it.
@@ -147,6 +150,24 @@ fn admit(mut near: TcpStream, from: SocketAddr, going: Option<SocketAddr>, edge:
             Ok(()) = &mut must_go => end::broken(&near),
         }
         edge.guests().left(ticket);
+    });
+}
+
+/// Answers that there is no room, in the language of the program; a LAN's client, and those beyond [`REFUSALS`], are reset.
+fn refuse_for_lack_of_room(mut near: TcpStream, going: Option<SocketAddr>, edge: &Edge) {
+    end::broken(&near);
+    let Some(place) = Arc::clone(&edge.refusals).try_acquire_owned().ok().filter(|_| going.is_none()) else {
+        return;
+    };
+    tokio::spawn(async move {
+        let _place = place;
+        let Ok(Ok((language, ..))) = timeout(LINGER, hear(&mut near)).await else { return };
+        let problem = Problem::new(Status::NoRoom, "connection_limit_reached", "too many flows at once".to_owned());
+        match language {
+            Language::Socks => refuse(&mut near, &socks5::answer(code(problem.status))).await,
+            Language::Connect => refuse(&mut near, problem.answer().as_bytes()).await,
+        }
+        end::whole(&near);
     });
 }
 

@@ -13,8 +13,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use marline_core::link_choice::LinkSeen;
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::links::{MeteredHints, Named, survey};
+use marline_net::links::{Interface, MeteredHints, Named, Survey, survey};
 use marline_net::paths::control::{Answer, Question, ask};
 use marline_net::paths::status::Status;
 
@@ -35,6 +36,9 @@ pub struct LinkNow {
     /// It did not answer when it was asked, and nothing has come over it since.
     #[serde(default)]
     pub silent: bool,
+    /// Why new connections to relays do not begin over it; none: they do, or it was not tried.
+    #[serde(default)]
+    pub why: Option<String>,
     /// What has gone over it since it was looked at first, whoever sent it.
     pub sent_bytes: u64,
     /// What has come over it since then, for whomever.
@@ -131,6 +135,7 @@ impl Links {
                 metered: *metered,
                 up: *up,
                 silent: *silent,
+                why: None,
                 sent_bytes: sum[0],
                 received_bytes: sum[1],
                 rate,
@@ -144,9 +149,29 @@ impl Links {
     }
 }
 
-/// The best single link: the one that has shown the highest rate of those that are up.
+/// The best single link: the one that has shown the highest rate of those that are up and answer.
 pub(super) fn best(links: &[LinkNow]) -> Option<&LinkNow> {
-    links.iter().filter(|link| link.up && !link.most.is_zero()).max_by_key(|link| link.most)
+    links.iter().filter(|link| link.up && !link.silent && !link.most.is_zero()).max_by_key(|link| link.most)
+}
+
+/// The links that are up, for connections that begin: in the order of the kernel's preference, with their interfaces.
+pub(super) fn beginnings(look: &Look, now: &[LinkNow], survey: &Survey) -> Vec<(LinkSeen, Interface)> {
+    // What a VPN is to carry goes beside it over no link that was not named.
+    if survey.vpn.is_some() && !look.steered {
+        return Vec::new();
+    }
+    let metric = |interface: &Interface| {
+        [&interface.v4, &interface.v6].into_iter().flatten().map(|route| route.metric).min()
+    };
+    let seen = look.links.iter().filter(|seen| seen.up).filter_map(|seen| {
+        let interface = survey.named(&seen.name)?;
+        let receives = now.iter().any(|link| link.name == seen.name && !link.down.is_zero());
+        let of = LinkSeen { name: seen.name.clone(), index: interface.index, silent: seen.silent, receives };
+        Some((metric(interface)?, of, interface.clone()))
+    });
+    let mut seen: Vec<_> = seen.collect();
+    seen.sort_by_key(|(metric, of, _)| (*metric, of.index));
+    seen.into_iter().map(|(_, of, interface)| (of, interface)).collect()
 }
 
 /// Looks once. Blocks for as long as the daemon of `run_dir` takes to answer.

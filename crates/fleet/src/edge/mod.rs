@@ -65,6 +65,7 @@ pub use unused::UnusedLink;
 use self::machine::Saved;
 use crate::congestion::Congestion;
 use crate::service::words::Endpoint;
+pub use crate::starts::FailingLink;
 use crate::tunnel::Target;
 
 /// What an edge does.
@@ -93,7 +94,7 @@ pub struct GuestTerms {
     pub live: Vec<Live>,
     /// How many flows there may be.
     pub flows: usize,
-    /// How many of one address.
+    /// How many of one address; the loopback's may have all.
     pub flows_of_one: usize,
 }
 
@@ -180,6 +181,9 @@ pub struct Edge {
     wanted: watch::Sender<live::Wanted>,
     direct: Arc<meter::Meter>,
     look_ups: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+    /// The tunnel that has the default route.
+    vpn: watch::Sender<Option<String>>,
     /// What was wrong with the revocation list when it was read last.
     list_trouble: Mutex<String>,
 }
@@ -189,7 +193,7 @@ impl Edge {
     pub fn new(config: Config, trusted: impl Into<Trusted>) -> Arc<Self> {
         let roads = road::Roads::new(&config, trusted.into());
         let lanes = lanes::Lanes::new(config.guests.live.clone());
-        let guests = Mutex::new(Guests::new(config.guests.flows, config.guests.flows_of_one));
+        let guests = Mutex::new(Guests::new(config.guests.flows, config.guests.flows_of_one).exempting_loopback());
         Arc::new(Self {
             config,
             roads,
@@ -205,6 +209,8 @@ impl Edge {
             wanted: watch::Sender::default(),
             direct: Arc::default(),
             look_ups: Arc::new(Semaphore::new(direct::LOOK_UPS)),
+            vpn: watch::Sender::default(),
+            refusals: Arc::new(Semaphore::new(front::REFUSALS)),
             list_trouble: Mutex::default(),
         })
     }
@@ -299,7 +305,16 @@ impl Edge {
     /// Measures what it reaches to a relay of its list, by its label; none: it is not on the list. And what was sent for that.
     pub async fn probe(&self, label: &str, terms: &ProbeTerms) -> Option<(std::io::Result<Probed>, DataSize)> {
         let station = self.roads.relays.all().into_iter().find(|station| station.at.label == label)?;
-        Some(probe::probe(&station, &self.roads.trusted(), terms, self.config.congestion.clone()).await)
+        Some(
+            probe::probe(
+                &station,
+                &self.roads.trusted(),
+                terms,
+                self.config.congestion.clone(),
+                &self.roads.starts,
+            )
+            .await,
+        )
     }
 
     /// What flows that are not live streams may send together just now; none: as much as they can.
@@ -313,34 +328,86 @@ impl Edge {
 
     /// Keeps connections ready until dropped.
     pub async fn keep_warm(&self) -> std::convert::Infallible {
-        self.roads.keep_warm().await
+        tokio::select! {
+            never = self.roads.keep_warm() => never,
+            never = self.roads.keep_probing() => never,
+        }
+    }
+
+    /// Looks at its links once, so that the first connections begin over those that are there; `run_dir` is that of `marline paths`.
+    pub async fn look(&self, run_dir: &Path) {
+        self.look_with(&mut links::Links::default(), Instant::default(), run_dir, false).await;
     }
 
     /// Looks at its links until dropped; `run_dir` is that of `marline paths`.
     pub async fn keep_looking(&self, run_dir: &Path) -> std::convert::Infallible {
         let (begun, mut links) = (std::time::Instant::now(), links::Links::default());
+        let mut failing = self.roads.starts.failing();
         for round in 0_u64.. {
-            let dir = run_dir.to_owned();
-            let looked = tokio::task::spawn_blocking(move || {
-                let look = links::look(&dir);
-                let unused = (round % unused::EACH == 0).then(|| unused::look(&look));
-                (look, unused)
-            });
-            if let Ok((look, unused)) = looked.await {
-                let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
-                self.links.send_replace(links.look(now, look));
-                if let Some(found) = unused {
-                    self.unused.send_if_modified(|unused| std::mem::replace(unused, found.clone()) != found);
+            let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+            let seen = self.look_with(&mut links, now, run_dir, round % unused::EACH == 0).await;
+            let next = tokio::time::sleep(links::LOOK);
+            tokio::pin!(next);
+            loop {
+                self.publish(seen.clone());
+                tokio::select! {
+                    () = &mut next => break,
+                    // A link that does not answer is left at once, not at the next look.
+                    _ = failing.changed() => drop(failing.borrow_and_update()),
                 }
             }
-            tokio::time::sleep(links::LOOK).await;
         }
         std::future::pending().await
     }
 
-    /// The device of the link that is the best alone; none: it is not known.
-    fn best_link(&self) -> Option<String> {
-        links::best(&self.links.borrow()).map(|link| link.name.clone())
+    async fn look_with(
+        &self,
+        links: &mut links::Links,
+        now: Instant,
+        run_dir: &Path,
+        with_unused: bool,
+    ) -> Vec<LinkNow> {
+        let dir = run_dir.to_owned();
+        let looked = tokio::task::spawn_blocking(move || {
+            let look = links::look(&dir);
+            let unused = with_unused.then(|| unused::look(&look));
+            (look, unused, marline_net::links::survey().ok())
+        });
+        let Ok((look, unused, survey)) = looked.await else { return self.links() };
+        if let Some(found) = unused {
+            self.unused.send_if_modified(|unused| std::mem::replace(unused, found.clone()) != found);
+        }
+        let seen = links.look(now, look.clone());
+        if let Some(survey) = survey {
+            let beginnings = links::beginnings(&look, &seen, &survey);
+            let is_link = |name: &str| beginnings.iter().any(|(link, _)| link.name == name);
+            let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
+            let networks = others.flat_map(|interface| interface.networks.clone()).collect();
+            self.roads.starts.set_links(beginnings, networks);
+            let had = self.vpn.send_replace(survey.vpn.clone());
+            // Connections from before lead past it.
+            if survey.vpn.is_some() && survey.vpn != had {
+                self.roads.drop_ready();
+            }
+        }
+        seen
+    }
+
+    /// Publishes the links with what attempts to begin connections have shown of them.
+    fn publish(&self, mut links: Vec<LinkNow>) {
+        for failing in self.roads.starts.failing().borrow().iter() {
+            if let Some(link) = links.iter_mut().find(|link| link.name == failing.name) {
+                // One that carries running flows is busy, and not gone.
+                link.silent |= failing.why.is_outage() && link.rate.is_zero() && link.down.is_zero();
+                link.why = Some(failing.why.words().to_owned());
+            }
+        }
+        self.links.send_if_modified(|now| std::mem::replace(now, links.clone()) != links);
+    }
+
+    /// Links over which connections to relays do not begin. Changes are reported.
+    pub fn failing_links(&self) -> watch::Receiver<Vec<FailingLink>> {
+        self.roads.starts.failing()
     }
 
     /// A flow wants to go there.

@@ -9,6 +9,7 @@
 //!    brings is a lower bound.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::{Bitrate, DataSize};
@@ -23,6 +24,7 @@ use super::relays::Station;
 use super::settle::Settle;
 use super::trust::Trusted;
 use crate::congestion::Congestion;
+use crate::starts::Starts;
 use crate::tunnel::PROBE;
 
 /// How much a probe may take.
@@ -49,13 +51,14 @@ pub struct Probed {
 
 /// Measures. What was sent is told whether it succeeds or not.
 pub(super) async fn probe(
-    station: &Station,
+    station: &Arc<Station>,
     trusted: &Trusted,
     terms: &Terms,
     congestion: Option<Congestion>,
+    starts: &Arc<Starts>,
 ) -> (io::Result<Probed>, DataSize) {
     let by = By { device: terms.only.clone(), plain: terms.only.is_some(), congestion };
-    let (mut road, round_trip) = match dial(station, trusted, &by).await {
+    let (mut road, round_trip) = match dial(station, trusted, &by, starts).await {
         Ok(dialled) => dialled,
         Err(error) => return (Err(error), DataSize::ZERO),
     };

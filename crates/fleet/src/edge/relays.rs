@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use marline_net::links::Interface;
 use rustls::pki_types::ServerName;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 use super::meter::Meter;
 use crate::identity::Name;
 use crate::service::words::Endpoint;
+use crate::starts::Starts;
 
 /// chosen: how soon a relay that has come back is used again.
 const PARDON: Duration = Duration::from_secs(10);
@@ -55,6 +57,8 @@ pub(super) struct Station {
 struct State {
     /// Since when the last attempt has failed, and why.
     failed: Option<(Instant, String)>,
+    /// When it opened a tunnel last.
+    carried: Option<Instant>,
     /// Its addresses, and since when they are known; none: an earlier run has found them.
     found: Option<(Option<Instant>, Vec<SocketAddr>)>,
 }
@@ -70,6 +74,16 @@ impl Station {
         let why = |failed: &Option<(Instant, String)>| failed.as_ref().map(|(_, why)| why.clone());
         let before = std::mem::replace(&mut self.lock().failed, failed.clone());
         why(&before) != why(&failed)
+    }
+
+    /// It has opened a tunnel.
+    pub(super) fn has_carried(&self) {
+        self.lock().carried = Some(Instant::now());
+    }
+
+    /// Whether it has opened a tunnel since then.
+    pub(super) fn has_carried_since(&self, then: Instant) -> bool {
+        self.lock().carried.is_some_and(|at| at >= then)
     }
 
     /// It failed a moment ago.
@@ -106,6 +120,36 @@ impl Station {
             return Ok(addresses.clone());
         }
         self.or_known(known.map(|(_, addresses)| addresses), self.look_up()).await
+    }
+
+    /// Its addresses, from the name servers of this link; none: from the system's. An answer over one link is not kept for the others: a
+    /// captive portal answers each name with its own address.
+    pub(super) async fn addresses_over(
+        &self,
+        link: Option<&Interface>,
+        starts: &Starts,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let Some(link) = link else { return self.addresses().await };
+        let look_up = async {
+            let mut addresses = Vec::new();
+            let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
+            for place in &self.at.places {
+                match starts.addresses(None, (&place.host(), place.port()), link).await {
+                    Ok(found) => addresses.extend(found),
+                    Err(error) => last = error,
+                }
+            }
+            if addresses.is_empty() { Err(last) } else { Ok(addresses) }
+        };
+        match self.found() {
+            Some(known) => Ok(timeout(AGAIN, look_up).await.ok().and_then(Result::ok).unwrap_or(known)),
+            None => look_up.await,
+        }
+    }
+
+    /// The relay was reached at one of these.
+    pub(super) fn has_found(&self, addresses: Vec<SocketAddr>) {
+        self.lock().found = Some((Some(Instant::now()), addresses));
     }
 
     /// What is found, or what is known where that takes too long or brings nothing; it is not asked for again for as long as an answer

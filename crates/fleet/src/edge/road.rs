@@ -29,9 +29,10 @@ use tokio::time::{sleep, timeout};
 
 use super::Config;
 use super::ask::{Asked, ask};
-use super::dial::{self, By, CONNECT, Road, dial};
+use super::dial::{self, By, CONNECT, Road, dial, dial_over};
 use super::relays::{RelayAt, Relays, Station};
 use super::trust::Trusted;
+use crate::starts::Starts;
 use crate::tunnel::Target;
 
 /// chosen: less than the five minutes for which a relay waits.
@@ -45,6 +46,9 @@ const HEDGE: Duration = Duration::from_millis(1500);
 
 /// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
 const WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
+
+/// chosen: each of them takes as long as a relay may take to answer.
+const ATTEMPTS: usize = 3;
 
 /// Why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +79,7 @@ pub(super) struct Roads {
     pub(super) relays: Relays,
     warm: usize,
     by: By,
+    pub(super) starts: Arc<Starts>,
     trusted: Mutex<Trusted>,
     /// The oldest first: to which relay, since when.
     ready: Mutex<VecDeque<(Arc<Station>, Instant, Road)>>,
@@ -97,6 +102,7 @@ impl Roads {
             relays: Relays::new(&config.relays),
             warm: config.warm,
             by: By { congestion: config.congestion.clone(), ..By::default() },
+            starts: Starts::new(),
             trusted: Mutex::new(trusted),
             ready: Mutex::default(),
             wake: Notify::new(),
@@ -157,6 +163,19 @@ impl Roads {
     /// A tunnel.
     pub(super) async fn tunnel(self: &Arc<Self>, target: &Target) -> Result<Tunnel, RoadError> {
         self.admitted().await?;
+        let began = Instant::now();
+        for _ in 1..ATTEMPTS {
+            match self.tunnel_once(target).await {
+                // A relay that has carried other flows meanwhile is slow, and not gone: many flows that begin at once are.
+                Err(RoadError::None(_)) if self.relays.all().iter().any(|relay| relay.has_carried_since(began)) => {
+                }
+                decided => return decided,
+            }
+        }
+        self.tunnel_once(target).await
+    }
+
+    async fn tunnel_once(self: &Arc<Self>, target: &Target) -> Result<Tunnel, RoadError> {
         let mut last = "none is named".to_owned();
         let mut rest = self.order().into_iter();
         let mut running: JoinSet<Attempt> = JoinSet::new();
@@ -182,7 +201,10 @@ impl Roads {
                 () = sleep(HEDGE), if !is_last => continue,
             };
             match attempt {
-                Ok((road, rest)) => return Ok(Tunnel { road, station, rest }),
+                Ok((road, rest)) => {
+                    station.has_carried();
+                    return Ok(Tunnel { road, station, rest });
+                }
                 Err(Asked::Refused(status, words)) if !matches!(status, NO_ROOM | TIMED_OUT) => {
                     return Err(RoadError::Refused { status, words });
                 }
@@ -233,7 +255,7 @@ impl Roads {
     fn fresh(self: &Arc<Self>, station: &Arc<Station>) -> JoinHandle<io::Result<Road>> {
         let (roads, station, trusted) = (Arc::clone(self), Arc::clone(station), self.trusted());
         tokio::spawn(async move {
-            match dial(&station, &trusted, &roads.by).await {
+            match dial(&station, &trusted, &roads.by, &roads.starts).await {
                 Ok((road, _)) => {
                     roads.noted(station.note(Ok(())));
                     Ok(road)
@@ -270,6 +292,26 @@ impl Roads {
     fn greet(self: &Arc<Self>) {
         let named = self.relays.all().into_iter().filter(|station| station.at.member.is_none());
         named.skip(usize::from(self.warm > 0)).for_each(|station| drop(self.fresh(&station)));
+    }
+
+    /// Probes the links that have failed until dropped, at the first relay.
+    pub(super) async fn keep_probing(self: &Arc<Self>) -> Infallible {
+        loop {
+            let link = self.starts.due().await;
+            let Some(first) = self.order().into_iter().next() else { continue };
+            let (roads, trusted) = (Arc::clone(self), self.trusted());
+            tokio::spawn(async move {
+                let began = Instant::now();
+                let dialled = dial_over(&first, &trusted, &roads.by, Some(&link), &roads.starts).await;
+                roads.starts.probed(&link.name, began, dialled.map(|(_, shows)| shows));
+            });
+        }
+    }
+
+    /// Drops the connections that wait ready: those that are made from now on take another way.
+    pub(super) fn drop_ready(&self) {
+        lock(&self.ready).clear();
+        self.wake.notify_one();
     }
 
     /// Keeps connections ready until dropped.

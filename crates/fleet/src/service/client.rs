@@ -9,6 +9,7 @@
 //! 3. A name may have several addresses, of as many processes. One that says nothing within [`EACH`] is left for the next one.
 //! 4. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +20,19 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use marline_net::links::Interface;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use url::Url;
 
 use super::problem::Problem;
 use crate::identity::Role;
+use crate::starts::{Shows, Starts, connect_over};
 use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window, and a slow link has some round trips.
@@ -67,8 +71,67 @@ pub struct Client {
     name: ServerName<'static>,
     tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
+    /// Over which links it is reached; none: as the kernel has it.
+    starts: Option<Arc<Starts>>,
     /// For whom it asks, and until when that one's certificate is good; none: for itself.
     member: Option<(String, String)>,
+}
+
+/// Where a service is, and how it is known.
+#[derive(Clone)]
+struct To {
+    host: String,
+    port: u16,
+    name: ServerName<'static>,
+    tls: Arc<rustls::ClientConfig>,
+}
+
+impl To {
+    /// Over this link; none: as the kernel has it.
+    async fn open_over(
+        &self,
+        link: Option<&Interface>,
+        starts: &Starts,
+    ) -> io::Result<(TlsStream<TcpStream>, Shows)> {
+        let mut found: Vec<_> = match link {
+            None => lookup_host((self.host.as_str(), self.port)).await?.collect(),
+            Some(link) => starts.addresses(None, (&self.host, self.port), link).await?,
+        };
+        let is_behind = found.iter().any(|address| starts.is_behind_links(address.ip()));
+        let link = link.filter(|_| is_behind);
+        if let Some(link) = link {
+            found = Starts::of_families(found, link)?;
+        }
+        let device = link.map(|link| link.name.as_str());
+        let stream = self.open_one(&found, device).await?;
+        Ok((stream, if is_behind { Shows::Reached } else { Shows::Nothing }))
+    }
+
+    /// Rule 3. The last one has all the time that is left to the call.
+    async fn open_one(&self, found: &[SocketAddr], device: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
+        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let (last, others) = found.split_last().ok_or_else(none)?;
+        for address in others {
+            match timeout(EACH, self.open(*address, device)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => tracing::debug!(%address, %error, "the service is tried at its next address"),
+                Err(_) => tracing::debug!(%address, "says nothing: the service is tried at its next address"),
+            }
+        }
+        self.open(*last, device).await
+    }
+
+    async fn open(&self, address: SocketAddr, device: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
+        let socket = connect_over(address, device).await?;
+        socket.set_nodelay(true)?;
+        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(self.name.clone(), socket).await?;
+        let denied = |text: String| io::Error::new(io::ErrorKind::PermissionDenied, text);
+        let peer = Peer::of(stream.get_ref().1.peer_certificates()).map_err(|error| denied(error.to_string()))?;
+        if peer.identity.role != Role::Fleet {
+            return Err(denied(format!("{} answers there, and not the fleet's service", peer.identity)));
+        }
+        Ok(stream)
+    }
 }
 
 /// For whom a process of the service asks another one.
@@ -93,13 +156,27 @@ impl Client {
         let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
         let port = parsed.port_or_known_default().ok_or_else(wrong)?;
         let tls = Arc::new(tls);
-        Ok(Self { host, port, name, tls: Box::new(move || Arc::clone(&tls)), connection: None, member: None })
+        Ok(Self {
+            host,
+            port,
+            name,
+            tls: Box::new(move || Arc::clone(&tls)),
+            connection: None,
+            starts: None,
+            member: None,
+        })
     }
 
     /// With each new connection what this gives: certificates are renewed, and lists of the revoked as well.
     #[must_use]
     pub fn showing(self, tls: impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static) -> Self {
         Self { tls: Box::new(tls), ..self }
+    }
+
+    /// Over the link that reaches it.
+    #[must_use]
+    pub(crate) fn over(self, starts: Arc<Starts>) -> Self {
+        Self { starts: Some(starts), ..self }
     }
 
     /// GET.
@@ -199,32 +276,29 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let found = lookup_host((self.host.as_str(), self.port)).await.map_err(|error| self.network(error))?;
-        self.connect_to_one(&found.collect::<Vec<_>>()).await
-    }
-
-    /// Rule 3. The last one has all the time that is left to the call.
-    async fn connect_to_one(&self, found: &[SocketAddr]) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let Some((last, others)) = found.split_last() else { return Err(self.network("the name has no address")) };
-        for address in others {
-            match timeout(EACH, self.connect_to(*address)).await {
-                Ok(Ok(sender)) => return Ok(sender),
-                Ok(Err(error)) => tracing::debug!(%address, %error, "the service is tried at its next address"),
-                Err(_) => tracing::debug!(%address, "says nothing: the service is tried at its next address"),
+        let stream = match &self.starts {
+            None => {
+                let found =
+                    lookup_host((self.host.as_str(), self.port)).await.map_err(|error| self.network(error))?;
+                self.to().open_one(&found.collect::<Vec<_>>(), None).await
             }
-        }
-        self.connect_to(*last).await
+            Some(starts) => {
+                let (to, of) = (self.to(), Arc::clone(starts));
+                let attempt = move |link: Option<Arc<Interface>>| {
+                    let (to, of) = (to.clone(), Arc::clone(&of));
+                    async move { to.open_over(link.as_deref(), &of).await }
+                };
+                starts.start(attempt).await
+            }
+        };
+        self.begin(stream.map_err(|error| self.network(error))?).await
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let socket = TcpStream::connect(address).await.map_err(|error| self.network(error))?;
-        socket.set_nodelay(true).map_err(|error| self.network(error))?;
-        let stream = TlsConnector::from((self.tls)()).connect(self.name.clone(), socket).await;
-        let stream = stream.map_err(|error| self.network(error))?;
-        let peer = Peer::of(stream.get_ref().1.peer_certificates()).map_err(|error| self.network(error))?;
-        if peer.identity.role != Role::Fleet {
-            return Err(self.network(format!("{} answers there, and not the fleet's service", peer.identity)));
-        }
+    fn to(&self) -> To {
+        To { host: self.host.clone(), port: self.port, name: self.name.clone(), tls: (self.tls)() }
+    }
+
+    async fn begin(&self, stream: TlsStream<TcpStream>) -> Result<SendRequest<Full<Bytes>>, ClientError> {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| self.network(error))?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -291,7 +365,10 @@ mod tests {
                 std::future::pending::<()>().await;
             });
             let client = Client::new("https://127.0.0.1:1", edge).unwrap();
-            timeout(PATIENCE, client.connect_to_one(&found)).await.expect("in the time that a call has").unwrap();
+            timeout(PATIENCE, client.to().open_one(&found, None))
+                .await
+                .expect("in the time that a call has")
+                .unwrap();
         });
     }
 

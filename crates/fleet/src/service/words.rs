@@ -29,6 +29,11 @@ impl Endpoint {
         let host = self.0.rsplit_once(':').map_or(self.0.as_str(), |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']').to_owned()
     }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.0.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default()
+    }
 }
 
 impl Display for Endpoint {

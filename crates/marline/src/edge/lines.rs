@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::{Duration, Instant};
 
-use marline_fleet::edge::{Edge, EdgeState, FleetView, RelayRow, RestNow, UnusedLink};
+use marline_fleet::edge::{Edge, EdgeState, FailingLink, FleetView, RelayRow, RestNow, UnusedLink};
 use marline_fleet::service::words::Reason;
 use marline_net::paths::gateway::Obstructions;
 use tokio::sync::watch;
@@ -108,6 +108,33 @@ pub(super) async fn unused(mut links: watch::Receiver<Vec<UnusedLink>>) -> Infal
         }
         for link in told.iter().filter(|link| !now.iter().any(|other| other.name == link.name)) {
             say(&format!("link {}: the reason why it was not used has gone", link.name));
+        }
+        told = now;
+    }
+}
+
+/// Says which links do not reach the relay and why, and when they do again. One line for each change.
+pub(super) async fn failing(mut links: watch::Receiver<Vec<FailingLink>>) -> Infallible {
+    let mut told: Vec<FailingLink> = Vec::new();
+    loop {
+        if links.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        // An attempt that is late at first is refused a moment later, or another link is found: the last of these is the line.
+        tokio::time::sleep(SETTLED).await;
+        let now = links.borrow_and_update().clone();
+        for link in &now {
+            if !told.iter().any(|before| before.name == link.name && before.why == link.why) {
+                let instead = link.instead.as_ref().map_or_else(String::new, |other| format!("; {other} does"));
+                say(&format!(
+                    "link {} does not reach the relay: {}{instead}; it is tried again",
+                    link.name,
+                    link.why.words()
+                ));
+            }
+        }
+        for link in told.iter().filter(|link| !now.iter().any(|other| other.name == link.name)) {
+            say(&format!("link {} reaches the relay again", link.name));
         }
         told = now;
     }

@@ -110,6 +110,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     };
     let ended = runtime.block_on(async {
         let _ear = listen(args, about, &edge, view.clone());
+        edge.look(&place).await;
         let ended = tokio::select! {
             () = front.attend(&edge) => Err(Exit::failed("the listeners have ended")),
             lost = async {
@@ -141,6 +142,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = lines::relays(&edge) => match never {},
             never = lines::unused(edge.unused()) => match never {},
             never = lines::state(edge.state_trouble()) => match never {},
+            never = lines::failing(edge.failing_links()) => match never {},
             never = steering.watch() => match never {},
             ended = stop.heard() => ended,
         };

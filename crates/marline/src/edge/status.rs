@@ -196,6 +196,17 @@ fn shown(status: &Status) -> String {
         ]
     }));
     text += &table(&rows);
+    let well = status.links.iter().find(|link| link.up && !link.silent && link.why.is_none());
+    for link in &status.links {
+        if let Some(why) = &link.why {
+            let instead = well.map_or_else(String::new, |other| format!("; {} does", printable(&other.name)));
+            text += &format!(
+                "\nlink {} does not reach the relay: {}{instead}\n",
+                printable(&link.name),
+                printable(why)
+            );
+        }
+    }
     for unused in &status.unused_links {
         text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.why));
     }
