@@ -140,6 +140,7 @@ pub async fn keep_renewed(
 ) -> Infallible {
     let (mut unwritten, mut asked, mut told): (Option<Renewed>, Option<Instant>, Option<Instant>) =
         (None, None, None);
+    remark(files, &own);
     loop {
         let life = own.span().map_or(Duration::ZERO, Span::life);
         tokio::select! {
@@ -147,6 +148,7 @@ pub async fn keep_renewed(
             () = reloads.requested() => {
                 if let Some(there) = reloaded(files, &own, &mut shows) {
                     (own, unwritten) = (there, None);
+                    remark(files, &own);
                 }
             }
         }
@@ -201,6 +203,16 @@ pub async fn keep_renewed(
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Authorities that are trusted without a list of the certificates that they have revoked.
+fn remark(files: &Own, own: &Credentials) {
+    for subject in own.without_list() {
+        tracing::warn!(
+            "{}: {subject} is trusted without its revocation list, and so are the certificates that it has revoked: append its revoked.pem",
+            files.files.authority.display()
+        );
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Shown {
 pub(crate) struct Files {
     #[command(flatten)]
     shown: Shown,
-    /// The authority's certificate [default: beside the certificate, ca.pem].
+    /// The authority's certificate, or those of several [default: beside the certificate, ca.pem].
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 }

@@ -103,7 +103,7 @@ fn the_fleets_service_goes_on() {
     must(dir, "fleet ca issue operator ann --dir ca --out .");
     let mut service = Running::start(dir, "fleet run --ca ca --listen 127.0.0.1:0");
     service.signal("-HUP");
-    service.line_with("SIGHUP: the revocation list is read again");
+    service.line_with("SIGHUP: authorities and the revocation list are read again");
     let list = std::fs::read(dir.join("ca/revoked.pem")).unwrap();
     std::fs::write(dir.join("ca/revoked.pem"), "damaged").unwrap();
     service.signal("-HUP");
@@ -111,6 +111,114 @@ fn the_fleets_service_goes_on() {
     std::fs::write(dir.join("ca/revoked.pem"), list).unwrap();
     must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
     assert_eq!(service.stop("-TERM").0, Some(0));
+}
+
+/// The authorities `ca` and `ca-2`, of one name, in one file; with their lists of the revoked.
+fn bundle(dir: &Path, first: &str, second: &str) -> String {
+    let file = |of: &str, name: &str| std::fs::read_to_string(dir.join(of).join(name)).unwrap();
+    [first, second].iter().map(|of| file(of, "ca.pem") + &file(of, "revoked.pem")).collect()
+}
+
+#[test]
+fn an_authority_is_replaced_while_relay_and_edge_run() {
+    let (dir, server) = (members(), server());
+    let dir = dir.path();
+    for words in [
+        "fleet ca init --dir ca-2 --name test",
+        "fleet ca issue edge e2 --dir ca --out .",
+        "fleet ca revoke --role edge e2 --dir ca",
+        "fleet ca issue relay r1 --dir ca-2 --address 127.0.0.1 --out new",
+        "fleet ca issue edge e1 --dir ca-2 --out new",
+    ] {
+        must(dir, words);
+    }
+    std::fs::copy(dir.join("ca/revoked.pem"), dir.join("list.pem")).unwrap();
+    let relay = format!(
+        "relay --listen 127.0.0.1:0 --certificate r1.pem --ca relay-ca.pem --revoked list.pem --run-dir run --allow-net 127.0.0.1 \
+         --allow-port {}",
+        server.port()
+    );
+    let edge = |name: &str, relay: &Running| {
+        let words = format!(
+            "edge --no-paths --no-direct --warm 0 --run-dir run-{name} --listen 127.0.0.1:0 --relay {} --certificate {name}.pem \
+             --ca edge-ca.pem",
+            relay.address
+        );
+        Running::start(dir, &words)
+    };
+    let reread = |process: &mut Running| {
+        process.signal("-HUP");
+        process.line_with("certificate, key, authority and revocation list are read again");
+    };
+    for file in ["relay-ca.pem", "edge-ca.pem"] {
+        std::fs::copy(dir.join("ca/ca.pem"), dir.join(file)).unwrap();
+    }
+    let mut relay = Running::start(dir, &relay);
+    let mut e1 = edge("e1", &relay);
+    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    // A bundle that is no good changes nothing.
+    std::fs::write(dir.join("relay-ca.pem"), "").unwrap();
+    relay.signal("-HUP");
+    relay.line_with("relay-ca.pem: it holds no certificate of an authority");
+    // Everybody trusts both.
+    std::fs::write(dir.join("relay-ca.pem"), bundle(dir, "ca", "ca-2")).unwrap();
+    std::fs::write(dir.join("edge-ca.pem"), bundle(dir, "ca-2", "ca")).unwrap();
+    reread(&mut relay);
+    reread(&mut e1);
+    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    // The relay has a certificate of the new one, the edge one of the old one.
+    replace(dir, "r1");
+    std::fs::copy(dir.join("ca-2/revoked.pem"), dir.join("list.pem")).unwrap();
+    reread(&mut relay);
+    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    // An edge that the old one has revoked is not let in again.
+    let mut e2 = edge("e2", &relay);
+    assert_ne!(tunnel(e2.address, server).0, STANDS);
+    e2.line_with("this edge's certificate has been revoked");
+    drop(e2);
+    // The edge as well.
+    replace(dir, "e1");
+    std::fs::copy(dir.join("ca-2/revoked.pem"), dir.join("revoked.pem")).unwrap();
+    reread(&mut e1);
+    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    // Nobody trusts the old one any more.
+    for file in ["relay-ca.pem", "edge-ca.pem"] {
+        std::fs::copy(dir.join("ca-2/ca.pem"), dir.join(file)).unwrap();
+    }
+    reread(&mut relay);
+    reread(&mut e1);
+    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    assert_eq!(e1.stop("-TERM").0, Some(0));
+}
+
+#[test]
+fn the_fleets_service_serves_members_of_the_authority_before() {
+    let dir = members();
+    let dir = dir.path();
+    for words in [
+        "fleet ca issue operator ann --dir ca --out .",
+        "fleet ca issue operator bob --dir ca --out .",
+        "fleet ca revoke --role operator bob --dir ca",
+        "fleet ca init --dir ca-2 --name test",
+    ] {
+        must(dir, words);
+    }
+    let both = bundle(dir, "ca-2", "ca");
+    let mut service = Running::start(dir, "fleet run --ca ca-2 --listen 127.0.0.1:0");
+    std::fs::write(dir.join("ca.pem"), &both).unwrap();
+    let url = format!("https://{}", service.address);
+    let status = |name: &str| marline(dir, &format!("fleet status --fleet {url} --certificate {name}.pem"));
+    assert!(!status("ann").status.success());
+    std::fs::write(dir.join("ca-2/ca.pem"), &both).unwrap();
+    service.signal("-HUP");
+    service.line_with("SIGHUP: authorities and the revocation list are read again");
+    let ann = status("ann");
+    assert!(ann.status.success(), "{}", String::from_utf8_lossy(&ann.stderr));
+    assert!(!status("bob").status.success());
+    assert_eq!(service.stop("-TERM").0, Some(0));
+    // From the start on.
+    let service = Running::start(dir, "fleet run --ca ca-2 --listen 127.0.0.1:0");
+    must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
 }
 
 #[test]

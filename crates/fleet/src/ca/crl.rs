@@ -20,11 +20,11 @@ use super::{CaError, LIFE};
 
 /// A revocation list that its authority has signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Crl {
-    pub(super) der: CertificateRevocationListDer<'static>,
-    pub(super) number: u64,
+pub(crate) struct Crl {
+    pub(crate) der: CertificateRevocationListDer<'static>,
+    pub(crate) number: u64,
     /// Serials, as in certificates, and since when.
-    pub(super) revoked: BTreeMap<Vec<u8>, Stamp>,
+    pub(crate) revoked: BTreeMap<Vec<u8>, Stamp>,
 }
 
 pub(super) fn path(dir: &Path) -> PathBuf {
@@ -33,8 +33,15 @@ pub(super) fn path(dir: &Path) -> PathBuf {
 
 impl Crl {
     /// Reads PEM. What is wrong is said without the file's name.
-    pub(super) fn parse(pem: &[u8], authority: &CertificateDer<'_>) -> Result<Self, String> {
-        let der = CertificateRevocationListDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
+    pub(crate) fn parse(pem: &[u8], authority: &CertificateDer<'_>) -> Result<Self, String> {
+        Self::of(CertificateRevocationListDer::from_pem_slice(pem).map_err(|error| error.to_string())?, authority)
+    }
+
+    /// Checks a list that this authority has issued.
+    pub(crate) fn of(
+        der: CertificateRevocationListDer<'static>,
+        authority: &CertificateDer<'_>,
+    ) -> Result<Self, String> {
         let (number, revoked) = read(&der, authority)?;
         Ok(Self { der, number, revoked })
     }

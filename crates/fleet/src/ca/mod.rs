@@ -54,6 +54,7 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+pub(crate) use self::crl::Crl;
 pub use self::enrol::Spent;
 pub use self::error::{CaError, EnrolError, RenewError};
 pub use self::grant::{Address, Grant};

@@ -253,9 +253,15 @@ impl Agent {
     async fn fetch_list(&mut self) -> Result<(), ListError> {
         let text = self.client.text("/v1/revoked").await?;
         let (authority, path) = &self.list;
-        match self.edge.roads.trusted().revocations {
+        let trusted = self.edge.roads.trusted();
+        if trusted.others.have_issued(&text) {
+            // While the authority is replaced, the service may be of the other one, whose list belongs into `ca.pem`.
+            self.unlisted = Some(std::time::Instant::now());
+            return Ok(());
+        }
+        match trusted.revocations {
             Some(held) => held.take(&text)?,
-            None => Revocations::bring(path, authority, &text)?,
+            None => Revocations::bring(path, trusted.authority.as_ref().unwrap_or(authority), &text)?,
         };
         Ok(())
     }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::Edge;
 use crate::ca::{CaError, Revocations, Stamp};
 use crate::identity::{Name, Role};
-use crate::tls::{Credentials, Peer, TlsError, client_config};
+use crate::tls::{Credentials, Others, Peer, TlsError, client_config};
 
 /// chosen: "within seconds" is what revocation promises.
 const LOOK: Duration = Duration::from_secs(1);
@@ -29,6 +29,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Trusted {
     pub(super) tls: Arc<ClientConfig>,
     pub(super) revocations: Option<Revocations>,
+    pub(super) others: Others,
+    pub(super) authority: Option<CertificateDer<'static>>,
 }
 
 impl Trusted {
@@ -38,7 +40,8 @@ impl Trusted {
     /// The certificate, its key or the list are no good.
     pub fn new(own: &Credentials, revocations: Option<Revocations>) -> Result<Self, TlsError> {
         let tls = client_config(own, revocations.as_ref().map(Revocations::crl), true)?;
-        Ok(Self { tls: Arc::new(tls), revocations })
+        let (others, authority) = (own.others().clone(), Some(own.authority().clone()));
+        Ok(Self { tls: Arc::new(tls), revocations, others, authority })
     }
 
     /// Whether the other side of a connection may carry.
@@ -54,6 +57,7 @@ impl Trusted {
         if let Some(member) = member.filter(|member| peer.identity.name != **member) {
             return Err(TlsError::Peer(format!("{} is not the relay {member}", peer.identity)));
         }
+        self.others.check(&peer)?;
         match &self.revocations {
             Some(revocations) => peer.check(revocations, Stamp::now()),
             None => Ok(()),
@@ -63,7 +67,7 @@ impl Trusted {
 
 impl From<Arc<ClientConfig>> for Trusted {
     fn from(tls: Arc<ClientConfig>) -> Self {
-        Self { tls, revocations: None }
+        Self { tls, revocations: None, others: Others::default(), authority: None }
     }
 }
 

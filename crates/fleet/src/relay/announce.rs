@@ -45,6 +45,8 @@ pub struct Terms {
 pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client, say: impl Fn(&str)) -> Infallible {
     let (mut heard, mut rate, mut answers, mut tells) = (Heard::default(), Rate::new(relay), None, false);
     let mut every = HEARTBEAT;
+    // The number of a list that is the other authority's.
+    let mut elsewhere = None;
     loop {
         let beat = Beat { held: tells.then(|| held(relay)), ..beat(relay, terms, rate.since(relay), heard.0) };
         let mut pause = every;
@@ -61,10 +63,12 @@ pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client, say: imp
                 }
                 take(relay, &answer, &mut heard);
                 let known = relay.trusted.borrow().revocations.number();
-                if answer.revocations > known
-                    && let Err(error) = fetch(&mut client, relay).await
-                {
-                    tracing::warn!("the revocation list: {error}");
+                if answer.revocations > known && elsewhere != Some(answer.revocations) {
+                    match fetch(&mut client, relay).await {
+                        Ok(true) => elsewhere = None,
+                        Ok(false) => elsewhere = Some(answer.revocations),
+                        Err(error) => tracing::warn!("the revocation list: {error}"),
+                    }
                 }
             }
             Err(error) => {
@@ -148,13 +152,18 @@ impl Rate {
     }
 }
 
-/// The newest list, in the relay's file. Tunnels do not wait for its disk.
-async fn fetch(client: &mut Client, relay: &Relay) -> Result<(), FetchError> {
+/// The newest list, in the relay's file. Tunnels do not wait for its disk. False: while the authority is replaced, the service's list is
+/// that of the other one, which belongs into `ca.pem`.
+async fn fetch(client: &mut Client, relay: &Relay) -> Result<bool, FetchError> {
     let list = client.text("/v1/revoked").await?;
-    let held = relay.trusted.borrow().revocations.clone();
+    let trusted = relay.trusted.borrow().clone();
+    if trusted.others.have_issued(&list) {
+        return Ok(false);
+    }
+    let held = trusted.revocations.clone();
     let taking = tokio::task::spawn_blocking(move || held.take(&list)).await;
     taking.map_err(|error| CaError::Library(error.to_string()))??;
-    Ok(())
+    Ok(true)
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -32,7 +32,7 @@ use tokio::sync::{Semaphore, watch};
 pub use door::{DoorError, Doors};
 pub use origins::Origin;
 pub use registry::{EdgeState, Limits};
-pub use trust::{Trust, Trusted};
+pub use trust::{Trust, TrustError, Trusted};
 
 use marline_core::units::Bitrate;
 

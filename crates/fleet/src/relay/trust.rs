@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::ca::{CaError, Revocations, Stamp};
 use crate::identity::Role;
-use crate::tls::{Clients, Credentials, Peer, TlsError, client_config, server_config};
+use crate::tls::{Clients, Credentials, Others, Peer, TlsError, client_config, server_config};
 
 /// chosen: "within seconds" is what revocation promises.
 const LOOK: Duration = Duration::from_secs(1);
@@ -32,18 +32,20 @@ pub struct Trusted {
     /// With which it asks the service, and a process of the service the others.
     pub(crate) peers: Arc<rustls::ClientConfig>,
     pub(crate) revocations: Revocations,
+    pub(crate) others: Others,
 }
 
 impl Trusted {
     fn of(own: &Credentials, clients: &Clients, revocations: Revocations) -> Result<Self, TlsError> {
         let tls = server_config(own, revocations.crl(), clients, true)?;
         let peers = Arc::new(client_config(own, Some(revocations.crl()), true)?);
-        Ok(Self { tls: Arc::new(tls), peers, revocations })
+        Ok(Self { tls: Arc::new(tls), peers, revocations, others: own.others().clone() })
     }
 
     /// Whether somebody may be here.
     pub(crate) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
-        peer.check(&self.revocations, Stamp::now())
+        peer.check(&self.revocations, Stamp::now())?;
+        self.others.check(peer)
     }
 }
 
@@ -116,13 +118,9 @@ impl Trust {
         Ok(())
     }
 
-    /// Reads the revocation list again, though it looks unchanged; as [`renew`](Self::renew).
-    ///
-    /// # Errors
-    /// The library refuses; what counted before stays in force.
-    pub fn reload(&self) -> Result<(), TrustError> {
-        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.renew(own)
+    /// What it shows to others.
+    pub fn own(&self) -> Credentials {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What counts, from now on.

@@ -5,6 +5,8 @@
 //!
 //! 1. The system's authorities count for nothing here, ours for everything. It signs everybody itself, so a chain is one
 //!    certificate long, and the authority's own needs no revocation status: it is what is trusted.
+//!    While an authority is replaced, `ca.pem` holds several ([`authorities`]): each of them is trusted, and the one that has signed
+//!    the member's own certificate is its authority, whose list is `revoked.pem`.
 //! 2. A server asks for the role, too: an edge's certificate ends in the handshake where relays are expected.
 //! 3. The revocation list is part of a configuration. When [`Revocations::refresh`] brings a new one, make a new
 //!    configuration; its tickets are new as well, so every client goes through a full handshake once.
@@ -15,6 +17,7 @@
 //!
 //! ring is the provider, for the reasons in `net::http::tls`.
 
+mod authorities;
 mod verify;
 
 #[cfg(test)]
@@ -25,15 +28,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_net::private_file::{SecretError, read_secret};
-use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ServerConfig};
 use webpki::EndEntityCert;
 
+pub(crate) use self::authorities::Others;
+use self::authorities::{Bundle, PerAuthority, has_signed};
 use self::verify::{OfRoles, Pinned};
 use crate::ca::{Address, Fingerprint, KeyPem, Revocations, Span, Stamp};
 use crate::identity::{Identity, Role};
@@ -64,7 +67,10 @@ pub enum TlsError {
 pub struct Credentials {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    /// The one that has signed it.
     authority: CertificateDer<'static>,
+    /// Those that it trusts besides.
+    others: Others,
 }
 
 impl Credentials {
@@ -80,10 +86,18 @@ impl Credentials {
             open => TlsError::Secret(open),
         })?;
         let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| file(key, words(error)))?;
-        let mut authorities = certificates(authority)?;
-        let one = if authorities.len() == 1 { authorities.pop() } else { None };
-        let own = one.ok_or_else(|| file(authority, "it holds not one certificate but several".to_owned()))?;
-        Ok(Self { chain, key, authority: own })
+        let bundle = Bundle::read(authority)?;
+        let signed = |authority: &&CertificateDer<'_>| chain.first().is_some_and(|own| has_signed(authority, own));
+        let own = match bundle.certificates.as_slice() {
+            // A certificate of another authority is refused where it is used.
+            [one] => Some(one),
+            several => several.iter().find(signed),
+        };
+        let own = own.cloned().ok_or_else(|| {
+            file(authority, format!("none of the authorities in it has signed {}", certificate.display()))
+        })?;
+        let others = bundle.others(&own, authority)?;
+        Ok(Self { chain, key, authority: own, others })
     }
 
     /// From what enrolment has brought.
@@ -97,14 +111,33 @@ impl Credentials {
     ) -> Result<Self, TlsError> {
         let key = PrivateKeyDer::from_pem_slice(key.reveal().as_bytes());
         let key = key.map_err(|error| TlsError::Library(words(error)))?;
-        Ok(Self { chain: vec![certificate, authority.clone()], key, authority })
+        Ok(Self { chain: vec![certificate, authority.clone()], key, authority, others: Others::default() })
     }
 
-    /// With another certificate for the same key, of the same authority.
+    /// With another certificate for the same key, of one of its authorities.
     #[must_use]
     pub fn renewed(&self, certificate: CertificateDer<'static>) -> Self {
-        let (key, authority) = (self.key.clone_key(), self.authority.clone());
-        Self { chain: vec![certificate, authority.clone()], key, authority }
+        let (key, mut authority, mut others) = (self.key.clone_key(), self.authority.clone(), self.others.clone());
+        others.exchange(&mut authority, &certificate);
+        Self { chain: vec![certificate, authority.clone()], key, authority, others }
+    }
+
+    /// Trusting the other authorities in a bundle as well.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn with_bundle(mut self, path: &Path) -> Result<Self, TlsError> {
+        self.others = Bundle::read(path)?.others(&self.authority, path)?;
+        Ok(self)
+    }
+
+    /// The other authorities that it trusts whose revocation list is not known, by the subjects of their certificates.
+    pub fn without_list(&self) -> Vec<String> {
+        self.others.without_list().collect()
+    }
+
+    pub(crate) fn others(&self) -> &Others {
+        &self.others
     }
 
     /// From when to when it counts.
@@ -118,12 +151,7 @@ impl Credentials {
 
     /// Whether its authority has signed it.
     pub(crate) fn is_of_its_authority(&self) -> bool {
-        let signer = x509_parser::parse_x509_certificate(&self.authority);
-        let own = self.chain.first().map(|own| x509_parser::parse_x509_certificate(own));
-        match (own, signer) {
-            (Some(Ok((_, own))), Ok((_, signer))) => own.verify_signature(Some(signer.public_key())).is_ok(),
-            _ => false,
-        }
+        self.chain.first().is_some_and(|own| has_signed(&self.authority, own))
     }
 
     /// Whom it trusts.
@@ -150,17 +178,16 @@ impl Credentials {
             false => Err(TlsError::Peer(format!("the certificate of {identity} is for other names and addresses"))),
         }
     }
-
-    fn roots(&self) -> Result<Arc<RootCertStore>, TlsError> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.authority.clone()).map_err(library)?;
-        Ok(Arc::new(roots))
-    }
 }
 
 impl Clone for Credentials {
     fn clone(&self) -> Self {
-        Self { chain: self.chain.clone(), key: self.key.clone_key(), authority: self.authority.clone() }
+        Self {
+            chain: self.chain.clone(),
+            key: self.key.clone_key(),
+            authority: self.authority.clone(),
+            others: self.others.clone(),
+        }
     }
 }
 
@@ -191,10 +218,8 @@ pub fn server_config(
     http: bool,
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(provider());
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(own.roots()?, Arc::clone(&provider)).with_crls([crl]);
-    let verifier = if clients.strangers { verifier.allow_unauthenticated() } else { verifier };
-    let verifier = OfRoles { chain: verifier.build().map_err(library)?, roles: clients.roles.clone() };
+    let chain = PerAuthority::of_clients(&own.authority, crl, &own.others, clients.strangers, &provider)?;
+    let verifier = OfRoles { chain: Arc::new(chain), roles: clients.roles.clone() };
     let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
     let builder = builder.map_err(library)?.with_client_cert_verifier(Arc::new(verifier));
     let mut config = builder.with_single_cert(own.chain.clone(), own.key.clone_key()).map_err(library)?;
@@ -212,9 +237,9 @@ pub fn client_config(
     http: bool,
 ) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(provider());
-    let verifier = WebPkiServerVerifier::builder_with_provider(own.roots()?, Arc::clone(&provider)).with_crls(crl);
+    let verifier = Arc::new(PerAuthority::of_servers(&own.authority, crl, &own.others, &provider)?);
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
-    let builder = builder.map_err(library)?.with_webpki_verifier(verifier.build().map_err(library)?);
+    let builder = builder.map_err(library)?.dangerous().with_custom_certificate_verifier(verifier);
     // The other side has the authority's certificate.
     let chain = own.chain.iter().filter(|part| **part != own.authority).cloned().collect();
     let mut config = builder.with_client_auth_cert(chain, own.key.clone_key()).map_err(library)?;

@@ -34,6 +34,11 @@ impl Fleet {
 
     /// Through files, as the programs do it.
     fn member_of(&self, identity: &str, issued: Stamp) -> Credentials {
+        let files = self.files_of(identity, issued);
+        Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
+    }
+
+    fn files_of(&self, identity: &str, issued: Stamp) -> MemberFiles {
         let identity: Identity = identity.parse().unwrap();
         let addresses = match identity.role {
             Role::Relay | Role::Fleet => vec!["localhost".parse().unwrap(), "127.0.0.1".parse().unwrap()],
@@ -45,7 +50,7 @@ impl Fleet {
         std::fs::create_dir(&dir).unwrap();
         let files = MemberFiles::of(&dir, &identity.name).unwrap();
         files.write(&chain, Some(&key)).unwrap();
-        Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
+        files
     }
 
     fn revocations(&self) -> Revocations {
@@ -159,6 +164,115 @@ fn another_authority_counts_for_nothing_on_either_side() {
     let mixed = Credentials { authority: fleet.authority.certificate().clone(), ..edge };
     let said = meet(&server, &of(&mixed), "localhost").err().unwrap();
     assert!(said.contains("server: Some(") && said.contains("InvalidCertificate"), "{said}");
+}
+
+/// A member's files with a bundle of two authorities, which also holds the lists of revoked certificates of both.
+fn with_both(fleet: &Fleet, other: &Fleet, identity: &str) -> Credentials {
+    let files = fleet.files_of(identity, Stamp::now());
+    let file =
+        |fleet: &Fleet, name: &str| std::fs::read_to_string(fleet.home.path().join("ca").join(name)).unwrap();
+    let bundle: String =
+        [other, fleet].iter().flat_map(|fleet| [file(fleet, "ca.pem"), file(fleet, "revoked.pem")]).collect();
+    std::fs::write(&files.authority, bundle).unwrap();
+    Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
+}
+
+#[test]
+fn the_authority_that_has_signed_a_member_is_found_in_a_bundle() {
+    let (fleet, other) = (Fleet::new(), Fleet::new());
+    let files = fleet.files_of("marline://edge/cam-7", Stamp::now());
+    let own = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
+    let pem = |fleet: &Fleet| std::fs::read_to_string(fleet.home.path().join("ca/ca.pem")).unwrap();
+    let list = std::fs::read_to_string(other.authority.revocations_path()).unwrap();
+    let read = |bundle: String| {
+        std::fs::write(&files.authority, bundle).unwrap();
+        Credentials::read(&files.certificate, &files.key, &files.authority)
+    };
+    for bundle in [pem(&fleet) + &pem(&other), pem(&other) + &pem(&fleet) + &pem(&other)] {
+        let both = read(bundle).unwrap();
+        assert_eq!((both.authority(), both.others.len()), (own.authority(), 1));
+        assert_eq!(both.without_list(), ["CN=test fleet"]);
+    }
+    assert!(read(pem(&other) + &pem(&fleet) + &list).unwrap().without_list().is_empty());
+    let many: String = std::iter::repeat_with(Fleet::new).take(8).map(|fleet| pem(&fleet)).collect();
+    let member = std::fs::read_to_string(&files.certificate).unwrap();
+    for (bundle, expected) in [
+        (String::new(), "it holds no certificate of an authority"),
+        (list.clone(), "it holds no certificate of an authority"),
+        (pem(&other) + &pem(&Fleet::new()), "none of the authorities in it has signed"),
+        (pem(&fleet) + &many, "it holds the certificates of 9 authorities, and 8 are the most"),
+        (member, "is no authority's: remove it"),
+        (pem(&fleet) + &list, "a revocation list in it is signed by none of the authorities in it"),
+        ("x".repeat(9 << 20), "it is larger than 8 MiB"),
+    ] {
+        let error = read(bundle).unwrap_err().to_string();
+        assert!(error.contains("ca.pem: ") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn members_that_trust_two_authorities_of_one_name_meet_members_of_either() {
+    let (old, new, third) = (Fleet::new(), Fleet::new(), Fleet::new());
+    let clients = Clients { roles: vec![Role::Edge], strangers: false };
+    let relay = |own: &Credentials, fleet: &Fleet| {
+        Arc::new(server_config(own, fleet.revocations().crl(), &clients, true).unwrap())
+    };
+    let (relay_name, edge_name) = ("marline://relay/fra-1", "marline://edge/cam-7");
+    // Step by step: both sides trust both, the relay gets a new certificate, then the edge.
+    let relays = [relay(&with_both(&old, &new, relay_name), &old), relay(&with_both(&new, &old, relay_name), &new)];
+    let client = |own: &Credentials, fleet: &Fleet| {
+        Arc::new(client_config(own, Some(fleet.revocations().crl()), true).unwrap())
+    };
+    for server in &relays {
+        for edge in
+            [client(&with_both(&old, &new, edge_name), &old), client(&with_both(&new, &old, edge_name), &new)]
+        {
+            meet(server, &edge, "localhost").unwrap();
+            refused(meet(server, &edge, "other.example"), "NotValidForName");
+        }
+        refused(meet(server, &of(&third.member(edge_name)), "localhost"), "");
+    }
+    // Without the bundle a member of the old authority does not meet one of the new authority.
+    refused(meet(&relays[1], &of(&old.member(edge_name)), "localhost"), "BadSignature");
+}
+
+#[test]
+fn a_certificate_that_another_authority_of_the_bundle_has_revoked_is_refused() {
+    let (old, new) = (Fleet::new(), Fleet::new());
+    let (relay_name, edge_name) = ("marline://relay/fra-1", "marline://edge/cam-7");
+    let stolen = with_both(&old, &new, edge_name);
+    let bad_relay = with_both(&old, &new, relay_name);
+    for member in [&stolen, &bad_relay] {
+        let serial = member.peer().unwrap().serial;
+        let issued = old.authority.list(Stamp::now()).unwrap();
+        let (issued, _) = issued.iter().find(|(one, _)| one.serial.as_bytes() == serial).unwrap();
+        old.authority.revoke(issued.serial, Stamp::now()).unwrap();
+    }
+    let clients = Clients { roles: vec![Role::Edge], strangers: true };
+    let relay = with_both(&new, &old, relay_name);
+    let server = Arc::new(server_config(&relay, new.revocations().crl(), &clients, true).unwrap());
+    refused(meet(&server, &of(&stolen), "localhost"), "Revoked");
+    // Connections that last, and resumed sessions.
+    assert!(relay.others().check(&stolen.peer().unwrap()).unwrap_err().to_string().contains("revoked"));
+    relay.others().check(&with_both(&old, &new, edge_name).peer().unwrap()).unwrap();
+    let edge = with_both(&new, &old, edge_name);
+    let server = Arc::new(server_config(&bad_relay, old.revocations().crl(), &clients, true).unwrap());
+    refused(meet(&server, &of(&edge), "localhost"), "Revoked");
+    // The list of its own authority is in force though the bundle repeats that authority.
+    let own_list = with_both(&old, &new, relay_name);
+    let server = Arc::new(server_config(&own_list, old.revocations().crl(), &clients, true).unwrap());
+    refused(meet(&server, &of(&stolen), "localhost"), "Revoked");
+}
+
+#[test]
+fn a_certificate_renewed_by_the_new_authority_of_a_bundle_belongs_to_it() {
+    let (old, new) = (Fleet::new(), Fleet::new());
+    let own = with_both(&old, &new, "marline://edge/cam-7");
+    let next = own.renewed(new.member("marline://edge/cam-7").chain[0].clone());
+    assert_eq!((next.authority(), next.others.len()), (new.authority.certificate(), 1));
+    assert!(next.is_of_its_authority());
+    let third = own.renewed(Fleet::new().member("marline://edge/cam-7").chain[0].clone());
+    assert!(third.authority() == own.authority() && !third.is_of_its_authority());
 }
 
 #[test]

@@ -19,7 +19,7 @@ use clap::Args;
 use marline_core::units::Ratio;
 use marline_fleet::ca::{Address, Authority, Grant, Stamp};
 use marline_fleet::identity::{Identity, Name, Role};
-use marline_fleet::relay::Trust;
+use marline_fleet::relay::{Trust, TrustError};
 use marline_fleet::reload::{Reloader, Reloads};
 use marline_fleet::renew::{Own, keep_renewed};
 use marline_fleet::service::machine::Config;
@@ -169,7 +169,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             never = trust.keep() => match never {},
             () = tell(&desk) => Ok(()),
             () = renew(&trust, &args, &dir), if !args.shown.is_named() => Ok(()),
-            never = look_after(&trust, named, own, reloader.subscribe()) => match never {},
+            never = look_after(&trust, named, own, &dir, reloader.subscribe()) => match never {},
             never = async {
                 loop {
                     hangup.next().await;
@@ -284,8 +284,7 @@ enum Shows {
 
 impl Shows {
     fn of(args: &RunArgs, authority: &Authority) -> Result<Self, Exit> {
-        let signer = authority.revocations_path().with_file_name("ca.pem");
-        match args.shown.read(signer, Role::Fleet)? {
+        match args.shown.read(bundle(authority), Role::Fleet)? {
             Some(member) => Ok(Self::Named(Box::new(member))),
             None => grant(args).map(Self::Own),
         }
@@ -298,6 +297,11 @@ impl Shows {
             Self::Own(grant) => Ok((make(&grant, authority)?, None)),
         }
     }
+}
+
+/// The certificates of the authority, first in the file, and of others that are trusted while it is replaced.
+fn bundle(authority: &Authority) -> PathBuf {
+    authority.revocations_path().with_file_name("ca.pem")
 }
 
 fn grant(args: &RunArgs) -> Result<Grant, Exit> {
@@ -319,7 +323,9 @@ fn grant(args: &RunArgs) -> Result<Grant, Exit> {
 
 fn make(grant: &Grant, authority: &Authority) -> Result<Credentials, Exit> {
     let (chain, key) = authority.issue_with_key(grant, Stamp::now()).map_err(ca::exit)?;
-    Credentials::new(chain.certificate, &key, chain.authority).map_err(|error| Exit::failed(error.to_string()))
+    let own = Credentials::new(chain.certificate, &key, chain.authority);
+    let own = own.and_then(|own| own.with_bundle(&bundle(authority)));
+    own.map_err(|error| Exit::failed(error.to_string()))
 }
 
 /// Whether a certificate that was made then is to be made anew: it is old, or the calendar has gone back behind it, as it does where
@@ -358,12 +364,19 @@ async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
 
 /// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
 /// On request its files and the revocation list are read again.
-async fn look_after(trust: &Trust, named: Option<Own>, own: Credentials, mut reloads: Reloads) -> Infallible {
+async fn look_after(
+    trust: &Trust,
+    named: Option<Own>,
+    own: Credentials,
+    dir: &Path,
+    mut reloads: Reloads,
+) -> Infallible {
     let Some(files) = named else {
         loop {
             reloads.requested().await;
-            match trust.reload() {
-                Ok(()) => say("SIGHUP: the revocation list is read again"),
+            let own = trust.own().with_bundle(&dir.join("ca.pem")).map_err(TrustError::from);
+            match own.and_then(|own| trust.renew(own)) {
+                Ok(()) => say("SIGHUP: authorities and the revocation list are read again"),
                 Err(error) => say(&format!("SIGHUP: {error}: what was read before stays in force")),
             }
         }

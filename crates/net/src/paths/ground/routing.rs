@@ -256,8 +256,7 @@ impl Kernel {
             |road: &Road| rules.iter().any(|rule| rule.source.0 == road.address && rule.device.is_none());
         // An address that has its rules keeps them: with them in place the question would have no other answer.
         let leaves = |road: &Road| self.exit(road.address) == Some(road.link);
-        let needs =
-            |road: &Road| road.mtu.is_some() || road.device.is_some() || has_rules(road) || !leaves(road);
+        let needs = |road: &Road| road.mtu.is_some() || road.device.is_some() || has_rules(road) || !leaves(road);
         let roads = roads.of(survey).into_iter().map(|road| Road { mtu: mtu(&road), ..road });
         roads.filter(needs).collect()
     }

@@ -1,0 +1,324 @@
+//! The authorities that a member trusts: its own, and others while an authority is replaced (`docs/fleet.md`, "Replacing the
+//! authority").
+//!
+//! A bundle holds certificates of authorities and, in the same file, revocation lists of theirs, as an OpenSSL `CAfile` may.
+//!
+//! 1. A certificate is verified by the authority whose key has signed it, with that authority's list. Subject names do not decide:
+//!    a new authority often has the name of the old one, and webpki would take the old one's list for the new one's certificates.
+//! 2. The member's own authority comes first. Where a bundle holds its key twice, its list cannot be avoided.
+//! 3. The list of the member's own authority is `revoked.pem`, not the one in the bundle.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+
+use super::{Peer, TlsError, file, library, words};
+use crate::ca::Crl;
+
+/// chosen: an authority and its successor, and room for a mistake.
+const AUTHORITIES: usize = 8;
+/// Of a bundle. chosen: a revocation list of 20,000 certificates has about 1 MiB as PEM.
+const LONGEST: u64 = 8 << 20;
+
+/// What a bundle holds.
+#[derive(Debug)]
+pub(super) struct Bundle {
+    pub(super) certificates: Vec<CertificateDer<'static>>,
+    lists: Vec<CertificateRevocationListDer<'static>>,
+}
+
+impl Bundle {
+    pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
+        let io = |error: std::io::Error| file(path, error.to_string());
+        let mut pem = Vec::new();
+        std::fs::File::open(path).map_err(io)?.take(LONGEST + 1).read_to_end(&mut pem).map_err(io)?;
+        if pem.len() as u64 > LONGEST {
+            return Err(file(
+                path,
+                format!("it is larger than {} MiB, and so no bundle of authorities", LONGEST >> 20),
+            ));
+        }
+        let bad = |error| file(path, words(error));
+        let read = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+        let lists =
+            CertificateRevocationListDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+        let mut certificates: Vec<CertificateDer<'static>> = Vec::new();
+        for certificate in read {
+            if !certificates.contains(&certificate) {
+                certificates.push(certificate);
+            }
+        }
+        if certificates.is_empty() {
+            return Err(file(path, "it holds no certificate of an authority".to_owned()));
+        }
+        if certificates.len() > AUTHORITIES {
+            let many = certificates.len();
+            return Err(file(
+                path,
+                format!(
+                    "it holds the certificates of {many} authorities, and {AUTHORITIES} are the most: remove old ones"
+                ),
+            ));
+        }
+        Ok(Self { certificates, lists })
+    }
+
+    /// All but the member's own authority, with the newest list of each.
+    pub(super) fn others(self, own: &CertificateDer<'_>, path: &Path) -> Result<Others, TlsError> {
+        for certificate in self.certificates.iter().filter(|_| self.certificates.len() > 1) {
+            let parsed = x509_parser::parse_x509_certificate(certificate);
+            let (_, parsed) = parsed.map_err(|error| file(path, error.to_string()))?;
+            if !parsed.is_ca() {
+                let subject = marline_net::printable::printable(&parsed.subject().to_string()).into_owned();
+                return Err(file(path, format!("the certificate of {subject} in it is no authority's: remove it")));
+            }
+        }
+        let mut others: Vec<Other> = self
+            .certificates
+            .iter()
+            .filter(|certificate| *certificate != own)
+            .map(|certificate| Other { certificate: certificate.clone(), list: None })
+            .collect();
+        for der in self.lists {
+            if Crl::of(der.clone(), own).is_ok() {
+                // Rule 3.
+                continue;
+            }
+            let mut of =
+                others.iter_mut().filter_map(|other| Some((Crl::of(der.clone(), &other.certificate).ok()?, other)));
+            let (list, other) = of.next().ok_or_else(|| {
+                file(path, "a revocation list in it is signed by none of the authorities in it".to_owned())
+            })?;
+            if other.list.as_ref().is_none_or(|before| before.number < list.number) {
+                other.list = Some(list);
+            }
+        }
+        Ok(Others(others))
+    }
+}
+
+/// Authorities that are trusted beside a member's own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Others(Vec<Other>);
+
+#[derive(Clone, Debug)]
+struct Other {
+    certificate: CertificateDer<'static>,
+    list: Option<Crl>,
+}
+
+impl Others {
+    /// How many.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether one of these has issued this revocation list.
+    pub(crate) fn have_issued(&self, pem: &str) -> bool {
+        self.0.iter().any(|other| Crl::parse(pem.as_bytes(), &other.certificate).is_ok())
+    }
+
+    /// Whether none of their lists names the certificate of a peer.
+    pub(crate) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
+        let mut lists = self.0.iter().filter_map(|other| other.list.as_ref());
+        match lists.any(|list| list.revoked.contains_key(&peer.serial)) {
+            true => Err(TlsError::Peer(format!("{}: the certificate has been revoked", peer.identity))),
+            false => Ok(()),
+        }
+    }
+
+    /// The subjects of those without a list, whose revoked members are let in.
+    pub(crate) fn without_list(&self) -> impl Iterator<Item = String> + '_ {
+        let subject = |other: &Other| {
+            let parsed = x509_parser::parse_x509_certificate(&other.certificate).ok()?;
+            Some(marline_net::printable::printable(&parsed.1.subject().to_string()).into_owned())
+        };
+        self.0.iter().filter(|other| other.list.is_none()).filter_map(subject)
+    }
+
+    /// Takes `own` in and the one that has signed `certificate` out, if one has.
+    pub(super) fn exchange(&mut self, own: &mut CertificateDer<'static>, certificate: &CertificateDer<'_>) {
+        if has_signed(own, certificate) {
+            return;
+        }
+        if let Some(other) = self.0.iter_mut().find(|other| has_signed(&other.certificate, certificate)) {
+            std::mem::swap(own, &mut other.certificate);
+            // The one that was its own has its list elsewhere.
+            other.list = None;
+        }
+    }
+}
+
+/// Whether an authority has signed a certificate.
+pub(super) fn has_signed(authority: &CertificateDer<'_>, certificate: &CertificateDer<'_>) -> bool {
+    match (x509_parser::parse_x509_certificate(certificate), x509_parser::parse_x509_certificate(authority)) {
+        (Ok((_, certificate)), Ok((_, authority))) => {
+            certificate.verify_signature(Some(authority.public_key())).is_ok()
+        }
+        _ => false,
+    }
+}
+
+/// Rule 1: a verifier of each authority, the member's own first.
+#[derive(Debug)]
+pub(super) struct PerAuthority<V: ?Sized> {
+    own: (CertificateDer<'static>, Arc<V>),
+    others: Vec<(CertificateDer<'static>, Arc<V>)>,
+    hints: Vec<DistinguishedName>,
+}
+
+impl<V: ?Sized> PerAuthority<V> {
+    fn of(
+        own: &CertificateDer<'static>,
+        list: Option<CertificateRevocationListDer<'static>>,
+        others: &Others,
+        verifier: impl Fn(Arc<RootCertStore>, Option<CertificateRevocationListDer<'static>>) -> Result<Arc<V>, TlsError>,
+    ) -> Result<Self, TlsError> {
+        let mut hints = Vec::new();
+        let mut of = |authority: &CertificateDer<'static>, list| {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.clone()).map_err(library)?;
+            hints.extend(roots.subjects());
+            Ok::<_, TlsError>((authority.clone(), verifier(Arc::new(roots), list)?))
+        };
+        let own = of(own, list)?;
+        let lists =
+            others.0.iter().map(|other| of(&other.certificate, other.list.as_ref().map(|list| list.der.clone())));
+        let others = lists.collect::<Result<_, _>>()?;
+        Ok(Self { own, others, hints })
+    }
+
+    /// The verifier of the authority that has signed this certificate; of the member's own where none has, which says so.
+    fn for_certificate(&self, certificate: &CertificateDer<'_>) -> &V {
+        let (own, first) = &self.own;
+        if self.others.is_empty() || has_signed(own, certificate) {
+            return first;
+        }
+        let other = self.others.iter().find(|(authority, _)| has_signed(authority, certificate));
+        other.map_or(first, |(_, verifier)| verifier)
+    }
+}
+
+impl PerAuthority<dyn ClientCertVerifier> {
+    /// For a server. `strangers`: also clients without a certificate.
+    pub(super) fn of_clients(
+        own: &CertificateDer<'static>,
+        list: CertificateRevocationListDer<'static>,
+        others: &Others,
+        strangers: bool,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, TlsError> {
+        Self::of(own, Some(list), others, |roots, list| {
+            let builder = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).with_crls(list);
+            let builder = if strangers { builder.allow_unauthenticated() } else { builder };
+            builder.build().map_err(library)
+        })
+    }
+}
+
+impl PerAuthority<dyn ServerCertVerifier> {
+    /// For a client.
+    pub(super) fn of_servers(
+        own: &CertificateDer<'static>,
+        list: Option<CertificateRevocationListDer<'static>>,
+        others: &Others,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, TlsError> {
+        Self::of(own, list, others, |roots, list| {
+            let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider)).with_crls(list);
+            let built: Arc<dyn ServerCertVerifier> = builder.build().map_err(library)?;
+            Ok(built)
+        })
+    }
+}
+
+impl ClientCertVerifier for PerAuthority<dyn ClientCertVerifier> {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn offer_client_auth(&self) -> bool {
+        self.own.1.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.own.1.client_auth_mandatory()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.for_certificate(end_entity).verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.own.1.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.own.1.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.own.1.supported_verify_schemes()
+    }
+}
+
+impl ServerCertVerifier for PerAuthority<dyn ServerCertVerifier> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verifier = self.for_certificate(end_entity);
+        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.own.1.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.own.1.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.own.1.supported_verify_schemes()
+    }
+}
