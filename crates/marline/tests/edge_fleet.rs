@@ -168,6 +168,12 @@ fn scenario(stage: &Stage) {
     }
     println!("the newest list was there after {:?}", begun.elapsed());
 
+    // One edge over its links is one process.
+    let fleet = stage.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |fleet| {
+        fleet["edges"][0]["name"] == "e1"
+    });
+    assert_eq!(fleet["edges"][0]["used_from"], serde_json::json!([]));
+
     // Its relay is killed: a new flow goes through another one, and the service gives another one.
     let held = given(&stage.status(|status| given(status).is_some())).unwrap();
     let number: usize = held[1..].parse().unwrap();
@@ -249,6 +255,62 @@ fn a_server_that_says_back() {
     let listener = TcpListener::bind((at.as_str(), 0)).unwrap();
     eprintln!("listens on {}", listener.local_addr().unwrap());
     echo(listener);
+}
+
+#[test]
+fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
+    for words in [
+        "fleet ca init --dir ca --name test",
+        "fleet ca issue edge e1 --dir ca --out .",
+        "fleet ca issue operator ann --dir ca --out .",
+    ] {
+        stage.must(words);
+    }
+    let port = free_port();
+    let (four, six) = (format!("https://127.0.0.1:{port}"), format!("https://[::1]:{port}"));
+    let words = format!(
+        "fleet run --ca ca --listen 127.0.0.1:{port} --listen [::1]:{port} --address 127.0.0.1 --address ::1"
+    );
+    let mut service = stage.start(true, &words);
+    let edge = |run_dir: &str, url: &str| {
+        stage.start(
+            false,
+            &format!(
+                "edge --no-paths --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state {run_dir}.json --run-dir {run_dir}"
+            ),
+        )
+    };
+    // A restart of the one that was there first is no second one.
+    drop(edge("run", &four));
+    let edges = [edge("run", &four), edge("copy", &six)];
+    let line = service.line_with("its certificate is used by several processes at the same time");
+    let line = line.lines().last().unwrap();
+    assert!(line.contains("marline://edge/e1: ") && line.contains("marline fleet ca token --role edge"), "{line}");
+    assert!(line.contains("127.0.0.1") && line.contains("::1"), "{line}");
+    let fleet: Value =
+        serde_json::from_str(&stage.must(&format!("fleet status --json --fleet {four} --certificate ann.pem")))
+            .unwrap();
+    let mut addresses: Vec<&str> =
+        fleet["edges"][0]["used_from"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    addresses.sort_unstable();
+    assert_eq!(addresses, ["127.0.0.1", "::1"]);
+    let shown = stage.must(&format!("fleet status --fleet {four} --certificate ann.pem"));
+    assert!(
+        shown.contains("edge e1: its certificate is used by several processes at the same time, at "),
+        "{shown}"
+    );
+    for run_dir in ["run", "copy"] {
+        let status =
+            stage.wait(&format!("edge status --json --run-dir {run_dir}"), |status| status["fleet"].is_object());
+        assert!(status["fleet"]["why"].is_null(), "{status:#}");
+    }
+    drop(edges);
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// `marline fleet enrol` with what stands in `token`.

@@ -9,6 +9,7 @@
 //! 4. A process of the service may ask for members whom it has let in: it says for whom ([`FOR`]), and nobody else is heard who
 //!    does.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use rustls::pki_types::CertificateDer;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::client::{FOR, UNTIL};
+use super::client::{FOR, FROM, INSTANCE, Origin, UNTIL};
 use super::desk::{Desk, unavailable};
 use super::machine::Near;
 use super::position::Position;
@@ -86,6 +87,7 @@ pub struct Drained {
 pub(super) struct Caller {
     pub(super) peer: Peer,
     pub(super) certificate: CertificateDer<'static>,
+    pub(super) from: IpAddr,
 }
 
 /// Answers one request; `in_time` is for its body.
@@ -112,6 +114,7 @@ async fn route(
         desk.check(peer).map_err(|error| Problem::not_allowed(error.to_string()))?;
     }
     let member = on_behalf(peer, request.headers())?;
+    let origin = origin(caller, member.is_some(), request.headers());
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let (route, path) = routes::find(&method, uri.path(), member.as_ref().or(peer))?;
     let body = if route.has_body() { body(route, request, in_time).await? } else { Bytes::new() };
@@ -134,17 +137,17 @@ async fn route(
     let me = member.as_ref().or(peer).ok_or_else(|| Problem::not_allowed("who are you?"))?;
     let query = uri.query().unwrap_or_default();
     if desk.leads() {
-        return lead(desk, (route, path), me, query, &body).await;
+        return lead(desk, (route, path), (me, origin), query, &body).await;
     }
     // What another process has passed on is not passed on again: nobody leads, or they do not know who.
     let answered = match member {
-        None => desk.pass(me, &method, uri.path_and_query().map_or("/", |it| it.as_str()), &body).await,
+        None => desk.pass((me, origin), &method, uri.path_and_query().map_or("/", |it| it.as_str()), &body).await,
         Some(_) => None,
     };
     match answered {
         Some(answer) => Ok(answer),
         // Rule 3.
-        None if route == Route::Heartbeat => lead(desk, (route, path), me, query, &body).await,
+        None if route == Route::Heartbeat => lead(desk, (route, path), (me, origin), query, &body).await,
         None => Err(unavailable("not-leading", "no process of the service is known to lead")),
     }
 }
@@ -178,17 +181,27 @@ fn on_behalf(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Peer>, P
     Ok(Some(Peer { identity, not_after: until.unwrap_or(peer.not_after), ..peer.clone() }))
 }
 
+/// Which process of a member asks, and at which address. None: it does not say.
+fn origin(caller: Option<&Caller>, is_passed: bool, headers: &HeaderMap) -> Option<Origin> {
+    let text = |name: &str| headers.get(name)?.to_str().ok();
+    let from = if is_passed { text(FROM)?.parse().ok()? } else { caller?.from };
+    Some(Origin { instance: text(INSTANCE)?.parse().ok()?, from })
+}
+
 /// What the process answers that leads; and of heartbeats each one.
 async fn lead(
     desk: &Arc<Desk>,
     (route, path): (Route, Option<Name>),
-    peer: &Peer,
+    (peer, origin): (&Peer, Option<Origin>),
     query: &str,
     body: &[u8],
 ) -> Result<Response<Full<Bytes>>, Problem> {
     let me = &peer.identity.name;
     if let Route::Heartbeat | Route::Request | Route::Report = route {
         desk.heard(peer);
+        if let Some(origin) = origin {
+            desk.heard_at(&peer.identity, origin);
+        }
     }
     match route {
         Route::Heartbeat => {
@@ -218,6 +231,7 @@ async fn lead(
                 machine.relays()
             });
             desk.certificates(Role::Relay, rows.iter_mut().map(|row| (&row.name, &mut row.certificate_ends)));
+            desk.duplicates(Role::Relay, rows.iter_mut().map(|row| (&row.name, &mut row.used_from)));
             json(&rows)
         }
         Route::Edges => {
@@ -226,6 +240,7 @@ async fn lead(
                 machine.edges()
             });
             desk.certificates(Role::Edge, rows.iter_mut().map(|row| (&row.name, &mut row.certificate_ends)));
+            desk.duplicates(Role::Edge, rows.iter_mut().map(|row| (&row.name, &mut row.used_from)));
             json(&rows)
         }
         // Answered before.

@@ -10,7 +10,7 @@
 //! 4. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ use tokio_rustls::client::TlsStream;
 use url::Url;
 
 use super::problem::Problem;
+use crate::ca::Nonce;
 use crate::identity::Role;
 use crate::starts::{Shows, Starts, connect_over};
 use crate::tls::Peer;
@@ -73,8 +74,24 @@ pub struct Client {
     connection: Option<SendRequest<Full<Bytes>>>,
     /// Over which links it is reached; none: as the kernel has it.
     starts: Option<Arc<Starts>>,
-    /// For whom it asks, and until when that one's certificate is good; none: for itself.
-    member: Option<(String, String)>,
+    /// For whom it asks; none: for itself.
+    member: Option<Passed>,
+    /// Which process this is, among those with the same certificate; none: there were no random numbers.
+    instance: Option<Nonce>,
+}
+
+/// A member for which another process of the service asks.
+struct Passed {
+    identity: String,
+    until: String,
+    origin: Option<Origin>,
+}
+
+/// Which process of a member has asked, and at which address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) instance: Nonce,
+    pub(super) from: IpAddr,
 }
 
 /// Where a service is, and how it is known.
@@ -138,6 +155,10 @@ impl To {
 pub(super) const FOR: &str = "marline-for";
 /// When the certificate ends that he has shown to it.
 pub(super) const UNTIL: &str = "marline-for-until";
+/// At which address he has asked.
+pub(super) const FROM: &str = "marline-for-address";
+/// A random number of the process that asks, made when it started.
+pub(super) const INSTANCE: &str = "marline-instance";
 
 impl Client {
     /// Of the service at this URL; nothing is connected yet. The configuration is one of
@@ -164,6 +185,7 @@ impl Client {
             connection: None,
             starts: None,
             member: None,
+            instance: Nonce::random().ok(),
         })
     }
 
@@ -243,12 +265,13 @@ impl Client {
     /// What a member has asked another process, for which it is asked here: the answer, whatever it is.
     pub(super) async fn pass(
         &mut self,
-        member: &Peer,
+        (member, origin): (&Peer, Option<Origin>),
         method: &Method,
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), ClientError> {
-        self.member = Some((member.identity.to_string(), member.not_after.to_string()));
+        let (identity, until) = (member.identity.to_string(), member.not_after.to_string());
+        self.member = Some(Passed { identity, until, origin });
         self.once(method, path, body).await
     }
 
@@ -263,8 +286,18 @@ impl Client {
             .uri(path)
             .header(HOST, format!("{}:{}", self.host, self.port))
             .header(CONTENT_TYPE, "application/json");
-        if let Some((member, until)) = &self.member {
-            request = request.header(FOR, member).header(UNTIL, until);
+        if let Some(Passed { identity, until, .. }) = &self.member {
+            request = request.header(FOR, identity).header(UNTIL, until);
+        }
+        let instance = match &self.member {
+            None => self.instance,
+            Some(Passed { origin, .. }) => origin.map(|origin| origin.instance),
+        };
+        if let Some(instance) = instance {
+            request = request.header(INSTANCE, instance.to_string());
+        }
+        if let Some(Passed { origin: Some(origin), .. }) = &self.member {
+            request = request.header(FROM, origin.from.to_string());
         }
         let request = request.body(Full::new(body)).map_err(|error| self.network(error))?;
         let answer = connection.send_request(request).await.map_err(|error| self.network(error))?;

@@ -72,6 +72,7 @@ fn all() -> Vec<(&'static str, Value)> {
         addresses: addresses.clone(),
         position,
         certificate_ends: Some(text()),
+        used_from: vec![std::net::Ipv4Addr::LOCALHOST.into()],
     };
     let edge = EdgeRow {
         name: name(),
@@ -84,6 +85,7 @@ fn all() -> Vec<(&'static str, Value)> {
         mark: Some(mark),
         age_ms: 1,
         certificate_ends: Some(text()),
+        used_from: vec![std::net::Ipv4Addr::LOCALHOST.into()],
     };
     let report = Report { wish: wish.clone(), throughput: rate, offered: Some(rate), held: Some(held.clone()) };
     let standing = Standing { assignment: Some(assignment.clone()), reason: None, heartbeat_ms: 1, revocations: 1 };

@@ -11,6 +11,7 @@
 //!    calls does not hide that nothing can be matched ([`Of`]).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,8 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::api::Enrol;
+use super::client::Origin;
+use super::duplicates::{Change, Duplicates};
 use super::forward::Colleague;
 use super::lead::{Post, boot};
 use super::machine::{Config, Machine, Output, Problem as Matching};
@@ -47,6 +50,8 @@ pub struct Desk {
     trusted: watch::Receiver<Arc<Trusted>>,
     /// When the certificates end that relays and edges have shown last. As many as members were let in.
     ends: Mutex<BTreeMap<Identity, Stamp>>,
+    /// Which processes of members were heard.
+    duplicates: Mutex<Duplicates>,
     begun: std::time::Instant,
     /// Until when the clock sleeps.
     sleeps: AtomicU64,
@@ -126,6 +131,7 @@ impl Desk {
             turns: Arc::new(Semaphore::new(TURNS)),
             trusted,
             ends: Mutex::default(),
+            duplicates: Mutex::default(),
             begun: std::time::Instant::now(),
             sleeps: AtomicU64::new(0),
             wake: Notify::new(),
@@ -190,6 +196,33 @@ impl Desk {
         let mut ends = lock(&self.ends);
         if ends.get(&peer.identity) != Some(&peer.not_after) {
             ends.insert(peer.identity.clone(), peer.not_after);
+        }
+    }
+
+    /// A process of a member has reported.
+    pub(super) fn heard_at(&self, identity: &Identity, origin: Origin) {
+        let change = lock(&self.duplicates).heard(identity, origin.instance, origin.from, self.now());
+        match change {
+            Some(Change::Several(addresses)) => {
+                let (role, name) = (identity.role, &identity.name);
+                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                tracing::warn!(
+                    "{identity}: its certificate is used by several processes at the same time, at {}: enrol all but one under names \
+                     of their own (`marline fleet ca token --role {role} --name NAME`); if the certificate was stolen, revoke it \
+                     (`marline fleet ca revoke --role {role} {name}`)",
+                    addresses.join(" and ")
+                );
+            }
+            Some(Change::One) => tracing::warn!("{identity}: its certificate is used by one process again"),
+            None => {}
+        }
+    }
+
+    /// Puts down where the processes are that use one certificate at the same time.
+    pub(super) fn duplicates<'a>(&self, role: Role, rows: impl Iterator<Item = (&'a Name, &'a mut Vec<IpAddr>)>) {
+        let (now, mut duplicates) = (self.now(), lock(&self.duplicates));
+        for (name, row) in rows {
+            *row = duplicates.addresses(&Identity { role, name: name.clone() }, now);
         }
     }
 

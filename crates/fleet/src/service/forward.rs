@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::api::with_type;
-use super::client::{Client, ClientError};
+use super::client::{Client, ClientError, Origin};
 use super::desk::{Desk, lock};
 use super::lead::boot;
 use super::problem::Problem;
@@ -60,7 +60,7 @@ impl Desk {
     /// What the process answers that leads; none: it is not reached, or leads no longer.
     pub(super) async fn pass(
         self: &Arc<Self>,
-        member: &Peer,
+        member: (&Peer, Option<Origin>),
         method: &Method,
         path: &str,
         body: &Bytes,

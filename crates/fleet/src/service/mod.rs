@@ -17,6 +17,7 @@ mod client;
 #[cfg(test)]
 mod described;
 mod desk;
+mod duplicates;
 mod forward;
 mod lead;
 pub mod machine;

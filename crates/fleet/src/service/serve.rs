@@ -243,7 +243,7 @@ async fn serve(stream: TlsStream<TcpStream>, from: IpAddr, connection: Connectio
                 return;
             };
             let certificate = certificates.and_then(<[_]>::first).map(|shown| shown.clone().into_owned());
-            let caller = certificate.map(|certificate| Caller { peer, certificate });
+            let caller = certificate.map(|certificate| Caller { peer, certificate, from });
             talk(stream, caller, connection).await;
         }
         Err(error) => tracing::debug!(%error, "not let in"),

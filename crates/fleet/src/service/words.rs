@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use marline_core::units::Bitrate;
@@ -331,6 +332,9 @@ pub struct RelayRow {
     pub position: Option<Position>,
     /// When the certificate ends that it has shown last, `2026-10-02T12:00:00Z`; none: it has not spoken to who matches now.
     pub certificate_ends: Option<String>,
+    /// Addresses of the processes that use its certificate at the same time; empty: there is one.
+    #[serde(default)]
+    pub used_from: Vec<IpAddr>,
 }
 
 /// An edge, for operators.
@@ -359,6 +363,9 @@ pub struct EdgeRow {
     pub age_ms: u64,
     /// As of a relay.
     pub certificate_ends: Option<String>,
+    /// Addresses of the processes that use its certificate at the same time; empty: there is one.
+    #[serde(default)]
+    pub used_from: Vec<IpAddr>,
 }
 
 impl Beat {

@@ -4,6 +4,7 @@
 mod announce;
 mod disk;
 mod doors;
+mod duplicates;
 mod life;
 mod load;
 mod redis_servers;

@@ -128,6 +128,16 @@ fn shown(fleet: &Fleet) -> String {
         ]
     }));
     text += &table(&rows);
+    let relays = fleet.relays.iter().map(|row| (Role::Relay, &row.name, &row.used_from));
+    let edges = fleet.edges.iter().map(|row| (Role::Edge, &row.name, &row.used_from));
+    for (role, name, addresses) in relays.chain(edges).filter(|(_, _, addresses)| !addresses.is_empty()) {
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        text += &format!(
+            "\n{role} {name}: its certificate is used by several processes at the same time, at {}: enrol all but one under names of \
+             their own\n",
+            addresses.join(" and ")
+        );
+    }
     text
 }
 

@@ -143,6 +143,7 @@ impl Machine {
             mark: edge.seat.as_ref().map(|seat| seat.mark),
             age_ms: millis(self.now.since(edge.heard)),
             certificate_ends: None,
+            used_from: Vec::new(),
         };
         self.edges.iter().map(row).collect()
     }

@@ -160,6 +160,7 @@ impl Machine {
             addresses: relay.beat.addresses.clone(),
             position: relay.beat.position,
             certificate_ends: None,
+            used_from: Vec::new(),
         };
         self.relays.iter().map(row).collect()
     }
