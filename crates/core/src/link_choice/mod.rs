@@ -31,7 +31,7 @@ pub enum LinkFailure {
     MptcpDropped,
     /// An answer that says nothing about the link.
     Other,
-    /// No name server answers over this link.
+    /// No name server gives the address over this link.
     Names,
     /// The connection is refused or reset.
     Refused,
@@ -50,7 +50,7 @@ impl LinkFailure {
             Self::Slow => "slow answer",
             Self::MptcpDropped => "packets with MPTCP's option are dropped",
             Self::Other => "the attempt failed",
-            Self::Names => "no name server answers",
+            Self::Names => "its name servers do not give the address",
             Self::Refused => "the connection is refused or reset",
             Self::Unreachable => "unreachable",
             Self::Silent => "no answer",

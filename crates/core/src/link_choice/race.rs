@@ -40,6 +40,12 @@ struct Attempt {
     reported: Option<Outcome>,
 }
 
+impl Attempt {
+    fn is_wrong(&self) -> bool {
+        self.outcome == Some(Outcome::Failed(LinkFailure::WrongCertificate))
+    }
+}
+
 impl Race {
     /// To a destination that proves by its certificate what it is: over all links, in the order of the evidence.
     pub fn new(now: Instant, choice: &LinkChoice) -> Self {
@@ -84,9 +90,18 @@ impl Race {
         Some((at, attempt.link.clone()))
     }
 
-    /// When to poll again without a result.
+    /// When to poll, and to ask for evidence, again without a result.
     pub fn deadline(&self) -> Option<Instant> {
-        (self.winner.is_none() && self.begun < self.attempts.len()).then_some(self.next)
+        if self.winner.is_some() {
+            return None;
+        }
+        if self.begun < self.attempts.len() {
+            return Some(self.next);
+        }
+        // A wrong certificate counts when the last link has not shown one in time.
+        let is_open = |attempt: &Attempt| attempt.is_wrong() && attempt.reported.is_none();
+        let last = self.attempts.last().filter(|last| last.outcome.is_none())?;
+        self.attempts.iter().any(is_open).then_some(last.began? + last.stagger)
     }
 
     /// The result of an attempt; `Ok` may name what the link lacks all the same. The first one that has reached the destination wins.
@@ -106,14 +121,17 @@ impl Race {
 
     /// What is new about the links.
     pub fn evidence(&mut self, now: Instant) -> Vec<(String, Outcome)> {
-        let wrong = |attempt: &Attempt| attempt.outcome == Some(Outcome::Failed(LinkFailure::WrongCertificate));
-        let all_wrong = self.attempts.iter().filter(|attempt| attempt.outcome.is_some()).all(wrong);
-        let (is_won, is_over) = (self.winner.is_some(), self.deadline().is_none());
+        let is_late = |attempt: &Attempt| attempt.began.is_some_and(|began| now.since(began) >= attempt.stagger);
+        let mut judged = self.attempts.iter().filter(|attempt| attempt.outcome.is_some() || is_late(attempt));
+        let all_wrong = judged.all(Attempt::is_wrong);
+        let (is_won, is_over) = (self.winner.is_some(), self.begun == self.attempts.len());
         let mut news = Vec::new();
         for attempt in &mut self.attempts {
             let counts = match attempt.outcome {
                 Some(Outcome::Failed(LinkFailure::Other)) => None,
-                Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_over && !all_wrong => attempt.outcome,
+                Some(Outcome::Failed(LinkFailure::WrongCertificate)) if (is_won || is_over) && !all_wrong => {
+                    attempt.outcome
+                }
                 Some(Outcome::Failed(_)) => attempt.outcome.filter(|_| is_won),
                 Some(Outcome::Reached(_)) => attempt.outcome,
                 // Another one, which began later, was faster.

@@ -93,6 +93,21 @@ fn a_portal_is_known_even_while_the_relay_is_dead() {
 }
 
 #[test]
+fn a_portal_is_known_before_the_relay_that_is_dead_has_had_all_its_time() {
+    let mut choice = links(&["wan1", "wan2"]);
+    let mut race = Race::new(at(0), &choice);
+    assert_eq!(race.poll(at(0)).unwrap().1, "wan1");
+    race.handle(at(5), 0, Err(LinkFailure::WrongCertificate));
+    assert_eq!((race.poll(at(5)).unwrap().1, race.deadline()), ("wan2".to_string(), Some(at(305))));
+    assert_eq!(race.evidence(at(304)), []);
+    for (link, outcome) in race.evidence(at(305)) {
+        choice.report(at(305), &link, outcome);
+    }
+    assert_eq!(choice.failing(), [("wan1".to_string(), LinkFailure::WrongCertificate)]);
+    assert_eq!(race.deadline(), None);
+}
+
+#[test]
 fn a_server_that_proves_nothing_is_not_asked_over_a_portal_while_another_link_carries() {
     let mut choice = links(&["wan1", "wan2"]);
     choice.report(at(0), "wan1", Outcome::Failed(LinkFailure::WrongCertificate));
