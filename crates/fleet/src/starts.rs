@@ -4,6 +4,7 @@
 //! Where fewer than two links are known there is one attempt, as the kernel's routes have it. Attempts that lose run on to their own time
 //! limits in the background, because their results decide over which link the next connection begins.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +13,11 @@ use std::time::Duration;
 use marline_core::link_choice::{LinkChoice, LinkFailure, LinkSeen, Outcome, Race};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
-use marline_net::links::{Interface, Network};
+use marline_net::links::{Interface, Network, survey};
 use marline_net::reach::Zone;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep_until, timeout};
 
 /// A link over which connections do not begin.
@@ -56,12 +57,16 @@ struct State {
     links: Vec<Arc<Interface>>,
     /// The networks of the interfaces that are no links.
     networks: Vec<Network>,
+    /// The server that a flow without a relay has reached last.
+    reached: Option<SocketAddr>,
 }
 
 /// chosen: longer than each attempt's own time limits, so that it only bounds those that have none.
 const LONGEST: Duration = Duration::from_secs(10);
 /// chosen: a name server's first answer and a repeated one.
 const NAMES: Duration = Duration::from_secs(3);
+/// chosen: longer than [`NAMES`]. How long a connection that stands waits for what the other links show.
+const GRACE: Duration = Duration::from_millis(3500);
 
 impl Starts {
     pub(crate) fn new() -> Arc<Self> {
@@ -72,6 +77,24 @@ impl Starts {
             failing: watch::Sender::default(),
             changed: Notify::new(),
         })
+    }
+
+    /// Over the links that can be used now, for a few connections; below a VPN as the kernel has it.
+    pub(crate) async fn surveyed() -> Arc<Self> {
+        let starts = Self::new();
+        if let Ok(Ok(survey)) = spawn_blocking(survey).await
+            && survey.vpn.is_none()
+        {
+            let (mut usable, others): (Vec<_>, Vec<_>) =
+                survey.interfaces.into_iter().partition(|interface| interface.is_usable());
+            usable.sort_by_key(preference);
+            let seen = |link: Interface| {
+                (LinkSeen { name: link.name.clone(), index: link.index, silent: false, receives: false }, link)
+            };
+            let networks = others.into_iter().flat_map(|interface| interface.networks).collect();
+            starts.set_links(usable.into_iter().map(seen).collect(), networks);
+        }
+        starts
     }
 
     /// The links that are up, in the order of the kernel's preference, and the networks of the other interfaces.
@@ -87,6 +110,11 @@ impl Starts {
         state.choice.set_links(now, seen);
         drop(state);
         self.publish();
+    }
+
+    /// Connections begin as the kernel's routes have it, until links are set again.
+    pub(crate) fn forget_links(&self) {
+        self.lock().links.clear();
     }
 
     /// Links over which connections do not begin. Changes are reported.
@@ -153,11 +181,13 @@ impl Starts {
         T: Send + 'static,
         F: Future<Output = io::Result<(T, Shows)>> + Send + 'static,
     {
-        let (mut tell, mut running) = (Some(tell), JoinSet::new());
+        let (mut tell, mut running, mut open) = (Some(tell), JoinSet::new(), BTreeSet::new());
+        let mut grace = None;
         let mut last = io::Error::new(io::ErrorKind::NetworkUnreachable, "no link");
         loop {
             while let Some((number, link)) = race.poll(self.now()) {
                 let started = attempt(self.link(&link));
+                open.insert(number);
                 running.spawn(async move {
                     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
                     (number, timeout(LONGEST, started).await.unwrap_or_else(|error| Err(late(error))))
@@ -166,9 +196,10 @@ impl Starts {
             let next = race.deadline().filter(|_| tell.as_ref().is_some_and(|tell| !tell.is_closed()));
             let is_last = next.is_none();
             let due = async {
-                match next {
-                    Some(next) => sleep_until((self.begun + next.since(Instant::default())).into()).await,
-                    None => std::future::pending().await,
+                match (next, grace) {
+                    (_, Some(end)) => sleep_until(end).await,
+                    (Some(next), None) => sleep_until((self.begun + next.since(Instant::default())).into()).await,
+                    (None, None) => std::future::pending().await,
                 }
             };
             let (number, result) = tokio::select! {
@@ -179,10 +210,20 @@ impl Starts {
                     None if is_last => break,
                     None => continue,
                 },
-                () = due => continue,
+                () = due => {
+                    if grace.is_some() {
+                        open.iter().for_each(|number| race.handle(self.now(), *number, Err(LinkFailure::Silent)));
+                        self.learn(&mut race);
+                        break;
+                    }
+                    self.learn(&mut race);
+                    continue;
+                }
             };
+            open.remove(&number);
             match result {
                 Ok((value, shows)) => {
+                    grace.get_or_insert(tokio::time::Instant::now() + GRACE);
                     if let Some(tell) = tell.take() {
                         let _ = tell.send(Ok(value));
                     }
@@ -228,6 +269,17 @@ impl Starts {
                 None => self.changed.notified().await,
             }
         }
+    }
+
+    /// A flow without a relay has reached this server.
+    pub(crate) fn has_reached_directly(&self, server: SocketAddr) {
+        self.lock().reached = Some(server);
+    }
+
+    /// Where this link is probed while no relay can be reached; none: nothing is known there, or a captive portal would answer.
+    pub(crate) fn direct_probe(&self, link: &str) -> Option<SocketAddr> {
+        let state = self.lock();
+        state.reached.filter(|_| state.choice.failure(link) != Some(LinkFailure::WrongCertificate))
     }
 
     /// The result of a probe.
@@ -308,6 +360,12 @@ impl std::fmt::Debug for Starts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Starts").finish_non_exhaustive()
     }
+}
+
+/// The kernel's preference: the lower the better; none: no default route.
+pub(crate) fn preference(link: &Interface) -> Option<(u32, u32)> {
+    let metric = [&link.v4, &link.v6].into_iter().flatten().map(|route| route.metric).min()?;
+    Some((metric, link.index))
 }
 
 /// A connection of plain TCP, bound to this device.

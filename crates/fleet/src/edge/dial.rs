@@ -78,7 +78,7 @@ pub(super) async fn dial_over(
     link: Option<&Interface>,
     starts: &Starts,
 ) -> io::Result<((Road, Duration), Shows)> {
-    let late = |what: &'static str| move |_| io::Error::new(io::ErrorKind::TimedOut, what);
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
     let (mut addresses, mut by) = (station.addresses_over(link, starts).await?, by.clone());
     let is_behind = addresses.iter().any(|address| starts.is_behind_links(address.ip()));
     if let Some(link) = link.filter(|_| is_behind) {
@@ -86,11 +86,10 @@ pub(super) async fn dial_over(
         by.device = Some(link.name.clone());
     }
     let begun = Instant::now();
-    let (socket, is_plain) = timeout(CONNECT, reach(&addresses, &by)).await.map_err(late("no answer"))??;
+    let (socket, is_plain) = timeout(CONNECT, reach(&addresses, &by)).await.map_err(late)??;
     let round_trip = begun.elapsed();
-    let shaken = TlsConnector::from(trusted.tls.clone()).connect(station.at.server.clone(), Wire::new(socket));
-    let road = timeout(HANDSHAKE, shaken).await.map_err(late("no TLS handshake in time"))??;
-    check(&road, station, trusted)?;
+    station.answers(true);
+    let road = shake(socket, station, trusted).await.inspect_err(|_| station.answers(false))?;
     if link.is_some() {
         station.has_found(addresses);
     }
@@ -100,6 +99,15 @@ pub(super) async fn dial_over(
         (true, true) => Shows::WithoutMptcp,
     };
     Ok(((road, round_trip), shows))
+}
+
+/// The relay proves that it is the one.
+async fn shake(socket: TcpStream, station: &Station, trusted: &Trusted) -> io::Result<Road> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no TLS handshake in time");
+    let shaken = TlsConnector::from(trusted.tls.clone()).connect(station.at.server.clone(), Wire::new(socket));
+    let road = timeout(HANDSHAKE, shaken).await.map_err(late)??;
+    check(&road, station, trusted)?;
+    Ok(road)
 }
 
 /// A connection to one of these addresses, and whether it had to be made without MPTCP: some networks drop SYNs with its option.

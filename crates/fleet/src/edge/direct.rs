@@ -73,6 +73,9 @@ async fn over(
     };
     let by = By { plain: true, device, ..By::default() };
     let socket = race(&addresses, |address| connect(address, by.clone())).await?;
+    if is_behind && let Ok(server) = socket.peer_addr() {
+        starts.has_reached_directly(server);
+    }
     Ok((socket, if is_behind { Shows::Reached } else { Shows::Nothing }))
 }
 

@@ -19,6 +19,8 @@ use marline_net::links::{Interface, MeteredHints, Named, Survey, survey};
 use marline_net::paths::control::{Answer, Question, ask};
 use marline_net::paths::status::Status;
 
+use crate::starts::preference;
+
 /// chosen: long enough for a rate, short enough for a link that has gone.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// chosen: as a relay's measured rate.
@@ -160,17 +162,14 @@ pub(super) fn beginnings(look: &Look, now: &[LinkNow], survey: &Survey) -> Vec<(
     if survey.vpn.is_some() && !look.steered {
         return Vec::new();
     }
-    let metric = |interface: &Interface| {
-        [&interface.v4, &interface.v6].into_iter().flatten().map(|route| route.metric).min()
-    };
     let seen = look.links.iter().filter(|seen| seen.up).filter_map(|seen| {
         let interface = survey.named(&seen.name)?;
         let receives = now.iter().any(|link| link.name == seen.name && !link.down.is_zero());
         let of = LinkSeen { name: seen.name.clone(), index: interface.index, silent: seen.silent, receives };
-        Some((metric(interface)?, of, interface.clone()))
+        Some((preference(interface)?, of, interface.clone()))
     });
     let mut seen: Vec<_> = seen.collect();
-    seen.sort_by_key(|(metric, of, _)| (*metric, of.index));
+    seen.sort_by_key(|(preference, ..)| *preference);
     seen.into_iter().map(|(_, of, interface)| (of, interface)).collect()
 }
 

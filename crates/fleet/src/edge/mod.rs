@@ -44,9 +44,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::admission::Guests;
+use marline_net::links::Monitor;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use agent::{Agent, FleetView};
@@ -330,6 +332,7 @@ impl Edge {
     pub async fn keep_warm(&self) -> std::convert::Infallible {
         tokio::select! {
             never = self.roads.keep_warm() => never,
+            never = self.roads.keep_trying() => never,
             never = self.roads.keep_probing() => never,
         }
     }
@@ -342,7 +345,7 @@ impl Edge {
     /// Looks at its links until dropped; `run_dir` is that of `marline paths`.
     pub async fn keep_looking(&self, run_dir: &Path) -> std::convert::Infallible {
         let (begun, mut links) = (std::time::Instant::now(), links::Links::default());
-        let mut failing = self.roads.starts.failing();
+        let (mut failing, mut monitor) = (self.roads.starts.failing(), Monitor::new().ok());
         for round in 0_u64.. {
             let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
             let seen = self.look_with(&mut links, now, run_dir, round % unused::EACH == 0).await;
@@ -354,6 +357,11 @@ impl Edge {
                     () = &mut next => break,
                     // A link that does not answer is left at once, not at the next look.
                     _ = failing.changed() => drop(failing.borrow_and_update()),
+                    // What a VPN is to carry goes beside it not even for a moment.
+                    () = changed(&mut monitor) => {
+                        self.look_for_vpn().await;
+                        tokio::time::sleep(CHANGES).await;
+                    }
                 }
             }
         }
@@ -384,13 +392,29 @@ impl Edge {
             let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
             let networks = others.flat_map(|interface| interface.networks.clone()).collect();
             self.roads.starts.set_links(beginnings, networks);
-            let had = self.vpn.send_replace(survey.vpn.clone());
-            // Connections from before lead past it.
-            if survey.vpn.is_some() && survey.vpn != had {
-                self.roads.drop_ready();
-            }
+            self.is_behind_vpn(survey.vpn);
         }
         seen
+    }
+
+    /// Looks whether a VPN has come or gone since the last look at the links.
+    async fn look_for_vpn(&self) {
+        if let Ok(Ok(survey)) = tokio::task::spawn_blocking(marline_net::links::survey).await
+            && self.is_behind_vpn(survey.vpn)
+        {
+            // As the kernel's routes have it, until the next look at the links.
+            self.roads.starts.forget_links();
+        }
+    }
+
+    /// The tunnel that has the default route now; whether that is news. Connections from before lead past it, or through one that has
+    /// ended.
+    fn is_behind_vpn(&self, vpn: Option<String>) -> bool {
+        let is_news = self.vpn.send_replace(vpn.clone()) != vpn;
+        if is_news {
+            self.roads.drop_ready();
+        }
+        is_news
     }
 
     /// Publishes the links with what attempts to begin connections have shown of them.
@@ -416,6 +440,20 @@ impl Edge {
             self.wanted.send_if_modified(|wanted| wanted.hear(origin, self.lanes.is_live(target)));
         }
     }
+}
+
+/// chosen: a routing daemon changes many routes one by one.
+const CHANGES: Duration = Duration::from_millis(100);
+
+/// Ends when the kernel's routes or interfaces have changed; never where it does not say.
+async fn changed(monitor: &mut Option<Monitor>) {
+    if let Some(open) = monitor
+        && open.changed().await.is_ok()
+    {
+        return;
+    }
+    *monitor = None;
+    std::future::pending().await
 }
 
 #[cfg(test)]

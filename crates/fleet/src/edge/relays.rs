@@ -4,7 +4,8 @@
 //! they are asked.
 //!
 //! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
-//! 2. A relay that failed is asked after the others until [`PARDON`] has passed.
+//! 2. A relay that failed is asked after the others until an attempt succeeds. It is tried in the background at intervals that grow
+//!    from [`FIRST_RETRY`] to [`LAST_RETRY`].
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
 //!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
@@ -23,8 +24,10 @@ use crate::identity::Name;
 use crate::service::words::Endpoint;
 use crate::starts::Starts;
 
-/// chosen: how soon a relay that has come back is used again.
-const PARDON: Duration = Duration::from_secs(10);
+/// chosen: a relay that was restarted is there again.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// chosen: how soon a relay that has come back is used again, and how long one that has no room, or drains, is left alone.
+const LAST_RETRY: Duration = Duration::from_secs(10);
 /// chosen: as a name's usual life; one that has moved is found by then.
 const FRESH: Duration = Duration::from_secs(60);
 /// chosen: a resolver's first attempt and its second one.
@@ -55,12 +58,26 @@ pub(super) struct Station {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when the last attempt has failed, and why.
-    failed: Option<(Instant, String)>,
+    /// The last attempt has failed.
+    failed: Option<Failed>,
+    /// When it was tried first.
+    tried: Option<Instant>,
+    /// Its address has answered a connection.
+    answered: bool,
     /// When it opened a tunnel last.
     carried: Option<Instant>,
     /// Its addresses, and since when they are known; none: an earlier run has found them.
     found: Option<(Option<Instant>, Vec<SocketAddr>)>,
+}
+
+#[derive(Clone, Debug)]
+struct Failed {
+    why: String,
+    /// It answers, and takes no flow for now.
+    is_refusal: bool,
+    /// When the next attempt is due, and how long after this one.
+    retry: Instant,
+    pause: Duration,
 }
 
 impl Station {
@@ -68,12 +85,61 @@ impl Station {
         Self { at, meter: Arc::default(), state: Mutex::default() }
     }
 
-    /// How an attempt went; whether that, or the reason for a failure, is news.
+    /// How an attempt to reach it went; whether that, or the reason for a failure, is news.
     pub(super) fn note(&self, went: Result<(), &str>) -> bool {
-        let failed = went.err().map(|why| (Instant::now(), why.to_owned()));
-        let why = |failed: &Option<(Instant, String)>| failed.as_ref().map(|(_, why)| why.clone());
-        let before = std::mem::replace(&mut self.lock().failed, failed.clone());
-        why(&before) != why(&failed)
+        self.note_at(Instant::now(), went.map_err(|why| (why, FIRST_RETRY)))
+    }
+
+    /// It answers, and takes no flow for now; whether that is news.
+    pub(super) fn note_refusal(&self, words: &str) -> bool {
+        self.note_at(Instant::now(), Err((words, LAST_RETRY)))
+    }
+
+    fn note_at(&self, now: Instant, went: Result<(), (&str, Duration)>) -> bool {
+        let mut state = self.lock();
+        let before = state.failed.take();
+        state.failed = went.err().map(|(why, first)| {
+            let is_refusal = first == LAST_RETRY;
+            match &before {
+                // Flows that fail together, or while the next attempt is due anyway, do not postpone it.
+                Some(failed) => Failed { why: why.to_owned(), is_refusal, ..*failed },
+                None => Failed { why: why.to_owned(), is_refusal, retry: now + first, pause: first },
+            }
+        });
+        before.map(|failed| failed.why) != state.failed.as_ref().map(|failed| failed.why.clone())
+    }
+
+    /// Why it cannot be reached, as far as is known; none: it can be, or it was not tried yet.
+    pub(super) fn unreachable(&self) -> Option<String> {
+        self.lock().failed.as_ref().filter(|failed| !failed.is_refusal).map(|failed| failed.why.clone())
+    }
+
+    /// When it is to be tried again; none: it has not failed.
+    pub(super) fn retry(&self) -> Option<Instant> {
+        self.lock().failed.as_ref().map(|failed| failed.retry)
+    }
+
+    /// It is tried again now: the next time comes after a longer pause, whatever becomes of this attempt.
+    pub(super) fn retries(&self, now: Instant) {
+        if let Some(failed) = &mut self.lock().failed {
+            failed.pause = (2 * failed.pause).min(LAST_RETRY);
+            failed.retry = now + failed.pause;
+        }
+    }
+
+    /// It is tried now; when that was so for the first time.
+    pub(super) fn is_tried(&self) -> Instant {
+        *self.lock().tried.get_or_insert_with(Instant::now)
+    }
+
+    /// Whether its address has ever answered a connection.
+    pub(super) fn has_answered(&self) -> bool {
+        self.lock().answered
+    }
+
+    /// Its address answers a connection, or something else than the relay has answered there.
+    pub(super) fn answers(&self, answered: bool) {
+        self.lock().answered = answered;
     }
 
     /// It has opened a tunnel.
@@ -86,14 +152,9 @@ impl Station {
         self.lock().carried.is_some_and(|at| at >= then)
     }
 
-    /// It failed a moment ago.
-    pub(super) fn is_bad(&self) -> bool {
-        self.lock().failed.as_ref().is_some_and(|(since, _)| since.elapsed() < PARDON)
-    }
-
     /// Why the last attempt failed, however long ago that is; none: it did not.
     pub(super) fn failure(&self) -> Option<String> {
-        self.lock().failed.as_ref().map(|(_, why)| why.clone())
+        self.lock().failed.as_ref().map(|failed| failed.why.clone())
     }
 
     /// The last attempt failed, however long ago that is.
@@ -106,6 +167,14 @@ impl Station {
         self.lock().found.as_ref().map(|(_, addresses)| addresses.clone())
     }
 
+    /// Those that need not be asked for again yet.
+    fn fresh(&self) -> Option<Vec<SocketAddr>> {
+        let found = self.lock().found.clone();
+        found
+            .filter(|(since, _)| since.is_some_and(|since| since.elapsed() < FRESH))
+            .map(|(_, addresses)| addresses)
+    }
+
     /// What an earlier run has found; it serves while nothing answers.
     pub(super) fn recall(&self, addresses: Vec<SocketAddr>) {
         self.lock().found.get_or_insert((None, addresses));
@@ -113,13 +182,10 @@ impl Station {
 
     /// Its addresses.
     pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        let known = self.lock().found.clone();
-        if let Some((since, addresses)) = &known
-            && since.is_some_and(|since| since.elapsed() < FRESH)
-        {
-            return Ok(addresses.clone());
+        match self.fresh() {
+            Some(addresses) => Ok(addresses),
+            None => self.or_known(self.found(), self.look_up()).await,
         }
-        self.or_known(known.map(|(_, addresses)| addresses), self.look_up()).await
     }
 
     /// Its addresses, from the name servers of this link; none: from the system's. An answer over one link is not kept for the others: a
@@ -130,6 +196,9 @@ impl Station {
         starts: &Starts,
     ) -> io::Result<Vec<SocketAddr>> {
         let Some(link) = link else { return self.addresses().await };
+        if let Some(addresses) = self.fresh() {
+            return Ok(addresses);
+        }
         let look_up = async {
             let mut addresses = Vec::new();
             let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
@@ -217,7 +286,7 @@ impl Relays {
 
     /// All, in the order in which they are asked.
     pub(super) fn order(&self) -> Vec<Arc<Station>> {
-        let (last, first): (Vec<_>, Vec<_>) = self.all().into_iter().partition(|station| station.is_bad());
+        let (last, first): (Vec<_>, Vec<_>) = self.all().into_iter().partition(|station| station.has_failed());
         [first, last].concat()
     }
 
@@ -257,6 +326,28 @@ mod tests {
             assert_eq!(station.or_known(Some(known.clone()), found).await.unwrap(), moved);
             assert_eq!(station.addresses().await.unwrap(), moved);
         });
+    }
+
+    #[test]
+    fn a_relay_that_failed_is_tried_again_at_growing_intervals_however_many_flows_fail() {
+        let (station, began) = (Station::new(at("a")), Instant::now());
+        assert_eq!(station.retry(), None);
+        let (mut now, mut pauses) = (began, Vec::new());
+        for _ in 0..6 {
+            for _ in 0..100 {
+                station.note_at(now, Err(("no answer", FIRST_RETRY)));
+            }
+            let retry = station.retry().unwrap();
+            pauses.push(retry.duration_since(now).as_secs());
+            now = retry;
+            station.retries(now);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        assert!(station.note(Ok(())));
+        assert_eq!(station.retry(), None);
+        // One that has no room is left alone for longer at once.
+        station.note_at(now, Err(("no room", LAST_RETRY)));
+        assert_eq!(station.retry(), Some(now + LAST_RETRY));
     }
 
     #[test]

@@ -11,28 +11,32 @@
 //!    next one is asked as well: the first tunnel is taken. A CONNECT may be sent twice as long as no payload went with it.
 //! 4. After the same time a ready connection that does not answer is doubted: a new one to the same relay must stand, or the
 //!    relay has gone, and all that wait for it with it. If it stands the server is slow, and both are waited for.
-//! 5. What a relay answers to a request is the server's matter or the rules', and no reason to ask another one, but for "no
+//! 5. Where flows may go directly and no relay could be reached by the last attempt, new flows are not held up by them: they are tried again in the
+//!    background ([`Roads::keep_trying`]). A relay that has never answered holds up a flow for [`UNKNOWN`].
+//! 6. What a relay answers to a request is the server's matter or the rules', and no reason to ask another one, but for "no
 //!    room" (503) and for a request that it has not seen (408): then the next one is asked.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use marline_net::links::Interface;
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
 use super::ask::{Asked, ask};
 use super::dial::{self, By, CONNECT, Road, dial, dial_over};
 use super::relays::{RelayAt, Relays, Station};
 use super::trust::Trusted;
-use crate::starts::Starts;
+use crate::starts::{Shows, Starts};
 use crate::tunnel::Target;
 
 /// chosen: less than the five minutes for which a relay waits.
@@ -43,6 +47,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// chosen: a tunnel over a ready connection takes a round trip to the relay and one on to the server; a second relay must
 /// carry within three seconds of a first one that has vanished.
 const HEDGE: Duration = Duration::from_millis(1500);
+
+/// chosen: more than the round trip of a satellite. One flow over a slower link goes directly.
+const UNKNOWN: Duration = Duration::from_millis(700);
 
 /// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
 const WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
@@ -78,15 +85,21 @@ pub(super) struct Tunnel {
 pub(super) struct Roads {
     pub(super) relays: Relays,
     warm: usize,
+    /// Whether flows may go without a relay.
+    direct: bool,
     by: By,
     pub(super) starts: Arc<Starts>,
     trusted: Mutex<Trusted>,
+    /// Counts up when connections that were made before must not be used any more.
+    era: AtomicU64,
     /// The oldest first: to which relay, since when.
     ready: Mutex<VecDeque<(Arc<Station>, Instant, Road)>>,
     /// A ready connection was taken, or the list is another one.
     wake: Notify,
     /// A relay has failed.
     failing: Notify,
+    /// The next attempt to reach a relay that failed is another one.
+    retry: Notify,
     /// See [`Roads::changes`].
     changes: watch::Sender<u64>,
     /// The fleet's relays are not used until its service has given one.
@@ -101,12 +114,15 @@ impl Roads {
         Arc::new(Self {
             relays: Relays::new(&config.relays),
             warm: config.warm,
+            direct: config.direct,
             by: By { congestion: config.congestion.clone(), ..By::default() },
             starts: Starts::new(),
             trusted: Mutex::new(trusted),
+            era: AtomicU64::default(),
             ready: Mutex::default(),
             wake: Notify::new(),
             failing: Notify::new(),
+            retry: Notify::new(),
             changes: watch::Sender::default(),
             held: watch::Sender::default(),
         })
@@ -132,6 +148,7 @@ impl Roads {
     /// Whether new flows wait for the fleet's service to give a relay. Relays of the command line are used all the same.
     pub(super) fn hold(&self, held: bool) {
         if self.held.send_if_modified(|now| std::mem::replace(now, held) != held) {
+            self.retry.notify_one();
             self.wake.notify_one();
         }
     }
@@ -163,6 +180,31 @@ impl Roads {
     /// A tunnel.
     pub(super) async fn tunnel(self: &Arc<Self>, target: &Target) -> Result<Tunnel, RoadError> {
         self.admitted().await?;
+        if !self.direct {
+            return self.tunnel_in_time(target).await;
+        }
+        // Rule 5.
+        let order = self.order();
+        let failures: Vec<String> = order.iter().filter_map(|station| station.unreachable()).collect();
+        if failures.len() == order.len() {
+            return Err(RoadError::None(failures.into_iter().next_back().unwrap_or_else(|| NONE.to_owned())));
+        }
+        tokio::select! {
+            decided = self.tunnel_in_time(target) => decided,
+            () = self.unknown() => Err(RoadError::None("no answer yet".to_owned())),
+        }
+    }
+
+    /// Ends when no relay of the list has ever answered, and they had [`UNKNOWN`] for it.
+    async fn unknown(&self) {
+        let last = self.order().iter().map(|station| station.is_tried()).max();
+        sleep_until((last.unwrap_or_else(Instant::now) + UNKNOWN).into()).await;
+        if self.order().iter().any(|station| station.has_answered()) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn tunnel_in_time(self: &Arc<Self>, target: &Target) -> Result<Tunnel, RoadError> {
         let began = Instant::now();
         for _ in 1..ATTEMPTS {
             match self.tunnel_once(target).await {
@@ -176,7 +218,8 @@ impl Roads {
     }
 
     async fn tunnel_once(self: &Arc<Self>, target: &Target) -> Result<Tunnel, RoadError> {
-        let mut last = "none is named".to_owned();
+        let began = Instant::now();
+        let mut last = NONE.to_owned();
         let mut rest = self.order().into_iter();
         let mut running: JoinSet<Attempt> = JoinSet::new();
         loop {
@@ -209,11 +252,11 @@ impl Roads {
                     return Err(RoadError::Refused { status, words });
                 }
                 Err(Asked::Refused(_, words)) => {
-                    self.fail(&station, &words);
+                    self.left(&station, station.note_refusal(&words));
                     last = words;
                 }
                 Err(Asked::Broke(error)) => {
-                    self.fail(&station, &error.to_string());
+                    self.fail(&station, &error.to_string(), began);
                     last = format!("{}: {error}", station.at.label);
                 }
             }
@@ -255,25 +298,38 @@ impl Roads {
     fn fresh(self: &Arc<Self>, station: &Arc<Station>) -> JoinHandle<io::Result<Road>> {
         let (roads, station, trusted) = (Arc::clone(self), Arc::clone(station), self.trusted());
         tokio::spawn(async move {
+            let began = Instant::now();
+            station.is_tried();
             match dial(&station, &trusted, &roads.by, &roads.starts).await {
                 Ok((road, _)) => {
-                    roads.noted(station.note(Ok(())));
+                    if station.note(Ok(())) {
+                        roads.noted(true);
+                        roads.wake.notify_one();
+                    }
                     Ok(road)
                 }
                 Err(error) => {
-                    roads.fail(&station, &error.to_string());
+                    roads.fail(&station, &error.to_string(), began);
                     Err(error)
                 }
             }
         })
     }
 
-    /// Rule 4.
-    fn fail(&self, station: &Arc<Station>, why: &str) {
-        self.noted(station.note(Err(why)));
+    /// Rule 4. An attempt that fails while others succeed says nothing of the relay: many that begin at once are slow.
+    fn fail(&self, station: &Arc<Station>, why: &str, began: Instant) {
+        if station.has_carried_since(began) {
+            return;
+        }
+        self.left(station, station.note(Err(why)));
+    }
+
+    fn left(&self, station: &Arc<Station>, is_news: bool) {
+        self.noted(is_news);
         lock(&self.ready).retain(|(of, ..)| !Arc::ptr_eq(of, station));
         self.wake.notify_one();
         self.failing.notify_one();
+        self.retry.notify_one();
     }
 
     fn noted(&self, is_news: bool) {
@@ -294,22 +350,51 @@ impl Roads {
         named.skip(usize::from(self.warm > 0)).for_each(|station| drop(self.fresh(&station)));
     }
 
-    /// Probes the links that have failed until dropped, at the first relay.
+    /// Tries relays that have failed again, until dropped.
+    pub(super) async fn keep_trying(self: &Arc<Self>) -> Infallible {
+        loop {
+            let next = self.order().into_iter().filter_map(|station| Some((station.retry()?, station)));
+            match next.min_by_key(|(at, _)| *at) {
+                Some((at, station)) if at <= Instant::now() => {
+                    station.retries(at.max(Instant::now()));
+                    drop(self.fresh(&station));
+                }
+                Some((at, _)) => drop(timeout_at(at.into(), self.retry.notified()).await),
+                None => self.retry.notified().await,
+            }
+        }
+    }
+
+    /// Probes the links that have failed until dropped.
     pub(super) async fn keep_probing(self: &Arc<Self>) -> Infallible {
         loop {
             let link = self.starts.due().await;
-            let Some(first) = self.order().into_iter().next() else { continue };
-            let (roads, trusted) = (Arc::clone(self), self.trusted());
-            tokio::spawn(async move {
-                let began = Instant::now();
-                let dialled = dial_over(&first, &trusted, &roads.by, Some(&link), &roads.starts).await;
-                roads.starts.probed(&link.name, began, dialled.map(|(_, shows)| shows));
-            });
+            let first = self.order().into_iter().next();
+            tokio::spawn(Arc::clone(self).probe_link(link, first));
         }
+    }
+
+    /// At the first relay; while that cannot be reached at all, at the server to which a flow has gone directly.
+    async fn probe_link(self: Arc<Self>, link: Arc<Interface>, first: Option<Arc<Station>>) {
+        let (began, relay) = (Instant::now(), first.filter(|station| station.unreachable().is_none()));
+        let result = match (relay, self.starts.direct_probe(&link.name)) {
+            (Some(relay), _) => {
+                let dialled = dial_over(&relay, &self.trusted(), &self.by, Some(&link), &self.starts).await;
+                dialled.map(|(_, shows)| shows)
+            }
+            (None, Some(server)) => {
+                let by = By { device: Some(link.name.clone()), plain: true, ..By::default() };
+                let connected = timeout(CONNECT, dial::connect(server, by)).await;
+                connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|_| Shows::Reached)
+            }
+            (None, None) => return,
+        };
+        self.starts.probed(&link.name, began, result);
     }
 
     /// Drops the connections that wait ready: those that are made from now on take another way.
     pub(super) fn drop_ready(&self) {
+        self.era.fetch_add(1, Ordering::Relaxed);
         lock(&self.ready).clear();
         self.wake.notify_one();
     }
@@ -323,6 +408,11 @@ impl Roads {
                 self.wake.notified().await;
                 continue;
             };
+            if first.has_failed() {
+                // It is tried again elsewhere.
+                let _ = timeout(LONGEST, self.wake.notified()).await;
+                continue;
+            }
             if self.drop_old(&first) {
                 let is_again = given_up.replace(Instant::now()).is_some_and(|at| at.elapsed() < LONGEST * 2);
                 pause = if is_again { (pause * 2).min(LONGEST) } else { SHORTEST };
@@ -334,7 +424,9 @@ impl Roads {
                 let _ = timeout(FRESH / 8, self.wake.notified()).await;
                 continue;
             }
+            let era = self.era.load(Ordering::Relaxed);
             match joined(self.fresh(&first)).await {
+                Ok(_) if self.era.load(Ordering::Relaxed) != era => {}
                 Ok(road) => lock(&self.ready).push_back((first, Instant::now(), road)),
                 Err(error) => {
                     tracing::debug!(relay = first.at.label, ?error, "not ready");
@@ -383,6 +475,7 @@ impl Roads {
     }
 }
 
+const NONE: &str = "none is named";
 /// HTTP's status of a relay that has no room or drains.
 const NO_ROOM: u16 = 503;
 /// HTTP's status of a relay that has waited for long enough.
