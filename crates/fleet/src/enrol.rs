@@ -9,6 +9,7 @@
 //! 4. The authority's list of the revoked is fetched with the new certificate, for a relay begins with it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -16,6 +17,7 @@ use rustls::pki_types::pem::PemObject as _;
 use crate::ca::{CaError, EnrolError, Fingerprint, MemberFiles, NewKey, Revocations, Token};
 use crate::identity::Identity;
 use crate::service::{Client, ClientError, Enrol, Enrolled};
+use crate::starts::Starts;
 use crate::tls::{Credentials, TlsError, client_config, first_contact_config};
 
 /// Why there is no certificate.
@@ -61,7 +63,8 @@ pub async fn join(url: &str, token: &str, out: &Path) -> Result<Joined, JoinErro
     let files = MemberFiles::of(out, &identity.name)?;
     files.room(known.authority)?;
     let new = NewKey::generate()?;
-    let mut client = Client::new(url, first_contact_config(known.authority, true)?)?;
+    let starts = Starts::surveyed().await;
+    let mut client = Client::new(url, first_contact_config(known.authority, true)?)?.over(Arc::clone(&starts));
     let enrol = Enrol { token: token.trim().to_owned(), request: new.request };
     let enrolled: Enrolled = client.send("/v1/enrol", &enrol).await?;
     let other = |text: &str| JoinError::Other(text.to_owned());
@@ -79,18 +82,17 @@ pub async fn join(url: &str, token: &str, out: &Path) -> Result<Joined, JoinErro
         return Err(other("another name"));
     }
     files.write_parts(&enrolled.certificate, &authority, Some(&new.key))?;
-    let revoked = list(url, tls, &authority, out).await.map_err(|error| error.to_string());
+    let revoked = list((url, tls, starts), &authority, out).await.map_err(|error| error.to_string());
     Ok(Joined { identity, not_after: enrolled.not_after, files, revoked })
 }
 
 /// Rule 4.
 async fn list(
-    url: &str,
-    tls: rustls::ClientConfig,
+    (url, tls, starts): (&str, rustls::ClientConfig, Arc<Starts>),
     authority: &CertificateDer<'static>,
     out: &Path,
 ) -> Result<PathBuf, JoinError> {
-    let text = Client::new(url, tls)?.text("/v1/revoked").await?;
+    let text = Client::new(url, tls)?.over(starts).text("/v1/revoked").await?;
     let path = out.join("revoked.pem");
     Revocations::bring(&path, authority, &text)?;
     Ok(path)

@@ -25,6 +25,7 @@ use serde_json::json;
 use crate::ca::{CaError, MemberFiles, Span, Stamp};
 use crate::reload::Reloads;
 use crate::service::{Client, ClientError, Enrolled};
+use crate::starts::Starts;
 use crate::tls::{Credentials, TlsError, client_config};
 
 /// chosen: a clock that was set is seen soon.
@@ -109,7 +110,7 @@ impl Renewed {
 /// # Errors
 /// There is none; the old one stays as it is.
 pub async fn renew(url: &str, own: &Credentials) -> Result<Renewed, RenewalError> {
-    let mut client = Client::new(url, client_config(own, None, true)?)?;
+    let mut client = Client::new(url, client_config(own, None, true)?)?.over(Starts::surveyed().await);
     let came: Enrolled = client.send("/v1/renew", &json!({})).await?;
     let other = |text: &str| RenewalError::Other(text.to_owned());
     let certificate = CertificateDer::from_pem_slice(came.certificate.as_bytes());
