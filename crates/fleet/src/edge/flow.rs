@@ -41,7 +41,8 @@ pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: boo
         (None, None) => over_a_relay(edge, target, right).await,
         (None, Some(private)) => match over_a_relay(edge, target, right).await {
             Ok(way) => Ok(way),
-            Err(_) => nearby::reach(edge, private).await.map(Way::Direct),
+            // Where that leads nowhere, what the relay has answered tells more.
+            Err(refused) => nearby::reach(edge, private).await.map(Way::Direct).map_err(|_| refused),
         },
     };
     if way.is_err() {
