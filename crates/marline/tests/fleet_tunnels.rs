@@ -288,7 +288,6 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
         ("edge --relay 127.0.0.1 --certificate none.pem", 64, "none.pem: no such file; `marline fleet enrol` or"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; name the"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --ca none.pem", 64, "authority's certificate by --ca"),
-        ("edge --relay none.invalid --certificate e1.pem --no-direct --no-paths", 69, "--relay none.invalid"),
         ("edge status --run-dir .", 1, "no marline edge daemon runs in this network namespace"),
     ] {
         let out = marline(dir.path(), words);

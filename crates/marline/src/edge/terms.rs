@@ -2,7 +2,6 @@
 //!
 //! Everything that the user wrote and the files that it names are read here, before anything listens.
 
-use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
 
 use marline_fleet::ca::Fingerprint;
@@ -15,7 +14,6 @@ use marline_fleet::tls::Credentials;
 use super::args::{Minimise, RunArgs};
 use crate::Exit;
 use crate::fleet::unit_state;
-use crate::output::say;
 
 /// All of it.
 pub(super) struct Terms {
@@ -92,7 +90,6 @@ impl Terms {
             Ok::<_, Exit>(Fleet { client, machine, remembered: Remembered::at(&state) })
         });
         let fleet = fleet.transpose()?;
-        resolve(args)?;
         let state = args.asks.state.as_ref().filter(|_| fleet.is_none()).map(|state| Remembered::at(state));
         Ok(Self { identity, own: member.own, files: member.kept, trusted, revoked, config, fleet, state })
     }
@@ -134,19 +131,3 @@ fn split(relay: &str) -> Result<(&str, u16), &'static str> {
 
 /// chosen: free in IANA's registry, and beside HTTPS's.
 const PORT: u16 = 4443;
-
-/// Names are looked up again when they are needed. Only where nothing else is left none of them may be unknown now.
-fn resolve(args: &RunArgs) -> Result<(), Exit> {
-    let mut unknown = Vec::new();
-    for relay in &args.relay {
-        let looked = split(relay).map(|at| at.to_socket_addrs().map(drop));
-        if let Ok(Err(error)) = looked {
-            unknown.push(format!("--relay {relay}: {error}"));
-        }
-    }
-    if args.fleet.is_none() && !args.may_go_directly() && unknown.len() == args.relay.len() {
-        return Err(Exit::new(Exit::NETWORK, unknown.join("; ")));
-    }
-    unknown.iter().for_each(|line| say(&format!("{line}: it is looked up again when it is needed")));
-    Ok(())
-}
