@@ -8,6 +8,9 @@
 
 use std::process::{Command, Stdio};
 
+#[path = "edge_lan/links.rs"]
+mod links;
+
 const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 
 /// What the script prints in the world below; none: it cannot be had here.
@@ -726,89 +729,4 @@ free; state >after; diff before after && echo "as before"
 "#;
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["203.0.113.1 to 203.0.113.5", "0", "ended well", "as before"]);
-}
-
-/// Ways in which the link of the default route fails, for what passes it and for what ends at the relay, and words for the scripts below.
-const FAILURES: &str = r#"
-mkdir -m 755 run
-"$MARLINE" fleet ca issue relay r2 --dir ca --address 203.0.113.1 --out . >/dev/null 2>&1
-portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
-    while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
-ip netns exec far perl -e "$portal" &
-rules() { ip netns exec far nft "table inet dead { chain in { type filter hook input priority -400; $1; }
-    chain on { type filter hook forward priority -400; $1; }; chain to { type nat hook prerouting priority -100; $2; }; }"; }
-fail() {
-    case $1 in
-        silent) rules 'iifname "up0" drop' '';;
-        unreachable) rules 'iifname "up0" reject with icmpx type host-unreachable' '';;
-        reset) rules 'iifname "up0" meta l4proto tcp reject with tcp reset' '';;
-        portal) rules '' 'iifname "up0" meta nfproto ipv4 meta l4proto tcp redirect to :81';;
-        mptcp) rules 'iifname "up0" tcp flags syn tcp option mptcp exists drop' '';;
-    esac
-}
-begin() { # RELAY OPTIONS…; sets $edge
-    "$MARLINE" edge --relay $1 --certificate e1.pem --run-dir run --lan lan0 "${@:2}" 2>edge.log &
-    edge=$!
-    until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
-}
-stop() { kill -TERM $edge; wait $edge || true; free; ip netns exec far nft delete table inet dead; }
-get() { lan curl -s -m 20 -o /dev/null -w '%{http_code} %{time_starttransfer}' http://203.0.113.5/ || true; }
-reason() { "$MARLINE" edge status --run-dir run | grep -o 'link up0 does not reach the relay: .*; up1 does' || true; }
-"#;
-
-/// The flows of a LAN's client while the default link fails: all are answered over the other link, and the time to the first byte is printed.
-fn flows_over_the_other_link(script: &str) -> Option<Vec<Vec<String>>> {
-    let lines = in_a_world(&format!("{FAILURES}{script}"))?;
-    let of = |line: &String| line.split('|').map(|part| part.trim().to_owned()).collect::<Vec<_>>();
-    let cases: Vec<Vec<String>> = lines.iter().map(of).collect();
-    for case in &cases {
-        println!("{}", case.join(" | "));
-        for flow in &case[1..4] {
-            let (code, time) = flow.split_once(' ').unwrap();
-            assert_eq!(code, "200", "{case:?}");
-            assert!(time.parse::<f64>().unwrap() < 5.0, "{case:?}");
-        }
-    }
-    Some(cases)
-}
-
-#[test]
-fn flows_begin_over_the_link_that_reaches_the_relay_whichever_way_the_default_one_fails() {
-    let script = r#"
-ip netns exec far "$MARLINE" relay --listen 203.0.113.1:4443 --certificate r2.pem --revoked ca/revoked.pem --allow-net 203.0.113.5 2>relay.log &
-until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $!; done
-for when in start running; do for how in silent unreachable reset portal mptcp; do
-    [ $when = running ] || fail $how
-    begin 203.0.113.1 --no-direct
-    [ $when = start ] || { get >/dev/null; fail $how; }
-    echo -n "$when, $how | $(get) | $(get) | $(get) | "
-    for n in $(seq 50); do why=$(reason); [ -z "$why" ] || break; get >/dev/null; sleep 0.2; done
-    echo "$why"
-    stop
-done; done
-"#;
-    let Some(cases) = flows_over_the_other_link(script) else { return };
-    assert_eq!(cases.len(), 10);
-    for case in cases {
-        let reason = match case[0].rsplit_once(' ').unwrap().1 {
-            "portal" => "a captive portal",
-            "mptcp" => "MPTCP's option",
-            _ => "does not reach the relay",
-        };
-        assert!(case[4].contains(reason), "{case:?}");
-    }
-}
-
-#[test]
-fn without_a_relay_flows_go_directly_over_the_link_that_answers() {
-    let script = r#"
-for how in silent unreachable reset; do
-    fail $how
-    begin 192.0.2.9 --direct
-    echo "direct, $how | $(get) | $(get) | $(get)"
-    stop
-done
-"#;
-    let Some(cases) = flows_over_the_other_link(script) else { return };
-    assert_eq!(cases.len(), 3);
 }
