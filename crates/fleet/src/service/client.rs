@@ -346,9 +346,21 @@ impl Client {
         self.network("no answer in time")
     }
 
-    fn network(&self, error: impl ToString) -> ClientError {
-        ClientError::Network { place: format!("{}:{}", self.host, self.port), text: error.to_string() }
+    fn network(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+        ClientError::Network { place: format!("{}:{}", self.host, self.port), text: with_causes(&*error.into()) }
     }
+}
+
+/// An error and its causes: hyper's own words are "connection error", and the alert of TLS is behind them.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    for cause in causes.take(8).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 impl std::fmt::Debug for Client {

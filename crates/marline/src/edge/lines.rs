@@ -11,7 +11,7 @@ use marline_fleet::service::words::Reason;
 use marline_net::paths::gateway::Obstructions;
 use tokio::sync::watch;
 
-use super::reason::explained;
+use super::reason::{Peer, explained};
 use super::status;
 use crate::output::say;
 
@@ -46,7 +46,7 @@ pub(super) async fn flows(edge: &Edge) -> Infallible {
 
 /// `fra-1: no answer`.
 fn reason(relay: &RelayRow) -> Option<String> {
-    let why = explained(relay.why.as_ref()?);
+    let why = explained(relay.why.as_ref()?, Peer::Relay);
     Some(if why.starts_with(&relay.label) { why } else { format!("{}: {why}", relay.label) })
 }
 
@@ -72,9 +72,11 @@ pub(super) async fn relays(edge: &Edge) -> Infallible {
                 continue;
             }
             match &relay.why {
-                Some(why) => {
-                    say(&format!("relay {} cannot be used: {}; it is tried again", relay.label, explained(why)))
-                }
+                Some(why) => say(&format!(
+                    "relay {} cannot be used: {}; it is tried again",
+                    relay.label,
+                    explained(why, Peer::Relay)
+                )),
                 None => say(&format!("relay {} can be used again", relay.label)),
             }
             told.insert(relay.label, (relay.why, Instant::now()));
@@ -154,6 +156,7 @@ pub(super) async fn fleet(view: Option<watch::Receiver<FleetView>>, strict: bool
             silent = now.why.is_some();
             match &now.why {
                 Some(why) => {
+                    let why = explained(why, Peer::Service);
                     say(&format!("the fleet's service does not answer: {why}; the relays that are known are used"))
                 }
                 None => say("the fleet's service answers again"),

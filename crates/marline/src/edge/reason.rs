@@ -1,40 +1,194 @@
-//! What an operator can do about a relay that cannot be used, by what the libraries say of it.
+//! Why a relay or the fleet's service cannot be used: the reason as a word for programs, and what an operator can do about it.
+//!
+//! The errors come as text from rustls, the kernel, the name resolver and relays, so that the reason is recognized by their words. A test
+//! of the program (`tests/edge_reasons.rs`) makes each fault and expects the reason, so that other words of a newer library are noticed.
 
-/// The reason with the remedy behind it, where one is known.
-pub(super) fn explained(why: &str) -> String {
-    match remedy(why) {
-        Some(remedy) => format!("{why}; {remedy}"),
-        None => why.to_owned(),
+/// Who cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// A relay.
+    Relay,
+    /// The fleet's service.
+    Service,
+}
+
+/// A fault that is recognized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The peer's authority has revoked this edge's certificate.
+    EdgeRevoked,
+    /// The peer takes this edge's certificate for one that has expired or is not valid yet.
+    EdgeCertificateDates,
+    /// The peer does not trust the authority of this edge's certificate.
+    EdgeUntrusted,
+    /// The peer's certificate is not valid yet.
+    NotValidYet,
+    /// The peer's certificate has expired.
+    Expired,
+    /// The peer's certificate has been revoked.
+    Revoked,
+    /// The peer's certificate is for other names and addresses.
+    WrongName,
+    /// Another server answers: one of another authority, of another role, or one that does not speak TLS.
+    WrongServer,
+    /// The relay takes no new flows.
+    Draining,
+    /// The relay has as many flows or connections as it may have, or its capacity is reserved.
+    Full,
+    /// The name has no address, or no name server answers.
+    Names,
+    /// Nothing listens there.
+    Refused,
+    /// There is no route.
+    Unreachable,
+    /// Nothing comes back.
+    Silent,
+    /// The connection is reset or closed.
+    Closed,
+}
+
+impl Reason {
+    /// By the words of an error.
+    pub(super) fn of(why: &str) -> Option<Self> {
+        let text = why.to_ascii_lowercase();
+        let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+        // Libraries write the names of alerts with spaces or without.
+        let is_expired = says(&[
+            "certificateexpired",
+            "certificate expired",
+            "certificate has expired",
+            "the certificate ended",
+        ]);
+        if says(&["fatal alert"]) {
+            return match () {
+                () if says(&["revoked"]) => Some(Self::EdgeRevoked),
+                () if is_expired => Some(Self::EdgeCertificateDates),
+                () if says(&[
+                    "unknownca",
+                    "unknown ca",
+                    "badcertificate",
+                    "decrypterror",
+                    "certificateunknown",
+                ]) =>
+                {
+                    Some(Self::EdgeUntrusted)
+                }
+                () => None,
+            };
+        }
+        let known: [(&[&str], Self); 13] = [
+            (&["not valid yet", "notvalidyet"], Self::NotValidYet),
+            (&["revoked"], Self::Revoked),
+            (&["not valid for name", "notvalidforname", "not valid for any names"], Self::WrongName),
+            (
+                &[
+                    "unknownissuer",
+                    "unknown issuer",
+                    "badsignature",
+                    "invalid peer certificate",
+                    "is no relay",
+                    "is not the relay",
+                ],
+                Self::WrongServer,
+            ),
+            (&["received corrupt message", "and not the fleet's service"], Self::WrongServer),
+            (&["is draining"], Self::Draining),
+            (&["as it may have", "are not free"], Self::Full),
+            (
+                &[
+                    "lookup",
+                    "no address is known",
+                    "the name",
+                    "name server",
+                    "no such host",
+                    "no address of the destination",
+                ],
+                Self::Names,
+            ),
+            (&["connection refused"], Self::Refused),
+            (&["unreachable", "no route to host"], Self::Unreachable),
+            (&["no answer", "no tls handshake in time", "timed out", "does not answer"], Self::Silent),
+            (&["connection reset", "broken pipe"], Self::Closed),
+            (&["eof", "end of file"], Self::Closed),
+        ];
+        if is_expired {
+            return Some(Self::Expired);
+        }
+        known.into_iter().find(|(parts, _)| says(parts)).map(|(_, reason)| reason)
+    }
+
+    /// For programs.
+    pub(super) const fn code(self) -> &'static str {
+        match self {
+            Self::EdgeRevoked => "edge-revoked",
+            Self::EdgeCertificateDates => "edge-certificate-dates",
+            Self::EdgeUntrusted => "edge-untrusted",
+            Self::NotValidYet => "not-valid-yet",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+            Self::WrongName => "wrong-name",
+            Self::WrongServer => "wrong-server",
+            Self::Draining => "draining",
+            Self::Full => "full",
+            Self::Names => "names",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Silent => "silent",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// For people, behind the reason.
+    pub(super) fn remedy(self, of: Peer) -> String {
+        let peer = match of {
+            Peer::Relay => "relay",
+            Peer::Service => "service",
+        };
+        match self {
+            Self::EdgeRevoked => "this edge's certificate has been revoked: enrol it again".to_owned(),
+            Self::EdgeCertificateDates => format!(
+                "the {peer} takes this edge's certificate for expired or not valid yet: look at its dates, and at both clocks \
+                 (`timedatectl`)"
+            ),
+            Self::EdgeUntrusted => {
+                format!("the {peer} does not trust the authority of this edge's certificate: compare ca.pem on both")
+            }
+            Self::NotValidYet => "the clock of this machine may be behind (`timedatectl`)".to_owned(),
+            Self::Expired => format!(
+                "the {peer} has to renew its certificate, or the clock of this machine is ahead (`timedatectl`)"
+            ),
+            Self::Revoked => match of {
+                Peer::Relay => "the relay's certificate has been revoked: another relay has to be named".to_owned(),
+                Peer::Service => "the service's certificate has been revoked: issue another one".to_owned(),
+            },
+            Self::WrongName => format!(
+                "the {peer}'s certificate is for other names: use one of these, or issue it with --address for this one"
+            ),
+            Self::WrongServer => format!(
+                "another server answers at this address, as behind a captive portal, or the {peer} belongs to another authority: compare \
+                 ca.pem on both"
+            ),
+            Self::Draining => "it takes no new flows: name another relay as well, or end it (`marline relay drain --undo`, or \
+                               `marline fleet drain --undo`)"
+                .to_owned(),
+            Self::Full => "name another relay as well, or raise the limits of this one (`marline relay --capacity`, --max-tunnels, \
+                           --max-connections)"
+                .to_owned(),
+            Self::Names => "the name cannot be resolved: look at its spelling and at the name servers of the links".to_owned(),
+            Self::Refused => format!("nothing listens there: start the {peer}, or look at its port and at firewalls"),
+            Self::Unreachable => "no link has a route there".to_owned(),
+            Self::Silent => format!("nothing comes back: look at the address, at firewalls, and whether the {peer} runs"),
+            Self::Closed => format!("a firewall or a proxy may cut the connection, or the {peer} was restarted"),
+        }
     }
 }
 
-fn remedy(why: &str) -> Option<&'static str> {
-    let text = why.to_ascii_lowercase();
-    let says = |part: &str| text.contains(part);
-    let is_alert = says("fatal alert");
-    // Libraries write the names of alerts with spaces or without.
-    let expired = says("certificateexpired") || says("certificate expired") || says("certificate has expired");
-    let revoked = says("certificaterevoked") || says("revoked");
-    if is_alert && revoked {
-        return Some("this edge's certificate has been revoked: enrol it again");
+/// The reason with the remedy behind it, where one is known.
+pub(super) fn explained(why: &str, of: Peer) -> String {
+    match Reason::of(why) {
+        Some(reason) => format!("{why}; {}", reason.remedy(of)),
+        None => why.to_owned(),
     }
-    if is_alert && expired {
-        return Some(
-            "the relay takes this edge's certificate for expired or not valid yet: look at its dates, and at both clocks",
-        );
-    }
-    if says("not valid yet") || says("notvalidyet") {
-        return Some("the clock of this machine may be behind (`timedatectl`)");
-    }
-    if expired {
-        return Some(
-            "the relay has to renew its certificate, or the clock of this machine is ahead (`timedatectl`)",
-        );
-    }
-    if revoked {
-        return Some("the relay's certificate has been revoked: another relay has to be named");
-    }
-    None
 }
 
 #[cfg(test)]
@@ -42,26 +196,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_of_clocks_and_certificates_are_told_apart() {
-        for (why, remedy) in [
+    fn faults_are_told_apart_by_the_words_of_libraries_and_relays() {
+        for (why, code, remedy) in [
             (
-                "fra-1: invalid peer certificate: certificate not valid yet: verification time 3 (UNIX)",
-                "may be behind",
+                "r1: invalid peer certificate: certificate not valid yet: verification time 3 (UNIX)",
+                "not-valid-yet",
+                "behind",
             ),
-            (
-                "fra-1: invalid peer certificate: certificate expired: verification time 9 (UNIX)",
-                "clock of this machine is ahead",
-            ),
-            ("received fatal alert: CertificateExpired", "both clocks"),
-            ("received fatal alert: CertificateRevoked", "enrol it again"),
-            ("invalid peer certificate: Revoked", "another relay"),
-            ("fra-1: the certificate has been revoked", "another relay"),
+            ("invalid peer certificate: certificate expired: verification time 9 (UNIX)", "expired", "is ahead"),
+            ("received fatal alert: CertificateExpired", "edge-certificate-dates", "both clocks"),
+            ("received fatal alert: CertificateRevoked", "edge-revoked", "enrol it again"),
+            ("received fatal alert: UnknownCA", "edge-untrusted", "compare ca.pem"),
+            ("received fatal alert: DecryptError", "edge-untrusted", "compare ca.pem"),
+            ("invalid peer certificate: Revoked", "revoked", "another relay"),
+            ("fra-1: the certificate has been revoked", "revoked", "another relay"),
+            ("invalid peer certificate: UnknownIssuer", "wrong-server", "captive portal"),
+            ("invalid peer certificate: BadSignature", "wrong-server", "captive portal"),
+            ("received corrupt message of type InvalidContentType", "wrong-server", "captive portal"),
+            ("marline://edge/e2 is no relay", "wrong-server", "another server"),
+            ("invalid peer certificate: certificate not valid for name \"10.0.0.9\"", "wrong-name", "--address"),
+            ("this relay is draining", "draining", "--undo"),
+            ("this relay has as many tunnels as it may have", "full", "--max-tunnels"),
+            ("1.0Mbit/s are not free: 9.0Mbit/s of 9.0Mbit/s are reserved", "full", "--capacity"),
+            ("failed to lookup address information: Name or service not known", "names", "spelling"),
+            ("the name's server does not answer", "names", "name servers"),
+            ("Connection refused (os error 111)", "refused", "nothing listens"),
+            ("Network is unreachable (os error 101)", "unreachable", "no link has a route"),
+            ("No route to host (os error 113)", "unreachable", "no link has a route"),
+            ("no answer", "silent", "nothing comes back"),
+            ("no TLS handshake in time", "silent", "nothing comes back"),
+            ("Connection reset by peer (os error 104)", "closed", "cut the connection"),
+            ("tls handshake eof", "closed", "cut the connection"),
         ] {
-            let explained = explained(why);
+            let reason = Reason::of(why).unwrap_or_else(|| panic!("{why}"));
+            assert_eq!(reason.code(), code, "{why}");
+            let explained = explained(why, Peer::Relay);
             assert!(explained.starts_with(why) && explained.contains(remedy), "{explained}");
         }
-        for why in ["no answer", "Connection refused (os error 111)", "the relay drains"] {
-            assert_eq!(explained(why), why);
+        for why in ["received fatal alert: InternalError", "an answer without a status"] {
+            assert_eq!(explained(why, Peer::Service), why);
         }
     }
 }

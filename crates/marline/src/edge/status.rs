@@ -13,7 +13,7 @@ use marline_net::printable::printable;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::reason::explained;
+use super::reason::{Peer, Reason, explained};
 use super::steering::SteeringState;
 use crate::Exit;
 use crate::energy::{json, table};
@@ -43,7 +43,7 @@ pub(super) struct Status {
     listens: Vec<String>,
     flows: EdgeState,
     /// The relays that new flows are led to, the best first.
-    relays: Vec<RelayRow>,
+    relays: Vec<RelayState>,
     /// None: it asks no service.
     fleet: Option<FleetView>,
     links: Vec<LinkNow>,
@@ -57,6 +57,27 @@ pub(super) struct Status {
     /// None: it serves no LAN.
     #[serde(default)]
     rest: Option<RestNow>,
+}
+
+/// A relay, and what its failure means.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RelayState {
+    #[serde(flatten)]
+    row: RelayRow,
+    /// The failure as a word for programs; none: it carries, or the failure is not recognized.
+    #[serde(default)]
+    reason: Option<String>,
+    /// What an operator can do.
+    #[serde(default)]
+    remedy: Option<String>,
+}
+
+impl From<RelayRow> for RelayState {
+    fn from(row: RelayRow) -> Self {
+        let reason = row.why.as_deref().and_then(Reason::of);
+        let remedy = reason.map(|reason| reason.remedy(Peer::Relay));
+        Self { row, reason: reason.map(|reason| reason.code().to_owned()), remedy }
+    }
 }
 
 /// The LAN that an edge serves.
@@ -98,7 +119,7 @@ impl Status {
             edge: about.edge.clone(),
             listens: about.listens.clone(),
             flows: edge.state().borrow().clone(),
-            relays: edge.relays(),
+            relays: edge.relays().into_iter().map(RelayState::from).collect(),
             fleet: fleet.map(|view| view.borrow().clone()),
             links: edge.links(),
             unused_links: edge.unused().borrow().clone(),
@@ -150,7 +171,7 @@ fn shown(status: &Status) -> String {
     }
     let mut rows =
         vec![words(&["relay", "state", "reaches", "measured", "round trip", "flows", "sent", "received"])];
-    rows.extend(status.relays.iter().enumerate().map(|(n, relay)| {
+    rows.extend(status.relays.iter().map(|relay| &relay.row).enumerate().map(|(n, relay)| {
         let known = status
             .fleet
             .as_ref()
@@ -171,9 +192,15 @@ fn shown(status: &Status) -> String {
         vec![relay.label.clone(), state.to_owned(), rate, age, trip, carried.to_string(), sent, received]
     }));
     text += &(table(&rows) + "\n");
-    let failing = status.relays.iter().filter_map(|relay| Some((&relay.label, relay.why.as_ref()?)));
-    for (label, why) in failing {
-        text += &format!("relay {} cannot be used: {}\n\n", printable(label), printable(&explained(why)));
+    for RelayState { row, remedy, .. } in &status.relays {
+        let Some(why) = &row.why else { continue };
+        let remedy = remedy.as_ref().map_or_else(String::new, |remedy| format!("; {remedy}"));
+        text += &format!(
+            "relay {} cannot be used: {}{}\n\n",
+            printable(&row.label),
+            printable(why),
+            printable(&remedy)
+        );
     }
     if status.links.is_empty() {
         return text + "no link: what is sent stays on this machine\n";
@@ -258,7 +285,9 @@ fn service(fleet: &FleetView) -> String {
         (None, None) => "was not asked yet".to_owned(),
     };
     match &fleet.why {
-        Some(why) => format!("the service does not answer ({}); it {given}\n", printable(why)),
+        Some(why) => {
+            format!("the service does not answer ({}); it {given}\n", printable(&explained(why, Peer::Service)))
+        }
         None => format!("the service {given}\n"),
     }
 }

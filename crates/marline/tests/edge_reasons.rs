@@ -1,0 +1,242 @@
+//! Why an edge cannot use a relay: each fault has its reason in the log, in `marline edge status` and in `marline edge status --json`.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{LONG, MARLINE, Running, STANDS, marline, members, server, tunnel};
+use marline_fleet::ca::{Authority, Grant, MemberFiles, Stamp};
+use marline_fleet::identity::{Identity, Role};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The authorities `ca` and `ca-2`, and members of them.
+struct Place {
+    dir: TempDir,
+    server: SocketAddr,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { dir: members(), server: server() };
+        place.must("fleet ca init --dir ca-2 --name other");
+        place
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn must(&self, words: &str) {
+        let out = marline(self.path(), words);
+        assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+
+    /// Files of a member of `ca`, made then, good for so long.
+    fn member(&self, identity: &str, address: &str, made: Stamp, life: Duration) {
+        let authority = Authority::open(&self.path().join("ca")).unwrap();
+        let identity: Identity = identity.parse().unwrap();
+        let addresses = if identity.role == Role::Relay { vec![address.parse().unwrap()] } else { vec![] };
+        let grant = Grant::new(identity.clone(), addresses, life).unwrap();
+        let (chain, key) = authority.issue_with_key(&grant, made).unwrap();
+        MemberFiles::of(self.path(), &identity.name).unwrap().write(&chain, Some(&key)).unwrap();
+    }
+
+    fn relay(&self, name: &str, more: &str) -> Running {
+        let port = self.server.port();
+        Running::start(
+            self.path(),
+            &format!(
+                "relay --listen 127.0.0.1:0 --certificate {name}.pem --revoked ca/revoked.pem --run-dir run-{name} --allow-net 127.0.0.1 \
+                 --allow-port {port}{more}"
+            ),
+        )
+    }
+
+    fn edge_words(&self, run: &str, relay: &str, more: &str) -> String {
+        let certificate = if more.contains("--certificate") { "" } else { " --certificate e1.pem" };
+        format!(
+            "edge --no-paths --no-direct --warm 0 --listen 127.0.0.1:0 --run-dir {run} --relay {relay}{certificate}{more}"
+        )
+    }
+
+    /// Expects the reason of an edge that cannot use its only relay in all three places.
+    fn expect(&self, edge: &mut Running, run: &str, reason: &str, remedy: &str) {
+        let said = edge.line_with("cannot be used: ");
+        let line = said.lines().last().unwrap();
+        assert!(line.contains(remedy), "{reason}: {line}");
+        let begun = Instant::now();
+        let status = loop {
+            let out = marline(self.path(), &format!("edge status --json --run-dir {run}"));
+            let status: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+            if status["relays"][0]["reason"].is_string() || begun.elapsed() > LONG {
+                break status;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let row = &status["relays"][0];
+        assert_eq!(row["reason"], reason, "{status:#}");
+        assert!(row["why"].is_string() && row["remedy"].as_str().unwrap().contains(remedy), "{row:#}");
+        let shown = marline(self.path(), &format!("edge status --run-dir {run}"));
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let relay =
+            shown.lines().find(|line| line.contains("cannot be used: ")).unwrap_or_else(|| panic!("{shown}"));
+        assert!(relay.contains(remedy), "{relay}");
+    }
+
+    fn fails(&self, relay: &str, more: &str, reason: &str, remedy: &str) {
+        let run = format!("run-{}", relay.replace(['.', ':', '[', ']'], "-"));
+        let run = format!("{run}-{reason}");
+        let mut edge = Running::start(self.path(), &self.edge_words(&run, relay, more));
+        self.expect(&mut edge, &run, reason, remedy);
+    }
+}
+
+#[test]
+fn clocks_and_certificates_of_a_relay() {
+    let place = Place::new();
+    let now = Stamp::now();
+    place.member("marline://relay/early", "127.0.0.1", now.after(DAY), DAY);
+    place.member("marline://relay/late", "127.0.0.1", now.before(DAY), HOUR);
+    place.member("marline://relay/gone", "127.0.0.1", now, DAY);
+    place.member("marline://relay/elsewhere", "127.0.0.2", now, DAY);
+    place.must("fleet ca revoke --role relay gone --dir ca");
+    place.must("fleet ca issue relay foreign --dir ca-2 --address 127.0.0.1 --out two");
+    for (name, reason, remedy) in [
+        ("early", "not-valid-yet", "the clock of this machine may be behind"),
+        ("late", "expired", "the relay has to renew its certificate"),
+        ("gone", "revoked", "another relay has to be named"),
+        ("elsewhere", "wrong-name", "the relay's certificate is for other names"),
+    ] {
+        let relay = place.relay(name, "");
+        place.fails(&relay.address.to_string(), " --revoked ca/revoked.pem", reason, remedy);
+    }
+    let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
+    let relay = Running::start(place.path(), words);
+    place.fails(&relay.address.to_string(), "", "wrong-server", "captive portal");
+}
+
+#[test]
+fn clocks_and_certificates_of_an_edge() {
+    let place = Place::new();
+    let now = Stamp::now();
+    place.member("marline://edge/early", "", now.after(DAY), DAY);
+    place.member("marline://edge/late", "", now.before(DAY), HOUR);
+    place.member("marline://edge/gone", "", now, DAY);
+    place.must("fleet ca revoke --role edge gone --dir ca");
+    let relay = place.relay("r1", "");
+    for (name, reason, remedy) in [
+        ("early", "edge-certificate-dates", "both clocks"),
+        ("late", "edge-certificate-dates", "both clocks"),
+        ("gone", "edge-revoked", "enrol it again"),
+    ] {
+        let run = format!("run-edge-{name}");
+        let words = place.edge_words(&run, &relay.address.to_string(), &format!(" --certificate {name}.pem"));
+        let mut edge = Running::start(place.path(), &words);
+        assert_ne!(tunnel(edge.address, place.server).0, STANDS);
+        place.expect(&mut edge, &run, reason, remedy);
+    }
+    // The relay trusts its own authority only, the edge both.
+    place.must("fleet ca issue relay foreign --dir ca-2 --address 127.0.0.1 --out two");
+    let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
+    let relay = Running::start(place.path(), words);
+    let pem = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap();
+    std::fs::write(place.path().join("both.pem"), pem("ca/ca.pem") + &pem("ca-2/ca.pem")).unwrap();
+    let words = place.edge_words("run-both", &relay.address.to_string(), " --ca both.pem");
+    let mut edge = Running::start(place.path(), &words);
+    assert_ne!(tunnel(edge.address, place.server).0, STANDS);
+    place.expect(
+        &mut edge,
+        "run-both",
+        "edge-untrusted",
+        "the relay does not trust the authority of this edge's certificate",
+    );
+}
+
+#[test]
+fn a_relay_that_is_full_or_drains() {
+    let place = Place::new();
+    place.must("fleet ca issue edge e2 --dir ca --out .");
+    place.must("fleet ca issue relay r2 --dir ca --address 127.0.0.1 --out .");
+    place.must("fleet ca issue relay r3 --dir ca --address 127.0.0.1 --out .");
+    let few = place.relay("r1", " --max-tunnels 1");
+    let reserved = place.relay("r2", " --capacity 1500kbit/s --reserve 1Mbit/s");
+    let drains = place.relay("r3", "");
+    place.must("relay drain --name r3 --run-dir run-r3");
+    let mut held = Vec::new();
+    for (relay, reason, remedy) in [
+        (&few, "full", "--max-tunnels"),
+        (&reserved, "full", "raise the limits"),
+        (&drains, "draining", "drain --undo"),
+    ] {
+        let (at, run) = (relay.address.to_string(), format!("run-{}", relay.address.port()));
+        if reason == "full" {
+            let words = place.edge_words(&format!("{run}-other"), &at, " --certificate e2.pem");
+            let other = Running::start(place.path(), &words);
+            let (status, flow) = tunnel(other.address, place.server);
+            assert_eq!(status, STANDS);
+            held.push((other, flow));
+        }
+        let mut edge = Running::start(place.path(), &place.edge_words(&run, &at, ""));
+        assert!(tunnel(edge.address, place.server).0.starts_with("HTTP/1.1 503 "));
+        place.expect(&mut edge, &run, reason, remedy);
+    }
+}
+
+#[test]
+fn addresses_where_no_relay_answers() {
+    let place = Place::new();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    place.fails(&closed.to_string(), "", "refused", "nothing listens there: start the relay");
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    place.fails(&silent.local_addr().unwrap().to_string(), "", "silent", "nothing comes back");
+    for (answer, reason, remedy) in [
+        (&b"HTTP/1.1 302 Found\r\n\r\n"[..], "wrong-server", "captive portal"),
+        (b"", "closed", "cut the connection"),
+    ] {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = other.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for mut socket in other.incoming().flatten() {
+                let _ = std::io::Read::read(&mut socket, &mut [0; 4096]);
+                let _ = socket.write_all(answer);
+            }
+        });
+        place.fails(&at, "", reason, remedy);
+    }
+}
+
+/// An edge starts though the name of its only relay is not known yet, and though no flow may go directly.
+#[test]
+fn a_name_that_is_not_known_is_no_reason_to_end() {
+    let place = Place::new();
+    let begun = Instant::now();
+    let words = place.edge_words("run-names", "relay.invalid:4443", "");
+    let mut edge = Running::start(place.path(), &words);
+    assert!(begun.elapsed() < Duration::from_secs(5), "it listens before names are looked up");
+    place.expect(&mut edge, "run-names", "names", "the name cannot be resolved");
+    assert!(edge.child.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn a_host_without_a_route() {
+    let place = Place::new();
+    let words = place.edge_words("run-unreachable", "192.0.2.1:4443", "");
+    let script = format!("ip link set lo up && exec {MARLINE} {words}");
+    if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there can be no network namespace here");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    let mut edge = Running::of(command.args(["--net", "sh", "-c", &script]).current_dir(place.path()));
+    place.expect(&mut edge, "run-unreachable", "unreachable", "no link has a route there");
+}
