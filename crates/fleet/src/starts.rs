@@ -35,8 +35,10 @@ pub struct FailingLink {
 pub(crate) enum Shows {
     /// It reaches the destination.
     Reached,
-    /// It does, but not with MPTCP.
+    /// It does, but SYNs with MPTCP's option are dropped.
     WithoutMptcp,
+    /// It does, but MPTCP's option is stripped.
+    Stripped,
     /// The destination is not behind the links.
     Nothing,
 }
@@ -230,6 +232,7 @@ impl Starts {
                     let lacks = match shows {
                         Shows::Reached => None,
                         Shows::WithoutMptcp => Some(LinkFailure::MptcpDropped),
+                        Shows::Stripped => Some(LinkFailure::MptcpStripped),
                         Shows::Nothing => return,
                     };
                     race.handle(self.now(), number, Ok(lacks));
@@ -257,7 +260,10 @@ impl Starts {
     /// Waits until a link is to be probed, and gives it.
     pub(crate) async fn due(&self) -> Arc<Interface> {
         loop {
-            let (next, now) = (self.lock().choice.next_probe(), self.now());
+            let (next, now) = {
+                let choice = &self.lock().choice;
+                (choice.next_probe().into_iter().chain(choice.next_check()).min(), self.now())
+            };
             match next {
                 Some((at, link)) if at <= now => {
                     self.lock().choice.probing(now, &link);
@@ -269,6 +275,17 @@ impl Starts {
                 None => self.changed.notified().await,
             }
         }
+    }
+
+    /// The names of the links.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.lock().links.iter().map(|link| link.name.clone()).collect()
+    }
+
+    /// No link strips MPTCP: the relay does not speak it.
+    pub(crate) fn none_strips(&self) {
+        self.lock().choice.forgive(LinkFailure::MptcpStripped);
+        self.publish();
     }
 
     /// A flow without a relay has reached this server.
@@ -286,6 +303,9 @@ impl Starts {
     pub(crate) fn probed(&self, link: &str, began: std::time::Instant, result: io::Result<Shows>) {
         let outcome = match result {
             Ok(Shows::WithoutMptcp) => Outcome::Failed(LinkFailure::MptcpDropped),
+            Ok(Shows::Stripped) => Outcome::Failed(LinkFailure::MptcpStripped),
+            // The relay may be what does not answer.
+            Err(_) if self.lock().choice.failure(link).is_none() => return,
             Ok(_) => Outcome::Reached(began.elapsed()),
             Err(error) => Outcome::Failed(kind(&error)),
         };

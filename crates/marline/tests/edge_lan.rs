@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 
 #[path = "edge_lan/links.rs"]
 mod links;
+#[path = "edge_lan/mptcp.rs"]
+mod mptcp;
 
 const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 

@@ -15,6 +15,7 @@ pub mod http;
 pub mod links;
 mod logged;
 pub mod metalink;
+pub mod mptcp;
 mod pass;
 pub mod paths;
 pub mod power;

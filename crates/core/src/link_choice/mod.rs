@@ -29,6 +29,8 @@ pub enum LinkFailure {
     Slow,
     /// SYNs with MPTCP's option are not answered, those of plain TCP are.
     MptcpDropped,
+    /// MPTCP's option is removed on the way: connections fall back to plain TCP, and over another link they do not.
+    MptcpStripped,
     /// An answer that says nothing about the link.
     Other,
     /// No name server gives the address over this link.
@@ -49,6 +51,7 @@ impl LinkFailure {
         match self {
             Self::Slow => "slow answer",
             Self::MptcpDropped => "packets with MPTCP's option are dropped",
+            Self::MptcpStripped => "MPTCP is stripped on the way",
             Self::Other => "the attempt failed",
             Self::Names => "its name servers do not give the address",
             Self::Refused => "the connection is refused or reset",
@@ -68,7 +71,7 @@ impl LinkFailure {
     const fn rank(self) -> u8 {
         match self {
             Self::Slow => 1,
-            Self::MptcpDropped => 2,
+            Self::MptcpDropped | Self::MptcpStripped => 2,
             Self::WrongCertificate => 4,
             _ => 3,
         }
@@ -101,6 +104,8 @@ struct Known {
     /// The duration of the last handshake.
     took: Option<Duration>,
     failure: Option<Failed>,
+    /// When it is tried next though nothing is known against it.
+    check_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +123,10 @@ pub const LAST_PROBE: Duration = Duration::from_secs(30);
 /// RFC 8305 section 5 recommends 250 ms between addresses; over links each attempt costs a handshake of TLS as well.
 const STAGGER: Duration = Duration::from_millis(300);
 const LONGEST_STAGGER: Duration = Duration::from_millis(500);
+/// chosen: the first connections, which show the same, are there by then.
+const FIRST_CHECK: Duration = Duration::from_secs(2);
+/// chosen: a connection is some 5 kB, which are less than a megabyte a day.
+const CHECK: Duration = Duration::from_secs(600);
 
 impl LinkChoice {
     /// The links that are up, in the order of the kernel's preference. One that was not among them starts without evidence.
@@ -128,7 +137,7 @@ impl LinkChoice {
                 before.iter().position(|known| known.seen.name == seen.name && known.seen.index == seen.index);
             let mut known = match known {
                 Some(at) => before.swap_remove(at),
-                None => Known { seen: seen.clone(), took: None, failure: None },
+                None => Known { seen: seen.clone(), took: None, failure: None, check_at: now + FIRST_CHECK },
             };
             // Data over established subflows shows that the link carries, not that it carries new connections: that is probed.
             if seen.receives
@@ -158,6 +167,7 @@ impl LinkChoice {
     /// What a race or a probe has shown of a link.
     pub fn report(&mut self, now: Instant, link: &str, outcome: Outcome) {
         let Some(known) = self.links.iter_mut().find(|known| known.seen.name == link) else { return };
+        known.check_at = now + CHECK;
         match outcome {
             Outcome::Reached(took) => {
                 known.took = Some(took);
@@ -183,10 +193,25 @@ impl LinkChoice {
         due.min_by_key(|(at, _)| *at).map(|(at, known)| (at, known.seen.name.clone()))
     }
 
+    /// The link over which no connection began for the longest time though nothing is known against it, and when it is checked: what it
+    /// lacks would not be noticed, while another link comes first.
+    pub fn next_check(&self) -> Option<(Instant, String)> {
+        let well = self.links.iter().filter(|known| known.failure.is_none() && self.links.len() > 1);
+        well.min_by_key(|known| known.check_at).map(|known| (known.check_at, known.seen.name.clone()))
+    }
+
+    /// Failures of this kind were not the links': they are forgotten.
+    pub fn forgive(&mut self, kind: LinkFailure) {
+        for known in &mut self.links {
+            known.failure = known.failure.filter(|failed| failed.kind != kind);
+        }
+    }
+
     /// A probe over this link begins: the next one comes after a longer pause, whatever becomes of this one.
     pub fn probing(&mut self, now: Instant, link: &str) {
         if let Some(known) = self.links.iter_mut().find(|known| known.seen.name == link) {
             known.failure = known.failure.map(|failed| failed.postponed(now));
+            known.check_at = now + CHECK;
         }
     }
 

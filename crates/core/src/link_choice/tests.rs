@@ -197,3 +197,25 @@ fn a_link_with_a_long_round_trip_gets_half_a_second_and_the_next_one_then_joins_
     assert_eq!(choice.order(), ["wan2", "sat"]);
     assert!(choice.failing().is_empty(), "{}", format!("{choice:?}"));
 }
+
+#[test]
+fn a_link_that_is_never_first_is_checked_soon_and_then_each_ten_minutes() {
+    let mut choice = links(&["wan1", "wan2"]);
+    run(&mut choice, 0, &[("wan1", WELL), ("wan2", WELL)]);
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        let (when, link) = choice.next_check().unwrap();
+        assert_eq!(link, "wan2");
+        choice.probing(when, &link);
+        choice.report(when + Duration::from_secs(1), "wan1", Outcome::Reached(Duration::from_millis(40)));
+        times.push(when.since(at(0)).as_secs());
+    }
+    assert_eq!(times, [2, 602, 1202]);
+    // One that has failed is probed, and one that is alone has nothing to be compared with.
+    choice.report(at(2_000_000), "wan2", Outcome::Failed(LinkFailure::MptcpStripped));
+    assert_eq!(choice.next_check().unwrap().1, "wan1");
+    assert_eq!(choice.order(), ["wan1", "wan2"]);
+    choice.forgive(LinkFailure::MptcpStripped);
+    assert_eq!(choice.failing(), []);
+    assert_eq!(links(&["wan1"]).next_check(), None);
+}

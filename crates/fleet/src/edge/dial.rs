@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline_net::links::Interface;
+use marline_net::mptcp::is_spoken;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::relays::Station;
+use super::relays::{MptcpSeen, Station};
 use super::trust::Trusted;
 use crate::congestion::Congestion;
 use crate::race::race;
@@ -93,10 +94,11 @@ pub(super) async fn dial_over(
     if link.is_some() {
         station.has_found(addresses);
     }
-    let shows = match (is_behind, is_plain) {
-        (false, _) => Shows::Nothing,
-        (true, false) => Shows::Reached,
-        (true, true) => Shows::WithoutMptcp,
+    let shows = match link {
+        _ if !is_behind => Shows::Nothing,
+        _ if is_plain => Shows::WithoutMptcp,
+        Some(link) => speaks(&road, station, link, starts),
+        None => Shows::Reached,
     };
     Ok(((road, round_trip), shows))
 }
@@ -108,6 +110,19 @@ async fn shake(socket: TcpStream, station: &Station, trusted: &Trusted) -> io::R
     let road = timeout(HANDSHAKE, shaken).await.map_err(late)??;
     check(&road, station, trusted)?;
     Ok(road)
+}
+
+/// Whether a connection speaks MPTCP. A fallback to plain TCP is not reported by the kernel.
+fn speaks(road: &Road, station: &Station, link: &Interface, starts: &Starts) -> Shows {
+    let Some(speaks) = is_spoken(road.get_ref().0.socket()) else { return Shows::Reached };
+    match station.note_mptcp(&link.name, &starts.names(), speaks) {
+        MptcpSeen::Stripped => Shows::Stripped,
+        MptcpSeen::Spoken => Shows::Reached,
+        MptcpSeen::Off => {
+            starts.none_strips();
+            Shows::Reached
+        }
+    }
 }
 
 /// A connection to one of these addresses, and whether it had to be made without MPTCP: some networks drop SYNs with its option.

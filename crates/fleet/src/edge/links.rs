@@ -41,6 +41,9 @@ pub struct LinkNow {
     /// Why new connections to relays do not begin over it; none: they do, or it was not tried.
     #[serde(default)]
     pub why: Option<String>,
+    /// MPTCP's option is removed on the way to relays: a flow that begins over it uses it alone, and it joins no flow.
+    #[serde(default)]
+    pub mptcp_stripped: bool,
     /// What has gone over it since it was looked at first, whoever sent it.
     pub sent_bytes: u64,
     /// What has come over it since then, for whomever.
@@ -138,6 +141,7 @@ impl Links {
                 up: *up,
                 silent: *silent,
                 why: None,
+                mptcp_stripped: false,
                 sent_bytes: sum[0],
                 received_bytes: sum[1],
                 rate,

@@ -46,6 +46,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use marline_core::link_choice::LinkFailure;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::admission::Guests;
 use marline_net::links::Monitor;
@@ -68,6 +69,7 @@ use self::machine::Saved;
 use crate::congestion::Congestion;
 use crate::service::words::Endpoint;
 pub use crate::starts::FailingLink;
+
 use crate::tunnel::Target;
 
 /// What an edge does.
@@ -157,6 +159,9 @@ pub struct RelayRow {
     /// Why it did not; none: it carries, or was not asked yet.
     #[serde(default)]
     pub why: Option<String>,
+    /// Connections to it fall back to plain TCP over each link: a flow uses one link.
+    #[serde(default)]
+    pub without_mptcp: bool,
     /// What went through it since it is used.
     pub sent_bytes: u64,
     /// What came.
@@ -248,6 +253,7 @@ impl Edge {
                 addresses: station.at.places.clone(),
                 failing: station.has_failed(),
                 why: station.failure(),
+                without_mptcp: station.is_without_mptcp(),
                 sent_bytes: passed.up,
                 received_bytes: passed.down,
             }
@@ -345,7 +351,7 @@ impl Edge {
     /// Looks at its links until dropped; `run_dir` is that of `marline paths`.
     pub async fn keep_looking(&self, run_dir: &Path) -> std::convert::Infallible {
         let (begun, mut links) = (std::time::Instant::now(), links::Links::default());
-        let (mut failing, mut monitor) = (self.roads.starts.failing(), Monitor::new().ok());
+        let (mut failing, mut monitor, mut stripped) = (self.roads.starts.failing(), Monitor::new().ok(), 0);
         for round in 0_u64.. {
             let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
             let seen = self.look_with(&mut links, now, run_dir, round % unused::EACH == 0).await;
@@ -356,7 +362,15 @@ impl Edge {
                 tokio::select! {
                     () = &mut next => break,
                     // A link that does not answer is left at once, not at the next look.
-                    _ = failing.changed() => drop(failing.borrow_and_update()),
+                    _ = failing.changed() => {
+                        let is_stripped = |row: &FailingLink| row.why == LinkFailure::MptcpStripped && row.instead.is_some();
+                        let now = failing.borrow_and_update().iter().filter(|row| is_stripped(row)).count();
+                        // Ready connections that use one link are made again over the link that gives several.
+                        if now > stripped {
+                            self.roads.drop_ready();
+                        }
+                        stripped = now;
+                    }
                     // What a VPN is to carry goes beside it not even for a moment.
                     () = changed(&mut monitor) => {
                         self.look_for_vpn().await;
@@ -423,7 +437,8 @@ impl Edge {
             if let Some(link) = links.iter_mut().find(|link| link.name == failing.name) {
                 // One that carries running flows is busy, and not gone.
                 link.silent |= failing.why.is_outage() && link.rate.is_zero() && link.down.is_zero();
-                link.why = Some(failing.why.words().to_owned());
+                link.mptcp_stripped = failing.why == LinkFailure::MptcpStripped;
+                link.why = Some(failing.why.words().to_owned()).filter(|_| !link.mptcp_stripped);
             }
         }
         self.links.send_if_modified(|now| std::mem::replace(now, links.clone()) != links);

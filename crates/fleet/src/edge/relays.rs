@@ -9,6 +9,7 @@
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
 //!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,6 +65,10 @@ struct State {
     tried: Option<Instant>,
     /// Its address has answered a connection.
     answered: bool,
+    /// Whether a connection over this link spoke MPTCP.
+    mptcp: BTreeMap<String, bool>,
+    /// [`Station::is_mptcp_news`].
+    told_off: bool,
     /// When it opened a tunnel last.
     carried: Option<Instant>,
     /// Its addresses, and since when they are known; none: an earlier run has found them.
@@ -78,6 +83,21 @@ struct Failed {
     /// When the next attempt is due, and how long after this one.
     retry: Instant,
     pause: Duration,
+}
+
+/// What a connection shows of MPTCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MptcpSeen {
+    /// Both sides speak it.
+    Spoken,
+    /// It fell back to plain TCP on this link, and another link speaks it or was not tried yet.
+    Stripped,
+    /// It fell back on each link: the relay does not speak it.
+    Off,
+}
+
+fn off(mptcp: &BTreeMap<String, bool>) -> bool {
+    mptcp.len() > 1 && mptcp.values().all(|speaks| !speaks)
 }
 
 impl Station {
@@ -140,6 +160,35 @@ impl Station {
     /// Its address answers a connection, or something else than the relay has answered there.
     pub(super) fn answers(&self, answered: bool) {
         self.lock().answered = answered;
+    }
+
+    /// Whether a new connection over one of these links speaks MPTCP.
+    pub(super) fn note_mptcp(&self, link: &str, links: &[String], speaks: bool) -> MptcpSeen {
+        let mut state = self.lock();
+        if speaks && off(&state.mptcp) {
+            // What the other links have shown was the relay's doing.
+            state.mptcp.clear();
+        }
+        state.mptcp.retain(|name, _| links.contains(name));
+        state.mptcp.insert(link.to_owned(), speaks);
+        let is_known = links.iter().all(|link| state.mptcp.contains_key(link));
+        match speaks {
+            true => MptcpSeen::Spoken,
+            false if is_known && off(&state.mptcp) => MptcpSeen::Off,
+            false => MptcpSeen::Stripped,
+        }
+    }
+
+    /// Whether it has begun or ceased to speak MPTCP since this was asked last.
+    pub(super) fn is_mptcp_news(&self) -> bool {
+        let mut state = self.lock();
+        let now = off(&state.mptcp);
+        std::mem::replace(&mut state.told_off, now) != now
+    }
+
+    /// No link carries MPTCP to it, and there are several.
+    pub(super) fn is_without_mptcp(&self) -> bool {
+        off(&self.lock().mptcp)
     }
 
     /// It has opened a tunnel.
@@ -348,6 +397,26 @@ mod tests {
         // One that has no room is left alone for longer at once.
         station.note_at(now, Err(("no room", LAST_RETRY)));
         assert_eq!(station.retry(), Some(now + LAST_RETRY));
+    }
+
+    #[test]
+    fn a_link_that_strips_mptcp_is_told_from_a_relay_that_does_not_speak_it() {
+        let (station, links) = (Station::new(at("a")), ["wan1".to_owned(), "wan2".to_owned()]);
+        let note = |link: &str, speaks| station.note_mptcp(link, &links, speaks);
+        assert_eq!(note("wan1", false), MptcpSeen::Stripped);
+        assert_eq!(note("wan2", true), MptcpSeen::Spoken);
+        assert_eq!(note("wan1", false), MptcpSeen::Stripped);
+        // The relay is started again without MPTCP.
+        assert_eq!(note("wan2", false), MptcpSeen::Off);
+        assert_eq!(note("wan1", false), MptcpSeen::Off);
+        assert!(station.is_without_mptcp() && station.is_mptcp_news() && !station.is_mptcp_news());
+        // And again with it.
+        assert_eq!(note("wan1", true), MptcpSeen::Spoken);
+        assert!(!station.is_without_mptcp());
+        assert_eq!(note("wan2", false), MptcpSeen::Stripped);
+        // A link that has gone counts no longer.
+        assert_eq!(station.note_mptcp("wan2", &links[1..], false), MptcpSeen::Stripped);
+        assert!(!station.is_without_mptcp());
     }
 
     #[test]

@@ -302,7 +302,7 @@ impl Roads {
             station.is_tried();
             match dial(&station, &trusted, &roads.by, &roads.starts).await {
                 Ok((road, _)) => {
-                    if station.note(Ok(())) {
+                    if station.note(Ok(())) | station.is_mptcp_news() {
                         roads.noted(true);
                         roads.wake.notify_one();
                     }
@@ -380,6 +380,7 @@ impl Roads {
         let result = match (relay, self.starts.direct_probe(&link.name)) {
             (Some(relay), _) => {
                 let dialled = dial_over(&relay, &self.trusted(), &self.by, Some(&link), &self.starts).await;
+                self.noted(relay.is_mptcp_news());
                 dialled.map(|(_, shows)| shows)
             }
             (None, Some(server)) => {

@@ -1,11 +1,12 @@
 //! Lines of a running edge, one for each change: relays that cannot be used, links that are not used, which way new flows go, what the
 //! fleet's service gives, which link the rest of a LAN's packets takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::future::pending;
 use std::time::{Duration, Instant};
 
+use marline_core::link_choice::LinkFailure;
 use marline_fleet::edge::{Edge, EdgeState, FailingLink, FleetView, RelayRow, RestNow, UnusedLink};
 use marline_fleet::service::words::Reason;
 use marline_net::paths::gateway::Obstructions;
@@ -97,6 +98,22 @@ pub(super) async fn relays(edge: &Edge) -> Infallible {
     }
 }
 
+/// Says which relay does not speak MPTCP, and when it does again.
+pub(super) async fn mptcp(edge: &Edge) -> Infallible {
+    let mut changes = edge.relay_changes();
+    let mut told: BTreeSet<String> = BTreeSet::new();
+    loop {
+        let now: BTreeSet<String> =
+            edge.relays().into_iter().filter(|relay| relay.without_mptcp).map(|relay| relay.label).collect();
+        now.difference(&told).for_each(|relay| say(&status::without_mptcp(relay)));
+        told.difference(&now).for_each(|relay| say(&format!("relay {relay}: MPTCP is spoken again")));
+        told = now;
+        if changes.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
 /// Says which links connections to relays do not use, at the start and when that changes.
 pub(super) async fn unused(mut links: watch::Receiver<Vec<UnusedLink>>) -> Infallible {
     let mut told: Vec<UnusedLink> = Vec::new();
@@ -128,15 +145,21 @@ pub(super) async fn failing(mut links: watch::Receiver<Vec<FailingLink>>) -> Inf
         for link in &now {
             if !told.iter().any(|before| before.name == link.name && before.why == link.why) {
                 let instead = link.instead.as_ref().map_or_else(String::new, |other| format!("; {other} does"));
-                say(&format!(
-                    "link {} does not reach the relay: {}{instead}; it is tried again",
-                    link.name,
-                    link.why.words()
-                ));
+                match link.why {
+                    LinkFailure::MptcpStripped => say(&status::stripped(&link.name, link.instead.as_deref())),
+                    why => say(&format!(
+                        "link {} does not reach the relay: {}{instead}; it is tried again",
+                        link.name,
+                        why.words()
+                    )),
+                }
             }
         }
         for link in told.iter().filter(|link| !now.iter().any(|other| other.name == link.name)) {
-            say(&format!("link {} reaches the relay again", link.name));
+            match link.why {
+                LinkFailure::MptcpStripped => say(&format!("MPTCP is no longer stripped over {}", link.name)),
+                _ => say(&format!("link {} reaches the relay again", link.name)),
+            }
         }
         told = now;
     }

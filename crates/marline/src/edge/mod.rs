@@ -140,6 +140,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = lines::obstacles(obstacles.clone()) => match never {},
             never = keep(&edge, state.as_ref()) => match never {},
             never = lines::relays(&edge) => match never {},
+            never = lines::mptcp(&edge) => match never {},
             never = lines::unused(edge.unused()) => match never {},
             never = lines::state(edge.state_trouble()) => match never {},
             never = lines::failing(edge.failing_links()) => match never {},

@@ -202,6 +202,9 @@ fn shown(status: &Status) -> String {
             printable(&remedy)
         );
     }
+    for RelayState { row, .. } in status.relays.iter().filter(|relay| relay.row.without_mptcp) {
+        text += &format!("{}\n\n", without_mptcp(&printable(&row.label)));
+    }
     if status.links.is_empty() {
         return text + "no link: what is sent stays on this machine\n";
     }
@@ -223,7 +226,8 @@ fn shown(status: &Status) -> String {
         ]
     }));
     text += &table(&rows);
-    let well = status.links.iter().find(|link| link.up && !link.silent && link.why.is_none());
+    let well =
+        status.links.iter().find(|link| link.up && !link.silent && link.why.is_none() && !link.mptcp_stripped);
     for link in &status.links {
         if let Some(why) = &link.why {
             let instead = well.map_or_else(String::new, |other| format!("; {} does", printable(&other.name)));
@@ -233,6 +237,9 @@ fn shown(status: &Status) -> String {
                 printable(why)
             );
         }
+    }
+    for link in status.links.iter().filter(|link| link.mptcp_stripped) {
+        text += &format!("\n{}\n", stripped(&printable(&link.name), well.map(|other| other.name.as_str())));
     }
     for unused in &status.unused_links {
         text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.why));
@@ -252,6 +259,22 @@ fn shown(status: &Status) -> String {
         text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));
     }
     text
+}
+
+/// A link without MPTCP, in a line; `instead` is one with it.
+pub(super) fn stripped(link: &str, instead: Option<&str>) -> String {
+    let instead = instead.map_or_else(String::new, |other| format!("; flows begin over {}", printable(other)));
+    format!(
+        "MPTCP is stripped over {link}, by the provider or a firewall: this link does not add to the others{instead}"
+    )
+}
+
+/// A relay without MPTCP, in a line.
+pub(super) fn without_mptcp(relay: &str) -> String {
+    format!(
+        "relay {relay}: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: sysctl \
+         net.mptcp.enabled=1)"
+    )
 }
 
 fn passed(link: &LinkNow) -> u64 {

@@ -1,0 +1,97 @@
+//! Links that strip MPTCP's option, and relays that do not speak it.
+
+use super::in_a_world;
+
+/// Words for the scripts below.
+const STRIP: &str = r#"
+strip() { # LINK…
+    ip netns exec far nft add table ip strip
+    ip netns exec far nft add chain ip strip pre '{ type filter hook prerouting priority -300; }'
+    for link in "$@"; do ip netns exec far nft add rule ip strip pre iifname $link reset tcp option mptcp; done
+}
+heal() { ip netns exec far nft delete table ip strip; }
+said() { timeout 30 bash -c "until grep -q '$1' edge.log; do sleep 0.1; done" || { cat edge.log >&2; exit 1; }; }
+flags() { "$MARLINE" edge status --run-dir run --json | grep -oE '"(name|mptcp_stripped|without_mptcp)": *[^,}]*' | tr -d ' \n'; echo; }
+"#;
+
+#[test]
+fn a_first_link_that_strips_mptcp_is_named_and_connections_begin_over_another_one_until_it_does_not() {
+    let script = r#"
+relay; strip up0
+edge --link up0 --link up1
+said "MPTCP is stripped over up0.*flows begin over up1"
+flags
+sleep 1
+# The ready connections and a new flow.
+lan curl -sS -m 20 http://203.0.113.5/ >/dev/null
+ip netns exec far ss -Htn state established sport = :4443 | awk '{ sub(":[0-9]*$", "", $4); print $4 }' | sort -u
+"$MARLINE" edge status --run-dir run | grep "MPTCP is stripped"
+heal
+said "MPTCP is no longer stripped over up0"
+flags
+grep -c "MPTCP is stripped" edge.log
+grep "does not reach\|switched off" edge.log || true
+"#;
+    let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
+    assert_eq!(
+        lines,
+        [
+            r#""without_mptcp":false"name":"up0""mptcp_stripped":true"name":"up1""mptcp_stripped":false"#,
+            "10.0.2.2",
+            "MPTCP is stripped over up0, by the provider or a firewall: this link does not add to the others; flows begin over up1",
+            r#""without_mptcp":false"name":"up0""mptcp_stripped":false"name":"up1""mptcp_stripped":false"#,
+            "1",
+        ]
+    );
+}
+
+#[test]
+fn a_second_link_that_strips_mptcp_is_named_though_no_connection_begins_over_it() {
+    let script = r#"
+relay; strip up1
+edge --link up0 --link up1
+said "MPTCP is stripped over up1.*flows begin over up0"
+flags
+heal
+said "MPTCP is no longer stripped over up1"
+grep "does not reach\|switched off\|over up0," edge.log || true
+"#;
+    let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
+    assert_eq!(
+        lines,
+        [r#""without_mptcp":false"name":"up0""mptcp_stripped":false"name":"up1""mptcp_stripped":true"#]
+    );
+}
+
+#[test]
+fn a_relay_without_mptcp_is_named_and_no_link_is_blamed() {
+    let script = r#"
+ip netns exec far sysctl -qw net.mptcp.enabled=0
+relay
+edge --link up0 --link up1
+said "relay 10.0.1.1: MPTCP is switched off there"
+flags
+"$MARLINE" edge status --run-dir run | grep "MPTCP is"
+lan curl -sS -m 20 http://203.0.113.5/
+ip netns exec far sysctl -qw net.mptcp.enabled=1
+ip netns exec far ss -Htlnp sport = :4443 | grep -o 'pid=[0-9]*' | head -1 | tr -d pid= | xargs kill -KILL
+relay
+lan curl -sS -m 20 http://203.0.113.5/
+said "relay 10.0.1.1: MPTCP is spoken again"
+flags
+grep -c "stripped over up\|does not reach" edge.log || true
+"#;
+    let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
+    assert_eq!(
+        lines,
+        [
+            r#""without_mptcp":true"name":"up0""mptcp_stripped":false"name":"up1""mptcp_stripped":false"#,
+            "relay 10.0.1.1: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: sysctl \
+             net.mptcp.enabled=1)",
+            "203.0.113.1 to 203.0.113.5",
+            "203.0.113.1 to 203.0.113.5",
+            r#""without_mptcp":false"name":"up0""mptcp_stripped":false"name":"up1""mptcp_stripped":false"#,
+            "0",
+        ]
+    );
+}
