@@ -49,6 +49,8 @@ pub(crate) struct Starts {
     state: Mutex<State>,
     resolver: Resolver,
     failing: watch::Sender<Vec<FailingLink>>,
+    /// The link over which connections begin first.
+    first: watch::Sender<Option<String>>,
     /// The evidence or the links have changed.
     changed: Notify,
 }
@@ -77,6 +79,7 @@ impl Starts {
             state: Mutex::default(),
             resolver: Resolver::new(),
             failing: watch::Sender::default(),
+            first: watch::Sender::default(),
             changed: Notify::new(),
         })
     }
@@ -116,12 +119,18 @@ impl Starts {
 
     /// Connections begin as the kernel's routes have it, until links are set again.
     pub(crate) fn forget_links(&self) {
-        self.lock().links.clear();
+        let networks = self.lock().networks.clone();
+        self.set_links(Vec::new(), networks);
     }
 
     /// Links over which connections do not begin. Changes are reported.
     pub(crate) fn failing(&self) -> watch::Receiver<Vec<FailingLink>> {
         self.failing.subscribe()
+    }
+
+    /// The link over which connections begin first. Changes are reported.
+    pub(crate) fn first(&self) -> watch::Receiver<Option<String>> {
+        self.first.subscribe()
     }
 
     /// A connection to a destination that proves by its certificate what it is.
@@ -352,13 +361,19 @@ impl Starts {
 
     /// Reports what has changed.
     fn publish(&self) {
-        let failing = {
+        let (failing, order) = {
             let state = self.lock();
-            let failing = state.choice.failing();
-            let well = state.choice.order().into_iter().find(|link| state.choice.failure(link).is_none());
-            let row = |(name, why)| FailingLink { name, why, instead: well.clone() };
-            failing.into_iter().map(row).collect::<Vec<_>>()
+            let (failing, order) = (state.choice.failing(), state.choice.order());
+            let well = order.iter().find(|link| state.choice.failure(link).is_none());
+            let row = |(name, why)| FailingLink { name, why, instead: well.cloned() };
+            (failing.into_iter().map(row).collect::<Vec<_>>(), order)
         };
+        let first = order.into_iter().next();
+        self.first.send_if_modified(|now| {
+            let is_new = *now != first;
+            *now = first;
+            is_new
+        });
         self.failing.send_if_modified(|now| {
             let is_new = *now != failing;
             *now = failing;

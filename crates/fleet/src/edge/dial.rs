@@ -89,8 +89,9 @@ pub(super) async fn dial_over(
     let begun = Instant::now();
     let (socket, is_plain) = timeout(CONNECT, reach(&addresses, &by)).await.map_err(late)??;
     let round_trip = begun.elapsed();
-    station.answers(true);
-    let road = shake(socket, station, trusted).await.inspect_err(|_| station.answers(false))?;
+    station.answers(by.device.as_deref(), true);
+    let road =
+        shake(socket, station, trusted).await.inspect_err(|_| station.answers(by.device.as_deref(), false))?;
     if link.is_some() {
         station.has_found(addresses);
     }

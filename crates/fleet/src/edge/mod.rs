@@ -49,7 +49,7 @@ use std::time::Duration;
 use marline_core::link_choice::LinkFailure;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::admission::Guests;
-use marline_net::links::Monitor;
+use marline_net::links::{Monitor, Survey};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use agent::{Agent, FleetView};
@@ -338,6 +338,7 @@ impl Edge {
     pub async fn keep_warm(&self) -> std::convert::Infallible {
         tokio::select! {
             never = self.roads.keep_warm() => never,
+            never = self.roads.keep_current() => never,
             never = self.roads.keep_trying() => never,
             never = self.roads.keep_probing() => never,
         }
@@ -373,7 +374,7 @@ impl Edge {
                     }
                     // What a VPN is to carry goes beside it not even for a moment.
                     () = changed(&mut monitor) => {
-                        self.look_for_vpn().await;
+                        self.look_for_vpn(run_dir).await;
                         tokio::time::sleep(CHANGES).await;
                     }
                 }
@@ -401,24 +402,36 @@ impl Edge {
         }
         let seen = links.look(now, look.clone());
         if let Some(survey) = survey {
-            let beginnings = links::beginnings(&look, &seen, &survey);
-            let is_link = |name: &str| beginnings.iter().any(|(link, _)| link.name == name);
-            let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
-            let networks = others.flat_map(|interface| interface.networks.clone()).collect();
-            self.roads.starts.set_links(beginnings, networks);
-            self.is_behind_vpn(survey.vpn);
+            self.begin_over(&look, &seen, survey);
         }
         seen
     }
 
     /// Looks whether a VPN has come or gone since the last look at the links.
-    async fn look_for_vpn(&self) {
-        if let Ok(Ok(survey)) = tokio::task::spawn_blocking(marline_net::links::survey).await
-            && self.is_behind_vpn(survey.vpn)
-        {
-            // As the kernel's routes have it, until the next look at the links.
-            self.roads.starts.forget_links();
+    async fn look_for_vpn(&self, run_dir: &Path) {
+        let Ok(Ok(survey)) = tokio::task::spawn_blocking(marline_net::links::survey).await else { return };
+        if !self.is_behind_vpn(survey.vpn) {
+            return;
         }
+        // As the kernel's routes have it, until it is known which links are used beside the VPN.
+        self.roads.starts.forget_links();
+        tokio::time::sleep(STEERED).await;
+        let dir = run_dir.to_owned();
+        let look = move || (links::look(&dir), marline_net::links::survey());
+        if let Ok((look, Ok(survey))) = tokio::task::spawn_blocking(look).await {
+            self.begin_over(&look, &[], survey);
+            self.roads.drop_ready();
+        }
+    }
+
+    /// Connections begin over these links from now on.
+    fn begin_over(&self, look: &links::Look, seen: &[LinkNow], survey: Survey) {
+        let beginnings = links::beginnings(look, seen, &survey);
+        let is_link = |name: &str| beginnings.iter().any(|(link, _)| link.name == name);
+        let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
+        let networks = others.flat_map(|interface| interface.networks.clone()).collect();
+        self.roads.starts.set_links(beginnings, networks);
+        self.is_behind_vpn(survey.vpn);
     }
 
     /// The tunnel that has the default route now; whether that is news. Connections from before lead past it, or through one that has
@@ -457,6 +470,8 @@ impl Edge {
     }
 }
 
+/// chosen: until then whoever steers the links has seen the change as well.
+const STEERED: Duration = Duration::from_millis(300);
 /// chosen: a routing daemon changes many routes one by one.
 const CHANGES: Duration = Duration::from_millis(100);
 

@@ -9,7 +9,7 @@
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
 //!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,8 +63,8 @@ struct State {
     failed: Option<Failed>,
     /// When it was tried first.
     tried: Option<Instant>,
-    /// Its address has answered a connection.
-    answered: bool,
+    /// The links over which its address has answered a connection.
+    answered: BTreeSet<Option<String>>,
     /// Whether a connection over this link spoke MPTCP.
     mptcp: BTreeMap<String, bool>,
     /// [`Station::is_mptcp_news`].
@@ -154,12 +154,17 @@ impl Station {
 
     /// Whether its address has ever answered a connection.
     pub(super) fn has_answered(&self) -> bool {
-        self.lock().answered
+        !self.lock().answered.is_empty()
     }
 
-    /// Its address answers a connection, or something else than the relay has answered there.
-    pub(super) fn answers(&self, answered: bool) {
-        self.lock().answered = answered;
+    /// Over this link its address answers a connection, or something else than the relay has answered there.
+    pub(super) fn answers(&self, link: Option<&str>, is_relay: bool) {
+        let (link, answered) = (link.map(str::to_owned), &mut self.lock().answered);
+        if is_relay {
+            answered.insert(link)
+        } else {
+            answered.remove(&link)
+        };
     }
 
     /// Whether a new connection over one of these links speaks MPTCP.

@@ -5,6 +5,7 @@
 //! 1. [`Config::warm`](super::Config::warm) connections to the first relay that works wait ready: a flow takes the oldest one that is
 //!    still open, and another one is made at once. They are made anew before the relay gives them up ([`FRESH`]). One that gives
 //!    them up sooner drains, or does not know the edge any more: then it is left in peace, from [`SHORTEST`] to [`LONGEST`].
+//!    They are dropped when connections begin over another link than before.
 //! 2. What a ready connection says before it is asked is no answer: the relay has given it up. It is thrown away, and so is one
 //!    that answers 408.
 //! 3. Relays are asked in their order ([`Relays::order`]). One that has not answered after [`HEDGE`] is still waited for while the
@@ -50,6 +51,9 @@ const HEDGE: Duration = Duration::from_millis(1500);
 
 /// chosen: more than the round trip of a satellite. One flow over a slower link goes directly.
 const UNKNOWN: Duration = Duration::from_millis(700);
+
+/// chosen: a link that comes and goes costs few handshakes.
+const CURRENT: Duration = Duration::from_secs(5);
 
 /// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
 const WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
@@ -391,6 +395,18 @@ impl Roads {
             (None, None) => return,
         };
         self.starts.probed(&link.name, began, result);
+    }
+
+    /// Drops the connections that wait ready when connections begin over another link than these have: their first packets would wait for it.
+    pub(super) async fn keep_current(&self) -> Infallible {
+        let mut first = self.starts.first();
+        loop {
+            if first.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.drop_ready();
+            sleep(CURRENT).await;
+        }
     }
 
     /// Drops the connections that wait ready: those that are made from now on take another way.
