@@ -10,6 +10,7 @@
 //! | `proxy` | what players and programs have of `marline proxy` |
 //! | `paths` | what is asked of `marline paths`, over kernel MPTCP |
 //! | `fleet` | what is asked of `marline edge` and `marline relay` |
+//! | `default-link` | how long a new flow takes while the link of the default route fails |
 //! | `accel` | what is asked of `marline accel`, over links that lose, fall silent or share the air |
 //! | `assign` | how near the matching of boxes and relays comes to the best one |
 //!
@@ -19,6 +20,7 @@
 mod accel;
 mod assign;
 mod cpu;
+mod default_link;
 mod fleet;
 mod judge;
 mod paths;
@@ -76,6 +78,8 @@ enum What {
     Paths(paths::PathsArgs),
     /// `marline edge` and `marline relay`: uploads, live video, links that fail, relays that die, processor time.
     Fleet(fleet::FleetArgs),
+    /// `marline edge` while the link of the default route fails: the first byte of new flows over another link.
+    DefaultLink(default_link::DefaultLinkArgs),
     /// `marline accel`: losses, blackouts, ACKs in a shared cell, what it must not harm, what it costs.
     Accel(accel::AccelArgs),
     /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
@@ -126,6 +130,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         What::Proxy(args) => proxy::run(&args),
         What::Paths(args) => paths::run(&args),
         What::Fleet(args) => fleet::run(&args),
+        What::DefaultLink(args) => default_link::run(&args),
         What::Accel(args) => accel::run(&args),
         What::Assign(args) => assign::run(&args),
     }

@@ -168,7 +168,7 @@ fn counted(arrivals: &[(Instant, u64)], began: Instant, wanted: u64) -> Result<A
 
 /// A server of one connection; what arrived there when comes at its end.
 fn server(lab: &Lab, direction: Direction, bytes: u64) -> Result<Receiver<Arrivals>, LabError> {
-    let listener = listen(lab)?;
+    let listener = listen(lab, TARGET.into())?;
     let (done, arrivals) = mpsc::channel();
     std::thread::spawn(move || {
         let Ok((mut stream, _)) = listener.accept() else { return };
@@ -184,7 +184,12 @@ fn server(lab: &Lab, direction: Direction, bytes: u64) -> Result<Receiver<Arriva
 
 /// A server that says back what it hears, for as long as the lab lasts.
 pub(crate) fn echo(lab: &Lab) -> Result<(), LabError> {
-    let listener = listen(lab)?;
+    echo_at(lab, TARGET.into())
+}
+
+/// The same there.
+pub(crate) fn echo_at(lab: &Lab, address: SocketAddr) -> Result<(), LabError> {
+    let listener = listen(lab, address)?;
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
@@ -197,10 +202,15 @@ pub(crate) fn echo(lab: &Lab) -> Result<(), LabError> {
 
 /// Sends a word through the edge and waits for it; how long that took, from before the connection on.
 pub(crate) fn said_back(lab: &Lab, patience: Duration) -> Result<Duration, String> {
+    said_back_from(lab, TARGET.into(), patience)
+}
+
+/// The same from there.
+pub(crate) fn said_back_from(lab: &Lab, server: SocketAddr, patience: Duration) -> Result<Duration, String> {
     let began = Instant::now();
     let word = b"is anybody there?";
     let heard = lab.inside(|| {
-        let mut stream = Way::Edge.open(patience)?;
+        let mut stream = tunnel(server, patience)?;
         stream.write_all(word)?;
         let mut heard = [0; 17];
         stream.read_exact(&mut heard)?;
@@ -214,11 +224,11 @@ pub(crate) fn said_back(lab: &Lab, patience: Duration) -> Result<Duration, Strin
 }
 
 /// A listener at the server's end. A port that an earlier one has left may be used again at once.
-fn listen(lab: &Lab) -> Result<TcpListener, LabError> {
+fn listen(lab: &Lab, address: SocketAddr) -> Result<TcpListener, LabError> {
     let open = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from(TARGET).into())?;
+        socket.bind(&address.into())?;
         socket.listen(64)?;
         Ok(socket.into())
     };

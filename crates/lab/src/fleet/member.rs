@@ -34,9 +34,16 @@ impl Members {
         members.ca(&["issue", "edge", "edge", "--out", "."])?;
         members.ca(&["issue", "operator", "operator", "--out", "."])?;
         for (at, address) in relays.iter().enumerate() {
-            members.ca(&["issue", "relay", &relay_name(at), "--address", &address.to_string(), "--out", "."])?;
+            let (name, host) = (relay_name(at), relay_host(at));
+            let address = address.to_string();
+            members.ca(&["issue", "relay", &name, "--address", &address, "--address", &host, "--out", "."])?;
         }
         Ok(members)
+    }
+
+    /// The program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Where they are.
@@ -46,7 +53,11 @@ impl Members {
 
     /// This program among these files; what it would keep for its user is below `home`.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, home: &Path, words: &[S]) -> Command {
-        let mut command = Command::new(&self.program);
+        self.command_by(Command::new(&self.program), home, words)
+    }
+
+    /// The same, by a command that starts the program which its words name.
+    pub(crate) fn command_by<S: AsRef<OsStr>>(&self, mut command: Command, home: &Path, words: &[S]) -> Command {
         let nowhere = home.join("no-configuration");
         command.args(words).current_dir(&self.folder).stdin(Stdio::null());
         command.env("XDG_CONFIG_HOME", &nowhere).env("XDG_STATE_HOME", &nowhere).env("HOME", nowhere);
@@ -65,6 +76,11 @@ impl Members {
 /// What relay number `at` is called.
 pub(crate) fn relay_name(at: usize) -> String {
     format!("relay-{}", at + 1)
+}
+
+/// A name of relay number `at` that its certificate is for.
+pub(crate) fn relay_host(at: usize) -> String {
+    format!("{}.lab", relay_name(at))
 }
 
 /// The relay that new flows go through by the last word of an edge about it: its name, or the address that the edge was told.

@@ -18,7 +18,7 @@ pub(crate) mod flow;
 mod member;
 
 use std::ffi::OsStr;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -30,6 +30,7 @@ use crate::lan::{self, Lan};
 use crate::network::SERVER;
 use crate::server::Folder;
 use crate::{Congestion, Lab, LabError, LabSpec, Service};
+use member::relay_host;
 pub(crate) use member::{AUTHORITY, Member, Members, cpu_of, in_use, relay_name};
 
 /// Who says which relay an edge uses.
@@ -48,6 +49,17 @@ pub(crate) enum Through {
     Proxy,
     /// Not knowing of it: the edge is the gateway of a LAN.
     Lan,
+}
+
+/// How an edge knows the relays of its command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    /// By their addresses.
+    ByAddress,
+    /// By their names, for which it asks this server.
+    ByName(Ipv4Addr),
+    /// It knows one that does not exist, and may do without.
+    Absent,
 }
 
 /// What is built.
@@ -90,32 +102,67 @@ impl Fleet {
     /// Builds it, and waits until the edge is ready.
     pub(crate) fn start(setting: &Setting<'_>) -> Result<Self, LabError> {
         let mut fleet = Self::without_edge(setting)?;
+        fleet.start_edge(setting, Known::ByAddress)?;
+        Ok(fleet)
+    }
+
+    /// Starts the edge, and waits until it is ready. `known`: how it knows the relays of its command line.
+    pub(crate) fn start_edge(&mut self, setting: &Setting<'_>, known: Known) -> Result<(), LabError> {
         let mut words = vec!["edge".to_owned(), "--listen".into(), EDGE.into()];
         words.extend(["--certificate".into(), "edge.pem".into()]);
-        words.extend(["--run-dir".into(), fleet.folder().join("run").display().to_string()]);
+        words.extend(["--run-dir".into(), self.folder().join("run").display().to_string()]);
         words.extend(setting.links.iter().flat_map(|link| ["--link".into(), link.name.clone()]));
-        match setting.assign {
-            Assign::Fixed => {
-                words.extend((0..setting.relays).flat_map(|at| ["--relay".into(), address(at).to_string()]))
+        match (setting.assign, known) {
+            (Assign::Fixed, Known::Absent) => {
+                words.extend(["--relay".into(), NO_RELAY.to_string(), "--direct".into()])
             }
-            Assign::Fleet => {
+            (Assign::Fixed, known) => words.extend((0..setting.relays).flat_map(|at| {
+                let named = matches!(known, Known::ByName(_)).then(|| relay_host(at.into()));
+                ["--relay".into(), named.unwrap_or_else(|| address(at).to_string())]
+            })),
+            (Assign::Fleet, _) => {
                 words.extend(["--fleet".into(), service_url(), "--origin".into(), format!("{SERVER}:{}", PORTS[0])])
             }
         }
         if setting.through == Through::Lan {
-            fleet.lan = Some(Lan::behind(&fleet.lab)?);
+            self.lan = Some(Lan::behind(&self.lab)?);
             words.extend(["--lan".into(), lan::DEVICE.into()]);
         }
-        let mut command = fleet.marline(&words);
-        let lab = &fleet.lab;
-        let edge = Member::start("edge", fleet.folder(), &mut command, |command| lab.spawn(command))?;
+        let mut command = match known {
+            Known::ByName(server) => self.with_name_server(server, &words)?,
+            Known::ByAddress | Known::Absent => self.marline(&words),
+        };
+        let lab = &self.lab;
+        let edge = Member::start("edge", self.folder(), &mut command, |command| lab.spawn(command))?;
         let edge = edge.ready("listens on")?;
-        fleet.edge = Some(if setting.assign == Assign::Fleet { edge.ready("has given")? } else { edge });
-        Ok(fleet)
+        self.edge = Some(if setting.assign == Assign::Fleet { edge.ready("has given")? } else { edge });
+        Ok(())
+    }
+
+    /// This program where `/etc/resolv.conf` names this server.
+    fn with_name_server(&self, server: Ipv4Addr, words: &[String]) -> Result<Command, LabError> {
+        let file = self.folder().join("resolv.conf");
+        std::fs::write(&file, format!("nameserver {server}\n")).map_err(LabError::at("resolv.conf"))?;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "mount --bind \"$0\" \"$(readlink -f /etc/resolv.conf)\" && exec \"$@\""]);
+        shell.arg(file).arg(self.members.program());
+        Ok(self.members.command_by(shell, self.folder(), words))
+    }
+
+    /// A relay of another authority at this address of the server's end, for as long as it is held.
+    pub(crate) fn stranger(&self, listen: SocketAddr) -> Result<Member, LabError> {
+        let folder = self.folder().join("stranger");
+        std::fs::create_dir(&folder).map_err(LabError::at("a place for another authority"))?;
+        let members = Members::new(self.members.program(), &folder, &[address(0)])?;
+        let certificate = format!("{}.pem", relay_name(0));
+        let words = ["relay", "--listen", &listen.to_string(), "--certificate", &certificate];
+        let mut command = members.command(&folder, &words);
+        let spawn = |command: &mut Command| self.lab.spawn_at_server(command);
+        Member::start("stranger", &folder, &mut command, spawn)?.ready("listens on")
     }
 
     /// Everything but the edge.
-    fn without_edge(setting: &Setting<'_>) -> Result<Self, LabError> {
+    pub(crate) fn without_edge(setting: &Setting<'_>) -> Result<Self, LabError> {
         let lab = Lab::start(&LabSpec {
             congestion: setting.congestion,
             seed: setting.seed,
@@ -223,7 +270,8 @@ impl Fleet {
     }
 }
 
-fn address(at: u8) -> Ipv4Addr {
+/// Where relay number `at` listens.
+pub(crate) fn address(at: u8) -> Ipv4Addr {
     let [a, b, c, _] = SERVER.octets();
     Ipv4Addr::new(a, b, c, 11 + at)
 }
@@ -232,6 +280,8 @@ fn service_url() -> String {
     format!("https://{SERVER}:{SERVICE}")
 }
 
+/// RFC 5737: an address that no host has.
+const NO_RELAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 /// chosen: as the programs' own defaults.
 const RELAY: u16 = 4443;
 const SERVICE: u16 = 4444;
