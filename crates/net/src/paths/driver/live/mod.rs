@@ -80,6 +80,8 @@ fn between_two_networks(work: impl FnOnce(&Network) + Send) {
             ip("link set lo up");
             ip("address add 10.9.0.1/32 dev lo");
             ip("address add fd00:9::1/128 dev lo nodad");
+            // Each subflow whose interface is removed counts at the server until it times out there.
+            ip("mptcp limits set subflows 8");
             Ok(())
         })
         .unwrap();
