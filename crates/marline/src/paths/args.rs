@@ -100,7 +100,7 @@ pub(super) enum PathsVerb {
     /// Examine this machine: what stands in the way, and what helps.
     #[command(after_help = AFTER_DOCTOR)]
     Doctor {
-        /// Connect to this server once over each link, to see whether MPTCP gets through; repeat for more.
+        /// Connect to this server over each link, to see whether MPTCP and full-sized packets get through; repeat for more.
         #[arg(long, value_name = "HOST:PORT")]
         probe: Vec<String>,
         #[command(flatten)]

@@ -12,6 +12,7 @@
 mod checks;
 mod facts;
 mod netstat;
+mod path_mtu;
 mod probe;
 mod roads;
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 pub use super::ground::{Listener, Running};
 pub use facts::{Facts, Loopback, Wish, gather};
+pub use path_mtu::BlackHole;
 pub use probe::{Probed, Verdict as ProbeVerdict, addresses, probe};
 pub use roads::Road;
 
@@ -75,5 +77,7 @@ pub fn examine(facts: &Facts, probed: &[Probed]) -> Report {
     let mut findings = checks::all(facts);
     findings.extend(roads::all(facts));
     findings.extend(probed.iter().map(probe::finding));
+    let holes = probed.iter().filter_map(|probed| Some((probed, probed.black_hole?)));
+    findings.extend(holes.map(|(probed, hole)| path_mtu::finding(&probed.link, probed.server, hole)));
     Report { fit: findings.iter().all(|finding| finding.state != State::Blocks), findings }
 }

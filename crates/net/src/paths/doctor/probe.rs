@@ -2,7 +2,8 @@
 //!
 //! In: HOST:PORT and the links. Out: for each link whether the option came back with the answer.
 //!
-//! 1. Nothing is sent but the handshake; the connection is then closed.
+//! 1. Nothing is sent over this connection but the handshake. Where it comes about, another one shows whether full-sized packets
+//!    pass ([`path_mtu`]).
 //! 2. Each socket is bound to its device, so that no rule or metric decides.
 //! 3. A single link that gives the option back proves that the server speaks MPTCP; then a link that does not strips
 //!    it. Where none does, it may be the server.
@@ -21,6 +22,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::Finding;
 use super::facts::speaks;
 use super::netstat::counters;
+use super::path_mtu::{self, BlackHole};
 use crate::links::Interface;
 
 /// What came of one link.
@@ -34,6 +36,9 @@ pub struct Probed {
     pub verdict: Verdict,
     /// Whether some link proved that the server speaks MPTCP.
     pub proved: bool,
+    /// Full-sized packets to the server are lost over the link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub black_hole: Option<BlackHole>,
 }
 
 /// What came of it.
@@ -78,7 +83,7 @@ pub fn addresses(server: &str) -> Result<Vec<SocketAddr>, String> {
 /// for MPTCP now, and nothing is tried.
 pub fn probe(links: &[Interface], addresses: &[SocketAddr], off: bool) -> Vec<Probed> {
     let untried = |server: &SocketAddr, verdict| {
-        vec![Probed { link: String::new(), server: *server, verdict, proved: false }]
+        vec![Probed { link: String::new(), server: *server, verdict, proved: false, black_hole: None }]
     };
     let Some(first) = addresses.first() else { return Vec::new() };
     let far: Vec<SocketAddr> = addresses.iter().filter(|address| !address.ip().is_loopback()).copied().collect();
@@ -112,7 +117,9 @@ fn side_by_side(links: &[Interface], addresses: &[SocketAddr]) -> Vec<(Probed, D
     };
     let timed = |link, server| {
         let started = Instant::now();
-        (connect(link, server), started.elapsed())
+        let (result, took) = (connect(link, server), started.elapsed());
+        let black_hole = result.as_ref().ok().and_then(|_| path_mtu::look(link, server).ok().flatten());
+        (result, took, black_hole)
     };
     std::thread::scope(|scope| {
         let tries: Vec<_> = links
@@ -121,9 +128,10 @@ fn side_by_side(links: &[Interface], addresses: &[SocketAddr]) -> Vec<(Probed, D
             .map(|(link, server)| (link, server, scope.spawn(move || timed(link, server))))
             .collect();
         let ended = |(link, server, tried): (&Interface, SocketAddr, std::thread::ScopedJoinHandle<'_, _>)| {
-            let broken = |_| (Err(io::Error::other("the attempt broke off")), Duration::ZERO);
-            let (result, took) = tried.join().unwrap_or_else(broken);
-            (Probed { link: link.name.clone(), server, verdict: verdict(result), proved: false }, took)
+            let broken = |_| (Err(io::Error::other("the attempt broke off")), Duration::ZERO, None);
+            let (result, took, black_hole) = tried.join().unwrap_or_else(broken);
+            let verdict = verdict(result);
+            (Probed { link: link.name.clone(), server, verdict, proved: false, black_hole }, took)
         };
         tries.into_iter().map(ended).collect()
     })
@@ -155,7 +163,7 @@ fn connect(link: &Interface, server: SocketAddr) -> io::Result<bool> {
 /// What it comes to.
 pub(super) fn finding(probed: &Probed) -> Finding {
     const NAME: &str = "probe";
-    let Probed { link, server, verdict, proved } = probed;
+    let Probed { link, server, verdict, proved, .. } = probed;
     match verdict {
         Verdict::Speaks => Finding::ok(NAME, format!("{link}: {server} answers with MPTCP's option")),
         Verdict::Plain if *proved => Finding::note(
@@ -218,8 +226,13 @@ mod tests {
     #[test]
     fn a_link_is_blamed_only_where_another_one_proves_the_server() {
         let probed = |verdict, proved| {
-            let finding =
-                finding(&Probed { link: "wwan0".into(), server: "192.0.2.1:80".parse().unwrap(), verdict, proved });
+            let finding = finding(&Probed {
+                link: "wwan0".into(),
+                server: "192.0.2.1:80".parse().unwrap(),
+                verdict,
+                proved,
+                black_hole: None,
+            });
             (finding.state, finding.says)
         };
         assert_eq!(probed(Verdict::Speaks, true).0, State::Ok);
