@@ -42,6 +42,8 @@ survey: need-build ## Play the policies through thousands of drawn histories and
 soak: need-test ## Download a thousand random batches of files of equal length over two links, and print whether any was mixed; long outages (root; minutes)
 	$(CARGO) test --locked -p marline --test faults mixed -- --ignored --nocapture
 	$(CARGO) test --locked -p marline-net --lib data_flows_again -- --ignored --nocapture
+	$(CARGO) test --locked -p marline --test returning_links -- --ignored --nocapture
+	$(CARGO) test --locked -p marline --test unusual_links -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test edge_lan other_clients -- --ignored --nocapture
 
 load: need-test build ## Put the fleet's service and a relay under load, and print what they bear (long; decides no test)

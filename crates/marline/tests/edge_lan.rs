@@ -200,6 +200,8 @@ relay --allow-port 9000
 # Who passes IPv6 on asks for his neighbours from such addresses only.
 for device in lan0 up0 up1; do ip address add fe80::1/64 dev $device nodad; done
 for device in srv0 up0 up1; do ip -n far address add fe80::2/64 dev $device nodad; done
+# Answers come back by a link that is not the default one.
+sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.up0.rp_filter=1 net.ipv4.conf.up1.rp_filter=1
 mkdir -m 755 run; state >before
 tc qdisc add dev up0 root tbf rate 4mbit burst 16k latency 100ms; tc qdisc add dev up1 root tbf rate 20mbit burst 32k latency 100ms
 edge --link up0,kind=ethernet,metered=no --link up1,kind=ethernet,metered=no
@@ -397,6 +399,36 @@ nft delete table inet marline-lan; outside
         "OPEN OPEN ",
     ];
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn a_lan_is_carried_again_after_its_interface_was_away_and_all_rules_were_flushed_and_half_closes_pass() {
+    let script = r#"
+relay --allow-port 9000
+mkdir -m 755 run
+edge
+again() { until lan curl -sS -m 2 http://203.0.113.5/ 2>/dev/null; do sleep 0.2; kill -0 $edge; done; }
+again
+# A USB adapter is pulled out and put back.
+ip link delete lan0; sleep 1
+ip link add lan0 type veth peer name eth0 netns lan
+wire - lan0 192.168.77.1/24 fd77::1/64; wire lan eth0 192.168.77.2/24 fd77::2/64; ip -n lan route add default via 192.168.77.1
+again
+# Another program loads its firewall.
+nft flush ruleset
+again
+led; nft list table inet marline-edge | grep -c tproxy | sed 's/[1-9][0-9]*/some/'
+# The client has sent all, and waits for the answer.
+ip netns exec srv perl -e 'use IO::Socket::INET; my $l = IO::Socket::INET->new(Listen => 5, LocalAddr => "203.0.113.5", LocalPort => 9000) or die;
+    while (my $c = $l->accept) { my $all = 0; while (my $n = sysread $c, my $piece, 65536) { $all += $n } print $c "$all\n"; close $c }' &
+until ip netns exec srv ss -tln | grep -q :9000; do sleep 0.02; done
+lan perl -e 'use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => "203.0.113.5:9000") or die; alarm 20;
+    print $s "x" x 100000; $s->flush; shutdown $s, 1; print <$s>'
+kill -TERM $edge; wait $edge && echo "ended well"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let carried = "203.0.113.1 to 203.0.113.5";
+    assert_eq!(lines, [carried, carried, carried, "some", "100000", "ended well"]);
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! A host with links, each behind a router with NAT, and servers behind them, for tests of `marline paths` and `marline edge`.
+//!
+//! In: a script of bash, with the words of [`WORLD`]. Out: the lines that it has printed. Each script runs in namespaces of its own
+//! (root, `unshare`, `ip`, `tc`, `nft`, `perl`), and is skipped with a line where that cannot be had.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::process::{Command, Stdio};
+
+const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+
+/// What the script prints in the world below; none: it cannot be had here.
+pub(crate) fn in_a_world(script: &str) -> Option<Vec<String>> {
+    let home = tempfile::tempdir().unwrap();
+    let command = |program: &str| {
+        let mut command = Command::new(program);
+        command.env_clear().env("HOME", home.path()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.current_dir(home.path()).stdin(Stdio::null());
+        command
+    };
+    let can = command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: needs root, unshare and ip");
+        return None;
+    }
+    for program in ["nft", "tc", "perl"] {
+        let there = command("sh").args(["-c", &format!("command -v {program}")]).output();
+        if !there.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: needs the program {program}");
+            return None;
+        }
+    }
+    if !std::path::Path::new("/proc/sys/net/mptcp").exists() {
+        eprintln!("skipped: this kernel has no MPTCP");
+        return None;
+    }
+    let mut bounded = command("timeout");
+    // All that the script has started ends with it, whatever goes wrong.
+    bounded.args(["120", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount"]);
+    bounded.args(["bash", "-ec", &format!("{WORLD}{script}")]).env("MARLINE", MARLINE);
+    let output = bounded.stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}\n{text}\n{said}", output.status);
+    Some(text.lines().map(str::to_owned).collect())
+}
+
+/// This network ── NAME ── `gN` (NAT) ── `srv`, at which an MPTCP server and a relay are.
+const WORLD: &str = r#"
+mount -t tmpfs tmpfs /run
+ip link set lo up
+sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+ip netns add srv; ip -n srv link set lo up; ip -n srv address add 45.0.0.10/32 dev lo; ip -n srv address add 45.2.0.20/32 dev lo
+ip netns exec srv ip mptcp limits set subflows 8 add_addr_accepted 8
+# NAME N [ADDRESS ROUTER]
+router() {
+    ip netns add g$2; ip -n g$2 link set lo up
+    ip link add s$2 netns srv type veth peer name up0 netns g$2
+    ip -n srv address add 45.1.$2.1/24 dev s$2; ip -n srv link set s$2 up
+    ip -n g$2 address add 45.1.$2.2/24 dev up0; ip -n g$2 link set up0 up; ip -n g$2 route add default via 45.1.$2.1
+    ip netns exec g$2 sysctl -qw net.ipv4.ip_forward=1
+    ip netns exec g$2 nft 'table ip n { chain p { type nat hook postrouting priority 100; oifname "up0" masquerade; }; }'
+}
+plug() {
+    ip link add $1 type veth peer name dn0 netns g$2
+    ip -n g$2 address add ${4:-192.168.8.1}/24 dev dn0; ip -n g$2 link set dn0 up
+    ip address add ${3:-192.168.8.100}/24 dev $1; ip link set $1 up
+    until ip -br link show $1 | grep -q LOWER_UP; do sleep 0.01; done
+    ip route add default via ${4:-192.168.8.1} dev $1 metric $2'00'
+    ip netns exec g$2 tc qdisc replace dev dn0 root tbf rate 8mbit burst 20k limit 100k
+}
+link() { router "$@"; plug "$@"; }
+# Sends as many bytes as it is asked for; for a negative number it receives so many, and answers how many came.
+echo 'use Socket; socket(my $l, PF_INET, SOCK_STREAM, 262) or die $!; setsockopt($l, SOL_SOCKET, SO_REUSEADDR, 1);
+    bind($l, sockaddr_in(8000, INADDR_ANY)) or die $!; listen($l, 9); $SIG{CHLD} = "IGNORE";
+    while (accept(my $c, $l)) { next if fork; my $n = ""; while ($n !~ /\n/) { sysread $c, $n, 1, length $n or exit } my $piece = "x" x 65536;
+    if ($n < 0) { my $all = 0; while ($all < -$n and my $got = sysread $c, my $part, 65536) { $all += $got } syswrite $c, "$all\n" }
+    while ($n > 0) { my $sent = syswrite($c, $piece, $n < 65536 ? $n : 65536) or last; $n -= $sent } exit }' >serve.pl
+# Asks an address for so many bytes, or sends them if it is a negative number, and prints how many came; with a port, through the
+# SOCKS proxy there.
+echo 'use Socket; my ($host, $bytes, $proxy) = @ARGV; socket(my $s, PF_INET, SOCK_STREAM, $proxy ? 6 : 262) or die $!; $SIG{ALRM} = sub { die "late\n" };
+    alarm($ENV{LIMIT} || 40); connect($s, $proxy ? sockaddr_in($proxy, INADDR_LOOPBACK) : sockaddr_in(8000, inet_aton($host))) or die $!;
+    if ($proxy) { syswrite $s, "\5\1\0"; sysread $s, my $a, 2; syswrite $s, "\5\1\0\1" . inet_aton($host) . pack("n", 8000); sysread $s, my $b, 10;
+        die "refused\n" unless 0 == unpack "x C", $b }
+    syswrite $s, "$bytes\n"; my $n = 0;
+    if ($bytes < 0) { my $left = -$bytes; my $piece = "x" x 65536;
+        while ($left > 0) { my $sent = syswrite($s, $piece, $left < 65536 ? $left : 65536) or die $!; $left -= $sent }
+        sysread $s, my $all, 20; print $all; exit }
+    while (my $got = sysread $s, my $piece, 65536) { $n += $got } print "$n\n"' >ask.pl
+ip netns exec srv perl serve.pl & sleep 0.3
+rx() { awk -v name=$1: '$1 == name { print $2 }' /proc/net/dev; }
+# Asks, and prints the links that carried at least a fifth of it.
+carried() { # BYTES PROXY LINK…
+    local bytes=$1 proxy=$2; shift 2
+    local was=(); for name in "$@"; do was+=($(rx $name)); done
+    [ "$(perl ask.pl ${HOST:-45.0.0.10} $bytes $proxy)" = $bytes ] || echo "not all came"
+    local n=0; for name in "$@"; do
+        [ $(( $(rx $name) - ${was[$n]} )) -gt $(( bytes / 5 )) ] && echo -n "$name "; n=$((n + 1)); done; echo
+}
+paths() { # WORDS…
+    "$MARLINE" paths --run-dir run --profile throughput "$@" 2>paths.log & daemon=$!
+    until "$MARLINE" paths status --run-dir run >/dev/null 2>&1; do sleep 0.1; kill -0 $daemon; done
+}
+relay() {
+    "$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
+    "$MARLINE" fleet ca issue relay r1 --dir ca --address 45.0.0.10 --out . >/dev/null 2>&1
+    "$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+    ip netns exec srv "$MARLINE" relay --listen 45.0.0.10:4443 --certificate r1.pem --allow-net 45.2.0.20 --allow-port 8000 --allow-port 8001 --run-dir relay 2>relay.log &
+    until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $!; done
+}
+edge() { # WORDS…
+    "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run --no-direct "$@" 2>edge.log & edge=$!
+    until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
+}
+silence() { ip netns exec g$1 nft 'table ip n { chain f { type filter hook forward priority 0; drop; }; }'; }
+recover() { ip netns exec g$1 nft 'delete chain ip n f'; }
+"#;

@@ -1,0 +1,177 @@
+//! Links and routes that are unusual, and right: reverse-path filters, equal metrics, one route over two links, other kinds of
+//! interfaces, links that are slow, that flap, that are many, or that are all silent.
+//!
+//! Which links carry decides, and whether all bytes come.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod routers;
+
+use routers::in_a_world;
+
+/// Two links, as most scripts below want them.
+const TWO: &str = "link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1\n";
+
+fn lines_of(script: &str) -> Option<Vec<String>> {
+    in_a_world(&format!("{TWO}{script}"))
+}
+
+#[test]
+fn both_links_carry_with_a_strict_reverse_path_filter_one_route_over_both_and_equal_metrics() {
+    let script = r#"
+sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.wan1.rp_filter=1 net.ipv4.conf.wan2.rp_filter=1
+both() { paths; carried 4000000 "" wan1 wan2; kill $daemon; wait $daemon; ip rule | grep -c 2000 || true; }
+both
+ip route delete default; ip route delete default
+ip route add default nexthop via 10.0.1.1 dev wan1 nexthop via 10.0.2.1 dev wan2
+both
+ip route delete default
+ip route add default via 10.0.1.1 dev wan1 metric 100; ip route append default via 10.0.2.1 dev wan2 metric 100
+both
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    assert_eq!(lines, ["wan1 wan2 ", "0", "wan1 wan2 ", "0", "wan1 wan2 ", "0"], "{lines:#?}");
+}
+
+#[test]
+fn an_edge_follows_links_that_change_their_metric_name_kind_address_and_router() {
+    let script = r#"
+relay; edge
+HOST=45.2.0.20
+both() { # NAME…: waits until these links are up, and asks
+    for name in "$@"; do until "$MARLINE" edge status --run-dir run | grep -q "^$name .*up"; do sleep 0.1; kill -0 $edge; done; done
+    sleep 1; carried 3000000 1088 "$@"
+}
+both wan1 wan2
+# Another link becomes the default one.
+ip route add default via 10.0.2.1 dev wan2 metric 50; sleep 1
+both wan1 wan2
+ip route delete default via 10.0.2.1 dev wan2 metric 50
+# udev gives it another name.
+ip link set wan2 down; ip link set wan2 name wwan9; ip link set wwan9 up; ip route add default via 10.0.2.1 dev wwan9 metric 200
+both wan1 wwan9
+# A modem in raw IP mode: an address of its own, and no router.
+ip netns exec g2 sysctl -qw net.ipv4.conf.dn0.proxy_arp=1; ip -n g2 route add 100.70.1.9/32 dev dn0
+ip address flush dev wwan9; ip address add 100.70.1.9/32 dev wwan9; ip route add default dev wwan9 scope link metric 200
+both wan1 wwan9
+# It becomes a port of a bridge.
+ip address flush dev wwan9; ip link add br-wan type bridge; ip link set wwan9 master br-wan; ip link set br-wan up
+ip address add 10.0.2.2/24 dev br-wan; ip route add default via 10.0.2.1 dev br-wan metric 200
+both wan1 br-wan
+ip link set wwan9 nomaster; ip link delete br-wan
+if ip link add mv0 link wwan9 type macvlan mode bridge 2>/dev/null; then
+    ip link set mv0 up; ip address add 10.0.2.22/24 dev mv0; ip route add default via 10.0.2.1 dev mv0 metric 200
+    name=mv0
+else
+    ip address add 10.0.2.2/24 dev wwan9; ip route add default via 10.0.2.1 dev wwan9 metric 200
+    name=wwan9
+fi
+both wan1 $name | sed "s/$name/third/"
+# The router has another address, and the lease is the same.
+ip -n g2 address add 10.0.2.254/24 dev dn0; ip route replace default via 10.0.2.254 dev $name metric 200
+ip -n g2 address delete 10.0.2.1/24 dev dn0; ip -n g2 address add 10.0.2.254/24 dev dn0 2>/dev/null || true
+sleep 1
+both wan1 $name | sed "s/$name/third/"
+kill $edge; wait $edge
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    let two =
+        ["wan1 wan2 ", "wan1 wan2 ", "wan1 wwan9 ", "wan1 wwan9 ", "wan1 br-wan ", "wan1 third ", "wan1 third "];
+    assert_eq!(lines, two, "{lines:#?}");
+}
+
+#[test]
+fn a_second_link_of_20_kbits_does_not_slow_a_transfer_down() {
+    let script = r#"
+ip netns exec g2 tc qdisc replace dev dn0 root tbf rate 20kbit burst 5k limit 20k
+relay; edge
+HOST=45.2.0.20
+# 2 s at the rate of the first link; the deadline is that of `ask.pl`.
+LIMIT=15 carried 2000000 1088 wan1 wan2
+LIMIT=15 carried 2000000 1088 wan1 wan2
+kill $edge; wait $edge
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    assert_eq!(lines, ["wan1 ", "wan1 "], "{lines:#?}");
+}
+
+#[test]
+fn a_flow_that_begins_while_all_links_are_silent_gets_an_answer_and_later_ones_are_carried() {
+    let script = r#"
+relay; edge
+HOST=45.2.0.20
+carried 100000 1088 wan1 wan2 >/dev/null
+silence 1; silence 2
+sleep 2
+LIMIT=30 perl ask.pl $HOST 1000 1088 2>&1
+recover 1; recover 2
+until [ "$(LIMIT=10 perl ask.pl $HOST 1000 1088 2>/dev/null)" = 1000 ]; do sleep 0.5; done
+carried 3000000 1088 wan1 wan2
+kill $edge; wait $edge
+"#;
+    let Some(lines) = lines_of(&script.replace("1088 2>&1", "1088 2>&1 || true")) else { return };
+    assert_eq!(lines, ["refused", "wan1 wan2 "], "{lines:#?}");
+}
+
+#[test]
+#[ignore = "24 s of flapping; make soak runs it"]
+fn a_link_that_flaps_costs_no_lines_and_both_links_carry_afterwards() {
+    let script = r#"
+relay; edge
+HOST=45.2.0.20
+LIMIT=90 perl ask.pl $HOST 40000000 1088 >came & transfer=$!
+sleep 2
+lines=$(wc -l <edge.log)
+for turn in $(seq 12); do
+    ip link set wan2 down; sleep 1; ip link set wan2 up; ip route replace default via 10.0.2.1 dev wan2 metric 200; sleep 1
+done
+[ $(( $(wc -l <edge.log) - lines )) -le 4 ] || { echo "many lines"; cat edge.log; }
+wait $transfer; cat came
+carried 4000000 1088 wan1 wan2
+kill $edge; wait $edge
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    assert_eq!(lines, ["40000000", "wan1 wan2 "], "{lines:#?}");
+}
+
+#[test]
+#[ignore = "two minutes of an idle session; make soak runs it"]
+fn an_idle_session_outlives_routers_that_forget_it() {
+    let script = r#"
+for n in 1 2; do
+    ip netns exec g$n sysctl -qw net.netfilter.nf_conntrack_tcp_timeout_established=40 net.netfilter.nf_conntrack_tcp_loose=0
+    ip netns exec g$n nft 'table ip x { chain f { type filter hook forward priority 10; ct state invalid drop; };
+        chain i { type filter hook input priority 10; ct state invalid drop; }; }'
+done
+relay; edge
+ip netns exec srv perl -e 'use IO::Socket::INET; my $l = IO::Socket::INET->new(Listen => 5, LocalAddr => "45.2.0.20", LocalPort => 8001) or die;
+    my $c = $l->accept; while (<$c>) { print $c $_; $c->flush }' &
+until ip netns exec srv ss -tln | grep -q :8001; do sleep 0.05; done
+perl -e 'use Socket; socket(my $s, PF_INET, SOCK_STREAM, 6) or die $!; connect($s, sockaddr_in(1088, INADDR_LOOPBACK)) or die $!; $SIG{ALRM} = sub { die "late\n" };
+    syswrite $s, "\5\1\0"; sysread $s, my $a, 2; syswrite $s, "\5\1\0\1" . inet_aton("45.2.0.20") . pack("n", 8001); sysread $s, my $b, 10;
+    syswrite $s, "one\n"; sysread $s, my $one, 10; sleep 85; alarm 20; syswrite $s, "two\n"; sysread $s, my $two, 10; print $one, $two'
+kill $edge; wait $edge
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    assert_eq!(lines, ["one", "two"], "{lines:#?}");
+}
+
+#[test]
+#[ignore = "twenty links; make soak runs it"]
+fn of_twenty_links_as_many_carry_as_the_kernel_joins() {
+    let script = r#"
+for n in $(seq 20); do
+    link wan$n $n 10.0.$n.2 10.0.$n.1
+    ip netns exec g$n tc qdisc replace dev dn0 root tbf rate 1mbit burst 10k limit 60k
+done
+paths
+names=$(seq -f wan%g 20)
+declare -A was; for name in $names; do was[$name]=$(rx $name); done
+LIMIT=60 perl ask.pl 45.0.0.10 5000000
+used=0; for name in $names; do if [ $(( $(rx $name) - ${was[$name]} )) -gt 100000 ]; then used=$((used + 1)); fi; done
+[ $used -ge 6 ] && echo "six or more" || echo "only $used"
+kill $daemon; wait $daemon; ip rule | grep -c 2000 || true; ip route show table all proto 109 | wc -l
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["5000000", "six or more", "0", "0"], "{lines:#?}");
+}
