@@ -12,6 +12,7 @@
 //! | `fleet` | what is asked of `marline edge` and `marline relay` |
 //! | `default-link` | how long a new flow takes while the link of the default route fails |
 //! | `accel` | what is asked of `marline accel`, over links that lose, fall silent or share the air |
+//! | `returning-link` | how soon a link that comes back carries a running transfer again |
 //! | `assign` | how near the matching of boxes and relays comes to the best one |
 //!
 //! The bounds ("floors") stand in the scenario files. A figure decides no test and no exit code: machines differ, and a
@@ -25,6 +26,7 @@ mod fleet;
 mod judge;
 mod paths;
 mod proxy;
+mod returning;
 mod sheet;
 mod turns;
 mod wired;
@@ -82,6 +84,8 @@ enum What {
     DefaultLink(default_link::DefaultLinkArgs),
     /// `marline accel`: losses, blackouts, ACKs in a shared cell, what it must not harm, what it costs.
     Accel(accel::AccelArgs),
+    /// A link that comes back: how soon it carries again, under `marline paths` and `marline edge`.
+    ReturningLink(returning::ReturningArgs),
     /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
     Assign(assign::AssignArgs),
 }
@@ -132,6 +136,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         What::Fleet(args) => fleet::run(&args),
         What::DefaultLink(args) => default_link::run(&args),
         What::Accel(args) => accel::run(&args),
+        What::ReturningLink(args) => returning::run(&args),
         What::Assign(args) => assign::run(&args),
     }
 }

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::EDGE;
 use crate::network::SERVER;
@@ -27,6 +27,8 @@ pub(crate) enum Way {
     Edge,
     /// Plain TCP over the default route.
     Plain,
+    /// MPTCP that begins over the default route.
+    Mptcp,
 }
 
 impl Way {
@@ -35,6 +37,19 @@ impl Way {
         match self {
             Self::Edge => tunnel(TARGET.into(), patience),
             Self::Plain => connect(TARGET.into(), patience),
+            Self::Mptcp => {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP))?;
+                socket.connect_timeout(&SocketAddr::from(TARGET).into(), patience)?;
+                prepared(socket.into(), patience)
+            }
+        }
+    }
+
+    /// What the server must speak; an edge's relay comes with plain TCP.
+    const fn protocol(self) -> Option<Protocol> {
+        match self {
+            Self::Edge | Self::Plain => None,
+            Self::Mptcp => Some(Protocol::MPTCP),
         }
     }
 }
@@ -48,7 +63,10 @@ pub(crate) fn tunnel(end: SocketAddr, patience: Duration) -> io::Result<TcpStrea
 }
 
 fn connect(at: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&at, patience)?;
+    prepared(TcpStream::connect_timeout(&at, patience)?, patience)
+}
+
+fn prepared(stream: TcpStream, patience: Duration) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     stream.set_nodelay(true)?;
@@ -114,7 +132,7 @@ pub(crate) fn transfer(
     bytes: u64,
     limit: Duration,
 ) -> Result<Result<Arrived, String>, LabError> {
-    let (began, served) = (Instant::now(), server(lab, direction, bytes)?);
+    let (began, served) = (Instant::now(), server(lab, way, direction, bytes)?);
     let client = lab.inside(|| {
         let mut stream = way.open(limit)?;
         match direction {
@@ -167,8 +185,8 @@ fn counted(arrivals: &[(Instant, u64)], began: Instant, wanted: u64) -> Result<A
 }
 
 /// A server of one connection; what arrived there when comes at its end.
-fn server(lab: &Lab, direction: Direction, bytes: u64) -> Result<Receiver<Arrivals>, LabError> {
-    let listener = listen(lab, TARGET.into())?;
+fn server(lab: &Lab, way: Way, direction: Direction, bytes: u64) -> Result<Receiver<Arrivals>, LabError> {
+    let listener = listen(lab, TARGET.into(), way.protocol())?;
     let (done, arrivals) = mpsc::channel();
     std::thread::spawn(move || {
         let Ok((mut stream, _)) = listener.accept() else { return };
@@ -189,7 +207,7 @@ pub(crate) fn echo(lab: &Lab) -> Result<(), LabError> {
 
 /// The same there.
 pub(crate) fn echo_at(lab: &Lab, address: SocketAddr) -> Result<(), LabError> {
-    let listener = listen(lab, address)?;
+    let listener = listen(lab, address, None)?;
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
@@ -224,9 +242,9 @@ pub(crate) fn said_back_from(lab: &Lab, server: SocketAddr, patience: Duration) 
 }
 
 /// A listener at the server's end. A port that an earlier one has left may be used again at once.
-fn listen(lab: &Lab, address: SocketAddr) -> Result<TcpListener, LabError> {
+fn listen(lab: &Lab, address: SocketAddr, protocol: Option<Protocol>) -> Result<TcpListener, LabError> {
     let open = || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(64)?;
