@@ -47,7 +47,7 @@ pub enum Input {
         /// Its number, and on what terms it may be used.
         terms: LinkTerms,
     },
-    /// The link can carry subflows from now on.
+    /// The link can carry subflows from now on. While it is up: it has an address of a family that it had none of.
     LinkUp {
         /// Which.
         link: LinkId,

@@ -123,12 +123,16 @@ impl Paths {
     /// A link came or went: this concerns all.
     fn on_link(&mut self, at: usize, up: bool) {
         let Some(link) = self.host.links.get_mut(at) else { return };
+        let all: Vec<ConnId> = self.conns.keys().copied().collect();
         if link.up == up {
+            // It has an address of a family that it had none of.
+            for id in all.into_iter().filter(|_| up) {
+                self.turn(id, true, |conn, host| conn.on_address(host, at));
+            }
             return;
         }
         (link.up, link.mtu) = (up, None);
         self.host.on_return(at);
-        let all: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in all {
             self.turn(id, true, |conn, host| conn.on_link(host, at, up));
         }

@@ -100,6 +100,18 @@ impl Conn {
         self.share(host, self.carrying());
     }
 
+    /// A link that is up has an address of a family that it had none of: joins that had no address are tried at once.
+    pub(super) fn on_address(&mut self, host: &mut Host, at: usize) {
+        let Some(path) = self.paths.get_mut(at) else { return };
+        (path.not_before, path.fails) = (host.now, 0);
+        if let Some(dead) = &mut path.dead {
+            dead.probe = host.now;
+        }
+        if let Some(link) = host.links.get_mut(at) {
+            link.next_probe = host.now;
+        }
+    }
+
     /// Ends trials without a result: the links that they compared are not what they were.
     pub(super) fn end_trials(&mut self) {
         (self.trial.open, self.trial.beside, self.trial.glance, self.trial.found) = (None, None, None, None);

@@ -242,3 +242,17 @@ fn what_waited_behind_a_lost_packet_is_no_rate_of_a_link() {
         }
     }
 }
+
+#[test]
+fn a_join_without_an_address_is_tried_again_when_the_link_gets_one() {
+    let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [4.0, 4.0] }.world();
+    world.kill(LTE, Why::Unreachable);
+    world.no_address.insert(LTE);
+    world.run(10.0);
+    assert_eq!(world.subflows(LTE), 0);
+    world.no_address.remove(&LTE);
+    world.tell(Input::LinkUp { link: LTE });
+    let before = world.received(LTE);
+    world.run(2.0);
+    assert!(world.received(LTE) > before + 100_000, "{}", world.state(ConnId(1)));
+}

@@ -6,7 +6,8 @@
 //! 1. A link is up when its interface is on, has carrier and an address. A default route is not asked for: the
 //!    source routing is the ground's, and the user has named the link. One that has come to lie below a VPN is down, so
 //!    that nothing goes beside that, unless the user wants just this.
-//! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost.
+//! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost. Where it keeps
+//!    addresses of the other family it stays up, and a new address of the family is told ([`Turn::Address`]).
 //! 3. What passed an interface counts from the moment at which the driver saw it first, and goes on counting when another
 //!    interface of its name takes its place.
 
@@ -59,6 +60,8 @@ pub(super) struct Line {
 pub(super) enum Turn {
     Up(LinkId),
     Down(LinkId),
+    /// It was up, and has an address of a family that it had none of.
+    Address(LinkId),
 }
 
 impl Lines {
@@ -160,7 +163,13 @@ impl Line {
         if up {
             // While it is down its addresses are remembered: what was bound to them lives on, and they may come back.
             self.addresses = addresses;
-            self.lasting = interface.map(|interface| interface.addresses.clone()).unwrap_or_default();
+            let lasting = interface.map(|interface| interface.addresses.clone()).unwrap_or_default();
+            let is_of_new_family =
+                |address: &IpAddr| self.lasting.iter().all(|old| old.is_ipv4() != address.is_ipv4());
+            if self.up && lasting.iter().any(is_of_new_family) {
+                turns.push(Turn::Address(self.link));
+            }
+            self.lasting = lasting;
             let metric = |route: Option<DefaultRoute>| route.map(|route| route.metric);
             self.metrics = interface.map_or((None, None), |interface| (metric(interface.v4), metric(interface.v6)));
             if !self.up {
@@ -286,6 +295,18 @@ mod tests {
         let down = survey(interface(3, &["10.0.0.2"], Verdict::Unused(Reason::NoCarrier)));
         assert_eq!(lines.follow(&down), [Turn::Down(LinkId(0))]);
         assert_eq!(lines.follow(&Survey { interfaces: vec![], vpn: None }), []);
+    }
+
+    #[test]
+    fn a_lease_that_changes_beside_an_address_of_the_other_family_is_told() {
+        let mut lines = lines();
+        let mut follow = |addresses: &[&str]| lines.follow(&survey(interface(3, addresses, Verdict::Usable)));
+        assert_eq!(follow(&["10.0.0.2", "2001:db8::2"]), [Turn::Up(LinkId(0))]);
+        assert_eq!(follow(&["2001:db8::2"]), []);
+        assert_eq!(follow(&["2001:db8::2", "10.0.0.9"]), [Turn::Address(LinkId(0))]);
+        assert_eq!(follow(&["2001:db8::7", "2001:db8::2", "10.0.0.9"]), []);
+        assert_eq!(follow(&["10.0.0.9"]), []);
+        assert_eq!(follow(&["10.0.0.9", "2001:db8:1::2"]), [Turn::Address(LinkId(0))]);
     }
 
     #[test]

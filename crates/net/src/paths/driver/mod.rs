@@ -389,7 +389,7 @@ impl<M: Policy> Driver<M> {
         let turns = self.lines.follow(&survey);
         for turn in &turns {
             match *turn {
-                Turn::Up(link) => self.tell(Input::LinkUp { link }),
+                Turn::Up(link) | Turn::Address(link) => self.tell(Input::LinkUp { link }),
                 Turn::Down(link) => {
                     // It may come back over another network.
                     if let Some(line) = self.lines.line(link) {
