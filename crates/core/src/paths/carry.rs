@@ -245,7 +245,8 @@ impl Conn {
             }
             Why::TimedOut => path.dead = Some(Dead::at(now, now + Dead::FIRST)),
             Why::Closed | Why::Reset | Why::Other => {
-                path.not_before = now + later(RETRY, &mut path.fails, RETRY_MOST);
+                let first = if path.is_returning() { NOT_YET } else { RETRY };
+                path.not_before = now + later(first, &mut path.fails, RETRY_MOST);
             }
         }
     }
@@ -274,13 +275,15 @@ impl Conn {
                 path.join = match refused {
                     None => Join::Coming(purpose.patience(now, rtt), purpose),
                     Some(why) => {
+                        // The routes of a link that returns come a moment after its address.
+                        let soon = path.is_returning().then_some(NOT_YET);
                         path.not_before = now
                             + match why {
                                 Refusal::NotYet => NOT_YET,
                                 Refusal::NoAddress | Refusal::NotPermitted => {
-                                    later(NO_WAY, &mut path.fails, NO_WAY_MOST)
+                                    later(soon.unwrap_or(NO_WAY), &mut path.fails, NO_WAY_MOST)
                                 }
-                                _ => later(RETRY, &mut path.fails, RETRY_MOST),
+                                _ => later(soon.unwrap_or(RETRY), &mut path.fails, RETRY_MOST),
                             };
                         Join::No
                     }

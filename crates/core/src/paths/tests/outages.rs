@@ -256,3 +256,20 @@ fn a_join_without_an_address_is_tried_again_when_the_link_gets_one() {
     world.run(2.0);
     assert!(world.received(LTE) > before + 100_000, "{}", world.state(ConnId(1)));
 }
+
+#[test]
+fn a_link_whose_routes_come_after_its_address_is_joined_a_moment_later() {
+    let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [4.0, 4.0] }.world();
+    world.unplug(LTE);
+    world.run(5.0);
+    world.no_address.insert(LTE);
+    world.tell(Input::LinkUp { link: LTE });
+    world.run(0.5);
+    world.no_address.remove(&LTE);
+    let before = world.received(LTE);
+    world.run(1.5);
+    assert!(world.received(LTE) > before + 100_000, "{}", world.state(ConnId(1)));
+    let joins = world.joins(LTE);
+    world.run(60.0);
+    assert!(world.joins(LTE) < joins + 3, "{} joins", world.joins(LTE) - joins);
+}
