@@ -51,7 +51,8 @@ load: need-test build ## Put the fleet's service and a relay under load, and pri
 	$(CARGO) test --release --locked -p marline-fleet --test service come_back -- --ignored --nocapture
 	MARLINE="$(abspath $(MARLINE))" $(CARGO) test --release --locked -p marline-fleet --test tunnels -- --ignored --nocapture load
 
-smoke: need-lab build ## Run the program itself, small: what CI does after the tests
+# With MARLINE=FILE that program is run, and none is built.
+smoke: need-lab $(if $(filter command line,$(origin MARLINE)),,build) ## Run the program itself, small: what CI does after the tests
 	"$(MARLINE)" --version
 	"$(MARLINE)" links
 	"$(MARLINE)" lab demo --quick --page "$(TARGET)/demo.html"

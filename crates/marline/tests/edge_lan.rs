@@ -6,49 +6,15 @@
 #![cfg(feature = "fleet")]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
-use std::process::{Command, Stdio};
-
 #[path = "edge_lan/links.rs"]
 mod links;
 #[path = "edge_lan/mptcp.rs"]
 mod mptcp;
+mod world;
 
-const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
-
-/// What the script prints in the world below; none: it cannot be had here.
+/// What the script prints in the world below.
 fn in_a_world(script: &str) -> Option<Vec<String>> {
-    let home = tempfile::tempdir().unwrap();
-    let command = |program: &str| {
-        let mut command = Command::new(program);
-        command.env_clear().env("HOME", home.path()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        command.current_dir(home.path()).stdin(Stdio::null());
-        command
-    };
-    let can = command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
-    if !can.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: needs root, unshare and ip");
-        return None;
-    }
-    for program in ["nft", "nginx", "curl", "perl"] {
-        let there = command("sh").args(["-c", &format!("command -v {program}")]).output();
-        if !there.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: needs the program {program}");
-            return None;
-        }
-    }
-    if !std::path::Path::new("/proc/sys/net/mptcp").exists() {
-        eprintln!("skipped: this kernel has no MPTCP");
-        return None;
-    }
-    let mut bounded = command("timeout");
-    // All that the script has started ends with it, whatever goes wrong.
-    bounded.args(["120", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount"]);
-    bounded.args(["bash", "-ec", &format!("{WORLD}{script}")]).env("MARLINE", MARLINE);
-    let output = bounded.stderr(Stdio::piped()).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{:?}\n{text}\n{said}", output.status);
-    Some(text.lines().map(str::to_owned).collect())
+    world::in_a_world(&["nft", "nginx", "curl", "perl"], &format!("{WORLD}{script}"))
 }
 
 /// `lan` ── lan0 box up0, up1 ══ `far` (the relay) ── `srv` (the server), and words for the scripts below.

@@ -343,6 +343,22 @@ fn in_another_network_a_command_gets_sockets_of_that_network() {
 }
 
 #[test]
+fn sockets_that_a_command_inherits_stay_as_they_are_and_its_process_is_the_one_that_was_started() {
+    // Socket activation (sd_listen_fds(3)): descriptor 3 is a listening socket, LISTEN_PID the process that it is for.
+    let parent = r#"use Socket; $^F = 9; socket(my $l, PF_INET, SOCK_STREAM, 6) or die $!; bind($l, sockaddr_in(0, INADDR_LOOPBACK)) or die $!; listen($l, 1);
+        require POSIX; POSIX::dup2(fileno($l), 3); ($ENV{LISTEN_FDS}, $ENV{LISTEN_PID}) = (1, $$); exec @ARGV or die $!"#;
+    let child = r#"use Socket; sub protocol { unpack("i", getsockopt($_[0], 1, 38)) } open(my $l, "+<&=3") or die $!; socket(my $s, PF_INET, SOCK_STREAM, 0) or die $!;
+        print $ENV{LISTEN_PID} == $$ ? "mine" : "another's", " ", protocol($l), " ", protocol($s), "\n""#;
+    let mut started = Command::new("perl");
+    started.args(["-e", parent, env!("CARGO_BIN_EXE_marline"), "run", "--", "perl", "-e", child]);
+    if Command::new("perl").arg("-v").output().is_err() || !can_run() {
+        return eprintln!("skipped: needs the program perl");
+    }
+    let output = started.output().unwrap();
+    assert_eq!(heard(&output), "mine 6 262\n", "{}", said(&output));
+}
+
+#[test]
 fn a_proc_that_is_another_pid_namespaces_misleads_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };

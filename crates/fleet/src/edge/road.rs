@@ -27,7 +27,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use marline_net::links::Interface;
-use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
@@ -58,6 +58,8 @@ const CURRENT: Duration = Duration::from_secs(5);
 /// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
 const WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
 
+/// chosen: a relay on a busy machine has read a certificate by then; nothing waits for it but the next state of a relay that has failed.
+const REJECTION: Duration = Duration::from_millis(500);
 /// chosen: each of them takes as long as a relay may take to answer.
 const ATTEMPTS: usize = 3;
 
@@ -250,6 +252,7 @@ impl Roads {
             match attempt {
                 Ok((road, rest)) => {
                     station.has_carried();
+                    self.works(&station);
                     return Ok(Tunnel { road, station, rest });
                 }
                 Err(Asked::Refused(status, words)) if !matches!(status, NO_ROOM | TIMED_OUT) => {
@@ -305,11 +308,13 @@ impl Roads {
             let began = Instant::now();
             station.is_tried();
             match dial(&station, &trusted, &roads.by, &roads.starts).await {
+                // One that has failed works when it has carried a flow, or was tried again.
+                Ok((road, _)) if station.has_failed() => {
+                    roads.noted(station.is_mptcp_news());
+                    Ok(road)
+                }
                 Ok((road, _)) => {
-                    if station.note(Ok(())) | station.is_mptcp_news() {
-                        roads.noted(true);
-                        roads.wake.notify_one();
-                    }
+                    roads.works(&station);
                     Ok(road)
                 }
                 Err(error) => {
@@ -318,6 +323,29 @@ impl Roads {
                 }
             }
         })
+    }
+
+    fn works(&self, station: &Station) {
+        if station.note(Ok(())) | station.is_mptcp_news() {
+            self.noted(true);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Tries a relay that has failed. In TLS 1.3 the client's handshake is over before the relay has seen the client's certificate, and a
+    /// relay that rejects it closes the connection (RFC 8446, appendix C.3): one that works is silent for a round trip longer.
+    async fn try_again(self: Arc<Self>, station: Arc<Station>) {
+        let began = Instant::now();
+        // A failure was noted there.
+        let Ok(mut road) = joined(self.fresh(&station)).await else { return };
+        let mut byte = [0];
+        let wait = began.elapsed().max(REJECTION);
+        match timeout(wait, road.read(&mut byte)).await {
+            Err(_) => self.works(&station),
+            Ok(Ok(0)) => self.fail(&station, "the connection was closed after the handshake", began),
+            Ok(Ok(_)) => self.fail(&station, "an answer came that was not asked for", began),
+            Ok(Err(error)) => self.fail(&station, &error.to_string(), began),
+        }
     }
 
     /// Rule 4. An attempt that fails while others succeed says nothing of the relay: many that begin at once are slow.
@@ -361,7 +389,7 @@ impl Roads {
             match next.min_by_key(|(at, _)| *at) {
                 Some((at, station)) if at <= Instant::now() => {
                     station.retries(at.max(Instant::now()));
-                    drop(self.fresh(&station));
+                    tokio::spawn(Arc::clone(self).try_again(station));
                 }
                 Some((at, _)) => drop(timeout_at(at.into(), self.retry.notified()).await),
                 None => self.retry.notified().await,

@@ -4,7 +4,7 @@
 //! listed if it has a default route and
 //!
 //! 1. a daemon steers, and the interface is not among its links (a tunnel, a bridge, a VPN beside the main one); or
-//! 2. nothing steers, and no endpoint makes subflows over it. Connections begin over the link of the preferred default route, which
+//! 2. nothing steers, on this host the kernel manages paths, and no endpoint makes subflows over it. Connections begin over the link of the preferred default route, which
 //!    needs none.
 
 use marline_core::wire::netlink::mptcp::Endpoint;
@@ -29,8 +29,9 @@ pub struct UnusedLink {
 pub(super) fn look(look: &Look) -> Vec<UnusedLink> {
     let Ok(survey) = survey() else { return Vec::new() };
     let steered = look.steered.then(|| look.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>());
-    // Without CAP_NET_ADMIN, or without MPTCP, they are not known.
-    let endpoints = if look.steered { None } else { ground::endpoints().ok() };
+    // Without CAP_NET_ADMIN, or without MPTCP, they are not known. Where another program manages paths, they say nothing.
+    let kernel_manages = !look.steered && !ground::is_userspace();
+    let endpoints = kernel_manages.then(|| ground::endpoints().ok()).flatten();
     unused(&survey, steered.as_deref(), endpoints.as_deref())
 }
 

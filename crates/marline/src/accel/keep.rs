@@ -71,6 +71,7 @@ fn spawn(ledger: &Path, roads: &[Road], input: Stdio) -> std::io::Result<Child> 
     // This very program, even if another has taken its place on the disk.
     let mut command = Command::new("/proc/self/exe");
     command.args(["accel", "keep", "--ledger"]).arg(ledger);
-    command.args(roads.iter().flat_map(|road| ["--link", &road.name]));
+    // One word each: a name may begin with a hyphen.
+    command.args(roads.iter().map(|road| format!("--link={}", road.name)));
     command.stdin(input).stdout(Stdio::null()).spawn()
 }

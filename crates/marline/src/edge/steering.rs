@@ -67,8 +67,9 @@ impl Steering {
     pub(super) fn start(args: &RunArgs, config: Option<&Path>) -> Result<Self, Exit> {
         let mut words = vec!["marline".to_owned(), "paths".to_owned(), "run".to_owned(), "--quiet".to_owned()];
         words.extend(["--short-queues".to_owned(), "--profile".to_owned(), profile(args)]);
-        words.extend(args.link.iter().flat_map(|link| ["--link".to_owned(), awaited(link)]));
-        words.extend(args.run_dir.iter().flat_map(|dir| ["--run-dir".to_owned(), dir.display().to_string()]));
+        // One word each: a name may begin with a hyphen.
+        words.extend(args.link.iter().map(|link| format!("--link={}", awaited(link))));
+        words.extend(args.run_dir.iter().map(|dir| format!("--run-dir={}", dir.display())));
         parsed(&words)?;
         absent(&args.link).iter().for_each(|line| say(line));
         let config: Option<PathBuf> = config.map(Path::to_owned);

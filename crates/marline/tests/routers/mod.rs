@@ -4,44 +4,12 @@
 //! (root, `unshare`, `ip`, `tc`, `nft`, `perl`), and is skipped with a line where that cannot be had.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::process::{Command, Stdio};
-
-const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
+#[path = "../world/mod.rs"]
+mod world;
 
 /// What the script prints in the world below; none: it cannot be had here.
 pub(crate) fn in_a_world(script: &str) -> Option<Vec<String>> {
-    let home = tempfile::tempdir().unwrap();
-    let command = |program: &str| {
-        let mut command = Command::new(program);
-        command.env_clear().env("HOME", home.path()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        command.current_dir(home.path()).stdin(Stdio::null());
-        command
-    };
-    let can = command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
-    if !can.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: needs root, unshare and ip");
-        return None;
-    }
-    for program in ["nft", "tc", "perl"] {
-        let there = command("sh").args(["-c", &format!("command -v {program}")]).output();
-        if !there.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: needs the program {program}");
-            return None;
-        }
-    }
-    if !std::path::Path::new("/proc/sys/net/mptcp").exists() {
-        eprintln!("skipped: this kernel has no MPTCP");
-        return None;
-    }
-    let mut bounded = command("timeout");
-    // All that the script has started ends with it, whatever goes wrong.
-    bounded.args(["120", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount"]);
-    bounded.args(["bash", "-ec", &format!("{WORLD}{script}")]).env("MARLINE", MARLINE);
-    let output = bounded.stderr(Stdio::piped()).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{:?}\n{text}\n{said}", output.status);
-    Some(text.lines().map(str::to_owned).collect())
+    world::in_a_world(&["nft", "tc", "perl"], &format!("{WORLD}{script}"))
 }
 
 /// This network ── NAME ── `gN` (NAT) ── `srv`, at which an MPTCP server and a relay are.

@@ -425,6 +425,11 @@ pub fn endpoints_of_others(run_dir: &Path) -> io::Result<Vec<Endpoint>> {
     Ok(all.into_iter().filter(|endpoint| !is_ours(endpoint)).collect())
 }
 
+/// Whether a program, not the kernel, manages the paths of this network namespace.
+pub fn is_userspace() -> bool {
+    Settings::system().is_userspace()
+}
+
 /// Endpoints of the kernel's own path manager, whoever set them.
 ///
 /// # Errors

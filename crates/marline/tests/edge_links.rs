@@ -1,0 +1,183 @@
+//! `marline edge` over two links, each behind a NAT of its own, as reports from users describe such networks.
+//!
+//! Each case runs in namespaces of its own (root, `unshare`, `ip`, `tc`, `nft`, `perl`), and says so where that cannot be had.
+#![cfg(feature = "fleet")]
+#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod routers;
+
+use routers::in_a_world;
+
+/// Two links of 8 Mbit/s each way, a relay at 45.0.0.10, and behind it a server at 45.2.0.20: port 8000 sends, port 8001 receives.
+const RELAY: &str = r#"
+link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
+for n in 1 2; do tc qdisc replace dev wan$n root tbf rate 8mbit burst 20k limit 100k; done
+"$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r1 --dir ca --address 45.0.0.10 --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+relay() { # NETWORK ADDRESS
+    : >relay.log
+    ip netns exec $1 "$MARLINE" relay --listen $2:4443 --certificate r1.pem --allow-net 45.2.0.20 --allow-port 8000-8001 --run-dir relay 2>>relay.log & relay=$!
+    until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $relay; done
+}
+edge() {
+    "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run "$@" 2>edge.log & edge=$!
+    until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
+}
+stop() { kill $edge; wait $edge; }
+# Receives, and prints how many bytes each connection brought.
+echo 'use Socket; socket(my $l, PF_INET, SOCK_STREAM, 6) or die $!; setsockopt($l, SOL_SOCKET, SO_REUSEADDR, 1); $| = 1;
+    bind($l, sockaddr_in(8001, INADDR_ANY)) or die $!; listen($l, 99); $SIG{CHLD} = "IGNORE";
+    while (accept(my $c, $l)) { next if fork; my $n = 0; while (my $got = sysread $c, my $piece, 65536) { $n += $got } print "$n\n"; exit }' >sink.pl
+ip netns exec srv perl sink.pl >sink.log & sleep 0.2
+# Sends so many bytes through the SOCKS proxy, and prints how many seconds the proxy took to accept the flow.
+echo 'use Socket; use Time::HiRes "time"; my ($bytes) = @ARGV; my $at = time; socket(my $s, PF_INET, SOCK_STREAM, 6) or die $!; alarm 40;
+    connect($s, sockaddr_in(1088, INADDR_LOOPBACK)) or die $!; syswrite $s, "\5\1\0"; sysread $s, my $a, 2;
+    syswrite $s, "\5\1\0\1" . inet_aton("45.2.0.20") . pack("n", 8001); sysread $s, my $b, 10; die "refused\n" if ord substr $b, 1; my $took = time - $at;
+    my $piece = "x" x 50000; while ($bytes > 0) { my $sent = syswrite($s, $piece) or die $!; $bytes -= $sent } printf "%.2f\n", $took' >send.pl
+tx() { awk -v name=$1: '$1 == name { print $10 }' /proc/net/dev; }
+"#;
+
+fn with_a_relay(script: &str) -> Option<Vec<String>> {
+    in_a_world(&format!("{RELAY}{script}"))
+}
+
+#[test]
+fn a_relay_behind_a_port_forward_carries_over_both_links_and_again_after_a_restart() {
+    let script = r#"
+# 45.0.0.10 is the router's; the relay's own address is 10.9.0.2.
+ip netns add inner; ip -n inner link set lo up
+ip link add rg netns srv type veth peer name r0 netns inner
+ip -n srv address add 10.9.0.1/24 dev rg; ip -n srv link set rg up
+ip -n inner address add 10.9.0.2/24 dev r0; ip -n inner link set r0 up; ip -n inner route add default via 10.9.0.1
+ip netns exec srv sysctl -qw net.ipv4.ip_forward=1
+ip netns exec srv nft 'table ip f { chain d { type nat hook prerouting priority -100; ip daddr 45.0.0.10 tcp dport 4443 dnat to 10.9.0.2:4443; }; }'
+relay inner 0.0.0.0
+edge --no-direct
+HOST=45.2.0.20
+carried 4000000 1088 wan1 wan2
+perl ask.pl 45.2.0.20 20000000 1088 >cut & running=$!
+sleep 1; kill -9 $relay; wait $relay || true
+wait $running || true; [ $(cat cut) -lt 20000000 ] && echo "cut"
+relay inner 0.0.0.0
+until perl send.pl 1000 >/dev/null 2>&1; do sleep 0.2; kill -0 $edge; done
+carried 4000000 1088 wan1 wan2
+stop
+"#;
+    let Some(lines) = with_a_relay(script) else { return };
+    assert_eq!(lines, ["wan1 wan2 ", "cut", "wan1 wan2 "], "{lines:#?}");
+}
+
+#[test]
+fn programs_that_connect_again_and_again_are_carried_at_once_and_both_directions_use_both_links() {
+    let script = r#"
+relay srv 45.0.0.10
+edge --no-direct
+for n in $(seq 12); do perl send.pl 100000; done | sort -n | tail -1
+# The last connection is counted when its bytes have arrived.
+until [ $(grep -c . sink.log) = 12 ]; do sleep 0.05; kill -0 $edge; done
+sort sink.log | uniq -c | sed 's/^ *//'
+before="$(rx wan1) $(rx wan2) $(tx wan1) $(tx wan2)"
+perl send.pl 4000000 >/dev/null & up=$!
+perl ask.pl 45.2.0.20 4000000 1088
+wait $up
+until grep -q 4000000 sink.log; do sleep 0.05; kill -0 $edge; done
+after="$(rx wan1) $(rx wan2) $(tx wan1) $(tx wan2)"
+paste -d' ' <(tr ' ' '\n' <<<"$before") <(tr ' ' '\n' <<<"$after") | awk '{ print ($2 - $1 > 800000) }' | tr '\n' ' '; echo
+stop
+"#;
+    let Some(lines) = with_a_relay(script) else { return };
+    let [slowest, arrived, down, shares] = &lines[..] else { panic!("{lines:?}") };
+    // Each took some milliseconds; a busy machine may take more, and a flow that waits for a link or a relay seconds.
+    assert!(slowest.parse::<f64>().unwrap() < 2.0, "{lines:?}");
+    assert_eq!([arrived, down, shares], ["12 100000", "4000000", "1 1 1 1 "], "{lines:?}");
+}
+
+#[test]
+fn edge_and_accel_run_beside_paths_and_a_second_program_that_steers_is_refused_by_name() {
+    let script = r#"
+relay srv 45.0.0.10
+"$MARLINE" paths --run-dir paths 2>paths.log & paths=$!
+until "$MARLINE" paths status --run-dir paths >/dev/null 2>&1; do sleep 0.05; kill -0 $paths; done
+"$MARLINE" paths --run-dir other 2>second.log && echo "a second one ran" || echo "$? $(sed 's/[0-9][0-9]*/N/' second.log)"
+edge --no-direct
+grep -c "the links are not steered from here: a .marline paths. (process $paths) steers this network already" edge.log
+# Neither is a link called unused: the other program steers both.
+sleep 2; grep -c "is not used" edge.log || true
+"$MARLINE" accel --primary wan1 --secondary wan2 --run-dir accel 2>accel.log & accel=$!
+until grep -q "helping" accel.log; do sleep 0.05; kill -0 $accel; done
+HOST=45.2.0.20
+carried 4000000 1088 wan1 wan2
+kill $accel; wait $accel; stop; kill $paths; wait $paths
+ip rule | grep -c 731 || true; nft list ruleset | grep -c marline || true
+"#;
+    let Some(lines) = with_a_relay(script) else { return };
+    let refused = "a `marline paths` (process N) steers this network already; stop it first, or ask it with `marline paths status`";
+    let expected = [
+        format!("1 marline: {refused}"),
+        "1".to_owned(),
+        "0".to_owned(),
+        "wan1 wan2 ".to_owned(),
+        "0".to_owned(),
+        "0".to_owned(),
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn links_of_any_name_are_used_and_none_is_taken_for_a_command() {
+    let script = r#"
+relay srv 45.0.0.10
+n=2
+for name in 'ü-lte' '-x' 'a"b' "a'b" 'a;b' 'a{b' '$(id)' '-br.100' 'a*'; do
+    n=$((n + 1)); router x $n 10.0.$n.2 10.0.$n.1
+    ip link add name "$name" type veth peer name dn0 netns g$n
+    ip -n g$n address add 10.0.$n.1/24 dev dn0; ip -n g$n link set dn0 up
+    ip address add 10.0.$n.2/24 dev "$name"; ip link set dev "$name" up
+    until ip -br link show dev "$name" | grep -q LOWER_UP; do sleep 0.01; done
+    ip route add default via 10.0.$n.1 dev "$name" metric ${n}00
+    edge --no-direct --link wan1 --link="$name"
+    was=$(awk -v name="$name:" '$1 == name { print $2 }' /proc/net/dev)
+    [ "$(perl ask.pl 45.2.0.20 2000000 1088)" = 2000000 ] || echo "not all came"
+    now=$(awk -v name="$name:" '$1 == name { print $2 }' /proc/net/dev)
+    echo "$name $(( now - was > 200000 ))"
+    stop
+    "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run --lan="$name" 2>lan.log && echo "a LAN" || echo "$? $(cat lan.log)"
+    ip link delete dev "$name"
+done
+"#;
+    let Some(lines) = with_a_relay(script) else { return };
+    let names = ["ü-lte", "-x", "a\"b", "a'b", "a;b", "a{b", "$(id)", "-br.100", "a*"];
+    let no_lan = |name: &str| match name {
+        "-x" | "-br.100" => {
+            format!("64 marline: --lan {name}: it has a default route: it is a way to the Internet, and no LAN")
+        }
+        _ => format!("64 marline: --lan: `{name}` is no name of an interface, such as br-lan or wlan1"),
+    };
+    let expected: Vec<String> = names.iter().flat_map(|name| [format!("{name} 1"), no_lan(name)]).collect();
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn without_privileges_paths_ends_and_an_edge_carries_without_steering() {
+    let script = r#"
+relay srv 45.0.0.10
+chmod 755 .; mkdir -m 777 home; cp e1.pem e1.key ca.pem home/; chown 65534:65534 home/*
+bare="setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=$PWD/home XDG_RUNTIME_DIR=$PWD/home"
+$bare "$MARLINE" paths 2>log && echo "steers" || echo "$? $(cat log)"
+$bare "$MARLINE" edge --relay 45.0.0.10 --certificate home/e1.pem --no-direct 2>edge.log & edge=$!
+until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
+perl ask.pl 45.2.0.20 100000 1088
+grep "steered" edge.log
+$bare "$MARLINE" edge status | grep "steered"
+stop
+"#;
+    let Some(lines) = with_a_relay(script) else { return };
+    let needs = "steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
+    let unsteered = format!("the links are not steered from here: {needs}");
+    assert_eq!(
+        lines,
+        [format!("77 marline: {needs}"), "100000".to_owned(), format!("marline: {unsteered}"), unsteered],
+        "{lines:#?}"
+    );
+}
