@@ -6,7 +6,8 @@
 //! than one. What tells it apart from a silent or lossy path:
 //!
 //! 1. *Sent from here:* no byte is acknowledged over [`TIMEOUTS`] retransmission timeouts in a row, and a second subflow
-//!    over the same link has been established meanwhile, or nothing has passed since the subflow's own handshake.
+//!    over the same link has been established meanwhile and another timeout followed, or nothing has passed since the subflow's
+//!    own handshake. Without that further timeout the link may have been silent until the second subflow was established.
 //! 2. *Sent by the other end:* a subflow has carried nothing at all for [`NOTHING`], while the connection received
 //!    [`BESIDE`] over others. This is weaker evidence, because the sender may have had its data in other queues, so that
 //!    it lowers the MTU once only.
@@ -59,10 +60,9 @@ impl Conn {
             return false;
         }
         // Its own handshake is such an answer for a subflow on which nothing else has passed.
-        let answered = |since: Instant| {
-            path.proved.is_some_and(|proved| proved > since.max(sub.up) || proved == sub.up && sub.volume() == 0)
-        };
-        let sends = sub.timeouts >= TIMEOUTS && sub.stuck.is_some_and(answered);
+        let own = path.proved == Some(sub.up) && sub.volume() == 0;
+        let later = sub.stuck_at_proof.is_some_and(|timeouts| sub.timeouts > timeouts);
+        let sends = sub.timeouts >= TIMEOUTS && sub.stuck.is_some() && (own || later);
         let untried = link.mtu.is_none_or(|(_, since)| sub.up < since);
         sends || untried && self.receives_nothing(host.now, sub)
     }

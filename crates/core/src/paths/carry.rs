@@ -198,6 +198,9 @@ impl Conn {
             }
         }
         let leaving = core::mem::take(&mut sub.leaving);
+        for old in self.subs.iter_mut().filter(|old| old.link == link && old.stuck.is_some()) {
+            old.stuck_at_proof.get_or_insert(old.timeouts);
+        }
         self.subs.push(sub);
         for id in ends {
             self.destroy(host, id);

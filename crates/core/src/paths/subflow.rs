@@ -49,6 +49,8 @@ pub(super) struct Sub {
     /// Since when retransmission timeouts follow each other and nothing is acknowledged of what was sent, which is more than
     /// a small packet holds.
     pub(super) stuck: Option<Instant>,
+    /// How many of these timeouts there had been when another subflow showed that small packets pass.
+    pub(super) stuck_at_proof: Option<u8>,
     /// What the connection had carried when this one was asked to carry.
     pub(super) beside: u64,
     pub(super) check: Option<Check>,
@@ -113,6 +115,7 @@ impl Sub {
             timeouts: 0,
             waits: None,
             stuck: None,
+            stuck_at_proof: None,
             beside: 0,
             check: None,
         }
@@ -138,6 +141,7 @@ impl Sub {
         self.waits = waiting.then(|| self.waits.filter(|_| moved == 0).unwrap_or(now));
         let stuck = self.timeouts > 0 && went.is_zero() && counters.outstanding >= FULL;
         self.stuck = stuck.then(|| self.stuck.unwrap_or(now));
+        self.stuck_at_proof = self.stuck_at_proof.filter(|_| stuck);
         self.fresh = self.fresh.saturating_add(moved);
         let first = moved > 0 && !self.proven && !self.backup;
         self.late = first && now.since(self.active) > LATE.max(self.handshake() * 2);

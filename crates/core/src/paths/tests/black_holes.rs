@@ -75,6 +75,21 @@ fn packets_of_any_size_pass_and_no_mtu_is_lowered() {
 }
 
 #[test]
+fn a_link_that_was_silent_until_it_was_proved_has_no_smaller_mtu() {
+    for silent in 1..=30 {
+        let (mut world, _) = world(true, &[]);
+        world.backs_off = true;
+        world.unanswered = 100_000;
+        world.run(5.0);
+        world.silent.insert(LTE);
+        world.run(f64::from(silent) / 10.0);
+        world.silent.remove(&LTE);
+        world.run(10.0);
+        assert!(world.mtus.is_empty(), "{silent} {:#?}", world.notes);
+    }
+}
+
+#[test]
 fn a_link_that_returns_begins_with_its_own_mtu() {
     let (mut world, _) = world(true, &[(LTE, 1400)]);
     world.run(5.0);
