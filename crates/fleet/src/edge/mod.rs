@@ -431,7 +431,11 @@ impl Edge {
         let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
         let networks = others.flat_map(|interface| interface.networks.clone()).collect();
         self.roads.starts.set_links(beginnings, networks);
-        self.is_behind_vpn(survey.vpn);
+        let has_vpn = survey.vpn.is_some();
+        if self.is_behind_vpn(survey.vpn) && has_vpn {
+            // Whoever steers the links may not have seen it yet.
+            self.roads.starts.forget_links();
+        }
     }
 
     /// The tunnel that has the default route now; whether that is news. Connections from before lead past it, or through one that has
