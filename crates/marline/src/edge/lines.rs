@@ -133,7 +133,8 @@ pub(super) async fn unused(mut links: watch::Receiver<Vec<UnusedLink>>) -> Infal
 }
 
 /// Says which links do not reach the relay and why, and when they do again. One line for each change.
-pub(super) async fn failing(mut links: watch::Receiver<Vec<FailingLink>>) -> Infallible {
+pub(super) async fn failing(edge: &Edge) -> Infallible {
+    let mut links = edge.failing_links();
     let mut told: Vec<FailingLink> = Vec::new();
     loop {
         if links.changed().await.is_err() {
@@ -148,8 +149,9 @@ pub(super) async fn failing(mut links: watch::Receiver<Vec<FailingLink>>) -> Inf
                 match link.why {
                     LinkFailure::MptcpStripped => say(&status::stripped(&link.name, link.instead.as_deref())),
                     why => say(&format!(
-                        "link {} does not reach the relay: {}{instead}; it is tried again",
+                        "link {} {}: {}{instead}; it is tried again",
                         link.name,
+                        status::lacks(edge.relays().iter().map(|relay| relay.failing)),
                         why.words()
                     )),
                 }
@@ -158,7 +160,7 @@ pub(super) async fn failing(mut links: watch::Receiver<Vec<FailingLink>>) -> Inf
         for link in told.iter().filter(|link| !now.iter().any(|other| other.name == link.name)) {
             match link.why {
                 LinkFailure::MptcpStripped => say(&format!("MPTCP is no longer stripped over {}", link.name)),
-                _ => say(&format!("link {} reaches the relay again", link.name)),
+                _ => say(&format!("new connections begin over link {} again", link.name)),
             }
         }
         told = now;

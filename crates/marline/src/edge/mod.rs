@@ -143,7 +143,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = lines::mptcp(&edge) => match never {},
             never = lines::unused(edge.unused()) => match never {},
             never = lines::state(edge.state_trouble()) => match never {},
-            never = lines::failing(edge.failing_links()) => match never {},
+            never = lines::failing(&edge) => match never {},
             never = steering.watch() => match never {},
             ended = stop.heard() => ended,
         };

@@ -232,8 +232,9 @@ fn shown(status: &Status) -> String {
         if let Some(why) = &link.why {
             let instead = well.map_or_else(String::new, |other| format!("; {} does", printable(&other.name)));
             text += &format!(
-                "\nlink {} does not reach the relay: {}{instead}\n",
+                "\nlink {} {}: {}{instead}\n",
                 printable(&link.name),
+                lacks(status.relays.iter().map(|relay| relay.row.failing)),
                 printable(why)
             );
         }
@@ -275,6 +276,11 @@ pub(super) fn without_mptcp(relay: &str) -> String {
         "relay {relay}: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: sysctl \
          net.mptcp.enabled=1)"
     )
+}
+
+/// What a link does not do over which connections do not begin; of each relay, whether it fails. While no relay can be reached, flows that go directly have shown it.
+pub(super) fn lacks(mut relays: impl Iterator<Item = bool>) -> &'static str {
+    if relays.all(|is_failing| is_failing) { "does not carry new connections" } else { "does not reach the relay" }
 }
 
 fn passed(link: &LinkNow) -> u64 {
