@@ -52,6 +52,8 @@ const HEDGE: Duration = Duration::from_millis(1500);
 /// chosen: more than the round trip of a satellite. One flow over a slower link goes directly.
 const UNKNOWN: Duration = Duration::from_millis(700);
 
+/// chosen: a relay that is busy refuses a certificate within it.
+const LASTS: Duration = Duration::from_millis(200);
 /// chosen: a link that comes and goes costs few handshakes.
 const CURRENT: Duration = Duration::from_secs(5);
 
@@ -394,6 +396,32 @@ impl Roads {
                 Some((at, _)) => drop(timeout_at(at.into(), self.retry.notified()).await),
                 None => self.retry.notified().await,
             }
+        }
+    }
+
+    /// One attempt. A relay that does not take the edge's certificate says so only after its own handshake (RFC 8446 section 4.4.2.4): the
+    /// connection must outlast that.
+    async fn try_again(self: Arc<Self>, station: Arc<Station>) {
+        let (began, trusted) = (Instant::now(), self.trusted());
+        let lasts = async {
+            let (mut road, round_trip) = dial(&station, &trusted, &self.by, &self.starts).await?;
+            match timeout(2 * round_trip + LASTS, road.read_u8()).await {
+                Err(_) => Ok(()),
+                Ok(Ok(_)) => Err(io::ErrorKind::ConnectionAborted.into()),
+                Ok(Err(error)) => Err(error),
+            }
+        };
+        match lasts.await {
+            Ok(()) => {
+                if station.note(Ok(())) | station.is_mptcp_news() {
+                    self.noted(true);
+                    self.wake.notify_one();
+                }
+            }
+            // It closes without a reason: the reason from before is a better one.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted) => {}
+            Err(error) => self.fail(&station, &error.to_string(), began),
         }
     }
 
