@@ -52,16 +52,14 @@ const HEDGE: Duration = Duration::from_millis(1500);
 /// chosen: more than the round trip of a satellite. One flow over a slower link goes directly.
 const UNKNOWN: Duration = Duration::from_millis(700);
 
-/// chosen: a relay that is busy refuses a certificate within it.
-const LASTS: Duration = Duration::from_millis(200);
+/// chosen: a relay on a busy machine has read a certificate by then; nothing waits for it but the next state of a relay that has failed.
+const REJECTION: Duration = Duration::from_millis(200);
 /// chosen: a link that comes and goes costs few handshakes.
 const CURRENT: Duration = Duration::from_secs(5);
 
 /// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
 const WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
 
-/// chosen: a relay on a busy machine has read a certificate by then; nothing waits for it but the next state of a relay that has failed.
-const REJECTION: Duration = Duration::from_millis(500);
 /// chosen: each of them takes as long as a relay may take to answer.
 const ATTEMPTS: usize = 3;
 
@@ -334,22 +332,6 @@ impl Roads {
         }
     }
 
-    /// Tries a relay that has failed. In TLS 1.3 the client's handshake is over before the relay has seen the client's certificate, and a
-    /// relay that rejects it closes the connection (RFC 8446, appendix C.3): one that works is silent for a round trip longer.
-    async fn try_again(self: Arc<Self>, station: Arc<Station>) {
-        let began = Instant::now();
-        // A failure was noted there.
-        let Ok(mut road) = joined(self.fresh(&station)).await else { return };
-        let mut byte = [0];
-        let wait = began.elapsed().max(REJECTION);
-        match timeout(wait, road.read(&mut byte)).await {
-            Err(_) => self.works(&station),
-            Ok(Ok(0)) => self.fail(&station, "the connection was closed after the handshake", began),
-            Ok(Ok(_)) => self.fail(&station, "an answer came that was not asked for", began),
-            Ok(Err(error)) => self.fail(&station, &error.to_string(), began),
-        }
-    }
-
     /// Rule 4. An attempt that fails while others succeed says nothing of the relay: many that begin at once are slow.
     fn fail(&self, station: &Arc<Station>, why: &str, began: Instant) {
         if station.has_carried_since(began) {
@@ -399,25 +381,20 @@ impl Roads {
         }
     }
 
-    /// One attempt. A relay that does not take the edge's certificate says so only after its own handshake (RFC 8446 section 4.4.2.4): the
-    /// connection must outlast that.
+    /// Tries a relay that has failed. In TLS 1.3 the client's handshake is over before the relay has seen the client's certificate, and a
+    /// relay that rejects it closes the connection (RFC 8446, section 4.4.2.4): one that works is silent for a round trip longer.
     async fn try_again(self: Arc<Self>, station: Arc<Station>) {
         let (began, trusted) = (Instant::now(), self.trusted());
         let lasts = async {
             let (mut road, round_trip) = dial(&station, &trusted, &self.by, &self.starts).await?;
-            match timeout(2 * round_trip + LASTS, road.read_u8()).await {
+            match timeout(2 * round_trip + REJECTION, road.read_u8()).await {
                 Err(_) => Ok(()),
                 Ok(Ok(_)) => Err(io::ErrorKind::ConnectionAborted.into()),
                 Ok(Err(error)) => Err(error),
             }
         };
         match lasts.await {
-            Ok(()) => {
-                if station.note(Ok(())) | station.is_mptcp_news() {
-                    self.noted(true);
-                    self.wake.notify_one();
-                }
-            }
+            Ok(()) => self.works(&station),
             // It closes without a reason: the reason from before is a better one.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted) => {}
