@@ -162,6 +162,32 @@ fn clocks_and_certificates_of_an_edge() {
     );
 }
 
+/// The relay refuses an edge's certificate after the handshake is over on the edge's side, so that a ready connection seems to stand.
+#[test]
+fn a_relay_that_refuses_an_edge_is_not_taken_for_one_that_can_be_used_again() {
+    let place = Place::new();
+    place.must("fleet ca revoke --role edge e1 --dir ca");
+    let relay = place.relay("r1", "");
+    let words = place.edge_words("run-refused", &relay.address.to_string(), "").replace(" --warm 0", "");
+    let mut edge = Running::start(place.path(), &words.replace(" --no-direct", ""));
+    assert_eq!(tunnel(edge.address, place.server).0, STANDS);
+    place.expect(&mut edge, "run-refused", "edge-revoked", "enrol it again");
+    for _ in 0..20 {
+        // Goes directly.
+        assert_eq!(tunnel(edge.address, place.server).0, STANDS);
+        std::thread::sleep(Duration::from_millis(100));
+        let out = marline(place.path(), "edge status --json --run-dir run-refused");
+        let status: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(status["relays"][0]["reason"], "edge-revoked", "{status:#}");
+    }
+    let (_, said) = edge.stop("-TERM");
+    assert!(
+        said.contains("directly, over one link: no relay can be had (127.0.0.1: ")
+            && said.contains("enrol it again")
+    );
+    assert!(!said.contains("can be used again"), "{said}");
+}
+
 #[test]
 fn a_relay_that_is_full_or_drains() {
     let place = Place::new();

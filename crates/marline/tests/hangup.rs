@@ -214,7 +214,11 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     service.line_with("SIGHUP: authorities and the revocation list are read again");
     let ann = status("ann");
     assert!(ann.status.success(), "{}", String::from_utf8_lossy(&ann.stderr));
-    assert!(!status("bob").status.success());
+    let bob = status("bob");
+    assert!(
+        !bob.status.success() && String::from_utf8_lossy(&bob.stderr).contains("CertificateRevoked"),
+        "{bob:?}"
+    );
     assert_eq!(service.stop("-TERM").0, Some(0));
     // From the start on.
     let service = Running::start(dir, "fleet run --ca ca-2 --listen 127.0.0.1:0");
