@@ -181,3 +181,20 @@ stop
         "{lines:#?}"
     );
 }
+
+#[test]
+fn a_state_directory_without_room_is_reported() {
+    let script = r#"
+mkdir kept; mount -t tmpfs -o size=64k tmpfs kept; dd if=/dev/zero of=kept/full bs=4k 2>/dev/null || true
+relay srv 45.0.0.10
+edge --no-direct --state kept/edge.json
+perl ask.pl 45.2.0.20 1000 1088
+says() { until "$MARLINE" edge status --run-dir run | grep -o "kept/edge.json: .* is not kept"; do sleep 0.1; kill -0 $edge; done; }
+says
+grep -c "kept/edge.json: .* is not kept" edge.log; ls kept
+rm kept/full; stop; ls kept
+"#;
+    let Some(lines) = with_a_relay(script) else { return };
+    let why = "kept/edge.json: No space left on device (os error 28): what is known of relays is not kept";
+    assert_eq!(lines, ["1000", why, "1", "full", "edge.json"], "{lines:#?}");
+}

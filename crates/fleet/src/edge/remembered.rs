@@ -117,11 +117,12 @@ impl Keeper {
         self.is_new = true;
     }
 
-    /// Writes what is known, if it is time.
+    /// Writes what is known, if it is time: what is new, and what could not be written.
     pub(super) fn keep(&mut self, known: impl FnOnce() -> Saved) {
         let is_early = self.began.is_some_and(|began| began.elapsed() < EACH);
         let writes = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
-        if self.is_new && !is_early && !writes {
+        let is_owed = self.is_new || self.trouble.borrow().is_some();
+        if is_owed && !is_early && !writes {
             (self.is_new, self.began) = (false, Some(Instant::now()));
             let (file, known, trouble) = (self.file.clone(), known(), self.trouble.clone());
             self.writing = Some(spawn_blocking(move || write(&file, known, &trouble)));
@@ -205,8 +206,12 @@ mod tests {
             assert!(why.unwrap().contains("edge.json: "), "it names the file");
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no edge.json.new");
             std::fs::remove_dir(&path).unwrap();
-            keeper.end(Saved::default()).await;
+            keeper.keep(Saved::default);
+            keeper.writing.take().unwrap().await.unwrap();
             assert_eq!(*trouble.borrow(), None);
+            keeper.began = None;
+            keeper.keep(Saved::default);
+            assert!(keeper.writing.is_none(), "there is nothing to be written");
         });
     }
 

@@ -216,9 +216,7 @@ pub(super) async fn state(mut trouble: watch::Receiver<Option<String>>) -> Infal
             pending::<()>().await;
         }
         match trouble.borrow_and_update().as_ref() {
-            Some(why) => say(&format!(
-                "{why}: what is known of relays is not kept for the next start; make room there, or name another file with --state"
-            )),
+            Some(why) => say(&status::not_kept(why)),
             None => say("what is known of relays is kept again"),
         }
     }

@@ -51,6 +51,9 @@ pub(super) struct Status {
     #[serde(default)]
     unused_links: Vec<UnusedLink>,
     steering: SteeringState,
+    /// Why what is known of relays is not kept for the next start; none: it is, or that was not asked for.
+    #[serde(default)]
+    state_error: Option<String>,
     /// None: it serves no LAN.
     #[serde(default)]
     lan: Option<LanState>,
@@ -124,6 +127,7 @@ impl Status {
             links: edge.links(),
             unused_links: edge.unused().borrow().clone(),
             steering: about.steering.borrow().clone(),
+            state_error: edge.state_trouble().borrow().clone(),
             rest: edge.rest().borrow().clone(),
         }
     }
@@ -248,6 +252,9 @@ fn shown(status: &Status) -> String {
     if let Some(why) = status.steering.why.as_ref().filter(|_| !status.steering.active) {
         text += &format!("\nthe links are not steered from here: {}\n", printable(why));
     }
+    if let Some(why) = &status.state_error {
+        text += &format!("\n{}\n", not_kept(&printable(why)));
+    }
     if let Some(LanState { interfaces, closed, stops }) = &status.lan {
         let state =
             if *closed { "closed to the outside, after a crash as well" } else { "NOT closed after a crash" };
@@ -275,6 +282,13 @@ pub(super) fn without_mptcp(relay: &str) -> String {
     format!(
         "relay {relay}: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: sysctl \
          net.mptcp.enabled=1)"
+    )
+}
+
+/// A state file that cannot be written, in a line.
+pub(super) fn not_kept(why: &str) -> String {
+    format!(
+        "{why}: what is known of relays is not kept for the next start; make room there, or name another file with --state"
     )
 }
 
