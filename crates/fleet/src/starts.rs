@@ -205,7 +205,9 @@ impl Starts {
                 });
             }
             let next = race.deadline().filter(|_| tell.as_ref().is_some_and(|tell| !tell.is_closed()));
-            let is_last = next.is_none();
+            if running.is_empty() && next.is_none() && grace.is_none() {
+                break;
+            }
             let due = async {
                 match (next, grace) {
                     (_, Some(end)) => sleep_until(end).await,
@@ -214,12 +216,10 @@ impl Starts {
                 }
             };
             let (number, result) = tokio::select! {
-                joined = running.join_next() => match joined {
+                joined = running.join_next(), if !running.is_empty() => match joined {
                     Some(Ok(ended)) => ended,
                     // It has panicked, which says nothing.
-                    Some(Err(_)) => continue,
-                    None if is_last => break,
-                    None => continue,
+                    Some(Err(_)) | None => continue,
                 },
                 () = due => {
                     if grace.is_some() {
@@ -406,8 +406,11 @@ pub(crate) fn preference(link: &Interface) -> Option<(u32, u32)> {
 /// A connection of plain TCP, bound to this device.
 pub(crate) async fn connect_over(address: SocketAddr, device: Option<&str>) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A kernel that does not permit it chooses the link itself.
-    let _ = socket.bind_device(device.map(str::as_bytes));
+    match socket.bind_device(device.map(str::as_bytes)) {
+        // Before Linux 5.7 it needs CAP_NET_RAW: then the kernel chooses the link.
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+        _ => {}
+    }
     socket.connect(address).await
 }
 
@@ -438,7 +441,8 @@ fn kind(error: &io::Error) -> LinkFailure {
         | Kind::BrokenPipe => LinkFailure::Refused,
         Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => LinkFailure::Unreachable,
         Kind::NotFound => LinkFailure::Names,
-        Kind::PermissionDenied => LinkFailure::WrongCertificate,
+        // A route of the kind `prohibit`; a member that is not the expected one has no number.
+        Kind::PermissionDenied if error.raw_os_error().is_some() => LinkFailure::Unreachable,
         _ => LinkFailure::Other,
     }
 }

@@ -260,5 +260,5 @@ fn a_host_without_a_route() {
     }
     let mut command = Command::new("unshare");
     let mut edge = Running::of(command.args(["--net", "sh", "-c", &script]).current_dir(place.path()));
-    place.expect(&mut edge, "run-unreachable", "unreachable", "no link has a route there");
+    place.expect(&mut edge, "run-unreachable", "unreachable", "no route leads there");
 }

@@ -19,7 +19,7 @@ pub enum Outcome {
     Failed(LinkFailure),
 }
 
-/// A new connection. See the [module](self).
+/// A new connection. See the documentation of this module.
 #[derive(Clone, Debug)]
 pub struct Race {
     attempts: Vec<Attempt>,

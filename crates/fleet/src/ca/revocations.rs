@@ -43,6 +43,16 @@ impl Revocations {
         Ok(Self { path: path.into(), authority, seen, crl, sent: Arc::default() })
     }
 
+    /// Whose list it is.
+    pub(crate) fn authority(&self) -> &CertificateDer<'static> {
+        &self.authority
+    }
+
+    /// The list that counts.
+    pub(crate) fn list(&self) -> &Crl {
+        &self.crl
+    }
+
     /// Reads the file again if it has changed; whether the list is a new one.
     ///
     /// # Errors

@@ -430,11 +430,12 @@ impl Edge {
         let is_link = |name: &str| beginnings.iter().any(|(link, _)| link.name == name);
         let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
         let networks = others.flat_map(|interface| interface.networks.clone()).collect();
-        self.roads.starts.set_links(beginnings, networks);
         let has_vpn = survey.vpn.is_some();
         if self.is_behind_vpn(survey.vpn) && has_vpn {
             // Whoever steers the links may not have seen it yet.
             self.roads.starts.forget_links();
+        } else {
+            self.roads.starts.set_links(beginnings, networks);
         }
     }
 

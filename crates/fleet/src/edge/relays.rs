@@ -5,7 +5,7 @@
 //!
 //! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
 //! 2. A relay that failed is asked after the others until an attempt succeeds. It is tried in the background at intervals that grow
-//!    from [`FIRST_RETRY`] to [`LAST_RETRY`].
+//!    from [`FIRST_RETRY`] to [`LAST_RETRY`]. One that answers and refuses flows is tried by a flow, after [`LAST_RETRY`].
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
 //!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
@@ -121,6 +121,10 @@ impl Station {
         state.failed = went.err().map(|(why, first)| {
             let is_refusal = first == LAST_RETRY;
             match &before {
+                // It was asked again, and refuses again.
+                Some(failed) if is_refusal && failed.retry <= now => {
+                    Failed { why: why.to_owned(), is_refusal, retry: now + first, pause: first }
+                }
                 // Flows that fail together, or while the next attempt is due anyway, do not postpone it.
                 Some(failed) => Failed { why: why.to_owned(), is_refusal, ..*failed },
                 None => Failed { why: why.to_owned(), is_refusal, retry: now + first, pause: first },
@@ -134,9 +138,9 @@ impl Station {
         self.lock().failed.as_ref().filter(|failed| !failed.is_refusal).map(|failed| failed.why.clone())
     }
 
-    /// When it is to be tried again; none: it has not failed.
+    /// When it is to be tried again in the background; none: it has not failed, or refuses flows.
     pub(super) fn retry(&self) -> Option<Instant> {
-        self.lock().failed.as_ref().map(|failed| failed.retry)
+        self.lock().failed.as_ref().filter(|failed| !failed.is_refusal).map(|failed| failed.retry)
     }
 
     /// It is tried again now: the next time comes after a longer pause, whatever becomes of this attempt.
@@ -214,6 +218,12 @@ impl Station {
     /// The last attempt failed, however long ago that is.
     pub(super) fn has_failed(&self) -> bool {
         self.lock().failed.is_some()
+    }
+
+    /// The last attempt failed, and it is too early for the next one. A relay that refuses flows is asked by a flow: a handshake alone does
+    /// not show whether it takes one.
+    fn comes_last(&self) -> bool {
+        self.lock().failed.as_ref().is_some_and(|failed| !failed.is_refusal || Instant::now() < failed.retry)
     }
 
     /// The addresses that were found last.
@@ -340,7 +350,7 @@ impl Relays {
 
     /// All, in the order in which they are asked.
     pub(super) fn order(&self) -> Vec<Arc<Station>> {
-        let (last, first): (Vec<_>, Vec<_>) = self.all().into_iter().partition(|station| station.has_failed());
+        let (last, first): (Vec<_>, Vec<_>) = self.all().into_iter().partition(|station| station.comes_last());
         [first, last].concat()
     }
 
@@ -399,9 +409,13 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
         assert!(station.note(Ok(())));
         assert_eq!(station.retry(), None);
-        // One that has no room is left alone for longer at once.
+        // One that has no room is asked by flows alone: at once where no other relay is there, else after ten seconds, each time.
         station.note_at(now, Err(("no room", LAST_RETRY)));
-        assert_eq!(station.retry(), Some(now + LAST_RETRY));
+        assert!(station.retry().is_none() && station.failure().is_some());
+        let due = |station: &Station| station.lock().failed.as_ref().unwrap().retry;
+        assert_eq!(due(&station), now + LAST_RETRY);
+        station.note_at(now + LAST_RETRY, Err(("no room", LAST_RETRY)));
+        assert_eq!(due(&station), now + 2 * LAST_RETRY);
     }
 
     #[test]

@@ -476,8 +476,13 @@ impl Roads {
             }
             let era = self.era.load(Ordering::Relaxed);
             match joined(self.fresh(&first)).await {
-                Ok(_) if self.era.load(Ordering::Relaxed) != era => {}
-                Ok(road) => lock(&self.ready).push_back((first, Instant::now(), road)),
+                Ok(road) => {
+                    // Under the lock: whoever drops the ready ones has counted before.
+                    let mut ready = lock(&self.ready);
+                    if self.era.load(Ordering::Relaxed) == era {
+                        ready.push_back((first, Instant::now(), road));
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(relay = first.at.label, ?error, "not ready");
                     sleep(CONNECT).await;
@@ -525,7 +530,7 @@ impl Roads {
     }
 }
 
-const NONE: &str = "none is named";
+const NONE: &str = "no relay is configured";
 /// HTTP's status of a relay that has no room or drains.
 const NO_ROOM: u16 = 503;
 /// HTTP's status of a relay that has waited for long enough.

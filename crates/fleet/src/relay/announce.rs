@@ -45,8 +45,8 @@ pub struct Terms {
 pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client, say: impl Fn(&str)) -> Infallible {
     let (mut heard, mut rate, mut answers, mut tells) = (Heard::default(), Rate::new(relay), None, false);
     let mut every = HEARTBEAT;
-    // The number of a list that is the other authority's.
-    let mut elsewhere = None;
+    // The number of a list that is not of this relay's authority, and that authority.
+    let mut foreign = None;
     loop {
         let beat = Beat { held: tells.then(|| held(relay)), ..beat(relay, terms, rate.since(relay), heard.0) };
         let mut pause = every;
@@ -62,11 +62,15 @@ pub async fn announce(relay: &Relay, terms: &Terms, mut client: Client, say: imp
                     Some(true) => {}
                 }
                 take(relay, &answer, &mut heard);
-                let known = relay.trusted.borrow().revocations.number();
-                if answer.revocations > known && elsewhere != Some(answer.revocations) {
+                let (known, authority) = {
+                    let trusted = relay.trusted.borrow();
+                    (trusted.revocations.number(), trusted.revocations.authority().clone())
+                };
+                let asked = Some((answer.revocations, authority));
+                if answer.revocations > known && foreign != asked {
                     match fetch(&mut client, relay).await {
-                        Ok(true) => elsewhere = None,
-                        Ok(false) => elsewhere = Some(answer.revocations),
+                        Ok(true) => foreign = None,
+                        Ok(false) => foreign = asked,
                         Err(error) => tracing::warn!("the revocation list: {error}"),
                     }
                 }

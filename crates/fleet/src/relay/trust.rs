@@ -100,17 +100,20 @@ impl Trust {
     pub fn renew(&self, own: Credentials) -> Result<(), TrustError> {
         let held = self.newest.borrow().revocations.clone();
         let is_same = self.own.lock().unwrap_or_else(PoisonError::into_inner).authority() == own.authority();
-        let revocations = if is_same {
+        let (own, revocations) = if is_same {
             let mut read = held.clone();
-            match read.reread() {
+            let read = match read.reread() {
                 Ok(_) => read,
                 Err(error) => {
                     self.say(error.to_string(), true);
                     held
                 }
-            }
+            };
+            (own, read)
         } else {
-            Revocations::open(held.path(), own.authority())?
+            let read = Revocations::open(held.path(), own.authority())?;
+            // The list of the authority before is known better than the bundle has it.
+            (own.with_list(&held), read)
         };
         let trusted = Trusted::of(&own, &self.clients, revocations)?;
         *self.own.lock().unwrap_or_else(PoisonError::into_inner) = own;

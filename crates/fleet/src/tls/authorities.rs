@@ -123,6 +123,15 @@ impl Others {
         self.0.len()
     }
 
+    /// Takes a list of one of these, unless a newer one is known.
+    pub(super) fn take(&mut self, authority: &CertificateDer<'_>, list: &Crl) {
+        for other in self.0.iter_mut().filter(|other| other.certificate == *authority) {
+            if other.list.as_ref().is_none_or(|before| before.number < list.number) {
+                other.list = Some(list.clone());
+            }
+        }
+    }
+
     /// Whether one of these has issued this revocation list.
     pub(crate) fn have_issued(&self, pem: &str) -> bool {
         self.0.iter().any(|other| Crl::parse(pem.as_bytes(), &other.certificate).is_ok())

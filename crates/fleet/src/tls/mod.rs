@@ -131,6 +131,13 @@ impl Credentials {
         Ok(self)
     }
 
+    /// Knowing this list, where it is newer than the bundle's list of the same authority.
+    #[must_use]
+    pub(crate) fn with_list(mut self, list: &Revocations) -> Self {
+        self.others.take(list.authority(), list.list());
+        self
+    }
+
     /// The other authorities that it trusts whose revocation list is not known, by the subjects of their certificates.
     pub fn without_list(&self) -> Vec<String> {
         self.others.without_list().collect()

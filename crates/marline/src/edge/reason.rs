@@ -168,7 +168,7 @@ impl Reason {
                 "another server answers at this address, as behind a captive portal, or the {peer} belongs to another authority: compare \
                  ca.pem on both"
             ),
-            Self::Draining => "it takes no new flows: name another relay as well, or end it (`marline relay drain --undo`, or \
+            Self::Draining => "it takes no new flows: name another relay as well, or cancel the drain (`marline relay drain --undo`, or \
                                `marline fleet drain --undo`)"
                 .to_owned(),
             Self::Full => "name another relay as well, or raise the limits of this one (`marline relay --capacity`, --max-tunnels, \
@@ -176,7 +176,7 @@ impl Reason {
                 .to_owned(),
             Self::Names => "the name cannot be resolved: look at its spelling and at the name servers of the links".to_owned(),
             Self::Refused => format!("nothing listens there: start the {peer}, or look at its port and at firewalls"),
-            Self::Unreachable => "no link has a route there".to_owned(),
+            Self::Unreachable => "no route leads there, from this host or from a router on the way: look at routes and firewalls".to_owned(),
             Self::Silent => format!("nothing comes back: look at the address, at firewalls, and whether the {peer} runs"),
             Self::Closed => format!("a firewall or a proxy may cut the connection, or the {peer} was restarted"),
         }
@@ -221,8 +221,8 @@ mod tests {
             ("failed to lookup address information: Name or service not known", "names", "spelling"),
             ("the name's server does not answer", "names", "name servers"),
             ("Connection refused (os error 111)", "refused", "nothing listens"),
-            ("Network is unreachable (os error 101)", "unreachable", "no link has a route"),
-            ("No route to host (os error 113)", "unreachable", "no link has a route"),
+            ("Network is unreachable (os error 101)", "unreachable", "no route leads there"),
+            ("No route to host (os error 113)", "unreachable", "no route leads there"),
             ("no answer", "silent", "nothing comes back"),
             ("no TLS handshake in time", "silent", "nothing comes back"),
             ("Connection reset by peer (os error 104)", "closed", "cut the connection"),
