@@ -139,8 +139,10 @@ impl LinkChoice {
                 Some(at) => before.swap_remove(at),
                 None => Known { seen: seen.clone(), took: None, failure: None, check_at: now + FIRST_CHECK },
             };
-            // Data over established subflows shows that the link carries, not that it carries new connections: that is probed.
+            // Data that begin to come over established subflows show that the link carries, not that it carries new connections: that is
+            // probed.
             if seen.receives
+                && !known.seen.receives
                 && let Some(failed) = &mut known.failure
             {
                 failed.probe_at = failed.probe_at.min(now.max(failed.since + FIRST_PROBE));
@@ -177,6 +179,8 @@ impl LinkChoice {
             }
             Outcome::Failed(kind) => {
                 known.failure = Some(match known.failure {
+                    // Nothing new: it is known to be worse than slow.
+                    Some(failed) if failed.kind != LinkFailure::Slow && kind == LinkFailure::Slow => failed,
                     // Late at first, and then not there at all.
                     Some(failed) if failed.kind != LinkFailure::Slow || kind == LinkFailure::Slow => {
                         Failed { kind, ..failed }.postponed(now)

@@ -124,6 +124,7 @@ impl Race {
         let is_late = |attempt: &Attempt| attempt.began.is_some_and(|began| now.since(began) >= attempt.stagger);
         let mut judged = self.attempts.iter().filter(|attempt| attempt.outcome.is_some() || is_late(attempt));
         let all_wrong = judged.all(Attempt::is_wrong);
+        let won_from = self.winner.and_then(|winner| self.attempts.get(winner)?.began);
         let (is_won, is_over) = (self.winner.is_some(), self.begun == self.attempts.len());
         let mut news = Vec::new();
         for attempt in &mut self.attempts {
@@ -137,7 +138,9 @@ impl Race {
                 // Another one, which began later, was faster.
                 None => attempt
                     .began
-                    .filter(|began| is_won && now.since(*began) >= attempt.stagger)
+                    .filter(|began| {
+                        won_from.is_some_and(|from| from > *began) && now.since(*began) >= attempt.stagger
+                    })
                     .map(|_| Outcome::Failed(LinkFailure::Slow)),
             };
             if counts.is_some() && counts != attempt.reported {

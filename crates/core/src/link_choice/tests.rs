@@ -183,8 +183,26 @@ fn subflows_that_get_no_answer_put_their_link_last_and_data_over_them_brings_a_p
         choice.probing(at(10_000 + n * 60_000), "wan1");
     }
     let far = choice.next_probe().unwrap().0;
-    choice.set_links(at(191_000), vec![LinkSeen { receives: true, ..seen("wan1") }, seen("wan2")]);
+    let receives = || vec![LinkSeen { receives: true, ..seen("wan1") }, seen("wan2")];
+    choice.set_links(at(191_000), receives());
     assert_eq!(choice.next_probe().unwrap().0, at(191_000).min(far));
+    // Once, and not as long as they come.
+    choice.probing(at(191_000), "wan1");
+    let next = choice.next_probe();
+    choice.set_links(at(193_000), receives());
+    assert_eq!(choice.next_probe(), next);
+}
+
+#[test]
+fn a_silent_link_stays_silent_when_it_loses_a_race() {
+    let mut choice = links(&["wan1", "wan2"]);
+    choice.report(at(0), "wan2", Outcome::Failed(LinkFailure::Silent));
+    choice.probing(at(2_000), "wan2");
+    let (failing, next) = (choice.failing(), choice.next_probe());
+    // The first link takes longer than its stagger and wins all the same.
+    run(&mut choice, 3_000, &[("wan1", Some((650, Ok(())))), ("wan2", None)]);
+    assert_eq!(choice.failing(), failing);
+    assert!(choice.next_probe() >= next, "the pauses grow");
 }
 
 #[test]

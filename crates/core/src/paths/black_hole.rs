@@ -95,9 +95,11 @@ impl Conn {
         let name = host.name(at);
         let reason = match host.link(at).and_then(|link| link.mtu).filter(|_| lowered) {
             Some((mtu, _)) => {
-                alloc::format!("full-sized packets over {name} are lost: join it again with an MTU of {mtu} bytes")
+                alloc::format!(
+                    "full-sized packets over {name} seem to be lost: join it again with an MTU of {mtu} bytes"
+                )
             }
-            None => alloc::format!("packets of {} bytes over {name} are lost: it is left out", STEPS[2]),
+            None => alloc::format!("packets of {} bytes over {name} seem to be lost: it is left out", STEPS[2]),
         };
         host.out.push_back(Output::Note { conn: self.id, reason });
         self.said = None;

@@ -162,7 +162,7 @@ impl Ground for Host {
         };
         if self.mtus.insert(interface.to_owned(), mtu) != Some(mtu) {
             (self.tell)(&format!(
-                "{interface}: full-sized packets are lost on the way and no ICMP message says so: new subflows use an MTU \
+                "{interface}: full-sized packets seem to be lost on the way, without an ICMP message: new subflows use an MTU \
                  of {mtu} bytes; `ip link set {interface} mtu …` sets the right one for good, and `marline paths doctor --probe \
                  HOST:PORT` finds it"
             ));
