@@ -25,7 +25,7 @@ use crate::links::Interface;
 pub struct BlackHole {
     /// The MTU of its interface.
     pub mtu: u32,
-    /// The largest of [`MTUS`] that passes.
+    /// The largest MTU of those tried that passes.
     pub passes: u32,
 }
 
