@@ -5,7 +5,7 @@
 //!
 //! 1. The system's authorities count for nothing here, ours for everything. It signs everybody itself, so a chain is one
 //!    certificate long, and the authority's own needs no revocation status: it is what is trusted.
-//!    While an authority is replaced, `ca.pem` holds several ([`authorities`]): each of them is trusted, and the one that has signed
+//!    While an authority is replaced, `ca.pem` holds several (`authorities`): each of them is trusted, and the one that has signed
 //!    the member's own certificate is its authority, whose list is `revoked.pem`.
 //! 2. A server asks for the role, too: an edge's certificate ends in the handshake where relays are expected.
 //! 3. The revocation list is part of a configuration. When [`Revocations::refresh`] brings a new one, make a new

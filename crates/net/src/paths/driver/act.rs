@@ -135,7 +135,7 @@ impl<M: Policy> Driver<M> {
         let other = of.announced.iter().map(|(_, address, _)| *address);
         let mut ways = std::iter::once(of.server.ip()).chain(other);
         let way = ways.find_map(|server| {
-            let local = line.address_for(server)?;
+            let local = line.address_for(server).filter(|local| !line.awaits_route(*local))?;
             Some((local, of.target(local)?))
         });
         let (local, remote) = way.ok_or(Refusal::NoAddress)?;

@@ -44,6 +44,8 @@ pub(super) struct Line {
     pub(super) addresses: Vec<IpAddr>,
     /// Those that joins and endpoints start from.
     pub(super) lasting: Vec<IpAddr>,
+    /// Whether it has had default routes of IPv4 and IPv6.
+    had_routes: (bool, bool),
     /// The metrics of its default routes of IPv4 and IPv6, by which the kernel chooses for sockets that are not bound.
     metrics: (Option<u32>, Option<u32>),
     /// Whether it has a budget.
@@ -137,6 +139,7 @@ impl Line {
             up: false,
             addresses: Vec::new(),
             lasting: Vec::new(),
+            had_routes: (false, false),
             metrics: (None, None),
             budget: terms.budget.is_some(),
             counted: None,
@@ -172,6 +175,8 @@ impl Line {
             self.lasting = lasting;
             let metric = |route: Option<DefaultRoute>| route.map(|route| route.metric);
             self.metrics = interface.map_or((None, None), |interface| (metric(interface.v4), metric(interface.v6)));
+            self.had_routes =
+                (self.had_routes.0 | self.metrics.0.is_some(), self.had_routes.1 | self.metrics.1.is_some());
             if !self.up {
                 turns.push(Turn::Up(self.link));
             }
@@ -185,6 +190,13 @@ impl Line {
         let reach = |address: &&IpAddr| is_local(**address) == is_local(server);
         let mut fit = self.lasting.iter().filter(same);
         fit.clone().find(reach).or_else(|| fit.next()).copied()
+    }
+
+    /// Whether its default route of the address's family is missing and was there before: it comes some time after the address. Until then
+    /// the kernel takes each IPv4 destination for a neighbour, and a SYN waits three seconds for an answer to ARP.
+    pub(super) fn awaits_route(&self, address: IpAddr) -> bool {
+        let ((v4, v6), (had_v4, had_v6)) = (self.metrics, self.had_routes);
+        if address.is_ipv4() { v4.is_none() && had_v4 } else { v6.is_none() && had_v6 }
     }
 
     fn count(&mut self, received: u64, sent: u64, time: Duration) {
@@ -284,6 +296,23 @@ mod tests {
 
     fn survey(interface: Interface) -> Survey {
         Survey { interfaces: vec![interface], vpn: None }
+    }
+
+    #[test]
+    fn a_default_route_that_was_there_is_awaited_and_one_that_never_was_is_not() {
+        let mut lines = lines();
+        let address = IpAddr::from([10, 0, 0, 2]);
+        let without = || interface(3, &["10.0.0.2"], Verdict::Unused(Reason::NoDefaultRoute));
+        let route = Some(DefaultRoute { metric: 100, table: 254, gateway: None });
+        let awaits = |lines: &Lines| lines.line(LinkId(0)).unwrap().awaits_route(address);
+        lines.follow(&survey(without()));
+        assert!(!awaits(&lines));
+        lines.follow(&survey(Interface { v4: route, ..interface(3, &["10.0.0.2"], Verdict::Usable) }));
+        assert!(!awaits(&lines));
+        // Down and up again: the address is there before the route is.
+        lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Unused(Reason::Down))));
+        lines.follow(&survey(without()));
+        assert!(awaits(&lines) && !lines.line(LinkId(0)).unwrap().awaits_route("fd00::2".parse().unwrap()));
     }
 
     #[test]
