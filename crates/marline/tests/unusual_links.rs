@@ -51,9 +51,10 @@ ip route delete default via 10.0.2.1 dev wan2 metric 50
 ip link set wan2 down; ip link set wan2 name wwan9; ip link set wwan9 up; ip route add default via 10.0.2.1 dev wwan9 metric 200
 both wan1 wwan9
 # A modem in raw IP mode: an address of its own, and no router.
-ip netns exec g2 sysctl -qw net.ipv4.conf.dn0.proxy_arp=1; ip -n g2 route add 100.70.1.9/32 dev dn0
+ip netns exec g2 sysctl -qw net.ipv4.conf.dn0.proxy_arp=1 net.ipv4.neigh.dn0.proxy_delay=0; ip -n g2 route add 100.70.1.9/32 dev dn0
 ip address flush dev wwan9; ip address add 100.70.1.9/32 dev wwan9; ip route add default dev wwan9 scope link metric 200
-both wan1 wwan9
+# Connections that were made ready meanwhile are used first.
+sleep 3; perl ask.pl 45.2.0.20 1000 1088 >/dev/null; perl ask.pl 45.2.0.20 1000 1088 >/dev/null; both wan1 wwan9
 # It becomes a port of a bridge.
 ip address flush dev wwan9; ip link add br-wan type bridge; ip link set wwan9 master br-wan; ip link set br-wan up
 ip address add 10.0.2.2/24 dev br-wan; ip route add default via 10.0.2.1 dev br-wan metric 200
