@@ -14,6 +14,7 @@ use marline_net::links::Interface;
 use marline_net::mptcp::is_spoken;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -35,6 +36,10 @@ const PLAIN_AFTER: Duration = Duration::from_millis(700);
 const PLAIN_WAITS: Duration = Duration::from_millis(500);
 /// chosen: what 100 Mbit/s send in 10 ms.
 const NOT_SENT: u32 = 128 * 1024;
+/// How many handshakes begin at once, and how long each of them counts. chosen: a small processor finishes so many well within
+/// [`HANDSHAKE`], and over a satellite 250 flows still begin in a second.
+const TURNS: usize = 64;
+const TURN: Duration = Duration::from_millis(250);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(10);
 
@@ -50,6 +55,31 @@ pub(super) struct By {
     pub(super) plain: bool,
     /// With this congestion control; none: the kernel's.
     pub(super) congestion: Option<Congestion>,
+}
+
+/// Spreads out handshakes that begin together. If hundreds ran at once, none would be over before nearly all are, and a busy
+/// processor would make a healthy relay look like one that does not answer.
+#[derive(Debug)]
+pub(super) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(TURNS))
+    }
+}
+
+impl Turns {
+    pub(super) async fn take<T>(&self, handshake: impl Future<Output = T>) -> T {
+        let turn = self.0.acquire().await;
+        tokio::pin!(handshake);
+        match timeout(TURN, &mut handshake).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                drop(turn);
+                handshake.await
+            }
+        }
+    }
 }
 
 /// A connection to this relay over the first link that reaches it, and the round trip of its first handshake.
@@ -90,8 +120,12 @@ pub(super) async fn dial_over(
     let (socket, is_plain) = timeout(CONNECT, reach(&addresses, &by)).await.map_err(late)??;
     let round_trip = begun.elapsed();
     station.answers(by.device.as_deref(), true);
-    let road =
-        shake(socket, station, trusted).await.inspect_err(|_| station.answers(by.device.as_deref(), false))?;
+    let road = shake(socket, station, trusted).await.inspect_err(|_| {
+        // While other flows are carried, the processor or the link is busy, and the relay is what answers.
+        if !station.has_carried_since(begun) {
+            station.answers(by.device.as_deref(), false);
+        }
+    })?;
     if link.is_some() {
         station.has_found(addresses);
     }
@@ -188,4 +222,54 @@ pub(super) async fn connect(address: SocketAddr, by: By) -> io::Result<TcpStream
     // MPTCP knows this option since Linux 5.19 or so; without it more waits in the queue.
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(NOT_SENT);
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    #[test]
+    fn few_handshakes_begin_at_once_and_none_waits_for_those_that_hang() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (turns, running, most) = (Arc::new(Turns::default()), Arc::new(AtomicUsize::new(0)), 3 * TURNS);
+            let mut all = JoinSet::new();
+            for _ in 0..most {
+                let (turns, running) = (Arc::clone(&turns), Arc::clone(&running));
+                all.spawn(async move {
+                    let handshake = async {
+                        let at_once = running.fetch_add(1, Ordering::Relaxed) + 1;
+                        tokio::task::yield_now().await;
+                        running.fetch_sub(1, Ordering::Relaxed);
+                        at_once
+                    };
+                    turns.take(handshake).await
+                });
+            }
+            while let Some(at_once) = all.join_next().await {
+                assert!(at_once.unwrap() <= TURNS);
+            }
+            let mut hanging = JoinSet::new();
+            for _ in 0..most {
+                let (turns, running) = (Arc::clone(&turns), Arc::clone(&running));
+                hanging.spawn(async move {
+                    let handshake = async {
+                        running.fetch_add(1, Ordering::Relaxed);
+                        std::future::pending::<()>().await;
+                    };
+                    turns.take(handshake).await;
+                });
+            }
+            let begun = Instant::now();
+            while running.load(Ordering::Relaxed) < most {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{running:?} have begun");
+                sleep(TURN / 10).await;
+            }
+            assert!(begun.elapsed() >= 2 * TURN);
+        });
+    }
 }

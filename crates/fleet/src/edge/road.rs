@@ -34,7 +34,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
 use super::ask::{Asked, ask};
-use super::dial::{self, By, CONNECT, Road, dial, dial_over};
+use super::dial::{self, By, CONNECT, Road, Turns, dial, dial_over};
 use super::relays::{RelayAt, Relays, Station};
 use super::trust::Trusted;
 use crate::starts::{Shows, Starts};
@@ -94,6 +94,7 @@ pub(super) struct Roads {
     /// Whether flows may go without a relay.
     direct: bool,
     by: By,
+    turns: Turns,
     pub(super) starts: Arc<Starts>,
     trusted: Mutex<Trusted>,
     /// Counts up when connections that were made before must not be used any more.
@@ -122,6 +123,7 @@ impl Roads {
             warm: config.warm,
             direct: config.direct,
             by: By { congestion: config.congestion.clone(), ..By::default() },
+            turns: Turns::default(),
             starts: Starts::new(),
             trusted: Mutex::new(trusted),
             era: AtomicU64::default(),
@@ -307,7 +309,7 @@ impl Roads {
         tokio::spawn(async move {
             let began = Instant::now();
             station.is_tried();
-            match dial(&station, &trusted, &roads.by, &roads.starts).await {
+            match roads.turns.take(dial(&station, &trusted, &roads.by, &roads.starts)).await {
                 // One that has failed works when it has carried a flow, or was tried again.
                 Ok((road, _)) if station.has_failed() => {
                     roads.noted(station.is_mptcp_news());
