@@ -5,7 +5,8 @@
 //! 1. The key is made here and stays here; only a request goes out.
 //! 2. The service is known by the fingerprint in the token, before the token is shown to it.
 //! 3. What stands in the way of the files is found before the token is spent. What comes back must be what the token has
-//!    promised: this name, this key, this authority.
+//!    promised: this name, this key, this authority. While an authority is replaced, the service names the other authorities that it trusts,
+//!    and the member trusts them as well.
 //! 4. The authority's list of the revoked is fetched with the new certificate, for a relay begins with it.
 
 use std::path::{Path, PathBuf};
@@ -76,12 +77,13 @@ pub async fn join(url: &str, token: &str, out: &Path) -> Result<Joined, JoinErro
     let certificate = CertificateDer::from_pem_slice(enrolled.certificate.as_bytes());
     let certificate = certificate.map_err(|_| other("no certificate"))?;
     let own = Credentials::new(certificate, &new.key, authority.clone())?;
+    let own = own.with_bundle_of(url, &enrolled.authority)?;
     // The library compares key and certificate.
     let tls = client_config(&own, None, true)?;
     if own.peer()?.identity != identity {
         return Err(other("another name"));
     }
-    files.write_parts(&enrolled.certificate, &authority, Some(&new.key))?;
+    files.write_parts(&enrolled.certificate, (&authority, &own.bundle()), Some(&new.key))?;
     let revoked = list((url, tls, starts), &authority, out).await.map_err(|error| error.to_string());
     Ok(Joined { identity, not_after: enrolled.not_after, files, revoked })
 }

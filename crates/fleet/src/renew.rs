@@ -141,7 +141,7 @@ pub async fn keep_renewed(
 ) -> Infallible {
     let (mut unwritten, mut asked, mut told): (Option<Renewed>, Option<Instant>, Option<Instant>) =
         (None, None, None);
-    remark(files, &own);
+    warn_without_list(&files.files.authority, &own);
     loop {
         let life = own.span().map_or(Duration::ZERO, Span::life);
         tokio::select! {
@@ -149,7 +149,7 @@ pub async fn keep_renewed(
             () = reloads.requested() => {
                 if let Some(there) = reloaded(files, &own, &mut shows) {
                     (own, unwritten) = (there, None);
-                    remark(files, &own);
+                    warn_without_list(&files.files.authority, &own);
                 }
             }
         }
@@ -207,12 +207,12 @@ pub async fn keep_renewed(
     }
 }
 
-/// Authorities that are trusted without a list of the certificates that they have revoked.
-fn remark(files: &Own, own: &Credentials) {
+/// Names the authorities in this file that are trusted without a list of the certificates that they have revoked.
+pub fn warn_without_list(authority: &Path, own: &Credentials) {
     for subject in own.without_list() {
         tracing::warn!(
             "{}: {subject} is trusted without its revocation list, and so are the certificates that it has revoked: append its revoked.pem",
-            files.files.authority.display()
+            authority.display()
         );
     }
 }

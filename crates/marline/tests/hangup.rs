@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -221,8 +222,21 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     );
     assert_eq!(service.stop("-TERM").0, Some(0));
     // From the start on.
-    let service = Running::start(dir, "fleet run --ca ca-2 --listen 127.0.0.1:0");
+    let mut service = Running::start(dir, "fleet run --ca ca-2 --listen 127.0.0.1:0");
     must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
+    // Who enrols now trusts both as well, and knows whom the old one has revoked.
+    let token = must(dir, "fleet ca token --role edge --name new --dir ca-2");
+    std::fs::write(dir.join("token"), token).unwrap();
+    std::fs::set_permissions(dir.join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    must(dir, &format!("fleet enrol --fleet https://{} --token-file token --out joined", service.address));
+    let of = |ca: &str, file: &str| std::fs::read_to_string(dir.join(ca).join(file)).unwrap();
+    let old = |file: &str| of("ca", file);
+    let new = both.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
+    assert_eq!(of("joined", "ca.pem"), format!("{new}{}{}", old("ca.pem"), old("revoked.pem")));
+    // Without that list the service says what it cannot know.
+    std::fs::write(dir.join("ca-2/ca.pem"), format!("{new}{}", old("ca.pem"))).unwrap();
+    service.signal("-HUP");
+    service.line_with("is trusted without its revocation list");
 }
 
 #[test]

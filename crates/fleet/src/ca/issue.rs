@@ -142,7 +142,7 @@ impl MemberFiles {
     /// Whether there is room for them, before a certificate is made in vain.
     ///
     /// # Errors
-    /// One of them is there already; a ca.pem of the same authority may be.
+    /// One of them is there already; a ca.pem with the same authority in it may be.
     pub fn check(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
         let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: ELSEWHERE });
         if self.certificate.exists() {
@@ -152,22 +152,20 @@ impl MemberFiles {
             return taken(&self.key);
         }
         match files::read(&self.authority)? {
-            Some(there) if there != pem(authority) => taken(&self.authority),
+            Some(there) if !holds(&there, Fingerprint::of(authority)) => taken(&self.authority),
             _ => Ok(()),
         }
     }
 
     /// The same for who has a token and no certificate yet: he knows the authority by its fingerprint.
     pub(crate) fn room(&self, authority: Fingerprint) -> Result<(), CaError> {
-        let there = files::read(&self.authority)?;
-        let parsed = there.as_ref().map(|text| CertificateDer::from_pem_slice(text.as_bytes()));
-        match parsed {
-            Some(Ok(there)) if Fingerprint::of(&there) == authority => self.check(&there, true),
-            Some(_) => Err(CaError::Exists { path: self.authority.clone(), help: ELSEWHERE }),
-            None => [&self.certificate, &self.key]
+        let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: ELSEWHERE });
+        match files::read(&self.authority)? {
+            Some(there) if !holds(&there, authority) => taken(&self.authority),
+            _ => [&self.certificate, &self.key]
                 .into_iter()
                 .find(|path| path.exists())
-                .map_or(Ok(()), |path| Err(CaError::Exists { path: path.clone(), help: ELSEWHERE })),
+                .map_or(Ok(()), |path| taken(path)),
         }
     }
 
@@ -184,14 +182,14 @@ impl MemberFiles {
     /// # Errors
     /// As [`MemberFiles::check`], or a file refuses.
     pub fn write(&self, chain: &Chain, key: Option<&KeyPem>) -> Result<(), CaError> {
-        self.write_parts(&chain.pem(), &chain.authority, key)
+        self.write_parts(&chain.pem(), (&chain.authority, &pem(&chain.authority)), key)
     }
 
-    /// The same for who enrols, whose certificate came as text.
+    /// The same for who enrols, whose certificate came as text, and perhaps with other authorities in a bundle.
     pub(crate) fn write_parts(
         &self,
         chain: &str,
-        authority: &CertificateDer<'_>,
+        (authority, bundle): (&CertificateDer<'_>, &str),
         key: Option<&KeyPem>,
     ) -> Result<(), CaError> {
         self.check(authority, key.is_some())?;
@@ -199,10 +197,15 @@ impl MemberFiles {
             files::create(&self.key, key.reveal().as_bytes(), files::SECRET, ELSEWHERE)?;
         }
         if files::read(&self.authority)?.is_none() {
-            files::create(&self.authority, pem(authority).as_bytes(), files::OPEN, ELSEWHERE)?;
+            files::create(&self.authority, bundle.as_bytes(), files::OPEN, ELSEWHERE)?;
         }
         files::create(&self.certificate, chain.as_bytes(), files::OPEN, ELSEWHERE)
     }
+}
+
+/// Whether this authority is in a `ca.pem`, alone or in a bundle.
+fn holds(text: &str, authority: Fingerprint) -> bool {
+    CertificateDer::pem_slice_iter(text.as_bytes()).flatten().any(|there| Fingerprint::of(&there) == authority)
 }
 
 const ELSEWHERE: &str = "move it away, or name another directory";

@@ -57,7 +57,7 @@ pub struct Enrol {
 pub struct Enrolled {
     /// The certificate and its authority's, PEM.
     pub certificate: String,
-    /// The authority's alone.
+    /// The authority's, then those of the other authorities that the service trusts, each with its revocation list, PEM.
     pub authority: String,
     /// Until when the certificate is valid.
     pub not_after: String,
@@ -123,11 +123,11 @@ async fn route(
         Route::Health => return json(&serde_json::json!({"status": if desk.leads() { "ok" } else { "standby" }})),
         Route::Revoked => return Ok(with_type(revoked(desk), "application/x-pem-file")),
         Route::Service => return json(&desk.row()),
-        Route::Enrol => return enrolled(desk.enrol(parse(&body)?).await?),
+        Route::Enrol => return enrolled(desk, desk.enrol(parse(&body)?).await?),
         Route::Renew => {
             // Its own, whoever it speaks for.
             let shown = caller.ok_or_else(|| Problem::not_allowed("who are you?"))?;
-            return enrolled(desk.renew(shown.certificate.clone()).await?);
+            return enrolled(desk, desk.renew(shown.certificate.clone()).await?);
         }
         _ => {}
     }
@@ -255,8 +255,8 @@ fn told(desk: &Desk, standing: Standing) -> Standing {
     Standing { revocations: desk.trusted().revocations.number(), ..standing }
 }
 
-fn enrolled(chain: Chain) -> Result<Response<Full<Bytes>>, Problem> {
-    let authority = crate::ca::pem(&chain.authority);
+fn enrolled(desk: &Desk, chain: Chain) -> Result<Response<Full<Bytes>>, Problem> {
+    let authority = desk.trusted().others.bundle(&chain.authority);
     json(&Enrolled { certificate: chain.pem(), authority, not_after: chain.issued.not_after.to_string() })
 }
 

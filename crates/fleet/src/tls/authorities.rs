@@ -22,7 +22,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
 use super::{Peer, TlsError, file, library, words};
-use crate::ca::Crl;
+use crate::ca::{Crl, armoured, pem};
 
 /// chosen: an authority and its successor, and room for a mistake.
 const AUTHORITIES: usize = 8;
@@ -47,10 +47,15 @@ impl Bundle {
                 format!("it is larger than {} MiB, and so no bundle of authorities", LONGEST >> 20),
             ));
         }
+        Self::parse(&pem, path)
+    }
+
+    /// `path`: where it is from, for errors.
+    pub(super) fn parse(pem: &[u8], path: &Path) -> Result<Self, TlsError> {
         let bad = |error| file(path, words(error));
-        let read = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+        let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let lists =
-            CertificateRevocationListDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+            CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let mut certificates: Vec<CertificateDer<'static>> = Vec::new();
         for certificate in read {
             if !certificates.contains(&certificate) {
@@ -121,6 +126,18 @@ impl Others {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// As a bundle, with the member's own authority first.
+    pub(crate) fn bundle(&self, own: &CertificateDer<'_>) -> String {
+        let mut text = pem(own);
+        for other in self.0.iter().filter(|other| other.certificate != *own) {
+            text.push_str(&pem(&other.certificate));
+            if let Some(list) = &other.list {
+                text.push_str(&armoured("X509 CRL", &list.der));
+            }
+        }
+        text
     }
 
     /// Takes a list of one of these, unless a newer one is known.

@@ -122,6 +122,21 @@ impl Credentials {
         Self { chain: vec![certificate, authority.clone()], key, authority, others }
     }
 
+    /// Trusting the other authorities as well that enrolment has brought.
+    ///
+    /// # Errors
+    /// It is no bundle.
+    pub(crate) fn with_bundle_of(mut self, service: &str, pem: &str) -> Result<Self, TlsError> {
+        let from = Path::new(service);
+        self.others = Bundle::parse(pem.as_bytes(), from)?.others(&self.authority, from)?;
+        Ok(self)
+    }
+
+    /// Its authority and the others, as a bundle.
+    pub(crate) fn bundle(&self) -> String {
+        self.others.bundle(&self.authority)
+    }
+
     /// Trusting the other authorities in a bundle as well.
     ///
     /// # Errors

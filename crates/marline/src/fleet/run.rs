@@ -21,7 +21,7 @@ use marline_fleet::ca::{Address, Authority, Grant, Stamp};
 use marline_fleet::identity::{Identity, Name, Role};
 use marline_fleet::relay::{Trust, TrustError};
 use marline_fleet::reload::{Reloader, Reloads};
-use marline_fleet::renew::{Own, keep_renewed};
+use marline_fleet::renew::{Own, keep_renewed, warn_without_list};
 use marline_fleet::service::machine::Config;
 use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Store};
 use marline_fleet::service::words::Endpoint;
@@ -372,11 +372,16 @@ async fn look_after(
     mut reloads: Reloads,
 ) -> Infallible {
     let Some(files) = named else {
+        let bundle = dir.join("ca.pem");
+        warn_without_list(&bundle, &own);
         loop {
             reloads.requested().await;
-            let own = trust.own().with_bundle(&dir.join("ca.pem")).map_err(TrustError::from);
+            let own = trust.own().with_bundle(&bundle).map_err(TrustError::from);
             match own.and_then(|own| trust.renew(own)) {
-                Ok(()) => say("SIGHUP: authorities and the revocation list are read again"),
+                Ok(()) => {
+                    say("SIGHUP: authorities and the revocation list are read again");
+                    warn_without_list(&bundle, &trust.own());
+                }
                 Err(error) => say(&format!("SIGHUP: {error}: what was read before stays in force")),
             }
         }
