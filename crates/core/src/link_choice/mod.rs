@@ -4,11 +4,11 @@
 //! probed next. [`Race`] is one new connection: it tries the links in order of the evidence, the next one after 300 to 500 ms without a
 //! result or at once after a failure (Happy Eyeballs, RFC 8305, over links in place of addresses).
 //!
-//! A failure counts against a link only where another link reached the same destination, or where another link did not show the wrong
-//! certificate as well. A destination that no link reaches says nothing about the links.
+//! A failure counts against a link only if another link reached the same destination. The certificate of another server counts also if
+//! no link reached it, unless all links showed such a certificate. A destination that no link reaches says nothing about the links.
 //!
-//! A failed link comes last in the order. It is probed at intervals that grow from [`FIRST_PROBE`] to [`LAST_PROBE`], and returns to its
-//! place with the first probe or connection that succeeds, or when the interface was down meanwhile.
+//! A failed link comes last in the order. It is probed at intervals that grow from [`FIRST_PROBE`] to [`LAST_PROBE`]. It returns to its
+//! place when a probe or a connection over it succeeds, or when its interface went down and came up again.
 
 mod race;
 #[cfg(test)]
@@ -123,9 +123,9 @@ pub const LAST_PROBE: Duration = Duration::from_secs(30);
 /// RFC 8305 section 5 recommends 250 ms between addresses; over links each attempt costs a handshake of TLS as well.
 const STAGGER: Duration = Duration::from_millis(300);
 const LONGEST_STAGGER: Duration = Duration::from_millis(500);
-/// chosen: the first connections, which show the same, are there by then.
+/// chosen: by then the first connections over the link have shown the same.
 const FIRST_CHECK: Duration = Duration::from_secs(2);
-/// chosen: a connection is some 5 kB, which are less than a megabyte a day.
+/// chosen: a connection of about 5 kB every ten minutes is less than a megabyte a day.
 const CHECK: Duration = Duration::from_secs(600);
 
 impl LinkChoice {
@@ -139,8 +139,8 @@ impl LinkChoice {
                 Some(at) => before.swap_remove(at),
                 None => Known { seen: seen.clone(), took: None, failure: None, check_at: now + FIRST_CHECK },
             };
-            // Data that begin to come over established subflows show that the link carries, not that it carries new connections: that is
-            // probed.
+            // Data over established subflows begin to arrive: the link carries data. Whether new connections can begin over it is
+            // not known, so it is probed soon.
             if seen.receives
                 && !known.seen.receives
                 && let Some(failed) = &mut known.failure
@@ -173,7 +173,7 @@ impl LinkChoice {
         match outcome {
             Outcome::Reached(took) => {
                 known.took = Some(took);
-                // A link that lost to a faster one stays behind it until it answers in time.
+                // A slow link stays last until a handshake over it is fast again.
                 let is_slow = |failed: &Failed| failed.kind == LinkFailure::Slow && took > LONGEST_STAGGER;
                 known.failure = known.failure.filter(is_slow).map(|failed| failed.postponed(now));
             }
@@ -197,21 +197,21 @@ impl LinkChoice {
         due.min_by_key(|(at, _)| *at).map(|(at, known)| (at, known.seen.name.clone()))
     }
 
-    /// The link over which no connection began for the longest time though nothing is known against it, and when it is checked: what it
-    /// lacks would not be noticed, while another link comes first.
+    /// Of the links without a failure, the one over which no connection began for the longest time, and when it is to be checked. As long
+    /// as connections begin over another link, nothing else would show that this one fails.
     pub fn next_check(&self) -> Option<(Instant, String)> {
         let well = self.links.iter().filter(|known| known.failure.is_none() && self.links.len() > 1);
         well.min_by_key(|known| known.check_at).map(|known| (known.check_at, known.seen.name.clone()))
     }
 
-    /// Failures of this kind were not the links': they are forgotten.
+    /// Forgets all failures of this kind: their cause was not the links.
     pub fn forgive(&mut self, kind: LinkFailure) {
         for known in &mut self.links {
             known.failure = known.failure.filter(|failed| failed.kind != kind);
         }
     }
 
-    /// A probe over this link begins: the next one comes after a longer pause, whatever becomes of this one.
+    /// A probe over this link begins. The next one is due after a longer pause, whatever the result of this one.
     pub fn probing(&mut self, now: Instant, link: &str) {
         if let Some(known) = self.links.iter_mut().find(|known| known.seen.name == link) {
             known.failure = known.failure.map(|failed| failed.postponed(now));
@@ -219,7 +219,7 @@ impl LinkChoice {
         }
     }
 
-    /// Why connections do not begin over this link; none: they do, or it is not known.
+    /// The link's failure; `None` if it has none, or if the link is unknown.
     pub fn failure(&self, link: &str) -> Option<LinkFailure> {
         self.named(link)?.failure.map(|failed| failed.kind)
     }
