@@ -7,18 +7,17 @@
 //! 2. While a link is down or its path is silent no samples are taken of it.
 //! 3. A returned path is neither judged nor left out before it has carried for [`GRACE`]. The grace begins with its first
 //!    sample, because the sender may first have to deliver what it has queued for other subflows.
-//! 4. When a link goes down, subflows whose data this end sends are destroyed: the data goes over the others at once.
-//!    Where the other end sends, the subflow stays until a new one has shown that it carries, because the other end's
-//!    sender has backed off.
-//!
+//! 4. When a link goes down, subflows over which this host sends are destroyed: their data goes over the other subflows at
+//!    once. A subflow over which the peer sends stays until a new one has carried data. When the link returns, a new subflow
+//!    replaces it: the peer sends nothing over the old one until its retransmission timer expires.
 //! 5. A connection all of whose paths fail in the middle of a transfer is *stalled*: it becomes idle like any other, but its
-//!    paths are probed as long as that lasts. The other end's retransmission timer may be a minute away when a link
-//!    returns; a new subflow makes it send at once.
-//! 6. Of all connections one probes a silent link at a time ([`Host::probe_interval`]). The others follow when it has
-//!    received an answer.
+//!    paths are probed as long as that lasts. When a link returns, the peer's retransmission timer may have a
+//!    minute left; over a new subflow it sends at once.
+//! 6. Only one connection at a time probes a silent link ([`Host::probe_interval`]). The others join the link again when that
+//!    one has received an answer.
 //!
-//! Not chosen: to keep the rates and to shorten their memory. Zeros of an outage of two seconds fill all of it, and a
-//! connection would leave the link out before the first byte had a chance to come.
+//! Not chosen: to keep the measured rates with a shorter memory. After an outage of two seconds they would all be zero, and a
+//! connection would stop using the link before the first byte could arrive.
 //!
 //! [`Link::on_return`]: super::links::Link::on_return
 

@@ -3,7 +3,8 @@
 //! 1. Commands of one turn go to the kernel together, and so do looks.
 //! 2. What cannot be asked of the kernel at all (no such subflow, no address of the family) is refused here, in the same
 //!    words.
-//! 3. A destroyed subflow is gone once the kernel has said so; its event, which comes later, finds nothing any more.
+//! 3. A destroyed subflow is gone once the kernel has said so; its event, which comes later, finds nothing any more. Its
+//!    socket remains until its data is acknowledged, or until [`Driver::abort_closing`].
 //! 4. An address whose id another address of the connection has (two of 255 can meet) is tried with the next one.
 //! 5. A join that nothing came of is ended after [`STALE`]: the kernel would send SYNs for two minutes, and a subflow
 //!    that comes up then would surprise everybody.
@@ -20,7 +21,7 @@ use marline_core::wire::netlink::{Ack, Request};
 
 use super::super::kernel::{Answer, Asked, refusal};
 use super::super::snapshot::Managed;
-use super::table::{Conn, Pending, id_after};
+use super::table::{Conn, Pending, Sub, id_after};
 use super::words::{self, Over};
 use super::{Driver, Mode, Policy};
 
@@ -215,7 +216,33 @@ impl<M: Policy> Driver<M> {
         if let (Command::Destroy { subflow }, None) = (order.what, refused)
             && let Some(sub) = self.take(order.conn, subflow)
         {
+            self.keep_closing(order.conn, &sub);
             self.gone(order.conn, &sub, Why::Closed);
+        }
+    }
+
+    /// Remembers a destroyed subflow: the kernel keeps its socket until its data is acknowledged.
+    fn keep_closing(&mut self, conn: ConnId, sub: &Sub) {
+        if let (Some(link), Some(of)) = (sub.link, self.table.conn(conn)) {
+            of.closing.push((link, Asked { local: sub.local, remote: sub.remote, link: sub.index }));
+        }
+    }
+
+    /// Aborts the sockets of subflows over this link that were destroyed and still have data. They would send again what other subflows
+    /// have delivered, and count as subflows at the server. To be called when a new subflow is established over the link: then the
+    /// RST reaches the server.
+    pub(super) fn abort_closing(&mut self, conn: ConnId, link: LinkId) {
+        let Some(of) = self.table.conn(conn).filter(|of| !of.closing.is_empty()) else { return };
+        let (ours, others) = std::mem::take(&mut of.closing).into_iter().partition(|(of, _)| *of == link);
+        of.closing = others;
+        let asked: Vec<Asked> = Vec::into_iter(ours).map(|(_, asked)| asked).collect();
+        let found = self.found(&asked);
+        // The addresses and ports of one that has ended may be another socket's by now.
+        let closing = |answer: &Answer| answer.there().is_some_and(|socket| !socket.sends());
+        let closing: Vec<Asked> =
+            asked.into_iter().zip(&found).filter(|(_, answer)| closing(answer)).map(|(asked, _)| asked).collect();
+        if let Err(error) = self.sockets.abort(&closing) {
+            tracing::warn!(%error, "sockets of destroyed subflows could not be aborted");
         }
     }
 
@@ -327,6 +354,7 @@ impl<M: Policy> Driver<M> {
         }
         for (conn, id, _) in stranded {
             if let Some(sub) = self.take(conn, id) {
+                self.keep_closing(conn, &sub);
                 self.gone(conn, &sub, Why::Unreachable);
             }
         }

@@ -164,6 +164,9 @@ impl<M: Policy> Driver<M> {
         let rtt = counters.and_then(|counters| counters.rtt).filter(|_| !adopted);
         let backup = counters.is_some_and(|counters| counters.backup);
         let subflow = Subflow { id, link, initial, backup, rtt };
+        if let Some(link) = link {
+            self.abort_closing(conn, link);
+        }
         match self.voice_of(conn) {
             Voice::Own => self.tell(Input::SubflowUp { conn, subflow }),
             Voice::Host => self.host_grew(),

@@ -110,7 +110,8 @@ impl<M: Policy> Driver<M> {
             found.connections.insert(ConnId(connection.token), socket);
         });
         let mut missed = connections.map_err(told)?;
-        let subflows = self.sockets.subflows(state::OPEN, |socket| {
+        // One that this end has closed was destroyed: its socket goes on until its data is acknowledged.
+        let subflows = self.sockets.subflows(state::SENDS, |socket| {
             let Some(subflow) = socket.subflow else { return };
             let (local, remote, link) = (socket.local, socket.remote, socket.link);
             let part = Part { local, remote, link, subflow, counters: counters(socket) };

@@ -18,6 +18,7 @@ use marline_core::paths::{ConnId, Counters, SubflowId};
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_core::wire::netlink::diag;
 
+use super::super::kernel::Asked;
 use super::super::snapshot::{Connection, Decision, Managed, SubflowState};
 
 /// All connections.
@@ -45,6 +46,8 @@ pub(super) struct Conn {
     pub(super) subflows: Vec<Sub>,
     /// Joins whose SYN is on its way.
     pub(super) pending: Vec<Pending>,
+    /// Subflows that were destroyed and whose sockets may still be there ([`Driver::abort_closing`](super::Driver::abort_closing)).
+    pub(super) closing: Vec<(LinkId, Asked)>,
     pub(super) since: Instant,
     /// Received and sent, each byte once, as the kernel said last; none: it has not said it.
     whole: Option<(DataSize, DataSize)>,
@@ -149,6 +152,7 @@ impl Conn {
             ids: Vec::new(),
             subflows: Vec::new(),
             pending: Vec::new(),
+            closing: Vec::new(),
             since,
             whole: None,
             then: (DataSize::ZERO, DataSize::ZERO),

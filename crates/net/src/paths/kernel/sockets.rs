@@ -78,6 +78,12 @@ impl Sockets {
         self.ask(tokens.iter().copied().map(diag::one_mptcp), diag::Socket::parse_mptcp, each)
     }
 
+    /// Aborts these TCP sockets. Those that have ended meanwhile, and a kernel that cannot abort any, are no error.
+    pub(crate) fn abort(&self, sockets: &[Asked]) -> io::Result<()> {
+        let requests = sockets.iter().map(|one| diag::abort(one.local, one.remote, one.link));
+        self.ask(requests, |_| None, |_, _| {})
+    }
+
     fn ask(
         &self,
         questions: impl Iterator<Item = Request>,

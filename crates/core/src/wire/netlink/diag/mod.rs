@@ -19,6 +19,16 @@ use super::{Attributes, Message, Request, aligned, family, u8_at, u16_at, u32_at
 /// Asks for one TCP socket by its addresses and ports; `link` is the number of the interface that it is bound to, or
 /// may be. The reply is one message with its counters, or `ENOENT`.
 pub fn one(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
+    about(BY_FAMILY, local, remote, link)
+}
+
+/// Aborts one TCP socket (`SOCK_DESTROY`): its peer gets a RST, and data that was not acknowledged is dropped. The answer is an
+/// acknowledgement: `ENOENT` if there is no such socket, `EOPNOTSUPP` where the kernel was built without it.
+pub fn abort(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
+    about(DESTROY, local, remote, link)
+}
+
+fn about(kind: u16, local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
     let mut body = question(family_of(local.ip()), 0);
     body[8..10].copy_from_slice(&local.port().to_be_bytes());
     body[10..12].copy_from_slice(&remote.port().to_be_bytes());
@@ -27,7 +37,7 @@ pub fn one(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
     body[44..48].copy_from_slice(&link.to_ne_bytes());
     // Any cookie.
     body[48..56].fill(0xff);
-    Request::new(BY_FAMILY, Request::ASK, &body)
+    Request::new(kind, Request::ASK, &body)
 }
 
 /// Asks for one MPTCP socket by its token on this side, whatever its addresses are. The reply is one message for
@@ -66,6 +76,8 @@ pub mod state {
     pub const FIN_WAIT2: u8 = 5;
     /// The other end has closed its direction.
     pub const CLOSE_WAIT: u8 = 8;
+    /// Those in which this end may send, as a mask.
+    pub const SENDS: u32 = 1 << ESTABLISHED | 1 << CLOSE_WAIT;
     /// Those in which data can still come or go, as a mask.
     pub const OPEN: u32 = 1 << ESTABLISHED | 1 << FIN_WAIT1 | 1 << FIN_WAIT2 | 1 << CLOSE_WAIT;
 }
@@ -125,6 +137,11 @@ impl Socket {
         1_u32.checked_shl(self.state.into()).is_some_and(|bit| bit & state::OPEN != 0)
     }
 
+    /// Whether this end may send.
+    pub fn sends(&self) -> bool {
+        1_u32.checked_shl(self.state.into()).is_some_and(|bit| bit & state::SENDS != 0)
+    }
+
     fn fixed(message: &Message<'_>) -> Option<Self> {
         let body = message.body;
         if message.kind != BY_FAMILY || body.len() < FIXED {
@@ -180,6 +197,7 @@ fn get(body: &[u8], at: usize, family: u8) -> Option<IpAddr> {
 const FIXED: usize = aligned(72);
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
+const DESTROY: u16 = 21;
 const TCP: u8 = 6;
 const MPTCP: u32 = 262;
 /// `1 << (INET_DIAG_INFO - 1)`.

@@ -4,7 +4,9 @@
 //! path. How soon is asked of virtual time (`core`), and printed here.
 
 use marline_core::paths::{Policy, Profile};
+use marline_core::wire::netlink::diag::state;
 
+use super::super::super::kernel::Sockets;
 use super::policy::until;
 use super::*;
 
@@ -75,7 +77,8 @@ fn both_links_return(outage: Outage, upload: bool, away: Duration) {
             run("tc", &format!("qdisc replace dev c{link} root tbf rate 20mbit burst 64k limit 100k"));
         }
         let address = serve(server, "10.9.0.1:5001");
-        let config = Config { policy: Policy::Marline, profile: Profile::Throughput, ..config() };
+        let config =
+            Config { policy: Policy::Marline, profile: Profile::Throughput, short_queues: upload, ..config() };
         let driver = Running::policy(config, None);
         until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
         let client = if upload { Client::upload(address) } else { Client::download(address).0 };
@@ -90,12 +93,32 @@ fn both_links_return(outage: Outage, upload: bool, away: Duration) {
             let returned = Clock::now();
             carries(&driver, link, 200_000, "bytes over the link that returned");
             eprintln!("{outage:?}, upload {upload}, link {number}: carries again after {:?}", returned.elapsed());
+            if upload {
+                thread::sleep(Duration::from_millis(200));
+                assert_eq!(closing(number), 0, "a destroyed subflow sends again what others have delivered");
+            }
             // Ten seconds of half of its rate: it was judged by then, and is still used.
             carries(&driver, link, 8_000_000, "bytes over the link after it was judged");
         }
         drop(client);
         driver.stop();
     });
+}
+
+/// Subflows from this link's address that this host has closed and whose sockets are still there.
+fn closing(link: u8) -> usize {
+    let (mut count, address) = (0, std::net::IpAddr::from([10, link, 0, 2]));
+    let states = 1 << state::FIN_WAIT1 | 1 << state::FIN_WAIT2;
+    let listed = Sockets::open().unwrap().subflows(states, |socket| {
+        count += usize::from(socket.local.ip() == address);
+    });
+    listed.unwrap();
+    count
+}
+
+#[test]
+fn an_interface_that_was_down_carries_uploads_again() {
+    both_links_return(Outage::Down, true, Duration::from_secs(3));
 }
 
 #[test]
