@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws deny survey soak load smoke bench build static install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test laws deny survey soak release-check load smoke bench build static install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -16,7 +16,7 @@ STATIC ?= $(shell uname -m)-unknown-linux-musl
 help: ## Show this text
 	@echo "marline: several network links behave as one good link"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: need-lab build ## Two emulated links carry one real download at the sum of their speeds
 	@.ci/demo "$(MARLINE)"
@@ -39,12 +39,14 @@ deny: need-build ## Check licences, sources and RustSec advisories of all depend
 survey: need-build ## Play the policies through thousands of drawn histories and links (long; not in CI, which plays fixed seeds)
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
 
-soak: need-test ## Download a thousand random batches of files of equal length over two links, and print whether any was mixed; long outages (root; minutes)
+soak: need-test ## Run the checks that take long: mixed batches, long outages, every client at a LAN (root; half an hour)
 	$(CARGO) test --locked -p marline --test faults mixed -- --ignored --nocapture
 	$(CARGO) test --locked -p marline-net --lib data_flows_again -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test returning_links -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test unusual_links -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test edge_lan other_clients -- --ignored --nocapture
+
+release-check: deny soak static ## Check what a release needs beyond `make test`: dependencies, long outages, the build for a small box (an hour)
 
 load: need-test build ## Put the fleet's service and a relay under load, and print what they bear (long; decides no test)
 	$(CARGO) test --release --locked -p marline-fleet --test service heartbeats -- --ignored --nocapture
