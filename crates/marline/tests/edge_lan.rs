@@ -388,11 +388,15 @@ ip netns exec srv perl -e 'use IO::Socket::INET; my $l = IO::Socket::INET->new(L
 until ip netns exec srv ss -tln | grep -q :9000; do sleep 0.02; done
 lan perl -e 'use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => "203.0.113.5:9000") or die; alarm 20;
     print $s "x" x 100000; $s->flush; shutdown $s, 1; print <$s>'
+# So does a program of the box, by CONNECT.
+perl -e 'use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:1088") or die; alarm 20;
+    print $s "CONNECT 203.0.113.5:9000 HTTP/1.1\r\nHost: x\r\n\r\n"; $s->flush; while (<$s>) { last if /^\r\n/ }
+    print $s "x" x 100000; $s->flush; shutdown $s, 1; print <$s>'
 kill -TERM $edge; wait $edge && echo "ended well"
 "#;
     let Some(lines) = in_a_world(script) else { return };
     let carried = "203.0.113.1 to 203.0.113.5";
-    assert_eq!(lines, [carried, carried, carried, "some", "100000", "ended well"]);
+    assert_eq!(lines, [carried, carried, carried, "some", "100000", "100000", "ended well"]);
 }
 
 #[test]

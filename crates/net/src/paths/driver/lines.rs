@@ -7,7 +7,8 @@
 //!    source routing is the ground's, and the user has named the link. One that has come to lie below a VPN is down, so
 //!    that nothing goes beside that, unless the user wants just this.
 //! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost. Where it keeps
-//!    addresses of the other family it stays up, and a new address of the family is told ([`Turn::Address`]).
+//!    addresses of the other family it stays up, and a new address of the family is told ([`Turn::Address`]). So is a default
+//!    route that joins waited for.
 //! 3. What passed an interface counts from the moment at which the driver saw it first, and goes on counting when another
 //!    interface of its name takes its place.
 
@@ -62,7 +63,7 @@ pub(super) struct Line {
 pub(super) enum Turn {
     Up(LinkId),
     Down(LinkId),
-    /// It was up, and has an address of a family that it had none of.
+    /// It was up, and has an address of a family that it had none of, or the default route that joins waited for.
     Address(LinkId),
 }
 
@@ -169,9 +170,9 @@ impl Line {
             let lasting = interface.map(|interface| interface.addresses.clone()).unwrap_or_default();
             let is_of_new_family =
                 |address: &IpAddr| self.lasting.iter().all(|old| old.is_ipv4() != address.is_ipv4());
-            if self.up && lasting.iter().any(is_of_new_family) {
-                turns.push(Turn::Address(self.link));
-            }
+            let awaited: Vec<IpAddr> =
+                lasting.iter().copied().filter(|address| self.awaits_route(*address)).collect();
+            let is_new = lasting.iter().any(is_of_new_family);
             self.lasting = lasting;
             let metric = |route: Option<DefaultRoute>| route.map(|route| route.metric);
             self.metrics = interface.map_or((None, None), |interface| (metric(interface.v4), metric(interface.v6)));
@@ -179,6 +180,8 @@ impl Line {
                 (self.had_routes.0 | self.metrics.0.is_some(), self.had_routes.1 | self.metrics.1.is_some());
             if !self.up {
                 turns.push(Turn::Up(self.link));
+            } else if is_new || awaited.into_iter().any(|address| !self.awaits_route(address)) {
+                turns.push(Turn::Address(self.link));
             }
         }
         self.up = up;
@@ -313,6 +316,9 @@ mod tests {
         lines.follow(&survey(interface(3, &["10.0.0.2"], Verdict::Unused(Reason::Down))));
         lines.follow(&survey(without()));
         assert!(awaits(&lines) && !lines.line(LinkId(0)).unwrap().awaits_route("fd00::2".parse().unwrap()));
+        let back = survey(Interface { v4: route, ..interface(3, &["10.0.0.2"], Verdict::Usable) });
+        assert_eq!(lines.follow(&back), [Turn::Address(LinkId(0))]);
+        assert_eq!(lines.follow(&back), []);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! path. How soon is asked of virtual time (`core`), and printed here.
 
 use marline_core::paths::{Policy, Profile};
+use marline_core::units::Bitrate;
 use marline_core::wire::netlink::diag::state;
 
 use super::super::super::kernel::Sockets;
@@ -139,6 +140,37 @@ fn an_interface_that_was_removed_carries_uploads_again() {
 #[test]
 fn a_link_that_was_silent_carries_downloads_again() {
     both_links_return(Outage::Silent, false, Duration::from_secs(4));
+}
+
+/// Temporary addresses of IPv6 (RFC 8981) replace each other while a connection runs.
+#[test]
+fn addresses_of_ipv6_that_replace_each_other_interrupt_nothing_and_leave_no_wrong_rate() {
+    between_two_networks(|server| {
+        let address = serve(server, "[fd00:9::1]:5001");
+        let config = Config { policy: Policy::Marline, profile: Profile::Throughput, ..config() };
+        let driver = Running::policy(config, None);
+        until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
+        let client = Client::download(address).0;
+        for link in [FIRST, SECOND] {
+            carries(&driver, link, 1_000_000, "bytes before the rotation");
+        }
+        for turn in 1..=3 {
+            for link in [1, 2] {
+                ip(&format!("address add fd00:{link}::{turn}:2/64 dev c{link} nodad"));
+                ip(&format!("-6 rule add from fd00:{link}::{turn}:2 table {link}"));
+                let before = if turn == 1 { "2".to_owned() } else { format!("{}:2", turn - 1) };
+                ip(&format!("address delete fd00:{link}::{before}/64 dev c{link}"));
+            }
+            for link in [FIRST, SECOND] {
+                carries(&driver, link, 2_000_000, "bytes from the new address");
+                // The links have 20 Mbit/s.
+                let fastest = driver.snapshot().links.iter().map(|link| link.rate).max();
+                assert!(fastest < Some(Bitrate::from_mbps(40)), "{fastest:?}");
+            }
+        }
+        drop(client);
+        driver.stop();
+    });
 }
 
 #[test]
