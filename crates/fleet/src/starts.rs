@@ -342,9 +342,13 @@ impl Starts {
     /// # Errors
     /// There is none: the link says nothing about the destination.
     pub(crate) fn of_families(mut addresses: Vec<SocketAddr>, link: &Interface) -> io::Result<Vec<SocketAddr>> {
+        let lacks = if addresses.iter().all(SocketAddr::is_ipv6) { "IPv6" } else { "IPv4" };
         addresses.retain(|address| if address.is_ipv4() { link.has_v4() } else { link.has_v6() });
         if addresses.is_empty() {
-            return Err(io::Error::other(format!("{} has no address of the destination's family", link.name)));
+            return Err(io::Error::other(format!(
+                "{} has no {lacks}, and the destination has nothing else",
+                link.name
+            )));
         }
         Ok(addresses)
     }

@@ -37,6 +37,8 @@ pub(super) enum Reason {
     Full,
     /// The name has no address, or no name server answers.
     Names,
+    /// The link has no address of the peer's family.
+    NoFamily,
     /// Nothing listens there.
     Refused,
     /// There is no route.
@@ -76,7 +78,7 @@ impl Reason {
                 () => None,
             };
         }
-        let known: [(&[&str], Self); 13] = [
+        let known: [(&[&str], Self); 14] = [
             (&["not valid yet", "notvalidyet"], Self::NotValidYet),
             (&["revoked"], Self::Revoked),
             (&["not valid for name", "notvalidforname", "not valid for any names"], Self::WrongName),
@@ -94,17 +96,8 @@ impl Reason {
             (&["received corrupt message", "and not the fleet's service"], Self::WrongServer),
             (&["is draining"], Self::Draining),
             (&["as it may have", "are not free"], Self::Full),
-            (
-                &[
-                    "lookup",
-                    "no address is known",
-                    "the name",
-                    "name server",
-                    "no such host",
-                    "no address of the destination",
-                ],
-                Self::Names,
-            ),
+            (&["the destination has nothing else"], Self::NoFamily),
+            (&["lookup", "no address is known", "the name", "name server", "no such host"], Self::Names),
             (&["connection refused"], Self::Refused),
             (&["unreachable", "no route to host"], Self::Unreachable),
             (&["no answer", "no tls handshake in time", "timed out", "does not answer"], Self::Silent),
@@ -131,6 +124,7 @@ impl Reason {
             Self::Draining => "draining",
             Self::Full => "full",
             Self::Names => "names",
+            Self::NoFamily => "no-family",
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
             Self::Silent => "silent",
@@ -175,6 +169,9 @@ impl Reason {
                            --max-connections)"
                 .to_owned(),
             Self::Names => "the name cannot be resolved: look at its spelling and at the name servers of the links".to_owned(),
+            Self::NoFamily => format!(
+                "name the {peer} by an address of a family that the link has (IPv4 or IPv6), or ask the operator of the link for the other one"
+            ),
             Self::Refused => format!("nothing listens there: start the {peer}, or look at its port and at firewalls"),
             Self::Unreachable => "no route leads there, from this host or from a router on the way: look at routes and firewalls".to_owned(),
             Self::Silent => format!("nothing comes back: look at the address, at firewalls, and whether the {peer} runs"),
@@ -220,6 +217,7 @@ mod tests {
             ("1.0Mbit/s are not free: 9.0Mbit/s of 9.0Mbit/s are reserved", "full", "--capacity"),
             ("failed to lookup address information: Name or service not known", "names", "spelling"),
             ("the name's server does not answer", "names", "name servers"),
+            ("wwan0 has no IPv6, and the destination has nothing else", "no-family", "family"),
             ("Connection refused (os error 111)", "refused", "nothing listens"),
             ("Network is unreachable (os error 101)", "unreachable", "no route leads there"),
             ("No route to host (os error 113)", "unreachable", "no route leads there"),
