@@ -102,11 +102,15 @@ impl Starts {
         starts
     }
 
-    /// The links that are up, in the order of the kernel's preference, and the networks of the other interfaces.
-    pub(crate) fn set_links(&self, links: Vec<(LinkSeen, Interface)>, networks: Vec<Network>) {
+    /// The links that are up, in the order of the kernel's preference, and the networks of the other interfaces. Whether there is a link
+    /// that was not there before.
+    pub(crate) fn set_links(&self, links: Vec<(LinkSeen, Interface)>, networks: Vec<Network>) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let (seen, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+        let is_new =
+            |link: &Interface| state.links.iter().all(|old| (&old.name, old.index) != (&link.name, link.index));
+        let has_new = links.iter().any(is_new);
         if state.links.iter().map(|link| &**link).ne(links.iter()) {
             self.resolver.forget_networks();
         }
@@ -115,6 +119,7 @@ impl Starts {
         state.choice.set_links(now, seen);
         drop(state);
         self.publish();
+        has_new
     }
 
     /// Connections begin as the kernel's routes have it, until links are set again.

@@ -68,7 +68,7 @@ relay() {
     until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $!; done
 }
 edge() { # sets $edge
-    "$MARLINE" edge --relay ${RELAY:-10.0.1.1} --certificate e1.pem --run-dir run --lan lan0 "$@" 2>edge.log &
+    : >edge.log; "$MARLINE" edge --relay ${RELAY:-10.0.1.1} --certificate e1.pem --run-dir run --lan lan0 "$@" 2>>edge.log &
     edge=$!
     until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
     led

@@ -21,7 +21,7 @@ relay() { # NETWORK ADDRESS
     until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $relay; done
 }
 edge() {
-    "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run "$@" 2>edge.log & edge=$!
+    : >edge.log; "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run "$@" 2>>edge.log & edge=$!
     until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
 }
 stop() { kill $edge; wait $edge; }

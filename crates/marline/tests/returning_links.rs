@@ -87,26 +87,6 @@ fn an_edge_uploads_again_over_links_that_return() {
 }
 
 #[test]
-#[ignore = "half a minute; make soak runs it"]
-fn a_link_that_goes_down_and_up_each_second_costs_little_and_is_used_afterwards() {
-    let script = r#"
-paths
-LIMIT=100 perl ask.pl 45.0.0.10 40000000 >came & transfer=$!
-carries wan1 1000000; carries wan2 1000000
-used() { awk '{ print $14 + $15 }' /proc/$daemon/stat; }
-from=$(used)
-for turn in $(seq 12); do ip link set wan2 down; sleep 1; ip link set wan2 up; ip route add default via 10.0.2.1 dev wan2 metric 200; sleep 1; done
-echo "$(( ($(used) - from) * 1000 / $(getconf CLK_TCK) )) ms of processor time in 24 s" >&2
-carries wan1 1000000; carries wan2 1000000
-# A line for each change would be 24.
-[ $(grep -c wan2 paths.log) -le 24 ] && echo "few lines"
-kill -0 $transfer && echo "it goes on"
-"#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
-    assert_eq!(lines, ["few lines", "it goes on"]);
-}
-
-#[test]
 #[ignore = "five minutes; make soak runs it"]
 fn transfers_use_links_again_that_return_in_any_way() {
     for through in ["edge", "paths"] {

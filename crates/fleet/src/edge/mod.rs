@@ -434,8 +434,8 @@ impl Edge {
         if self.is_behind_vpn(survey.vpn) && has_vpn {
             // Whoever steers the links may not have seen it yet.
             self.roads.starts.forget_links();
-        } else {
-            self.roads.starts.set_links(beginnings, networks);
+        } else if self.roads.starts.set_links(beginnings, networks) {
+            self.roads.retry_now();
         }
     }
 

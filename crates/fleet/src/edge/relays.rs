@@ -5,7 +5,8 @@
 //!
 //! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
 //! 2. A relay that failed is asked after the others until an attempt succeeds. It is tried in the background at intervals that grow
-//!    from [`FIRST_RETRY`] to [`LAST_RETRY`]. One that answers and refuses flows is tried by a flow, after [`LAST_RETRY`].
+//!    from [`FIRST_RETRY`] to [`LAST_RETRY`], and at once when a link comes. One that answers and refuses flows is tried by a
+//!    flow, after [`LAST_RETRY`].
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
 //!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
@@ -148,6 +149,13 @@ impl Station {
         if let Some(failed) = &mut self.lock().failed {
             failed.pause = (2 * failed.pause).min(LAST_RETRY);
             failed.retry = now + failed.pause;
+        }
+    }
+
+    /// The next attempt in the background is due, and the pauses begin anew.
+    pub(super) fn retry_now(&self) {
+        if let Some(failed) = self.lock().failed.as_mut().filter(|failed| !failed.is_refusal) {
+            (failed.retry, failed.pause) = (Instant::now(), FIRST_RETRY);
         }
     }
 
@@ -407,6 +415,12 @@ mod tests {
             station.retries(now);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        // A link has come.
+        station.retry_now();
+        let retry = station.retry().unwrap();
+        assert!(retry <= Instant::now());
+        station.retries(retry);
+        assert_eq!(station.retry(), Some(retry + 2 * FIRST_RETRY));
         assert!(station.note(Ok(())));
         assert_eq!(station.retry(), None);
         // One that has no room is asked by flows alone: at once where no other relay is there, else after ten seconds, each time.

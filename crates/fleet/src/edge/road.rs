@@ -368,6 +368,12 @@ impl Roads {
         named.skip(usize::from(self.warm > 0)).for_each(|station| drop(self.fresh(&station)));
     }
 
+    /// Tries relays that have failed at once: a link has come over which they may answer, or a captive portal in their place.
+    pub(super) fn retry_now(&self) {
+        self.relays.all().iter().for_each(|station| station.retry_now());
+        self.retry.notify_one();
+    }
+
     /// Tries relays that have failed again, until dropped.
     pub(super) async fn keep_trying(self: &Arc<Self>) -> Infallible {
         loop {

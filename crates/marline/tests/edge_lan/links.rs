@@ -43,7 +43,7 @@ fail() {
 }
 works() { ip netns exec far nft delete table inet dead; }
 begin() { # OPTIONS…; sets $edge
-    "$MARLINE" edge --certificate e1.pem --run-dir run --lan lan0 "$@" 2>edge.log &
+    : >edge.log; "$MARLINE" edge --certificate e1.pem --run-dir run --lan lan0 "$@" 2>>edge.log &
     edge=$!
     until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
     led

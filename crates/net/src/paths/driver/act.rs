@@ -4,7 +4,7 @@
 //! 2. What cannot be asked of the kernel at all (no such subflow, no address of the family) is refused here, in the same
 //!    words.
 //! 3. A destroyed subflow is gone once the kernel has said so; its event, which comes later, finds nothing any more. Its
-//!    socket remains until its data is acknowledged, or until [`Driver::abort_closing`].
+//!    socket may remain ([`Driver::end_socket`]).
 //! 4. An address whose id another address of the connection has (two of 255 can meet) is tried with the next one.
 //! 5. A join that nothing came of is ended after [`STALE`]: the kernel would send SYNs for two minutes, and a subflow
 //!    that comes up then would surprise everybody.
@@ -216,19 +216,27 @@ impl<M: Policy> Driver<M> {
         if let (Command::Destroy { subflow }, None) = (order.what, refused)
             && let Some(sub) = self.take(order.conn, subflow)
         {
-            self.keep_closing(order.conn, &sub);
+            self.end_socket(order.conn, &sub);
             self.gone(order.conn, &sub, Why::Closed);
         }
     }
 
-    /// Remembers a destroyed subflow: the kernel keeps its socket until its data is acknowledged.
-    fn keep_closing(&mut self, conn: ConnId, sub: &Sub) {
-        if let (Some(link), Some(of)) = (sub.link, self.table.conn(conn)) {
-            of.closing.push((link, Asked { local: sub.local, remote: sub.remote, link: sub.index }));
+    /// Sees to the socket of a subflow that was just destroyed.
+    ///
+    /// The kernel only closes its own direction of the first subflow. It acknowledges what the server sends over it afterwards and
+    /// does not deliver that. A server that has sent all its data repeats the missing data over this very subflow, for ever. A RST
+    /// ends the subflow on both sides. While the link is down the RST would be lost, so that it has to wait.
+    fn end_socket(&mut self, conn: ConnId, sub: &Sub) {
+        let socket = Asked { local: sub.local, remote: sub.remote, link: sub.index };
+        let up = sub.link.is_some_and(|link| self.lines.line(link).is_some_and(|line| line.up));
+        if up && sub.initial {
+            self.abort(&[socket]);
+        } else if let (Some(link), Some(of)) = (sub.link, self.table.conn(conn)) {
+            of.closing.push((link, socket));
         }
     }
 
-    /// Aborts the sockets of subflows over this link that were destroyed and still have data. They would send again what other subflows
+    /// Aborts the sockets of subflows over this link that were destroyed and are still there. They would send again what other subflows
     /// have delivered, and count as subflows at the server. To be called when a new subflow is established over the link: then the
     /// RST reaches the server.
     pub(super) fn abort_closing(&mut self, conn: ConnId, link: LinkId) {
@@ -236,12 +244,16 @@ impl<M: Policy> Driver<M> {
         let (ours, others) = std::mem::take(&mut of.closing).into_iter().partition(|(of, _)| *of == link);
         of.closing = others;
         let asked: Vec<Asked> = Vec::into_iter(ours).map(|(_, asked)| asked).collect();
-        let found = self.found(&asked);
-        // The addresses and ports of one that has ended may be another socket's by now.
-        let closing = |answer: &Answer| answer.there().is_some_and(|socket| !socket.sends());
-        let closing: Vec<Asked> =
-            asked.into_iter().zip(&found).filter(|(_, answer)| closing(answer)).map(|(asked, _)| asked).collect();
-        if let Err(error) = self.sockets.abort(&closing) {
+        self.abort(&asked);
+    }
+
+    /// Aborts those of these sockets that this end has closed: the addresses and ports may be another socket's by now.
+    fn abort(&mut self, sockets: &[Asked]) {
+        let found = self.found(sockets);
+        let closed = |answer: &Answer| answer.there().is_some_and(|socket| !socket.sends());
+        let closed: Vec<Asked> =
+            sockets.iter().zip(&found).filter(|(_, answer)| closed(answer)).map(|(socket, _)| *socket).collect();
+        if let Err(error) = self.sockets.abort(&closed) {
             tracing::warn!(%error, "sockets of destroyed subflows could not be aborted");
         }
     }
@@ -354,7 +366,7 @@ impl<M: Policy> Driver<M> {
         }
         for (conn, id, _) in stranded {
             if let Some(sub) = self.take(conn, id) {
-                self.keep_closing(conn, &sub);
+                self.end_socket(conn, &sub);
                 self.gone(conn, &sub, Why::Unreachable);
             }
         }

@@ -46,7 +46,7 @@ pub(super) struct Conn {
     pub(super) subflows: Vec<Sub>,
     /// Joins whose SYN is on its way.
     pub(super) pending: Vec<Pending>,
-    /// Subflows that were destroyed and whose sockets may still be there ([`Driver::abort_closing`](super::Driver::abort_closing)).
+    /// Subflows that were destroyed and whose sockets may still be there (`Driver::end_socket`).
     pub(super) closing: Vec<(LinkId, Asked)>,
     pub(super) since: Instant,
     /// Received and sent, each byte once, as the kernel said last; none: it has not said it.
