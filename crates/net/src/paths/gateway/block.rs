@@ -9,9 +9,10 @@
 //!
 //! 1. For each IP version that the host forwards only because of the gateway: everything that does not come from the LAN, except replies to
 //!    connections of the LAN. A host that was a router before keeps its own firewall's rules.
-//! 2. Unless flows may go directly: TCP from the LAN to beyond it. While the gateway runs all of that goes to the edge and none is
-//!    forwarded; after a crash it would leave in plain text.
+//! 2. Unless flows may go directly: TCP from the LAN to beyond it, but for private networks ([`private`]). While the gateway runs all of that
+//!    goes to the edge and none is forwarded; after a crash it would leave in plain text.
 
+use super::private;
 use super::rules::Lan;
 use crate::paths::forward::{NftError, nft};
 
@@ -58,7 +59,9 @@ fn table(lan: &Lan, direct: bool, switched: (bool, bool)) -> String {
     let lan = format!("{{ {} }}", names.join(", "));
     let mut rules = vec!["type filter hook forward priority -1; policy accept".to_owned()];
     if !direct {
-        rules.push(format!("iifname {lan} oifname != {lan} meta l4proto tcp drop"));
+        rules.extend(
+            private::others().map(|to| format!("iifname {lan} oifname != {lan} meta l4proto tcp {to} drop")),
+        );
     }
     rules.push(format!("iifname {lan} accept"));
     rules.push(format!("oifname {lan} ct state established,related accept"));
@@ -98,12 +101,13 @@ mod tests {
     fn it_drops_only_where_the_gateway_made_the_host_a_router_and_has_no_owner() {
         let text = table(&lan(&["lan0"]), false, (true, false));
         assert!(text.contains("meta nfproto ipv4 drop") && !text.contains("nfproto ipv6 drop"), "{text}");
-        assert!(text.contains("iifname { \"lan0\" } oifname != { \"lan0\" } meta l4proto tcp drop"), "{text}");
+        let closed = "iifname { \"lan0\" } oifname != { \"lan0\" } meta l4proto tcp ip daddr != { 10.0.0.0/8, ";
+        assert!(text.contains(closed) && text.contains("tcp ip6 daddr != { fc00::/7, fec0::/10 } drop"), "{text}");
         assert!(
             !text.contains("flags owner") && text.starts_with("add table inet marline-lan; delete table"),
             "{text}"
         );
-        assert!(!table(&lan(&["lan0"]), true, (true, true)).contains("l4proto tcp drop"));
+        assert!(!table(&lan(&["lan0"]), true, (true, true)).contains("l4proto tcp"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!  LAN ──▶ prerouting: TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener     ──▶ a flow of the edge
+//!      private networks with a route, and
 //!                  all else ──▶ rules 20002, 20003 ──▶ masquerade          ──▶ the link that is led over, or the host's own
 //! ```
 //!
@@ -20,6 +21,7 @@ mod beyond;
 mod block;
 mod firewall;
 mod obstacles;
+mod private;
 mod rules;
 
 use std::io;
