@@ -12,6 +12,8 @@
 //! 2. Unless flows may go directly: TCP from the LAN to beyond it, but for private networks ([`private`]). While the gateway runs all of that
 //!    goes to the edge and none is forwarded; after a crash it would leave in plain text.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::private;
 use super::rules::Lan;
 use crate::paths::forward::{NftError, nft};
@@ -26,6 +28,45 @@ pub struct Standing {
     pub lan: Vec<String>,
     /// Whether it drops what other rules would let through, of IPv4 and of IPv6.
     pub(super) drops: (bool, bool),
+}
+
+/// Puts it back where another program has removed it (`nft flush ruleset`), until the gateway ends.
+#[derive(Clone, Debug)]
+pub(super) struct Keeper {
+    lan: Lan,
+    direct: bool,
+    switched: (bool, bool),
+    /// Held while it is put back, so that none comes back behind the end of the gateway.
+    ended: Arc<Mutex<bool>>,
+}
+
+impl Keeper {
+    pub(super) fn new(lan: Lan, direct: bool, switched: (bool, bool)) -> Self {
+        Self { lan, direct, switched, ended: Arc::default() }
+    }
+
+    /// Whether it is in force now. Blocks for as long as nft runs.
+    pub(super) fn keep(&self) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended || standing().is_some() {
+            return !*ended;
+        }
+        match install(&self.lan, self.direct, self.switched) {
+            Ok(()) => {
+                tracing::warn!("another program has removed the table inet {TABLE}; it is in force again");
+                true
+            }
+            Err(error) => {
+                tracing::warn!("the table inet {TABLE} is gone and cannot be put in force: {error}");
+                false
+            }
+        }
+    }
+
+    /// It is not put back any more once this has returned. Blocks for as long as nft runs.
+    pub(super) fn end(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
 }
 
 /// Puts it in force, in place of what an earlier run has left. Blocks for as long as nft runs.
@@ -46,7 +87,7 @@ pub(super) fn remove() -> Result<(), NftError> {
 
 /// Whether it stands, and for which interfaces; none also where that cannot be seen (without CAP_NET_ADMIN or nft). Blocks for as long as
 /// nft runs.
-pub fn standing() -> Option<Standing> {
+pub(super) fn standing() -> Option<Standing> {
     nft::run(&format!("list table inet {TABLE}\n")).ok().map(|text| parse(&text))
 }
 
