@@ -72,12 +72,7 @@ kill -TERM $edge; wait $edge; free
 "$real" list table inet marline-lan >/dev/null 2>&1 || echo "gone with the edge"
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    let expected = [
-        "nft has not run",
-        "203.0.113.1 to 203.0.113.5",
-        "LAN lan0: closed",
-        "closed again",
-        "gone with the edge",
-    ];
+    let expected =
+        ["nft has not run", "203.0.113.1 to 203.0.113.5", "LAN lan0: closed", "closed again", "gone with the edge"];
     assert_eq!(lines, expected, "{lines:#?}");
 }
