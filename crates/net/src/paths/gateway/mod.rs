@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  LAN ──▶ prerouting: TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener     ──▶ a flow of the edge
-//!      private networks with a route, and
+//!                  TCP to private networks that the host has a route to, and
 //!                  all else ──▶ rules 20002, 20003 ──▶ masquerade          ──▶ the link that is led over, or the host's own
 //! ```
 //!
