@@ -6,10 +6,14 @@
 #![cfg(feature = "fleet")]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
+#[path = "edge_lan/firewalls.rs"]
+mod firewalls;
 #[path = "edge_lan/links.rs"]
 mod links;
 #[path = "edge_lan/mptcp.rs"]
 mod mptcp;
+#[path = "edge_lan/private.rs"]
+mod private;
 mod world;
 
 /// What the script prints in the world below.
@@ -194,8 +198,8 @@ free; ip -n far link set up0 up
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
 ip rule | grep -c '^2000[23]:.*iif lan0'; ip route show table 28003; ip -6 route show table 28003 | cut -d' ' -f1-5
 left="rules and routes of a LAN's gateway"
-"$MARLINE" paths doctor --run-dir run | grep -o "10 $left" || true
-"$MARLINE" paths restore --run-dir run 2>&1 | grep -o "10 $left removed"
+"$MARLINE" paths doctor --run-dir run | grep -o "14 $left" || true
+"$MARLINE" paths restore --run-dir run 2>&1 | grep -o "14 $left removed"
 state >after; diff before after && echo "as before"
 grep "UDP and the rest of the LAN pass" edge.log
 "#;
@@ -209,8 +213,8 @@ grep "UDP and the rest of the LAN pass" edge.log
         "2",
         "default via 10.0.2.1 dev up1 proto 109 ",
         "default via fd02::1 dev up1",
-        "10 rules and routes of a LAN's gateway",
-        "10 rules and routes of a LAN's gateway removed",
+        "14 rules and routes of a LAN's gateway",
+        "14 rules and routes of a LAN's gateway removed",
         "as before",
     ];
     let log = said.iter().map(|line| format!("marline: {line}"));

@@ -1,8 +1,11 @@
 //! Private networks that this box reaches without a relay: modems' pages behind its links, offices behind its static routes.
 //!
-//! UDP and ICMP of a LAN pass through this box as through any router. TCP to a private address goes the same way, since a relay stands
-//! elsewhere and refuses such addresses: at once where the routing table has more than a default route, otherwise when no relay carries
-//! it. A relay that is allowed to reach private networks goes first for those that only a default route leads to.
+//! TCP of a LAN to a network for which the kernel has more than a default route does not come here: it is forwarded like UDP
+//! (`marline_net::paths::gateway`). Two cases are left.
+//!
+//! 1. A program that uses the proxy names a private address. Where the kernel has more than a default route, this box connects at once.
+//! 2. Only a default route leads to the address. A relay that is allowed to reach private networks goes first; when none carries the flow,
+//!    this box connects over the link that UDP takes.
 //!
 //! Only for programs of this machine and for hosts of the LAN ([`may_pass`]): both reach these networks by routing anyway. That holds
 //! with `--no-direct` as well, which is about the Internet.

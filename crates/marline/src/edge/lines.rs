@@ -225,18 +225,19 @@ pub(super) async fn state(mut trouble: watch::Receiver<Option<String>>) -> Infal
 /// Says what on this host stops the LAN's packets, and when it does not any more.
 pub(super) async fn obstacles(found: Option<watch::Receiver<Obstructions>>) -> Infallible {
     let Some(mut found) = found else { pending().await };
-    let mut told: Vec<String> = Vec::new();
+    let (mut told, mut not_checked): (Vec<String>, Vec<String>) = Default::default();
     loop {
         if found.changed().await.is_err() {
             pending::<()>().await;
         }
-        let Obstructions { mended, stops } = found.borrow_and_update().clone();
+        let Obstructions { mended, stops, unchecked, .. } = found.borrow_and_update().clone();
         mended.iter().for_each(|line| say(line));
         stops.iter().filter(|line| !told.contains(line)).for_each(|line| say(line));
         if stops.is_empty() && !told.is_empty() {
             say("no firewall and no setting of this host stops the LAN's packets any more");
         }
-        told = stops;
+        unchecked.iter().filter(|line| !not_checked.contains(line)).for_each(|line| say(line));
+        (told, not_checked) = (stops, unchecked);
     }
 }
 

@@ -195,7 +195,7 @@ fn listen(args: &RunArgs, about: About, edge: &Arc<Edge>, view: Option<watch::Re
         let (about, edge, view) = (Arc::clone(&about), Arc::clone(&edge), view.clone());
         async move {
             match question {
-                status::Question::Status => Ok(Status::of(&about, &edge, view.as_ref()).await),
+                status::Question::Status => Ok(Status::of(&about, &edge, view.as_ref())),
             }
         }
     };

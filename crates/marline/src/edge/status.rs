@@ -92,6 +92,9 @@ struct LanState {
     /// What on this host stops its packets, and what helps, a line each.
     #[serde(default)]
     stops: Vec<String>,
+    /// What of this host could not be checked for that, and why, a line each.
+    #[serde(default)]
+    unchecked: Vec<String>,
 }
 
 /// What does not change while it runs.
@@ -106,14 +109,11 @@ pub(super) struct About {
 }
 
 impl Status {
-    pub(super) async fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetView>>) -> Self {
-        let lan = if about.lan.is_empty() {
-            None
-        } else {
-            let standing = tokio::task::spawn_blocking(gateway::standing).await.ok().flatten();
-            let stops = about.obstacles.as_ref().map(|found| found.borrow().stops.clone()).unwrap_or_default();
-            Some(LanState { interfaces: about.lan.clone(), closed: standing.is_some(), stops })
-        };
+    pub(super) fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetView>>) -> Self {
+        let lan = about.obstacles.as_ref().map(|found| {
+            let Obstructions { stops, unchecked, closed, .. } = found.borrow().clone();
+            LanState { interfaces: about.lan.clone(), closed, stops, unchecked }
+        });
         Self {
             lan,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -255,11 +255,11 @@ fn shown(status: &Status) -> String {
     if let Some(why) = &status.state_error {
         text += &format!("\n{}\n", not_kept(&printable(why)));
     }
-    if let Some(LanState { interfaces, closed, stops }) = &status.lan {
+    if let Some(LanState { interfaces, closed, stops, unchecked }) = &status.lan {
         let state =
             if *closed { "closed to the outside, after a crash as well" } else { "NOT closed after a crash" };
         text += &format!("\nLAN {}: {state} (nft table inet marline-lan)\n", interfaces.join(", "));
-        for line in stops {
+        for line in stops.iter().chain(unchecked) {
             text += &format!("{}\n", printable(line));
         }
     }

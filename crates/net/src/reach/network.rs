@@ -17,6 +17,11 @@ impl Network {
         Self { base, bits }
     }
 
+    /// Whether its addresses are those of IPv4.
+    pub(crate) const fn is_ipv4(self) -> bool {
+        self.base.is_ipv4()
+    }
+
     /// Whether it is one address, or this machine's loopback: then its own addresses are meant.
     pub fn is_one(self) -> bool {
         let most = if self.base.is_ipv4() { 32 } else { 128 };

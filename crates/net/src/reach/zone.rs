@@ -48,6 +48,11 @@ impl Zone {
         found.map_or(Self::Internet, |(_, zone)| *zone)
     }
 
+    /// The networks that registries have put into it; none for [`Self::Internet`]. Those of other zones may be parts of them.
+    pub(crate) fn networks(self) -> impl Iterator<Item = Network> {
+        ZONES.iter().filter(move |(_, zone)| *zone == self).map(|(network, _)| *network)
+    }
+
     /// As messages name it.
     pub const fn name(self) -> &'static str {
         match self {

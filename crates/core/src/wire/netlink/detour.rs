@@ -3,8 +3,8 @@
 //! In: a mark, a table and a place among the rules. Out: the requests that make the rule and its one route, and those that
 //! remove them; and the rules of this sort that there are.
 //!
-//! The rule asks for the mark alone (`ip rule add fwmark MARK lookup TABLE`), the route takes everything
-//! (`ip route add local default dev lo table TABLE`). A socket that is bound to a device finds no way over the loopback
+//! The rule asks for the mark alone (`ip rule add fwmark MARK lookup TABLE`, perhaps with `suppress_prefixlength`), the route
+//! takes everything (`ip route add local default dev lo table TABLE`). A socket that is bound to a device finds no way over the loopback
 //! and goes on by the other rules: that is what detours are made of, and not redirections.
 
 use super::{Attributes, Message, Request, family, kind, u8_at};
@@ -20,6 +20,8 @@ pub struct Detour {
     pub table: u32,
     /// The rule's place among the rules: smaller comes earlier (0 local, 32766 main).
     pub priority: u32,
+    /// The rule: routes of the table whose prefix is this long or shorter do not count; none: all count.
+    pub suppress: Option<u32>,
     /// Whose rule and route they are (`RTPROT_…`).
     pub protocol: u8,
 }
@@ -33,16 +35,19 @@ impl Detour {
             return None;
         }
         let (mut mark, mut table, mut priority, mut protocol) = (None, u32::from(u8_at(body, 4)?), 0, 0);
+        let mut suppress = None;
         for attribute in Attributes::after(body, FIXED) {
             match attribute.kind {
                 RULE_MARK => mark = attribute.u32(),
                 TABLE => table = attribute.u32()?,
                 RULE_PRIORITY => priority = attribute.u32()?,
+                // All ones say that none is suppressed.
+                RULE_SUPPRESS => suppress = attribute.u32().filter(|length| *length != u32::MAX),
                 RULE_PROTOCOL => protocol = u8_at(attribute.value, 0)?,
                 _ => {}
             }
         }
-        Some(Self { family: u8_at(body, 0)?, mark: mark?, table, priority, protocol })
+        Some(Self { family: u8_at(body, 0)?, mark: mark?, table, priority, suppress, protocol })
     }
 
     /// The request that adds the rule; it fails if the same rule exists.
@@ -73,6 +78,9 @@ impl Detour {
         let mut request = Request::new(kind, flags, &body);
         request.u32(RULE_PRIORITY, self.priority);
         request.u32(RULE_MARK, self.mark);
+        if let Some(length) = self.suppress {
+            request.u32(RULE_SUPPRESS, length);
+        }
         request.u32(TABLE, self.table);
         request.attribute(RULE_PROTOCOL, &[self.protocol]);
         request
@@ -100,9 +108,10 @@ impl Detour {
 /// The fixed part of both: family, lengths of the prefixes, TOS, table; then two that are reserved and the action, or
 /// origin, scope and type; flags.
 const FIXED: usize = 12;
-/// `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_PROTOCOL`, `RTA_OIF`; `FRA_TABLE` and `RTA_TABLE` are the same.
+/// `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_SUPPRESS_PREFIXLEN`, `FRA_PROTOCOL`, `RTA_OIF`; `FRA_TABLE` and `RTA_TABLE` are the same.
 const RULE_PRIORITY: u16 = 6;
 const RULE_MARK: u16 = 10;
+const RULE_SUPPRESS: u16 = 14;
 const RULE_PROTOCOL: u16 = 21;
 const ROUTE_LINK: u16 = 4;
 const TABLE: u16 = 15;
@@ -119,7 +128,14 @@ mod tests {
 
     #[test]
     fn the_rule_asks_for_the_mark_and_the_route_takes_everything() {
-        let detour = Detour { family: family::V4, mark: 0x6d61, table: 28_001, priority: 108, protocol: 109 };
+        let detour = Detour {
+            family: family::V4,
+            mark: 0x6d61,
+            table: 28_001,
+            priority: 108,
+            suppress: None,
+            protocol: 109,
+        };
         for (request, kind) in [(detour.add_rule(), kind::NEW_RULE), (detour.remove_rule(), kind::DEL_RULE)] {
             let bytes = request.finish(1);
             let message = messages(&bytes).next().unwrap();
@@ -135,6 +151,9 @@ mod tests {
         assert_eq!(route.protocol, 109);
         let bytes = detour.add_rule().finish(1);
         assert_eq!(Detour::parse(&messages(&bytes).next().unwrap()), Some(detour));
+        let part = Detour { suppress: Some(1), ..detour };
+        let bytes = part.add_rule().finish(1);
+        assert_eq!(Detour::parse(&messages(&bytes).next().unwrap()), Some(part));
         let rule = Rule::new(("10.1.0.2".parse().unwrap(), 32), 28_001, 108).add().finish(1);
         assert_eq!(Detour::parse(&messages(&rule).next().unwrap()), None, "it asks for a source");
     }

@@ -97,13 +97,14 @@ fn found(socket: &RouteSocket, lane: &Lane) -> io::Result<(Vec<Detour>, Vec<u8>)
     let rules = messages(&rules).filter_map(|message| Detour::parse(&message));
     let routes = messages(&routes).filter_map(|message| Route::parse(&message));
     Ok((
-        rules.filter(|rule| (rule.protocol, rule.table) == (PROTOCOL, lane.mark)).collect(),
+        rules.filter(|rule| (rule.protocol, rule.mark, rule.table) == (PROTOCOL, lane.mark, lane.mark)).collect(),
         routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, lane.mark)).map(|r| r.family).collect(),
     ))
 }
 
 const fn of(lane: &Lane, family: u8) -> Detour {
-    Detour { family, mark: lane.mark, table: lane.mark, priority: lane.place, protocol: PROTOCOL }
+    let Lane { mark, place } = *lane;
+    Detour { family, mark, table: mark, priority: place, suppress: None, protocol: PROTOCOL }
 }
 
 fn ask(socket: &RouteSocket, request: Request) -> io::Result<()> {

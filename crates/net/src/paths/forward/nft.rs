@@ -125,8 +125,20 @@ pub(in crate::paths) fn check(table: &str) -> Result<(), NftError> {
 /// # Errors
 /// Those of [`Held::new`].
 pub(in crate::paths) fn run(commands: &str) -> Result<String, NftError> {
+    output(&["--file", "-"], commands)
+}
+
+/// The rules of this host, whoever has made them, printed with these options. Blocks for as long as nft runs.
+///
+/// # Errors
+/// Those of [`Held::new`]; an nft that does not know an option.
+pub(in crate::paths) fn list(options: &[&str]) -> Result<String, NftError> {
+    output(&[options, &["list", "ruleset"]].concat(), "")
+}
+
+fn output(arguments: &[&str], commands: &str) -> Result<String, NftError> {
     let mut command = std::process::Command::new("nft");
-    command.args(["--file", "-"]).env("LC_ALL", "C").current_dir("/");
+    command.args(arguments).env("LC_ALL", "C").current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut nft = command.spawn().map_err(absent)?;
     if let Some(mut input) = nft.stdin.take() {

@@ -17,15 +17,18 @@
 //! 5. Streams that run get the new link's address by themselves: the kernel ends a masquerade whose packets leave by another
 //!    interface, with one packet, and the next one begins a new masquerade.
 //!
+//! Which private networks TCP reaches in the same way is decided by two more rules in these places ([`private`]).
+//!
 //! Marks by nftables were not used: rules that ask for an interface need no table in force, and the kernel's check of a
 //! packet's way back (`rp_filter`) takes them into account.
 
 use std::io;
 use std::net::IpAddr;
 
-use marline_core::wire::netlink::{Inward, Request, Route, Rule, family, messages};
+use marline_core::wire::netlink::{Detour, Inward, Request, Route, Rule, family, messages};
 use marline_sys::netlink::RouteSocket;
 
+use super::private;
 use super::rules::Lan;
 use crate::links::{DefaultRoute, FAR_V4, FAR_V6, Interface, PROTOCOL};
 use crate::paths::forward::rules::Families;
@@ -54,7 +57,8 @@ impl Beyond {
     /// # Errors
     /// The kernel refuses a rule or a route: the link has gone meanwhile, or its router is none of its neighbours.
     pub fn lead(&self, link: Option<&Interface>) -> io::Result<()> {
-        let (rules, routes) = ours(&self.socket)?;
+        let Ours { rules, marked, routes } = Ours::read(&self.socket)?;
+        let wanted_marked = private::wanted(self.families);
         let (wanted_rules, wanted_routes) = (self.rules(), link.map(|link| self.routes(link)).unwrap_or_default());
         let mut outcome = Ok(());
         for route in wanted_routes.iter().filter(|route| !routes.iter().any(|there| is_same(there, route))) {
@@ -63,10 +67,14 @@ impl Beyond {
         for rule in wanted_rules.iter().filter(|rule| !rules.contains(rule)) {
             outcome = outcome.and(ask(&self.socket, rule.add(), &[EXISTS]));
         }
+        for rule in wanted_marked.iter().filter(|rule| !marked.contains(rule)) {
+            outcome = outcome.and(ask(&self.socket, rule.add_rule(), &[EXISTS]));
+        }
         // What a route has replaced is gone already; IPv6 keeps one over another link.
         let surplus_rules = rules.iter().filter(|rule| !wanted_rules.contains(rule));
         let surplus = routes.iter().filter(|there| !wanted_routes.iter().any(|route| is_same(there, route)));
-        outcome.and(remove(&self.socket, surplus_rules, surplus))
+        let surplus_marked = marked.iter().filter(|rule| !wanted_marked.contains(rule));
+        outcome.and(remove(&self.socket, surplus_rules, surplus_marked, surplus))
     }
 
     /// The link over which this host's own packets to the world leave, by the kernel's number: IPv4's, or IPv6's where IPv4 has none.
@@ -123,8 +131,7 @@ impl Drop for Beyond {
 /// # Errors
 /// The kernel does not tell.
 pub(super) fn there(socket: &RouteSocket) -> io::Result<usize> {
-    let (rules, routes) = ours(socket)?;
-    Ok(rules.len() + routes.len())
+    Ours::read(socket).map(|ours| ours.count())
 }
 
 /// Removes them, whoever has left them. Returns how many there were.
@@ -132,33 +139,49 @@ pub(super) fn there(socket: &RouteSocket) -> io::Result<usize> {
 /// # Errors
 /// The kernel does not tell which there are, or lets one not be removed.
 pub(super) fn clear(socket: &RouteSocket) -> io::Result<usize> {
-    let (rules, routes) = ours(socket)?;
-    remove(socket, rules.iter(), routes.iter())?;
-    Ok(rules.len() + routes.len())
+    let ours = Ours::read(socket)?;
+    remove(socket, ours.rules.iter(), ours.marked.iter(), ours.routes.iter())?;
+    Ok(ours.count())
 }
 
 /// Rules before the routes that they lead to. One that stays does not keep the others.
 fn remove<'a>(
     socket: &RouteSocket,
     rules: impl Iterator<Item = &'a Inward>,
+    marked: impl Iterator<Item = &'a Detour>,
     routes: impl Iterator<Item = &'a Route>,
 ) -> io::Result<()> {
     let rules = rules.map(|rule| ask(socket, rule.remove(), &[NO_ENTRY]));
     // It went with its link, or another one has taken its place.
     let routes = routes.map(|route| ask(socket, route.remove(), &[NO_ENTRY, NO_ROUTE, NO_DEVICE]));
-    rules.chain(routes).fold(Ok(()), io::Result::and)
+    let marked = marked.map(|rule| ask(socket, rule.remove_rule(), &[NO_ENTRY]));
+    rules.chain(marked).chain(routes).fold(Ok(()), io::Result::and)
 }
 
 /// Rule 3.
-fn ours(socket: &RouteSocket) -> io::Result<(Vec<Inward>, Vec<Route>)> {
-    let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
-    let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
-    let rules = messages(&rules).filter_map(|message| Inward::parse(&message));
-    let routes = messages(&routes).filter_map(|message| Route::parse(&message));
-    Ok((
-        rules.filter(is_rule_of_ours).collect(),
-        routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, TABLE)).collect(),
-    ))
+struct Ours {
+    rules: Vec<Inward>,
+    /// Those of [`private`].
+    marked: Vec<Detour>,
+    routes: Vec<Route>,
+}
+
+impl Ours {
+    fn read(socket: &RouteSocket) -> io::Result<Self> {
+        let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+        let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
+        let rules = messages(&rules).filter_map(|message| Inward::parse(&message));
+        let routes = messages(&routes).filter_map(|message| Route::parse(&message));
+        Ok(Self {
+            rules: rules.filter(is_rule_of_ours).collect(),
+            marked: private::there(socket)?,
+            routes: routes.filter(|route| (route.protocol, route.table) == (PROTOCOL, TABLE)).collect(),
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.rules.len() + self.marked.len() + self.routes.len()
+    }
 }
 
 fn is_rule_of_ours(rule: &Inward) -> bool {
@@ -179,7 +202,7 @@ fn ask(socket: &RouteSocket, request: Request, passable: &[i32]) -> io::Result<(
 }
 
 /// chosen: right behind the rules of what has a link's address, for the reasons that are said there (`ground::routing`).
-const PLACE: u32 = 20_002;
+pub(super) const PLACE: u32 = 20_002;
 /// chosen: next to the tables of the detours.
 const TABLE: u32 = 28_003;
 const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
@@ -272,7 +295,7 @@ mod tests {
             let beyond = open(&host());
             lead(&beyond, "eth1");
             let rules_and_routes = there(&beyond.socket).unwrap();
-            assert_eq!(rules_and_routes, 2 * 2 * 2 + 2);
+            assert_eq!(rules_and_routes, 2 * 2 * 2 + 2 * 2 + 2);
             ip("route del default via 10.2.0.1");
             ip("route add default via 10.2.0.9 metric 200");
             ip("-6 route del default via fd02::1");
@@ -309,7 +332,7 @@ mod tests {
             let other = "rule add iif lan0 lookup 28003 priority 20003";
             ip(other);
             let next = open(&lan);
-            assert_eq!((there(&next.socket).unwrap(), way("203.0.113.5", LAN)), (8, "eth0".into()));
+            assert_eq!((there(&next.socket).unwrap(), way("203.0.113.5", LAN)), (12, "eth0".into()));
             drop(next);
             let socket = RouteSocket::open().unwrap();
             assert_eq!((there(&socket).unwrap(), clear(&socket).unwrap()), (0, 0));

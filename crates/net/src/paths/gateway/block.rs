@@ -9,9 +9,12 @@
 //!
 //! 1. For each IP version that the host forwards only because of the gateway: everything that does not come from the LAN, except replies to
 //!    connections of the LAN. A host that was a router before keeps its own firewall's rules.
-//! 2. Unless flows may go directly: TCP from the LAN to beyond it. While the gateway runs all of that goes to the edge and none is
-//!    forwarded; after a crash it would leave in plain text.
+//! 2. Unless flows may go directly: TCP from the LAN to beyond it, but for private networks ([`private`]). While the gateway runs all of that
+//!    goes to the edge and none is forwarded; after a crash it would leave in plain text.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::private;
 use super::rules::Lan;
 use crate::paths::forward::{NftError, nft};
 
@@ -25,6 +28,45 @@ pub struct Standing {
     pub lan: Vec<String>,
     /// Whether it drops what other rules would let through, of IPv4 and of IPv6.
     pub(super) drops: (bool, bool),
+}
+
+/// Puts it back where another program has removed it (`nft flush ruleset`), until the gateway ends.
+#[derive(Clone, Debug)]
+pub(super) struct Keeper {
+    lan: Lan,
+    direct: bool,
+    switched: (bool, bool),
+    /// Held while it is put back, so that none comes back behind the end of the gateway.
+    ended: Arc<Mutex<bool>>,
+}
+
+impl Keeper {
+    pub(super) fn new(lan: Lan, direct: bool, switched: (bool, bool)) -> Self {
+        Self { lan, direct, switched, ended: Arc::default() }
+    }
+
+    /// Whether it is in force now. Blocks for as long as nft runs.
+    pub(super) fn keep(&self) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended || standing().is_some() {
+            return !*ended;
+        }
+        match install(&self.lan, self.direct, self.switched) {
+            Ok(()) => {
+                tracing::warn!("another program has removed the table inet {TABLE}; it is in force again");
+                true
+            }
+            Err(error) => {
+                tracing::warn!("the table inet {TABLE} is gone and cannot be put in force: {error}");
+                false
+            }
+        }
+    }
+
+    /// It is not put back any more once this has returned. Blocks for as long as nft runs.
+    pub(super) fn end(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
 }
 
 /// Puts it in force, in place of what an earlier run has left. Blocks for as long as nft runs.
@@ -45,7 +87,7 @@ pub(super) fn remove() -> Result<(), NftError> {
 
 /// Whether it stands, and for which interfaces; none also where that cannot be seen (without CAP_NET_ADMIN or nft). Blocks for as long as
 /// nft runs.
-pub fn standing() -> Option<Standing> {
+pub(super) fn standing() -> Option<Standing> {
     nft::run(&format!("list table inet {TABLE}\n")).ok().map(|text| parse(&text))
 }
 
@@ -58,7 +100,9 @@ fn table(lan: &Lan, direct: bool, switched: (bool, bool)) -> String {
     let lan = format!("{{ {} }}", names.join(", "));
     let mut rules = vec!["type filter hook forward priority -1; policy accept".to_owned()];
     if !direct {
-        rules.push(format!("iifname {lan} oifname != {lan} meta l4proto tcp drop"));
+        rules.extend(
+            private::others().map(|to| format!("iifname {lan} oifname != {lan} meta l4proto tcp {to} drop")),
+        );
     }
     rules.push(format!("iifname {lan} accept"));
     rules.push(format!("oifname {lan} ct state established,related accept"));
@@ -98,12 +142,13 @@ mod tests {
     fn it_drops_only_where_the_gateway_made_the_host_a_router_and_has_no_owner() {
         let text = table(&lan(&["lan0"]), false, (true, false));
         assert!(text.contains("meta nfproto ipv4 drop") && !text.contains("nfproto ipv6 drop"), "{text}");
-        assert!(text.contains("iifname { \"lan0\" } oifname != { \"lan0\" } meta l4proto tcp drop"), "{text}");
+        let closed = "iifname { \"lan0\" } oifname != { \"lan0\" } meta l4proto tcp ip daddr != { 10.0.0.0/8, ";
+        assert!(text.contains(closed) && text.contains("tcp ip6 daddr != { fc00::/7, fec0::/10 } drop"), "{text}");
         assert!(
             !text.contains("flags owner") && text.starts_with("add table inet marline-lan; delete table"),
             "{text}"
         );
-        assert!(!table(&lan(&["lan0"]), true, (true, true)).contains("l4proto tcp drop"));
+        assert!(!table(&lan(&["lan0"]), true, (true, true)).contains("l4proto tcp"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!  LAN ──▶ prerouting: TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener     ──▶ a flow of the edge
+//!                  TCP to private networks that the host has a route to, and
 //!                  all else ──▶ rules 20002, 20003 ──▶ masquerade          ──▶ the link that is led over, or the host's own
 //! ```
 //!
@@ -19,25 +20,30 @@
 mod beyond;
 mod block;
 mod firewall;
+mod legacy;
 mod obstacles;
+mod private;
+mod report;
 mod rules;
+mod watch;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use marline_sys::netlink::RouteSocket;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 
 pub use beyond::Beyond;
-pub use block::{Standing, standing};
+pub use block::Standing;
 pub use obstacles::Found as Obstructions;
 pub use rules::Lan;
 
+use self::block::{Keeper, standing};
 use self::obstacles::{Found, Obstacles};
+use self::watch::Watch;
 use super::PathsError;
 use super::forward::rules::Families;
 use super::forward::{ForwardError, NftError, arrival, detour, listen, nft};
@@ -81,22 +87,14 @@ pub enum GatewayError {
 /// Connections of the LAN come here while this lives.
 #[derive(Debug)]
 pub struct Gateway {
+    watch: Watch,
     // The first is undone first.
     table: nft::Held,
     beyond: Arc<Beyond>,
     _detour: detour::Held,
     listeners: Vec<(IpAddr, TcpListener)>,
     forwarding: Forwarding,
-    lan: Lan,
-    direct: bool,
-    look: tokio::time::Interval,
-    obstacles: Option<Obstacles>,
-    look_for_obstacles: tokio::time::Interval,
-    found: watch::Sender<Found>,
 }
-
-/// chosen: how long the LAN's second firewall may be missing after another program has flushed the rules; the first one stands meanwhile.
-const LOOK: Duration = Duration::from_secs(30);
 
 impl Gateway {
     /// Leads them here. Needs a tokio runtime with I/O and time; blocks for as long as nft runs.
@@ -138,23 +136,9 @@ impl Gateway {
         let detour = detour::Held::new(&detour::LAN, families).map_err(refused)?;
         let beyond = Arc::new(Beyond::new(lan, families).map_err(refused)?);
         let table = nft::Held::new(&rules::table(lan, port, forwarding.switched), rules::TABLE).await?;
-        let mut look = tokio::time::interval(LOOK);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut look_for_obstacles = tokio::time::interval(obstacles::EACH);
-        look_for_obstacles.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        Ok(Self {
-            table,
-            beyond,
-            _detour: detour,
-            listeners,
-            obstacles: Some(Obstacles::new(lan.clone(), forwarding.switched)),
-            look_for_obstacles,
-            found: watch::Sender::default(),
-            forwarding,
-            lan: lan.clone(),
-            direct,
-            look,
-        })
+        let keeper = Keeper::new(lan.clone(), direct, forwarding.switched);
+        let watch = Watch::new(keeper.clone(), Obstacles::new(lan.clone(), keeper, forwarding.switched));
+        Ok(Self { watch, table, beyond, _detour: detour, listeners, forwarding })
     }
 
     /// What was changed on this host, a line each.
@@ -163,8 +147,8 @@ impl Gateway {
     }
 
     /// What on this host stops the LAN's packets. Changes are told.
-    pub fn obstacles(&self) -> watch::Receiver<Found> {
-        self.found.subscribe()
+    pub fn obstacles(&self) -> Receiver<Found> {
+        self.watch.found()
     }
 
     /// The way of what is not led here. It ends with the last who holds it: nobody should for longer than the gateway is there.
@@ -177,20 +161,11 @@ impl Gateway {
     /// # Errors
     /// The rules were lost.
     pub async fn arrive(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
-        let Self { table, listeners, look, lan, direct, forwarding, obstacles, look_for_obstacles, found, .. } =
-            self;
+        let Self { table, listeners, .. } = self;
         loop {
             let near = tokio::select! {
                 near = arrival(listeners) => near,
                 lost = table.lost() => return Err(lost.into()),
-                _ = look.tick() => {
-                    keep_closed(lan.clone(), *direct, forwarding.switched).await;
-                    continue;
-                }
-                _ = look_for_obstacles.tick() => {
-                    look_again(obstacles, found).await;
-                    continue;
-                }
             };
             match near.local_addr() {
                 Ok(going) if !going.ip().is_loopback() => return Ok((near, going)),
@@ -202,47 +177,12 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        self.watch.end();
         // Forwarding first: while it is on, the LAN stays closed.
         if self.forwarding.restore() {
             unblock();
         } else {
             tracing::warn!("the LAN stays closed (table inet {}): `marline restore` tries again", block::TABLE);
-        }
-    }
-}
-
-/// Looks what stops the LAN's packets.
-async fn look_again(obstacles: &mut Option<Obstacles>, found: &watch::Sender<Found>) {
-    let Some(mut taken) = obstacles.take() else { return };
-    let looked = tokio::task::spawn_blocking(move || {
-        let now = taken.look();
-        (taken, now)
-    });
-    if let Ok((taken, now)) = looked.await {
-        *obstacles = Some(taken);
-        found.send_if_modified(|found| {
-            let is_new = !now.mended.is_empty() || found.stops != now.stops;
-            if is_new {
-                *found = now;
-            }
-            is_new
-        });
-    }
-}
-
-/// Puts the standing firewall back where another program has removed it (`nft flush ruleset`).
-async fn keep_closed(lan: Lan, direct: bool, switched: (bool, bool)) {
-    let again = tokio::task::spawn_blocking(move || match block::standing() {
-        Some(_) => Ok(false),
-        None => block::install(&lan, direct, switched).map(|()| true),
-    });
-    match again.await {
-        Ok(Ok(false)) | Err(_) => {}
-        Ok(Ok(true)) => {
-            tracing::warn!("another program has removed the table inet {}; it is in force again", block::TABLE);
-        }
-        Ok(Err(error)) => {
-            tracing::warn!("the table inet {} is gone and cannot be put in force: {error}", block::TABLE);
         }
     }
 }

@@ -1,19 +1,20 @@
-//! What on this host stops a LAN's packets while a gateway runs, and when that changes: firewalls of other programs (`firewall`) and
-//! forwarding that was switched off.
+//! What on this host stops a LAN's packets while a gateway runs, and when that changes: firewalls of other programs (`firewall`),
+//! forwarding that was switched off, and the gateway's own standing firewall (`block`), which another program may remove.
 //!
-//! Rules are read when the kernel says that they are another generation, which costs one message a second; `nft` runs only then. Links
-//! that come or go can change the answer, too, so it is asked for again now and then.
+//! `nft` runs when the kernel says that the rules are another generation, which costs one message a second. What was read is judged again
+//! now and then, since links that come or go can change the answer. A kernel that tells no generation has its rules read then, too.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use marline_core::wire::netlink::{messages, nftables};
 use marline_sys::netlink::{Protocol, Socket};
 
-use super::firewall::{Dropped, Packet, dropped_by};
+use super::block::Keeper;
+use super::firewall::Ruleset;
+use super::legacy;
+use super::report::firewalls;
 use super::rules::Lan;
-use crate::links::{Interface, Survey, survey};
-use crate::paths::forward::detour::LAN;
+use crate::links::survey;
 use crate::paths::forward::nft;
 use crate::paths::ground::forwarding::Guard;
 
@@ -27,10 +28,15 @@ const AT_LEAST: Duration = Duration::from_secs(30);
 pub(super) struct Obstacles {
     lan: Lan,
     guard: Guard,
+    keeper: Keeper,
     socket: Option<Socket>,
-    /// The generation of the rules that were read last, and when.
+    /// The generation of the rules that were read last, and when they were judged.
     read: Option<(Option<u32>, Instant)>,
+    ruleset: Ruleset,
+    /// Why there are no rules to judge.
+    unread: Option<String>,
     firewalls: Vec<String>,
+    closed: bool,
 }
 
 /// What was found.
@@ -40,12 +46,25 @@ pub struct Found {
     pub mended: Vec<String>,
     /// What stops the LAN's packets and what helps, a line each.
     pub stops: Vec<String>,
+    /// What could not be checked and why, a line each.
+    pub unchecked: Vec<String>,
+    /// The firewall that keeps the LAN closed after a crash is in force.
+    pub closed: bool,
 }
 
 impl Obstacles {
-    pub(super) fn new(lan: Lan, switched: (bool, bool)) -> Self {
-        let socket = Socket::open(Protocol::Netfilter).ok();
-        Self { lan, guard: Guard::new(switched), socket, read: None, firewalls: Vec::new() }
+    pub(super) fn new(lan: Lan, keeper: Keeper, switched: (bool, bool)) -> Self {
+        Self {
+            lan,
+            guard: Guard::new(switched),
+            keeper,
+            socket: Socket::open(Protocol::Netfilter).ok(),
+            read: None,
+            ruleset: Ruleset::default(),
+            unread: None,
+            firewalls: Vec::new(),
+            closed: true,
+        }
     }
 
     /// Looks. Blocks for as long as nft runs, if it has to.
@@ -53,109 +72,42 @@ impl Obstacles {
         let now = Instant::now();
         let (mended, mut stops) = self.guard.look(now);
         let generation = self.generation();
-        let is_old = |(read, at): (Option<u32>, Instant)| {
-            now.duration_since(at) >= AT_LEAST || (read.is_some() && read != generation)
-        };
-        if self.read.is_none_or(is_old) {
+        let is_late = self.read.is_none_or(|(_, at)| now.duration_since(at) >= AT_LEAST);
+        let is_other = self.read.is_none_or(|(read, _)| read != generation);
+        // Without a generation, or where the last attempt has failed, there is only the time.
+        let is_blind = generation.is_none() || self.unread.is_some() || !self.closed;
+        if is_other || (is_late && is_blind) {
+            self.closed = self.keeper.keep();
+            self.read_rules();
+        }
+        if is_other || is_late {
             self.read = Some((generation, now));
-            // Without nft, or with a list that cannot be read, nothing is known.
-            if let (Ok(list), Ok(survey)) = (nft::run("list ruleset\n"), survey()) {
-                self.firewalls = firewalls(&list, &survey, &self.lan);
+            // What cannot be looked at is as it was.
+            if let Ok(survey) = survey() {
+                self.firewalls = firewalls(&self.ruleset, &survey, &self.lan);
             }
         }
         stops.extend(self.firewalls.iter().cloned());
-        Found { mended, stops }
+        let unchecked = self.unread.iter().cloned().chain(legacy::unchecked()).collect();
+        Found { mended, stops, unchecked, closed: self.closed }
+    }
+
+    fn read_rules(&mut self) {
+        // Without the elements of named sets, which may be very many.
+        let listed = nft::list(&["--json", "--terse"]).map_err(|error| error.to_string());
+        let text = || nft::list(&["--handle", "--terse"]).ok();
+        let read = listed.and_then(|json| Ruleset::read(&json, text).map_err(|error| error.to_string()));
+        self.unread = read.as_ref().err().map(|error| {
+            format!(
+                "not checked: the rules of other firewalls cannot be listed ({error}); it takes an nft with JSON (on OpenWrt the package \
+                 nftables-json)"
+            )
+        });
+        self.ruleset = read.unwrap_or_default();
     }
 
     fn generation(&self) -> Option<u32> {
         let answer = self.socket.as_ref()?.request(&nftables::generation_request().finish(1)).ok()?;
         messages(&answer).find_map(|message| nftables::generation(&message))
     }
-}
-
-/// A line for each firewall that stops the LAN.
-fn firewalls(list: &str, survey: &Survey, lan: &Lan) -> Vec<String> {
-    let is_link = |interface: &&Interface| interface.v4.is_some() || interface.v6.is_some();
-    let links: Vec<String> = survey.interfaces.iter().filter(is_link).map(|link| link.name.clone()).collect();
-    let has_docker = list.contains("chain DOCKER-USER {");
-    let mut lines = Vec::new();
-    for name in &lan.0 {
-        let own = survey.named(name);
-        let sender = own.and_then(|own| own.networks.iter().find(|of| of.address.is_ipv4())).copied();
-        let has_v6 = own.is_some_and(|own| own.addresses.iter().any(IpAddr::is_ipv6));
-        let is_meant = |by: &Dropped| has_v6 || !by.table.starts_with("ip6 ");
-        let packet =
-            Packet { hook: "forward", from: name, to: &links, protocol: "udp", mark: 0, state: "new", sender };
-        let mut forward = if links.is_empty() { Vec::new() } else { dropped_by(list, &packet) };
-        if let Some(link) = links.first() {
-            let back =
-                Packet { from: link, to: std::slice::from_ref(name), state: "established", sender: None, ..packet };
-            let back = dropped_by(list, &back).into_iter().filter(|by| !forward.contains(by));
-            forward.extend(back.collect::<Vec<_>>());
-        }
-        lines.extend(forward.iter().filter(|by| is_meant(by)).map(|by| stopped_forward(by, name, has_docker)));
-        let packet = Packet {
-            hook: "input",
-            from: name,
-            to: &[],
-            protocol: "tcp",
-            mark: LAN.mark,
-            state: "new",
-            sender: sender.or(own.and_then(|own| own.networks.first().copied())),
-        };
-        let input = dropped_by(list, &packet);
-        lines.extend(input.iter().filter(|by| is_meant(by)).map(|by| stopped_input(by, name)));
-    }
-    lines
-}
-
-/// `chain FORWARD of table ip filter (policy drop)`.
-fn place(by: &Dropped) -> String {
-    let how = if by.policy { "policy drop" } else { "a rule" };
-    format!("chain {} of table {} ({how})", by.chain, by.table)
-}
-
-/// The program that writes rules into a table of its kind; none: nft.
-fn iptables(by: &Dropped) -> Option<&'static str> {
-    match by.table.as_str() {
-        "ip filter" => Some("iptables"),
-        "ip6 filter" => Some("ip6tables"),
-        _ => None,
-    }
-}
-
-fn stopped_forward(by: &Dropped, lan: &str, has_docker: bool) -> String {
-    let remedy = match iptables(by) {
-        Some(program) => {
-            let chain = if has_docker && program == "iptables" { "DOCKER-USER" } else { by.chain.as_str() };
-            format!(
-                "`{program} -I {chain} -i {lan} -j ACCEPT; {program} -I {chain} -o {lan} -m conntrack --ctstate \
-                 RELATED,ESTABLISHED -j ACCEPT`"
-            )
-        }
-        None => {
-            let Dropped { table, chain, .. } = by;
-            format!(
-                "`nft insert rule {table} {chain} iifname {lan} accept; nft insert rule {table} {chain} oifname {lan} ct state \
-                 established,related accept`"
-            )
-        }
-    };
-    format!("{} drops UDP and the rest of {lan} on the way to the links: {remedy} lets them pass", place(by))
-}
-
-fn stopped_input(by: &Dropped, lan: &str) -> String {
-    let mark = LAN.mark;
-    let remedy = match iptables(by) {
-        Some(program) => format!(
-            "`{program} -I {} -i {lan} -m mark --mark {mark:#x} -j ACCEPT` lets it pass (with ufw in /etc/ufw/before.rules: \
-             -A ufw-before-input -i {lan} -m mark --mark {mark:#x} -j ACCEPT)",
-            by.chain
-        ),
-        None => {
-            let Dropped { table, chain, .. } = by;
-            format!("`nft insert rule {table} {chain} iifname {lan} meta mark {mark:#x} accept` lets it pass")
-        }
-    };
-    format!("{} drops TCP of {lan}, which comes to this program: {remedy}", place(by))
 }

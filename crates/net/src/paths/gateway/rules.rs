@@ -3,15 +3,17 @@
 //! In: the LAN's interfaces, where the edge listens, and what the host passes on only because of it. Out: the table as nft reads it.
 //!
 //! 1. Led to the edge is TCP that comes in over the LAN and goes beyond it: not to this host's own addresses (its names, its
-//!    leases, its shell), not to many (broadcast, multicast), not to link-local ones, not to another part of the LAN.
+//!    leases, its shell), not to many (broadcast, multicast), not to link-local ones, not to another part of the LAN, not to private
+//!    networks that this host has routes to ([`private`]).
 //! 2. IPv6 goes there only while this host has an IPv6 route to the destination. Without one a SYN is answered with a reset, and a client
 //!    that has IPv4 as well takes that at once (RFC 8305). IPv4 always goes there: a relay brings it over links of IPv6 alone.
-//! 3. All packets of such a connection are led, not its first alone: after a restart the kernel answers those of older ones with
+//! 3. All packets of such a connection are led, not only its first: after a restart the kernel answers those of older ones with
 //!    a reset, and their programs begin anew.
 //! 4. The rest passes as through any router, and gets the address of the link that it leaves by. Where the host passes packets
 //!    on only because of this, it passes nothing else but what comes back: nobody reaches the LAN, or another link, through it.
 //!    Where it was a router before, that is its firewall's matter.
 
+use super::private;
 use crate::paths::forward::detour::LAN;
 
 /// The table's name.
@@ -49,7 +51,7 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
     let names: Vec<String> = lan.0.iter().map(|name| format!("\"{name}\"")).collect();
     let lan = format!("{{ {} }}", names.join(", "));
     let mark = LAN.mark;
-    let arriving = [
+    let mut arriving = vec![
         // Before the forwarder of `marline paths --transparent`, which takes only what comes over the loopback.
         "type filter hook prerouting priority -151; policy accept".to_owned(),
         format!("iifname != {lan} return"),
@@ -57,10 +59,13 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
         "fib daddr type { local, broadcast, multicast, anycast } return".into(),
         "ip6 daddr fe80::/10 return".into(),
         format!("fib daddr oifname {lan} return"),
-        "meta nfproto ipv6 fib daddr oif missing reject with tcp reset".into(),
+    ];
+    arriving.extend(private::jumps());
+    arriving.extend([
+        "meta nfproto ipv6 fib daddr oif missing reject with tcp reset".to_owned(),
         format!("meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark:#x} accept"),
         format!("meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port} meta mark set {mark:#x} accept"),
-    ];
+    ]);
     let mut passing = vec![
         "type filter hook forward priority 0; policy accept".to_owned(),
         format!("iifname {lan} accept"),
@@ -77,7 +82,13 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
     ];
     let nothing = nothing();
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
-    let chains = [chain("arriving", &arriving), chain("passing", &passing), chain("leaving", &leaving)].concat();
+    let chains = [
+        chain(private::CHAIN, &private::chain()),
+        chain("arriving", &arriving),
+        chain("passing", &passing),
+        chain("leaving", &leaving),
+    ];
+    let chains = chains.concat();
     format!("{nothing}table inet {TABLE} {{ flags owner; {chains}}}\n")
 }
 
@@ -98,6 +109,7 @@ mod tests {
             "daddr type { local, broadcast, multicast, anycast } return",
             "fe80::/10 return",
             "daddr oifname { \"br-lan\", \"wlan1\" } return",
+            "172.16.0.0/12, 192.168.0.0/16 } jump private",
             "nfproto ipv6 fib daddr oif missing reject with tcp reset",
             "tproxy ip to 127.0.0.1:7000 meta mark set 0x6d62 accept",
             "tproxy ip6 to [::1]:7000 meta mark set 0x6d62 accept",

@@ -1,0 +1,78 @@
+//! Firewalls of the host: which rules are reported, which cannot be checked, and that reading them delays no connection.
+
+use super::in_a_world;
+
+#[test]
+fn only_rules_that_stop_routed_packets_are_reported_and_legacy_ones_are_said_to_be_unchecked() {
+    let script = r#"
+relay
+edge
+drops() { until [ $(grep -c "drops UDP" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; grep "drops UDP" edge.log | tail -n 1 | sed 's/`.*`/REMEDY/'; }
+gone() { until [ $(grep -c "any more" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+# None of these stops the LAN: a bridge's, one that is switched off, one that accepts after it has logged.
+nft 'table bridge filter { chain FORWARD { type filter hook forward priority 0; policy drop; }; chain INPUT { type filter hook input priority 0; policy drop; }; }'
+nft 'table inet off { flags dormant; chain FORWARD { type filter hook forward priority 0; policy drop; }; }'
+nft 'table inet logs { chain FORWARD { type filter hook forward priority 0; policy drop; log prefix "drop { ; }" counter accept comment "} drop"; }; }'
+sleep 2.5
+# A rule that only logs and counts accepts nothing.
+nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy drop; iifname "lan0" log prefix "accept { lan0 ; } accept" counter comment "iifname lan0 accept"; }; }'
+drops 1
+nft delete table inet fw; gone 1
+# One that stops a link alone, and one of IPv6.
+nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy accept; iifname "lan0" oifname "up1" reject; }; }'
+drops 2
+nft delete table inet fw; gone 2
+nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy accept; ip6 saddr fd00::/8 log prefix "six" drop; }; }'
+drops 3
+nft delete table inet fw; gone 3
+grep -c "not checked" edge.log || true
+iptables-legacy -P FORWARD DROP 2>/dev/null || { echo "no legacy"; exit 0; }
+until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
+"$MARLINE" edge status --run-dir run | grep -o "not checked: iptables-legacy rules are loaded (tables: filter)"
+"$MARLINE" edge status --run-dir run --json | grep -A1 '"unchecked"' | grep -c "iptables-legacy -S FORWARD"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let stopped = |to: &str| format!("marline: chain FORWARD of table inet fw ({to}: REMEDY lets them pass");
+    let mut expected = vec![
+        stopped("policy drop) drops UDP and the rest of lan0 on the way to the links"),
+        stopped("a rule) drops UDP and the rest of lan0 on the way to up1"),
+        stopped("a rule) drops UDP and the rest of lan0 (IPv6) on the way to the links"),
+        "0".to_owned(),
+    ];
+    let legacy = ["not checked: iptables-legacy rules are loaded (tables: filter)", "1"];
+    match lines.last().map(String::as_str) {
+        Some("no legacy") => expected.push("no legacy".to_owned()),
+        _ => expected.extend(legacy.map(str::to_owned)),
+    }
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn reading_rules_delays_no_connection_and_neither_flows_nor_the_status_have_them_read() {
+    let script = r#"
+relay
+# Notes each run of nft, and takes its time while it is asked to.
+mkdir bin; real=$(command -v nft)
+printf '#!/bin/sh\necho run >>%s/runs\n[ -e %s/slow ] && sleep 8\nexec %s "$@"\n' "$PWD" "$PWD" "$real" >bin/nft; chmod +x bin/nft
+PATH=$PWD/bin:$PATH edge
+get() { lan curl -sS -m 4 http://203.0.113.5/; }
+sleep 2.5; was=$(wc -l <runs)
+for n in $(seq 20); do get >/dev/null; "$MARLINE" edge status --run-dir run >/dev/null; done
+[ $(wc -l <runs) = $was ] && echo "nft has not run"
+# Another program changes the rules; they are read for a long time.
+touch slow; "$real" add table ip other
+until [ $(wc -l <runs) -gt $was ]; do sleep 0.05; kill -0 $edge; done
+get
+"$MARLINE" edge status --run-dir run | grep -o "LAN lan0: closed"
+rm slow; sleep 8
+# What another program has flushed is back within seconds.
+"$real" flush ruleset
+for n in $(seq 40); do "$real" list table inet marline-lan >/dev/null 2>&1 && echo "closed again" && break; sleep 0.1; done
+kill -TERM $edge; wait $edge; free
+"$real" list table inet marline-lan >/dev/null 2>&1 || echo "gone with the edge"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let expected =
+        ["nft has not run", "203.0.113.1 to 203.0.113.5", "LAN lan0: closed", "closed again", "gone with the edge"];
+    assert_eq!(lines, expected, "{lines:#?}");
+}

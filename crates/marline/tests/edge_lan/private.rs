@@ -1,0 +1,103 @@
+//! Private networks that the host has routes to: TCP of the LAN is forwarded there like UDP, by the host's routes and rules of that moment.
+
+use super::in_a_world;
+
+/// An office behind the box, with servers, and words for the scripts below.
+const OFFICE: &str = r#"
+ip netns add office; ip -n office link set lo up
+ip link add off0 type veth peer name eth0 netns office
+wire - off0 10.50.0.1/24; wire office eth0 10.50.0.2/24
+for address in 172.20.0.1 192.168.100.1 100.100.100.200; do ip -n office address add $address/32 dev lo; done
+ip -n office route add default via 10.50.0.1
+ip route add 172.20.0.0/16 via 10.50.0.2
+# The same address beside the public server: the relay reaches it there.
+ip -n srv address add 192.168.100.1/32 dev lo; ip -n far route add 192.168.100.1 via 203.0.113.5
+for name in srv office; do ip netns exec $name perl -e "$shell" & done
+ip netns exec office perl -e "$echo" 172.20.0.1 &
+until [ $(ip netns exec office ss -Htuln 'sport = :2222 or sport = :5000' | wc -l) = 2 ]; do sleep 0.02; done
+tcp='use IO::Socket::IP; $SIG{ALRM} = sub { print "no answer\n"; exit }; alarm 2;
+    my $s = IO::Socket::IP->new(PeerHost => shift, PeerPort => 2222) or do { print "refused\n"; exit }; print scalar(<$s>) // "reset\n"'
+udp='use IO::Socket::IP; $SIG{ALRM} = sub { print "no answer\n"; exit }; alarm 2;
+    my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => shift, PeerPort => 5000) or die; $s->send("hello");
+    defined $s->recv(my $said, 1500) or do { print "refused\n"; exit }; print "$said\n"'
+both() { echo "$(lan perl -e "$tcp" 172.20.0.1) | $(lan perl -e "$udp" 172.20.0.1)"; }
+"#;
+
+#[test]
+fn the_hosts_rules_for_forwarded_packets_decide_about_tcp_to_private_networks_as_about_udp() {
+    let script = r#"
+relay
+edge
+both
+nft 'table ip filter { chain FORWARD { type filter hook forward priority filter; policy drop; }; }'
+both
+nft add rule ip filter FORWARD reject
+both
+nft 'insert rule ip filter FORWARD iifname lan0 oifname off0 accept; insert rule ip filter FORWARD oifname lan0 ct state established accept'
+both
+# What is public goes to the relay, whatever that chain says.
+lan curl -sS -m 20 http://203.0.113.5/
+kill -TERM $edge; wait $edge && echo "ended well"
+"#;
+    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let answered = "hello, 10.50.0.1 | hello from 10.50.0.1";
+    let expected = [
+        answered,
+        "no answer | no answer",
+        "refused | refused",
+        answered,
+        "203.0.113.1 to 203.0.113.5",
+        "ended well",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn a_private_network_is_routed_from_the_moment_that_the_host_has_a_route_and_what_runs_goes_on() {
+    let script = r#"
+relay --allow-net 192.168.100.1 --allow-port 2222 --allow-port 3333
+edge
+page() { lan perl -e "$tcp" 192.168.100.1; }
+page
+ip route add 192.168.100.0/24 via 10.50.0.2
+page
+ip route del 192.168.100.0/24
+page
+# A metadata service is reached by no way.
+ip route add 100.100.100.200/32 via 10.50.0.2
+lan perl -e "$tcp" 100.100.100.200
+# A server that speaks each tenth of a second. What runs stays where it began; where that way has gone, its client is reset.
+ticks='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "192.168.100.1", LocalPort => 3333, ReuseAddr => 1) or die;
+    while (my $c = $l->accept) { next if fork; while (1) { syswrite($c, "tick\n") or exit; select undef, undef, undef, 0.1 } }'
+for name in srv office; do
+    ip netns exec $name perl -e "$ticks" & until ip netns exec $name ss -Htln 'sport = :3333' | grep -q .; do sleep 0.02; done
+done
+listen() { lan bash -c 'exec 3<>/dev/tcp/192.168.100.1/3333; while echo hm >&3; do sleep 0.2; done & cat <&3; echo ended' >$1 2>/dev/null & until [ -s $1 ]; do sleep 0.05; done; }
+more() { local was=$(wc -l <$1); for n in $(seq 100); do [ $(wc -l <$1) -gt $((was + 5)) ] && echo "it goes on" && break; sleep 0.1; done; }
+listen carried
+ip route add 192.168.100.0/24 via 10.50.0.2
+more carried
+listen forwarded
+more forwarded
+ip route del 192.168.100.0/24
+for n in $(seq 100); do grep -q ended forwarded && echo "it ended" && break; sleep 0.1; done
+more carried
+kill -KILL $edge; wait $edge || true; free
+"$MARLINE" restore --run-dir run 2>&1 | grep -o "[0-9]* rules and routes of a LAN's gateway removed"
+ip rule | grep -c "fwmark 0x6d63" || true
+"#;
+    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let expected = [
+        "hello, 203.0.113.1",
+        "hello, 10.50.0.1",
+        "hello, 203.0.113.1",
+        "reset",
+        "it goes on",
+        "it goes on",
+        "it ended",
+        "it goes on",
+        "12 rules and routes of a LAN's gateway removed",
+        "0",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}

@@ -1,0 +1,113 @@
+//! Private networks that a LAN's TCP reaches by routing: modems' pages behind the links, offices behind static routes of the host.
+//!
+//! TCP to them is forwarded as UDP is, by the same routes, with the same masquerade, and through the host's own rules for forwarded packets
+//! (its FORWARD chain). The condition is that the kernel has more than a default route for the address. The gateway's table asks for that
+//! with `fib`, under a mark for which two rules count:
+//!
+//! ```text
+//!  20002  fwmark 0x6d63: main, without its default routes
+//!  20003  fwmark 0x6d63: table 28002, which delivers here        `fib` finds no interface to leave by
+//! ```
+//!
+//! 1. The kernel answers for each new connection. A set of prefixes in the table would have to follow the routes, and would be wrong for
+//!    some time after each change. It would also lack what other programs' rules before 20002 lead elsewhere, which UDP follows.
+//! 2. The packet bears the mark only while `fib` runs. A packet that another program has marked is not asked for; it goes to the edge.
+//! 3. A connection stays where its first packet went: forwarded ones are known by their masquerade, those of the edge are established. When
+//!    the route of a forwarded one goes, the kernel ends its masquerade, and what its client sends then gets a reset.
+//! 4. An address of a cloud's metadata service is never forwarded. It goes to the edge, which refuses it.
+//! 5. The rules are harmless without the table, after a crash, since nothing else sets the mark.
+
+use std::io;
+
+use marline_core::wire::netlink::{Detour, Route, Rule, family, messages};
+use marline_sys::netlink::RouteSocket;
+
+use super::beyond::PLACE;
+use crate::links::PROTOCOL;
+use crate::paths::forward::detour::LAN;
+use crate::paths::forward::rules::Families;
+use crate::reach::Zone;
+
+/// The mark under which the kernel is asked.
+const MARK: u32 = LAN.mark + 1;
+/// The chain of the gateway's table that is jumped to for private addresses.
+pub(super) const CHAIN: &str = "private";
+
+/// The rules of the routing policy for these families.
+pub(super) fn wanted(families: Families) -> Vec<Detour> {
+    // Prefixes so short are default routes or parts of one, as `beyond` takes them.
+    let each = [(families.ipv4, family::V4, 1), (families.ipv6, family::V6, 3)];
+    let of = |(_, family, shortest)| {
+        let rule = |table, priority, suppress| Detour {
+            family,
+            mark: MARK,
+            table,
+            priority,
+            suppress,
+            protocol: PROTOCOL,
+        };
+        [rule(Route::MAIN, PLACE, Some(shortest)), rule(LAN.mark, PLACE + 1, None)]
+    };
+    each.into_iter().filter(|(is_meant, ..)| *is_meant).flat_map(of).collect()
+}
+
+/// Those that are there, whoever has left them.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(super) fn there(socket: &RouteSocket) -> io::Result<Vec<Detour>> {
+    let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+    let rules = messages(&rules).filter_map(|message| Detour::parse(&message));
+    Ok(rules.filter(|rule| (rule.protocol, rule.mark) == (PROTOCOL, MARK)).collect())
+}
+
+/// The jumps to the chain, and the chain's rules, as nft reads them.
+pub(super) fn jumps() -> [String; 2] {
+    let [v4, v6] = addresses(Zone::Private);
+    [format!("ip daddr {v4} jump {CHAIN}"), format!("ip6 daddr {v6} jump {CHAIN}")]
+}
+
+/// The chain's rules, as nft reads them. What they accept is forwarded, unless other tables stop it.
+pub(super) fn chain() -> Vec<String> {
+    let [v4, v6] = addresses(Zone::Metadata);
+    vec![
+        format!("ip daddr {v4} return"),
+        format!("ip6 daddr {v6} return"),
+        "ct status snat accept".to_owned(),
+        "ct state established return".to_owned(),
+        "meta mark != 0 return".to_owned(),
+        format!("meta mark set {MARK:#x}"),
+        "fib daddr . mark oif exists meta mark set 0 accept".to_owned(),
+        "meta mark set 0".to_owned(),
+    ]
+}
+
+/// Conditions that hold for TCP to all addresses but those that may be forwarded, one for each of several rules.
+pub(super) fn others() -> [String; 4] {
+    let ([v4, v6], [m4, m6]) = (addresses(Zone::Private), addresses(Zone::Metadata));
+    [format!("ip daddr != {v4}"), format!("ip6 daddr != {v6}"), format!("ip daddr {m4}"), format!("ip6 daddr {m6}")]
+}
+
+/// The networks of a zone, as nft reads sets: of IPv4 and of IPv6.
+fn addresses(zone: Zone) -> [String; 2] {
+    [true, false].map(|is_ipv4| {
+        let networks = zone.networks().filter(|network| network.is_ipv4() == is_ipv4);
+        let written: Vec<String> = networks.map(|network| network.to_string()).collect();
+        format!("{{ {} }}", written.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_are_those_of_the_registries_without_a_clouds_metadata() {
+        let [v4, v6] = jumps();
+        assert_eq!(v4, "ip daddr { 10.0.0.0/8, 100.64.0.0/10, 172.16.0.0/12, 192.168.0.0/16 } jump private");
+        assert_eq!(v6, "ip6 daddr { fc00::/7, fec0::/10 } jump private");
+        let chain = chain();
+        assert!(chain[0].contains("100.100.100.200") && chain[0].ends_with("return"), "{chain:?}");
+        assert!(chain[1].contains("fd00:ec2::/32") && chain[1].ends_with("return"), "{chain:?}");
+    }
+}
