@@ -23,7 +23,7 @@ use marline_core::paths::{
 };
 use marline_core::units::{Instant, Power};
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
@@ -129,6 +129,9 @@ fn mptcp(address: SocketAddr) -> Socket {
     Socket::new(domain, Type::STREAM, Some(Protocol::from(262))).unwrap()
 }
 
+/// How many bytes a server sends that ends after them.
+const ENDING: usize = 150_000;
+
 /// A server in its own network that sends to each client for as long as that reads. It ends with the process.
 fn serve(network: &Network, address: &str) -> SocketAddr {
     let address: SocketAddr = address.parse().unwrap();
@@ -152,6 +155,13 @@ fn serve(network: &Network, address: &str) -> SocketAddr {
                     if hello[0] == b'u' {
                         let mut taken = vec![0; 65_536];
                         while peer.read(&mut taken).is_ok_and(|read| read > 0) {}
+                    }
+                    if hello[0] == b'e' {
+                        // All of it fits in the send buffer.
+                        let _ = SockRef::from(&peer).set_send_buffer_size(1 << 20);
+                        let _ = peer.write_all(&vec![0; ENDING]);
+                        let _ = peer.shutdown(std::net::Shutdown::Write);
+                        continue;
                     }
                     if hello[0] == b'd' {
                         while peer.write_all(&zeros).is_ok() {}

@@ -74,6 +74,39 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
 }
 
 #[test]
+fn the_end_of_a_download_arrives_though_the_first_subflow_is_destroyed() {
+    between_two_networks(|server| {
+        for link in [1, 2] {
+            let slow = format!("qdisc replace dev s{link} root tbf rate 1mbit burst 10k limit 30k");
+            server
+                .run(|| {
+                    run("tc", &slow);
+                    Ok(())
+                })
+                .unwrap();
+        }
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let mut client = Client::greet(address);
+        let (conn, first) = driver.opened(0);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let second = driver.up(conn, SECOND, &[]);
+        client.0.write_all(b"e").unwrap();
+        let mut reader = client.0.try_clone().unwrap();
+        // Without the abort nothing comes for twenty seconds.
+        reader.set_read_timeout(Some(PATIENCE / 2)).unwrap();
+        let read = thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+        // The server has written everything and closed its direction; both subflows carry.
+        for id in [first.id, second.id] {
+            driver.sees("bytes over both", conn, id, |seen| seen.received.bytes() > 10_000);
+        }
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None);
+        assert_eq!(read.join().unwrap().unwrap(), ENDING as u64);
+        driver.stop();
+    });
+}
+
+#[test]
 fn a_link_that_goes_down_leaves_the_connection_on_the_other() {
     between_two_networks(|server| {
         let address = serve(server, "10.9.0.1:5001");
