@@ -92,6 +92,7 @@ impl Conn {
             self.set_pulse(host, Pulse::Busy);
         }
         self.looks.0 = self.looks.0.saturating_add(1);
+        self.on_data_seq(now);
         self.judge(host);
         self.tidy(host);
         for sub in &mut self.subs {
@@ -146,7 +147,7 @@ impl Conn {
             path.bytes = path.bytes.saturating_add(fresh);
             let silent = path.dead.is_some() || host.link(at).is_some_and(|link| !link.up);
             if fresh > 0 {
-                path.refused = false;
+                (path.refused, path.useless) = (false, false);
                 // The old subflow goes on after an outage: what was measured before and in it is discarded.
                 if path.dead.take().is_some() && marline {
                     path.restart(now);

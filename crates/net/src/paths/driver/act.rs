@@ -54,7 +54,7 @@ impl<M: Policy> Driver<M> {
                     Output::Look { conn } => {
                         self.looks.insert(conn);
                     }
-                    Output::Mtu { link, mtu } => self.lower_mtu(link, mtu),
+                    Output::Mtu { link, mtu, reason } => self.set_mtu(link, mtu, reason.as_deref()),
                 }
             }
             if self.host.is_some() {
@@ -70,9 +70,9 @@ impl<M: Policy> Driver<M> {
     }
 
     /// Subflows that begin over this link from now on send and accept packets of this size at most.
-    fn lower_mtu(&mut self, link: LinkId, mtu: u16) {
+    fn set_mtu(&mut self, link: LinkId, mtu: Option<u16>, reason: Option<&str>) {
         let Some(line) = self.lines.line(link) else { return };
-        self.ground.set_mtu(line.name(), Some(mtu));
+        self.ground.set_mtu(line.name(), mtu, reason);
         if let Err(error) = self.survey() {
             tracing::warn!(%error, "interfaces");
         }
@@ -386,6 +386,7 @@ pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
         timeouts: tcp.timeouts,
         backup: socket.subflow.is_some_and(|subflow| subflow.is_own_backup()),
         peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peers_backup()),
+        data_seq: socket.subflow.and_then(|subflow| subflow.mapping).map(|mapping| mapping.behind(tcp.received)),
     })
 }
 
