@@ -208,10 +208,11 @@ impl Conn {
             return;
         }
         path.not_before = now;
-        let last = self.end_all_on(host, at);
-        if let Some(path) = self.paths.get_mut(at) {
-            path.restart(now);
-            path.dead = last.then_some(Dead::at(now, now));
+        path.restart(now);
+        if self.end_all_on(host, at) {
+            // It cannot be replaced.
+            host.undo_mtu(at);
+            self.end_smaller(host, at, false);
         }
     }
 
