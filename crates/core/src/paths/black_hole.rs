@@ -9,7 +9,7 @@
 //!    same link has been established meanwhile, so that small packets pass; and a retransmission that was sent after that is
 //!    not acknowledged either. Without it an outage that has just ended would look the same.
 //! 2. *Sent by the peer:* data sequence numbers (RFC 8684, section 3.3) that the other subflows skip show that the peer has
-//!    sent data over this one ([`Conn::on_data_seq`]). Nothing of it arrives for [`GIVEN`]. A sender that has nothing to send
+//!    sent data over this one ([`Conn::on_reached`]). Nothing of it arrives for [`GIVEN`]. A sender that has nothing to send
 //!    over the link skips nothing. If the kernel reports no sequence numbers, or there are too many connections to read them
 //!    often: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
 //! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
@@ -25,7 +25,7 @@
 use alloc::vec::Vec;
 
 use super::config::Policy;
-use super::conn::{Conn, Dead, Join, Pulse, Purpose, Smaller};
+use super::conn::{Conn, Dead, Join, Pulse, Purpose, Reached, Smaller};
 use super::event::{Output, SubflowId};
 use super::host::Host;
 use super::link_mtu::Step;
@@ -60,28 +60,31 @@ const OFTEN: Duration = Duration::from_millis(150);
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
 impl Conn {
-    /// Notes the data sequence numbers. To be called at each whole look.
+    /// Notes how far the data reach that came, and which subflows have not delivered what they were given. To be called at each
+    /// whole look.
     ///
     /// A subflow receives in order, so that data which the others skip were sent over one that has not delivered them. What
     /// is sent again over the others counts as received, not as skipped.
-    pub(super) fn on_data_seq(&mut self, now: Instant) {
-        let seqs = self.subs.iter().filter_map(Sub::data_seq);
-        // They wrap around: the later one is ahead by less than half of all numbers.
-        let later = |a: u64, b: u64| if b.wrapping_sub(a) < 1 << 63 { b } else { a };
-        self.data_seq = self.data_seq.into_iter().chain(seqs).reduce(later);
-        let Some(seq) = self.data_seq else { return };
-        let volume = self.volume;
+    pub(super) fn on_reached(&mut self, now: Instant) {
+        let before = self.reached.map(|reached| reached.to);
+        let to = self.subs.iter().filter_map(Sub::reached).chain(before).max();
+        let reached = to.map(|to| Reached { to, came: self.came });
+        self.reached = reached;
+        let Some(reached) = reached else { return };
         for sub in self.subs.iter_mut().filter(|sub| !sub.backup && !sub.leaving) {
+            let from = *sub.given_from.get_or_insert(reached);
+            let skipped = (reached.to - from.to) - (reached.came - from.came);
             if !sub.received().is_zero() {
-                (sub.given, sub.given_from) = (None, None);
-                continue;
-            }
-            let Some((from, before)) = sub.given_from else { continue };
-            let passed = seq.wrapping_sub(from).saturating_sub(volume.saturating_sub(before));
-            if passed >= FULL.bytes() && passed < 1 << 63 {
+                sub.given = None;
+            } else if skipped >= FULL {
                 sub.given.get_or_insert(now);
             }
         }
+    }
+
+    /// From where on data may be given to a subflow that is asked to carry now; none: not known.
+    pub(super) fn given_from(&self) -> Option<Reached> {
+        self.reached.or_else(|| self.came.is_zero().then(Reached::default))
     }
 
     /// Looks for subflows whose full-sized packets vanish, and judges the steps that were taken. To be called at each turn.
@@ -141,7 +144,7 @@ impl Conn {
         if let Some(given) = sub.given {
             return now.since(given) >= GIVEN.max(handshake * GIVEN_IN_RTTS);
         }
-        if after || sub.given_from.is_some() && self.interval(host) <= OFTEN {
+        if after || self.reached.is_some() && self.interval(host) <= OFTEN {
             return false;
         }
         let beside = self.volume.saturating_sub(sub.beside) >= BESIDE.bytes();

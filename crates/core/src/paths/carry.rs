@@ -118,11 +118,11 @@ impl Conn {
     }
 
     fn prioritise(&mut self, host: &mut Host, id: super::SubflowId, backup: bool) {
-        let (now, volume, data_seq) = (host.now, self.volume, self.data_seq);
+        let (now, volume, from) = (host.now, self.volume, self.given_from());
         let Some(sub) = self.sub_mut(id) else { return };
         sub.ask(now, backup);
         sub.beside = volume;
-        (sub.given_from, sub.given) = (data_seq.map(|seq| (seq, volume)), None);
+        (sub.given_from, sub.given) = (from, None);
         let (link, rtt) = (sub.link, sub.rtt());
         host.command(self.id, Command::Prioritise { subflow: id, backup });
         let Some(link) = link else { return };
@@ -164,7 +164,7 @@ impl Conn {
             self.subs.iter().filter(|sub| sub.link == link && !sub.leaving).map(|sub| sub.id).collect();
         let mut sub = Sub::new(subflow, link, now);
         sub.beside = self.volume;
-        sub.given_from = self.data_seq.map(|seq| (seq, self.volume));
+        sub.given_from = self.given_from();
         if self.home.is_none() || subflow.initial {
             self.home = link.or(self.home);
         }

@@ -46,8 +46,9 @@ pub(super) struct Conn {
     pub(super) volume: u64,
     /// What of it came and what went of late.
     ways: [u64; 2],
-    /// The highest data sequence number up to which a subflow has received.
-    pub(super) data_seq: Option<u64>,
+    /// All that came, and what that was at the last whole look.
+    pub(super) came: DataSize,
+    pub(super) reached: Option<Reached>,
     /// Those of them since it was idle last: of the present stretch of activity.
     pub(super) stretch: u64,
     /// κ or τ has passed (eMPTCP §3.5): ours, in this stretch.
@@ -171,6 +172,13 @@ pub(super) struct Path {
     pub(super) returned: Returned,
 }
 
+/// How far a connection's data reach, and what of it has come, over all subflows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Reached {
+    pub(super) to: DataSize,
+    pub(super) came: DataSize,
+}
+
 /// A smaller MTU on trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Smaller {
@@ -259,7 +267,8 @@ impl Conn {
             since: now,
             volume: 0,
             ways: [0; 2],
-            data_seq: None,
+            came: DataSize::ZERO,
+            reached: None,
             stretch: 0,
             admitted: false,
             moved: None,
@@ -296,6 +305,8 @@ impl Conn {
             *way = way.saturating_add(size.bytes());
             if *direction == Direction::Up {
                 self.sent = self.sent.saturating_add(size.bytes());
+            } else {
+                self.came += *size;
             }
         }
         if self.ways.iter().any(|way| *way > LATELY) {

@@ -166,10 +166,11 @@ pub struct Counters {
     pub backup: bool,
     /// The other end has asked for it to be a backup.
     pub peer_backup: bool,
-    /// The data sequence number (RFC 8684, section 3.3) behind the last byte that came in order; none: no mapping has come, or
+    /// How far the connection's data reach behind the last byte that came over it, by MPTCP's data sequence numbers (RFC 8684,
+    /// section 3.3): what came before it over other subflows, or is still to come, is included. None: nothing has come, or
     /// the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_seq: Option<u64>,
+    pub reached: Option<DataSize>,
 }
 
 /// Why a subflow is gone.

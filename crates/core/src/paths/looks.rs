@@ -92,7 +92,7 @@ impl Conn {
             self.set_pulse(host, Pulse::Busy);
         }
         self.looks.0 = self.looks.0.saturating_add(1);
-        self.on_data_seq(now);
+        self.on_reached(now);
         self.judge(host);
         self.tidy(host);
         for sub in &mut self.subs {

@@ -8,6 +8,7 @@
 //!    MP_PRIO, and it is sent again, [`Check::TRIES`] times; then the subflow is destroyed.
 //! 3. Bytes on a suspended subflow while none of the active ones moves are the kernel's own fail-over, and right.
 
+use super::conn::Reached;
 use super::event::{Counters, Subflow, SubflowId};
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
@@ -53,8 +54,8 @@ pub(super) struct Sub {
     pub(super) stuck_at_proof: Option<u8>,
     /// Since when a further retransmission, which was sent after that, waits for its answer.
     pub(super) sent_again: Option<Instant>,
-    /// The connection's highest data sequence number and what it had carried when this subflow was asked to carry.
-    pub(super) given_from: Option<(u64, u64)>,
+    /// How far the connection's data reached and what of it had come when this subflow was asked to carry.
+    pub(super) given_from: Option<Reached>,
     /// Since when it is known that the peer has sent data over it, as long as it has carried nothing.
     pub(super) given: Option<Instant>,
     /// What the connection had carried when this one was asked to carry.
@@ -185,9 +186,9 @@ impl Sub {
         (self.handshake().max(sender).min(LONGEST_RTT) * 2).max(ANSWERED)
     }
 
-    /// See [`Counters::data_seq`].
-    pub(super) fn data_seq(&self) -> Option<u64> {
-        self.counted.and_then(|counted| counted.data_seq)
+    /// See [`Counters::reached`].
+    pub(super) fn reached(&self) -> Option<DataSize> {
+        self.counted.and_then(|counted| counted.reached)
     }
 
     /// The round trip with the queue, as far as the receiver sees it.

@@ -42,8 +42,8 @@ fn round_trip() -> impl Strategy<Value = Option<Duration>> {
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
-    (size(), size(), size(), round_trip(), round_trip(), 0_u8..4, any::<bool>(), any::<bool>(), prop::option::of(any::<u64>())).prop_map(
-        |(received, sent, outstanding, rtt, receiver_rtt, timeouts, backup, peer_backup, data_seq)| Counters {
+    (size(), size(), size(), round_trip(), round_trip(), 0_u8..4, any::<bool>(), any::<bool>(), prop::option::of(size())).prop_map(
+        |(received, sent, outstanding, rtt, receiver_rtt, timeouts, backup, peer_backup, reached)| Counters {
             received,
             sent,
             outstanding,
@@ -52,7 +52,7 @@ fn counters() -> impl Strategy<Value = Counters> {
             timeouts,
             backup,
             peer_backup,
-            data_seq,
+            reached,
         },
     )
 }

@@ -37,8 +37,8 @@ struct Flow {
     backed_off: Option<Backoff>,
     /// Its full-sized packets vanish, since then.
     vanish: Option<Instant>,
-    /// The data sequence number behind what it has brought, and whether it was given data that were lost.
-    data_seq: Option<f64>,
+    /// How far the data reach that it has brought, and whether it was given data that were lost.
+    reached: Option<f64>,
     given: bool,
 }
 
@@ -53,7 +53,7 @@ struct Backoff {
     answer: Option<Instant>,
 }
 
-/// What the server has sent of a connection: the next data sequence number, and what was lost and is sent again from then on.
+/// What the server has sent of a connection, and what was lost and is sent again from then on.
 #[derive(Clone, Copy, Default, Debug)]
 struct Sent {
     next: f64,
@@ -116,8 +116,8 @@ const STEP: Duration = Duration::from_millis(10);
 impl Flow {
     fn new(conn: ConnId, link: LinkId, backup: bool, vanish: Option<Instant>) -> Self {
         let (received, queued) = (0.0, 0.0);
-        let (backed_off, data_seq, given) = (None, None, false);
-        Self { conn, link, received, backup, asked: backup, queued, backed_off, vanish, data_seq, given }
+        let (backed_off, reached, given) = (None, None, false);
+        Self { conn, link, received, backup, asked: backup, queued, backed_off, vanish, reached, given }
     }
 }
 
@@ -262,9 +262,10 @@ impl World {
                         let outstanding = if timeouts > 0 { DataSize::from_bytes(64_000) } else { outstanding };
                         let fired = flow.backed_off.filter(|_| uploads && waits > 0).map_or(0, |off| off.fired);
                         let timeouts = timeouts.max(fired);
-                        let data_seq = flow.data_seq.filter(|_| !uploads && self.reports_seq).map(|seq| seq as u64);
+                        let reached = flow.reached.filter(|_| !uploads && self.reports_seq);
+                        let reached = reached.map(|bytes| DataSize::from_bytes(bytes as u64));
                         let told = Counters { received, sent, outstanding, backup, ..Counters::default() };
-                        let counters = Counters { timeouts, data_seq, ..told };
+                        let counters = Counters { timeouts, reached, ..told };
                         self.after(Duration::ZERO, Input::Seen { conn, subflow, counters });
                     }
                 }
@@ -438,7 +439,7 @@ impl World {
                 sent.lost -= again;
                 if bytes > again {
                     sent.next += bytes - again;
-                    flow.data_seq = Some(sent.next);
+                    flow.reached = Some(sent.next);
                 }
                 if *left <= 0.0 {
                     self.ended.insert(flow.conn, self.now);

@@ -260,6 +260,7 @@ impl<M: Policy> Driver<M> {
             self.host_look();
             return;
         }
+        self.find_origins(&looks);
         let mut asked = Vec::new();
         let mut whose = Vec::new();
         for conn in looks {
@@ -292,9 +293,11 @@ impl<M: Policy> Driver<M> {
 
     fn saw(&mut self, conn: ConnId, id: SubflowId, answer: &Answer) {
         let now = self.now();
-        if let Some(counters) = answer.there().filter(|socket| is_of(socket, conn)).and_then(counters) {
-            let of = self.table.conn(conn);
-            let Some(sub) = of.and_then(|of| of.subflows.iter_mut().find(|sub| sub.id == id)) else { return };
+        let socket = answer.there().filter(|socket| is_of(socket, conn));
+        if let Some((socket, counters)) = socket.and_then(|socket| Some((socket, counters(socket)?))) {
+            let Some(of) = self.table.conn(conn) else { return };
+            let counters = Counters { reached: of.reached(socket), ..counters };
+            let Some(sub) = of.subflows.iter_mut().find(|sub| sub.id == id) else { return };
             sub.saw(now, counters);
             self.tell(Input::Seen { conn, subflow: id, counters });
         } else if *answer != Answer::Unknown
@@ -386,7 +389,7 @@ pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
         timeouts: tcp.timeouts,
         backup: socket.subflow.is_some_and(|subflow| subflow.is_own_backup()),
         peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peers_backup()),
-        data_seq: socket.subflow.and_then(|subflow| subflow.mapping).map(|mapping| mapping.behind(tcp.received)),
+        reached: None,
     })
 }
 

@@ -65,7 +65,7 @@ impl Kernel {
             timeouts: sub.timeouts,
             backup: sub.backup,
             peer_backup: false,
-            data_seq: None,
+            reached: None,
         }
     }
 }

@@ -134,6 +134,8 @@ pub struct Connection {
     pub has_key: bool,
     /// Its token on this side.
     pub token: u32,
+    /// The data sequence number of the byte that it receives next; 0: not known yet.
+    pub next: u64,
     /// Bytes that its program sent, each counted once; none: a kernel before 6.5.
     pub sent: Option<u64>,
     /// Bytes that came for its program, each counted once.
@@ -148,6 +150,7 @@ impl Connection {
             fell_back: flags & FALLBACK != 0,
             has_key: flags & REMOTE_KEY_RECEIVED != 0,
             token: u32_at(bytes, 12)?,
+            next: u64_at(bytes, 32).unwrap_or(0),
             sent: u64_at(bytes, 56),
             received: u64_at(bytes, 64),
         })
