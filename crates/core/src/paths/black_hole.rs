@@ -74,7 +74,7 @@ impl Conn {
         for sub in self.subs.iter_mut().filter(|sub| !sub.backup && !sub.leaving) {
             let from = *sub.given_from.get_or_insert(reached);
             let skipped = (reached.to - from.to) - (reached.came - from.came);
-            if !sub.received().is_zero() {
+            if !sub.has_received_nothing() {
                 sub.given = None;
             } else if skipped >= FULL {
                 sub.given.get_or_insert(now);
@@ -135,7 +135,7 @@ impl Conn {
     fn receives_nothing(&self, host: &Host, at: usize, sub: &Sub) -> bool {
         let (now, handshake) = (host.now, sub.handshake());
         let newest = self.on(at).is_some_and(|newest| newest.id == sub.id);
-        let nothing = newest && sub.received().is_zero() && sub.waits.is_none() && !sub.peer_backup();
+        let nothing = newest && sub.has_received_nothing() && sub.waits.is_none() && !sub.peer_backup();
         if !nothing || self.direction() != Direction::Down || self.adopted || !self.is_joinable(host, at) {
             return false;
         }
@@ -183,7 +183,9 @@ impl Conn {
             // Another connection finds out.
             Some(lowered) if lowered.since > up => {}
             // The step before has not helped.
-            Some(lowered) if !lowered.confirmed && self.paths.get(at).is_some_and(|path| path.smaller.is_some()) => {
+            Some(lowered)
+                if !lowered.confirmed && self.paths.get(at).is_some_and(|path| path.smaller.is_some()) =>
+            {
                 self.begin_smaller(host, at, up);
             }
             _ if !link.mtu.may_try(now) => {}
@@ -248,7 +250,7 @@ impl Conn {
             true => FULL,
             false => BURST,
         };
-        if !smaller.sends && old.iter().any(|sub| bytes(sub) > 0) {
+        if !smaller.sends && old.iter().any(|sub| !sub.has_received_nothing()) {
             host.undo_mtu(at);
             self.end_smaller(host, at, false);
         } else if carried >= enough.bytes() {

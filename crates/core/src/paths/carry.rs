@@ -220,7 +220,9 @@ impl Conn {
         let old = |sub: &&Sub| {
             let newer = sub.link.and_then(|link| self.on(link));
             let on_trial = sub.link.and_then(|at| self.paths.get(at)).is_some_and(|path| path.smaller.is_some());
-            newer.is_some_and(|newer| !on_trial && newer.id != sub.id && (newer.proven || now.since(newer.up) > REFUSED))
+            newer.is_some_and(|newer| {
+                !on_trial && newer.id != sub.id && (newer.proven || now.since(newer.up) > REFUSED)
+            })
         };
         let ends: alloc::vec::Vec<_> =
             self.subs.iter().filter(|sub| !sub.leaving).filter(old).map(|sub| sub.id).collect();

@@ -68,6 +68,7 @@ impl Conn {
     pub(super) fn whole(&mut self, host: &mut Host) {
         let now = host.now;
         self.asked = None;
+        self.on_reached(now);
         let fresh = self.fresh(|_| true);
         let carrying = self.carrying();
         let began = self.moved.is_none_or(|moved| now.since(moved) > PAUSE);
@@ -92,7 +93,6 @@ impl Conn {
             self.set_pulse(host, Pulse::Busy);
         }
         self.looks.0 = self.looks.0.saturating_add(1);
-        self.on_reached(now);
         self.judge(host);
         self.tidy(host);
         for sub in &mut self.subs {
@@ -141,7 +141,9 @@ impl Conn {
             };
             // Before the first byte nobody knows whether the sender had anything to give it: data that waits in the
             // other path's queue comes first.
-            let proven = self.on(at).is_some_and(|sub| sub.proven && !(sub.late && marline));
+            // And where full-sized packets may be lost, small ones tell nothing.
+            let tells = |sub: &Sub| sub.proven && !(marline && (sub.late || sub.given.is_some()));
+            let proven = self.on(at).is_some_and(tells);
             let never = self.home != Some(at) && host.link(at).is_some_and(|link| link.known().is_none());
             let Some(path) = self.paths.get_mut(at) else { continue };
             path.bytes = path.bytes.saturating_add(fresh);

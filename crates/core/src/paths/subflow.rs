@@ -56,7 +56,7 @@ pub(super) struct Sub {
     pub(super) sent_again: Option<Instant>,
     /// How far the connection's data reached and what of it had come when this subflow was asked to carry.
     pub(super) given_from: Option<Reached>,
-    /// Since when it is known that the peer has sent data over it, as long as it has carried nothing.
+    /// Since when it is known that the peer has sent data over it, as long as nothing but small packets has come.
     pub(super) given: Option<Instant>,
     /// What the connection had carried when this one was asked to carry.
     pub(super) beside: u64,
@@ -172,6 +172,11 @@ impl Sub {
     /// What the peer has sent over it.
     pub(super) fn received(&self) -> DataSize {
         self.counted.map_or(DataSize::ZERO, |counted| counted.received)
+    }
+
+    /// Whether no full-sized packet has come over it. The last packet of what the peer sends at once may be smaller.
+    pub(super) fn has_received_nothing(&self) -> bool {
+        self.received() < FULL
     }
 
     /// The round trip of the handshake, as the paper takes it, or less: one that had to wait in the queue of another subflow

@@ -29,22 +29,27 @@ fn steps(world: &World) -> Vec<Option<u16>> {
 
 #[test]
 fn a_link_with_a_smaller_path_mtu_carries_within_two_seconds() {
-    for (upload, reports_seq) in [(true, true), (false, true), (false, false)] {
+    for (upload, reports_seq, small_passes) in
+        [(true, true, false), (false, true, false), (false, true, true), (false, false, false)]
+    {
         for (most, mtu, time) in [(1428, 1280, 2.0), (1280, 1280, 2.0), (1100, 1024, 4.5)] {
             // Without sequence numbers only the first step is found of what the peer sends.
             if !upload && !reports_seq && most < 1280 {
                 continue;
             }
             let (mut world, _) = world(upload, &[(LTE, most)]);
-            world.reports_seq = reports_seq;
+            (world.reports_seq, world.small_passes) = (reports_seq, small_passes);
             world.run(time);
             assert!(carries(&mut world, LTE) > 3.0, "{upload} {most} {:#?} {:?}", world.notes, world.commands);
             assert_eq!(world.mtus.get(&LTE), Some(&mtu), "{upload} {most}");
             world.run(20.0);
             assert!(carries(&mut world, LTE) > 3.0 && carries(&mut world, WIFI) > 3.0, "{:#?}", world.notes);
             assert!(world.joins(LTE) <= 6 && world.subflows(LTE) == 1, "{:?}", world.commands);
+            assert!(world.joins(LTE) <= 1 + usize::from(upload) + world.steps.len(), "{:?}", world.commands);
             assert_eq!((world.mtus.len(), world.lines.len()), (1, 1), "{:#?}", world.lines);
-            assert!(world.lines[0].contains(&alloc::format!("lte: MTU of new subflows lowered from 1500 to {mtu}")));
+            assert!(
+                world.lines[0].contains(&alloc::format!("lte: MTU of new subflows lowered from 1500 to {mtu}"))
+            );
         }
     }
 }
@@ -219,7 +224,8 @@ fn full_sized_packets_are_tried_again_after_ten_minutes() {
             world.run(15.0);
             assert_eq!((world.mtus.get(&LTE), world.lines.len()), (None, 2), "{:#?}", world.lines);
             assert!(world.lines[1].contains("lte: MTU of new subflows restored from 1280 to 1500 bytes"));
-            let restored: Vec<Instant> = world.steps.iter().filter(|step| step.1.is_none()).map(|step| step.0).collect();
+            let restored: Vec<Instant> =
+                world.steps.iter().filter(|step| step.1.is_none()).map(|step| step.0).collect();
             assert!(restored[0].since(lowered).as_secs() < 602);
             // What runs goes on.
             assert!(carries(&mut world, LTE) > 3.0);

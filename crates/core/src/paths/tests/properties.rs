@@ -42,19 +42,30 @@ fn round_trip() -> impl Strategy<Value = Option<Duration>> {
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
-    (size(), size(), size(), round_trip(), round_trip(), 0_u8..4, any::<bool>(), any::<bool>(), prop::option::of(size())).prop_map(
-        |(received, sent, outstanding, rtt, receiver_rtt, timeouts, backup, peer_backup, reached)| Counters {
-            received,
-            sent,
-            outstanding,
-            rtt,
-            receiver_rtt,
-            timeouts,
-            backup,
-            peer_backup,
-            reached,
-        },
+    (
+        size(),
+        size(),
+        size(),
+        round_trip(),
+        round_trip(),
+        0_u8..4,
+        any::<bool>(),
+        any::<bool>(),
+        prop::option::of(size()),
     )
+        .prop_map(
+            |(received, sent, outstanding, rtt, receiver_rtt, timeouts, backup, peer_backup, reached)| Counters {
+                received,
+                sent,
+                outstanding,
+                rtt,
+                receiver_rtt,
+                timeouts,
+                backup,
+                peer_backup,
+                reached,
+            },
+        )
 }
 
 fn up() -> impl Strategy<Value = Input> {

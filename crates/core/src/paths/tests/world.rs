@@ -86,6 +86,8 @@ pub(super) struct World {
     sent: BTreeMap<ConnId, Sent>,
     /// Whether the kernel reports data sequence numbers.
     pub(super) reports_seq: bool,
+    /// Whether a small packet passes before the full-sized ones that vanish.
+    pub(super) small_passes: bool,
     /// Whether a sender whose packets vanish waits ever longer before it sends again (RFC 6298).
     pub(super) backs_off: bool,
     /// Links whose packets vanish.
@@ -109,6 +111,8 @@ pub(super) struct World {
     pub(super) ended: BTreeMap<ConnId, Instant>,
 }
 
+/// The last packet of a burst.
+const SMALL: f64 = 216.0;
 /// The initial window of ten segments.
 const WINDOW: f64 = 14_600.0;
 const STEP: Duration = Duration::from_millis(10);
@@ -145,6 +149,7 @@ impl World {
             limited: BTreeMap::new(),
             sent: BTreeMap::new(),
             reports_seq: true,
+            small_passes: false,
             backs_off: false,
             silent: BTreeSet::new(),
             lose: 0,
@@ -391,6 +396,11 @@ impl World {
                 let sent = self.sent.entry(flow.conn).or_default();
                 (sent.next, sent.lost) = (sent.next + WINDOW, sent.lost + WINDOW);
                 (sent.again, flow.given) = (self.now + Duration::from_millis(300), true);
+                if self.small_passes {
+                    flow.received += SMALL;
+                    sent.lost -= SMALL;
+                    flow.reached = Some(sent.next - WINDOW + SMALL);
+                }
             }
         }
     }

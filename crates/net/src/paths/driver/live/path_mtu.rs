@@ -101,7 +101,10 @@ fn a_server_that_has_little_to_send_lowers_no_mtu() {
             assert!(!routes().contains("mtu"), "after {:?}: {}", began.elapsed(), routes());
             thread::sleep(Duration::from_millis(50));
         }
-        assert!(read.load(Ordering::Relaxed) - before > 400_000, "enough to take the link for one that loses packets");
+        assert!(
+            read.load(Ordering::Relaxed) - before > 400_000,
+            "enough to take the link for one that loses packets"
+        );
         drop(client);
         driver.stop();
     });
