@@ -102,8 +102,8 @@ impl Conn {
                     let until = host.now + Silence::Pressing.patience(handshake);
                     self.join(host, at, true, Purpose::Prove { until });
                 }
-                Lost::Sent { at, up } => self.on_sent_in_vain(host, at, up),
-                Lost::Received { at, up } => self.on_given_in_vain(host, at, up),
+                Lost::Sent { at, up } => self.on_lost_upload(host, at, up),
+                Lost::Received { at, up } => self.on_lost_download(host, at, up),
             }
         }
     }
@@ -152,7 +152,7 @@ impl Conn {
     }
 
     /// Own full-sized packets of a subflow that came up then vanish on this link.
-    fn on_sent_in_vain(&mut self, host: &mut Host, at: usize, up: Instant) {
+    fn on_lost_upload(&mut self, host: &mut Host, at: usize, up: Instant) {
         let now = host.now;
         let step = host.lower_mtu(at, up);
         let last = self.end_all_on(host, at);
@@ -174,7 +174,7 @@ impl Conn {
     }
 
     /// The peer's data do not arrive over a subflow that came up then.
-    fn on_given_in_vain(&mut self, host: &mut Host, at: usize, up: Instant) {
+    fn on_lost_download(&mut self, host: &mut Host, at: usize, up: Instant) {
         let now = host.now;
         let Some(link) = host.link(at) else { return };
         match link.mtu.lowered() {

@@ -177,7 +177,7 @@ fn a_link_that_was_silent_until_it_was_proved_has_no_smaller_mtu() {
 #[test]
 fn a_link_that_returns_and_falls_silent_once_more_has_no_smaller_mtu() {
     for upload in [false, true] {
-        for (after, silent) in (1..=12).flat_map(|after| (1..=15).map(move |silent| (after, silent))) {
+        for (after, silent) in (1..=12).flat_map(|after| (1..=40).map(move |silent| (after, silent))) {
             let (mut world, _) = world(upload, &[]);
             world.backs_off = true;
             world.unanswered = 100_000;

@@ -388,7 +388,7 @@ impl World {
     }
 
     /// The server gives a subflow that cannot carry its first window, and sends it over another one later.
-    fn give_in_vain(&mut self, conns: &BTreeSet<ConnId>) {
+    fn lose_first_window(&mut self, conns: &BTreeSet<ConnId>) {
         for flow in self.flows.values_mut().filter(|flow| !flow.given && !flow.backup && flow.received == 0.0) {
             let limited = self.limited.contains_key(&flow.conn) && flow.link != WIFI;
             let vanishes = flow.vanish.is_some() || self.silent.contains(&flow.link);
@@ -411,7 +411,7 @@ impl World {
         self.retransmit();
         let conns: BTreeSet<ConnId> =
             self.left.iter().filter(|(_, left)| **left > 0.0).map(|(conn, _)| *conn).collect();
-        self.give_in_vain(&conns);
+        self.lose_first_window(&conns);
         for (link, rate) in self.rates.clone() {
             if self.silent.contains(&link) || self.down(link) {
                 continue;
