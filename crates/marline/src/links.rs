@@ -128,6 +128,7 @@ mod tests {
             v4: None,
             v6: None,
             metered: None,
+            mtu: 1500,
             emulated: false,
             verdict,
         }

@@ -3,126 +3,295 @@
 //! A tunnel or a mobile bearer makes the path's MTU smaller than the interface's, and the ICMP message that would say so is
 //! dropped. Handshakes and probes then succeed, so that the path is not silent, and every full-sized segment is lost. MPTCP
 //! sends the data again over the other subflows and gives the link new data, which is lost again: several links are slower
-//! than one. What tells it apart from a silent or lossy path:
+//! than one. What tells it apart from a silent or lossy path, and from a sender that has nothing to send:
 //!
-//! 1. *Sent from here:* no byte is acknowledged over [`TIMEOUTS`] retransmission timeouts in a row, and a second subflow
-//!    over the same link has been established meanwhile and another timeout followed, or nothing has passed since the subflow's
-//!    own handshake. Without that further timeout the link may have been silent until the second subflow was established.
-//! 2. *Sent by the other end:* a subflow has carried nothing at all for [`NOTHING`], while the connection received
-//!    [`BESIDE`] over others. This is weaker evidence, because the sender may have had its data in other queues, so that
-//!    it lowers the MTU once only.
+//! 1. *Sent from here:* no byte is acknowledged over [`TIMEOUTS`] retransmission timeouts in a row; a second subflow over the
+//!    same link has been established meanwhile, so that small packets pass; and a retransmission that was sent after that is
+//!    not acknowledged either. Without it an outage that has just ended would look the same.
+//! 2. *Sent by the peer:* data sequence numbers (RFC 8684, section 3.3) that the other subflows skip show that the peer has
+//!    sent data over this one ([`Conn::on_reached`]). Nothing of it arrives for [`GIVEN`]. A sender that has nothing to send
+//!    over the link skips nothing. If the kernel reports no sequence numbers, or there are too many connections to read them
+//!    often: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
+//! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
+//!    segment size in the handshake. Data over the new subflow confirm the step. What the peer sends is weaker evidence, so
+//!    the old subflow stays meanwhile: the step is confirmed only if the old one still brings nothing, and undone if it
+//!    brings something, or if neither does.
 //!
-//! The link's MTU is lowered to the next of [`STEPS`] ([`Output::Mtu`]); the subflow is ended and the link joined again,
-//! because both ends agree on the segment size in the handshake. Where no step helps, the link is left alone like one that
-//! the server refuses.
+//! If no step helps what is sent from here, the link is left out like one that the server refuses.
 //!
 //! Not chosen: the kernel's own probing (`net.ipv4.tcp_mtu_probing`). It is a setting of the whole host, it does nothing for
-//! what the other end sends, and each new subflow begins to search again.
+//! what the peer sends, and each new subflow begins to search again.
 
 use alloc::vec::Vec;
 
 use super::config::Policy;
-use super::conn::{Conn, Dead, Join};
+use super::conn::{Conn, Dead, Join, Pulse, Purpose, Reached, Smaller};
 use super::event::{Output, SubflowId};
 use super::host::Host;
-use super::subflow::Sub;
+use super::link_mtu::Step;
+use super::silence::Silence;
+use super::subflow::{FULL, Sub};
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
 
-/// The MTUs that are tried in turn, in bytes. The first is the minimum of IPv6 (RFC 8200, section 5): packets of that size
-/// pass almost everywhere, and the larger share of headers costs 0.7 % of the goodput. The others are for IPv4 alone.
-const STEPS: [u16; 3] = [1280, 1024, 576];
 /// chosen: two retransmissions of the same data, a second after it was sent first.
 const TIMEOUTS: u8 = 2;
+/// If the link cannot be joined a second time, so many are waited for instead: about two seconds. chosen: one more, because
+/// nothing but the handshake shows then that small packets pass.
+const ALONE: u8 = 3;
+/// How long data that the peer has sent may be on their way. chosen: the first retransmission on a link with 150 ms of round
+/// trip and as much queue comes after half of that; with the join, the link is of use within two seconds.
+const GIVEN: Duration = Duration::from_millis(1000);
+/// The peer's second retransmission comes after six to seven round trips.
+const GIVEN_IN_RTTS: u32 = 6;
 /// chosen: with the join that follows, a link is of use two seconds after it was first given data.
 const NOTHING: Duration = Duration::from_millis(1500);
 /// chosen: more than a request, its answer's first window and what one queue holds.
 const BESIDE: DataSize = DataSize::from_kib(128);
+/// What the peer sends over one subflow at once before it chooses again (Linux: 64 KB). More than that over the new subflow,
+/// and nothing over the old one, is no accident.
+const BURST: DataSize = DataSize::from_kib(64);
+/// On a slow link less counts, after this time.
+const BURST_TIME: Duration = Duration::from_secs(2);
+/// Sequence numbers are read often enough if no more passes from one look to the next: the peer takes a retransmission
+/// timeout, 200 ms at least, to send lost data over another subflow.
+const OFTEN: Duration = Duration::from_millis(150);
+/// How long a link is left alone on which no step helps. chosen: as after a refusal.
+const GIVEN_UP: Duration = Duration::from_secs(60);
 
 impl Conn {
-    /// Looks for subflows whose full-sized packets vanish. To be called at each whole look.
+    /// Notes how far the data reach that came, and which subflows have not delivered what they were given. To be called at each
+    /// whole look.
+    ///
+    /// A subflow receives in order, so that data which the others skip were sent over one that has not delivered them. What
+    /// is sent again over the others counts as received, not as skipped.
+    pub(super) fn on_reached(&mut self, now: Instant) {
+        let before = self.reached.map(|reached| reached.to);
+        let to = self.subs.iter().filter_map(Sub::reached).chain(before).max();
+        let reached = to.map(|to| Reached { to, came: self.came });
+        self.reached = reached;
+        let Some(reached) = reached else { return };
+        for sub in self.subs.iter_mut().filter(|sub| !sub.backup && !sub.leaving) {
+            let from = *sub.given_from.get_or_insert(reached);
+            let skipped = (reached.to - from.to) - (reached.came - from.came);
+            if !sub.has_received_nothing() {
+                sub.given = None;
+            } else if skipped >= FULL {
+                sub.given.get_or_insert(now);
+            }
+        }
+    }
+
+    /// From where on data may be given to a subflow that is asked to carry now; none: not known.
+    pub(super) fn given_from(&self) -> Option<Reached> {
+        self.reached.or_else(|| self.came.is_zero().then(Reached::default))
+    }
+
+    /// Looks for subflows whose full-sized packets vanish, and judges the steps that were taken. To be called at each turn.
     pub(super) fn on_black_holes(&mut self, host: &mut Host) {
         if host.config.policy != Policy::Marline || self.closed_to_joins {
             return;
         }
-        let found = |sub: &&Sub| self.is_black_hole(host, sub);
-        let found: Vec<(usize, Instant)> =
-            self.subs.iter().filter(found).filter_map(|sub| Some((sub.link?, sub.up))).collect();
-        for (link, up) in found {
-            self.on_black_hole(host, link, up);
+        for at in 0..self.paths.len() {
+            self.judge_smaller(host, at);
+        }
+        let found: Vec<Lost> = self.subs.iter().filter_map(|sub| self.lost(host, sub)).collect();
+        for lost in found {
+            match lost {
+                Lost::Unproved { at, handshake } => {
+                    let until = host.now + Silence::Pressing.patience(handshake);
+                    self.join(host, at, true, Purpose::Prove { until });
+                }
+                Lost::Sent { at, up } => self.on_lost_upload(host, at, up),
+                Lost::Received { at, up } => self.on_lost_download(host, at, up),
+            }
         }
     }
 
-    fn is_black_hole(&self, host: &Host, sub: &Sub) -> bool {
-        let path = sub.link.and_then(|at| Some((self.paths.get(at)?, host.link(at)?)));
-        let Some((path, link)) = path.filter(|_| !sub.backup && !sub.leaving) else { return false };
+    /// What is to be done for a subflow whose full-sized packets seem to vanish.
+    fn lost(&self, host: &Host, sub: &Sub) -> Option<Lost> {
+        let at = sub.link.filter(|_| !sub.backup && !sub.leaving)?;
+        let (path, link) = (self.paths.get(at)?, host.link(at)?);
         if !link.up || path.dead.is_some() || path.join != Join::No {
+            return None;
+        }
+        let (now, up) = (host.now, sub.up);
+        // Nothing has passed since its own handshake, and no other subflow has come up since.
+        let own = path.proved == Some(up) && sub.volume() == 0 && sub.stuck_at_proof.is_none();
+        if sub.stuck.is_some() {
+            let unanswered = sub.sent_again.is_some_and(|since| now.since(since) >= sub.answer_time());
+            if unanswered && sub.timeouts >= TIMEOUTS || own && sub.timeouts >= ALONE {
+                return Some(Lost::Sent { at, up });
+            }
+            // Now rather than after the silence that is waited for elsewhere, so that the next retransmission comes after it.
+            if own && self.pulse == Pulse::Busy && self.is_joinable(host, at) {
+                return Some(Lost::Unproved { at, handshake: sub.handshake() });
+            }
+        }
+        self.receives_nothing(host, at, sub).then_some(Lost::Received { at, up })
+    }
+
+    /// Whether the peer's data reaches this end over other subflows and not over this one.
+    fn receives_nothing(&self, host: &Host, at: usize, sub: &Sub) -> bool {
+        let (now, handshake) = (host.now, sub.handshake());
+        let newest = self.on(at).is_some_and(|newest| newest.id == sub.id);
+        let nothing = newest && sub.has_received_nothing() && sub.waits.is_none() && !sub.peer_backup();
+        if !nothing || self.direction() != Direction::Down || self.adopted || !self.is_joinable(host, at) {
             return false;
         }
-        // Its own handshake is such an answer for a subflow on which nothing else has passed.
-        let own = path.proved == Some(sub.up) && sub.volume() == 0;
-        let later = sub.stuck_at_proof.is_some_and(|timeouts| sub.timeouts > timeouts);
-        let sends = sub.timeouts >= TIMEOUTS && sub.stuck.is_some() && (own || later);
-        let untried = link.mtu.is_none_or(|(_, since)| sub.up < since);
-        sends || untried && self.receives_nothing(host.now, sub)
-    }
-
-    /// Whether the other end's data reaches this one over other subflows and not over this one.
-    fn receives_nothing(&self, now: Instant, sub: &Sub) -> bool {
+        let lowered = host.link(at).and_then(|link| link.mtu.lowered());
+        let after = lowered.is_some_and(|lowered| sub.up > lowered.since);
+        if let Some(given) = sub.given {
+            return now.since(given) >= GIVEN.max(handshake * GIVEN_IN_RTTS);
+        }
+        if after || self.reached.is_some() && self.interval(host) <= OFTEN {
+            return false;
+        }
         let beside = self.volume.saturating_sub(sub.beside) >= BESIDE.bytes();
-        let waited = now.since(sub.active) >= NOTHING.max(sub.handshake() * 6);
-        let nothing = sub.volume() == 0 && sub.waits.is_none() && !sub.peer_backup();
-        nothing && waited && beside && self.direction() == Direction::Down && !self.adopted
+        beside && now.since(sub.active) >= NOTHING.max(handshake * 6) && self.is_steady(now, NOTHING)
     }
 
-    /// Full-sized packets of a subflow that came up then vanish on this link.
-    fn on_black_hole(&mut self, host: &mut Host, at: usize, up: Instant) {
+    /// Own full-sized packets of a subflow that came up then vanish on this link.
+    fn on_lost_upload(&mut self, host: &mut Host, at: usize, up: Instant) {
         let now = host.now;
-        let lowered = host.lower_mtu(at, up);
-        let ends: Vec<SubflowId> =
-            self.subs.iter().filter(|sub| sub.link == Some(at) && !sub.leaving).map(|sub| sub.id).collect();
-        ends.into_iter().for_each(|id| self.destroy(host, id));
-        let last = self.on(at).is_some();
+        let step = host.lower_mtu(at, up);
+        let last = self.end_all_on(host, at);
         let Some(path) = self.paths.get_mut(at) else { return };
         path.restart(now);
-        if lowered {
+        if step == Step::Lowered {
+            path.smaller = Some(Smaller { since: now, sends: true });
             path.not_before = now;
             // The only subflow stays until the new one carries.
             path.dead = last.then_some(Dead::at(now, now));
-        } else {
-            path.not_before = now + GIVEN_UP;
+            return;
         }
-        let name = host.name(at);
-        let reason = match host.link(at).and_then(|link| link.mtu).filter(|_| lowered) {
-            Some((mtu, _)) => {
-                alloc::format!(
-                    "full-sized packets over {name} seem to be lost: join it again with an MTU of {mtu} bytes"
-                )
+        path.smaller = None;
+        path.not_before = now + GIVEN_UP;
+        if !core::mem::replace(&mut path.useless, true) {
+            let name = host.name(at);
+            self.note(host, alloc::format!("packets over {name} are lost whatever their size: it is left out"));
+        }
+    }
+
+    /// The peer's data do not arrive over a subflow that came up then.
+    fn on_lost_download(&mut self, host: &mut Host, at: usize, up: Instant) {
+        let now = host.now;
+        let Some(link) = host.link(at) else { return };
+        match link.mtu.lowered() {
+            // Its packets are larger than those that are known to pass.
+            Some(lowered) if lowered.since > up && lowered.confirmed => self.begin_smaller(host, at, up),
+            // Another connection finds out.
+            Some(lowered) if lowered.since > up => {}
+            // The step before has not helped.
+            Some(lowered)
+                if !lowered.confirmed && self.paths.get(at).is_some_and(|path| path.smaller.is_some()) =>
+            {
+                self.begin_smaller(host, at, up);
             }
-            None => alloc::format!("packets of {} bytes over {name} seem to be lost: it is left out", STEPS[2]),
+            _ if !link.mtu.may_try(now) => {}
+            _ => self.begin_smaller(host, at, up),
+        }
+    }
+
+    /// Joins the link beside what is there, with a smaller MTU.
+    fn begin_smaller(&mut self, host: &mut Host, at: usize, up: Instant) {
+        let now = host.now;
+        if host.lower_mtu(at, up) != Step::Lowered {
+            self.judge_smaller(host, at);
+            return;
+        }
+        let Some(path) = self.paths.get_mut(at) else { return };
+        path.smaller = Some(Smaller { since: now, sends: false });
+        self.join(host, at, false, Purpose::Smaller);
+    }
+
+    /// The server, or the kernel, allows no second subflow over the link: the new one takes the place of the old one.
+    pub(super) fn on_no_second(&mut self, host: &mut Host, at: usize, up: Instant) {
+        let now = host.now;
+        let Some(path) = self.paths.get_mut(at) else { return };
+        if path.smaller.is_none_or(|smaller| smaller.sends || smaller.since > up) {
+            return;
+        }
+        path.not_before = now;
+        path.restart(now);
+        if self.end_all_on(host, at) {
+            // It cannot be replaced.
+            host.undo_mtu(at);
+            self.end_smaller(host, at, false);
+        }
+    }
+
+    /// Ends the subflows over a link. Says whether one stays because it is the only one.
+    fn end_all_on(&mut self, host: &mut Host, at: usize) -> bool {
+        let ends: Vec<SubflowId> =
+            self.subs.iter().filter(|sub| sub.link == Some(at) && !sub.leaving).map(|sub| sub.id).collect();
+        ends.into_iter().for_each(|id| self.destroy(host, id));
+        self.on(at).is_some()
+    }
+
+    /// Whether the smaller MTU that this connection has asked for was right.
+    fn judge_smaller(&mut self, host: &mut Host, at: usize) {
+        let Some(smaller) = self.paths.get(at).and_then(|path| path.smaller) else { return };
+        let lowered = host.link(at).and_then(|link| link.mtu.lowered());
+        let Some(lowered) = lowered else {
+            self.end_smaller(host, at, false);
+            return;
         };
+        if lowered.confirmed {
+            self.end_smaller(host, at, true);
+            return;
+        }
+        let on = |sub: &&Sub| sub.link == Some(at) && !sub.leaving;
+        let (new, old): (Vec<&Sub>, Vec<&Sub>) =
+            self.subs.iter().filter(on).partition(|sub| sub.up > smaller.since);
+        let bytes = |sub: &Sub| if smaller.sends { sub.volume() } else { sub.received().bytes() };
+        let carried = new.iter().map(|sub| bytes(sub)).max().unwrap_or(0);
+        let enough = match smaller.sends || old.is_empty() || host.now.since(smaller.since) >= BURST_TIME {
+            true => FULL,
+            false => BURST,
+        };
+        if !smaller.sends && old.iter().any(|sub| !sub.has_received_nothing()) {
+            host.undo_mtu(at);
+            self.end_smaller(host, at, false);
+        } else if carried >= enough.bytes() {
+            host.confirm_mtu(at);
+            self.end_smaller(host, at, true);
+            let name = host.name(at);
+            let mtu = lowered.mtu;
+            self.note(
+                host,
+                alloc::format!("full-sized packets over {name} are lost: joined again with an MTU of {mtu} bytes"),
+            );
+        }
+    }
+
+    /// The trial of a smaller MTU is over. The subflows that it was for go, unless nothing else would be left.
+    fn end_smaller(&mut self, host: &mut Host, at: usize, right: bool) {
+        let Some(smaller) = self.paths.get_mut(at).and_then(|path| path.smaller.take()) else { return };
+        let on = |sub: &&Sub| sub.link == Some(at) && !sub.leaving;
+        let old = self.subs.iter().filter(on).any(|sub| sub.up <= smaller.since);
+        if right || !old {
+            return;
+        }
+        let new = self.subs.iter().filter(on).filter(|sub| sub.up > smaller.since).map(|sub| sub.id);
+        let new: Vec<SubflowId> = new.collect();
+        new.into_iter().for_each(|id| self.destroy(host, id));
+    }
+
+    /// Says what became of a path; then why it is carried as it is once more, so that this is the last word.
+    fn note(&mut self, host: &mut Host, reason: alloc::string::String) {
         host.out.push_back(Output::Note { conn: self.id, reason });
         self.said = None;
     }
 }
 
-impl Host {
-    /// Lowers a link's MTU, unless that has happened since a subflow came up whose packets were lost. Says whether there
-    /// was anything to lower.
-    fn lower_mtu(&mut self, at: usize, up: Instant) -> bool {
-        let now = self.now;
-        let Some(link) = self.links.get_mut(at) else { return false };
-        if link.mtu.is_some_and(|(_, since)| since > up) {
-            return true;
-        }
-        let next = STEPS.into_iter().find(|step| link.mtu.is_none_or(|(mtu, _)| *step < mtu));
-        let Some(mtu) = next else { return false };
-        link.mtu = Some((mtu, now));
-        let link = link.terms.link;
-        self.out.push_back(Output::Mtu { link, mtu });
-        true
-    }
+/// A subflow that loses full-sized packets, as it seems.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lost {
+    /// Those of this end, and it is not known yet whether small ones pass.
+    Unproved { at: usize, handshake: Duration },
+    /// Those of this end, of a subflow that came up then.
+    Sent { at: usize, up: Instant },
+    /// Those of the peer.
+    Received { at: usize, up: Instant },
 }
-
-/// How long a link is left alone on which no step helps. chosen: as after a refusal.
-const GIVEN_UP: Duration = Duration::from_secs(60);

@@ -118,10 +118,11 @@ impl Conn {
     }
 
     fn prioritise(&mut self, host: &mut Host, id: super::SubflowId, backup: bool) {
-        let (now, volume) = (host.now, self.volume);
+        let (now, volume, from) = (host.now, self.volume, self.given_from());
         let Some(sub) = self.sub_mut(id) else { return };
         sub.ask(now, backup);
         sub.beside = volume;
+        (sub.given_from, sub.given) = (from, None);
         let (link, rtt) = (sub.link, sub.rtt());
         host.command(self.id, Command::Prioritise { subflow: id, backup });
         let Some(link) = link else { return };
@@ -163,6 +164,7 @@ impl Conn {
             self.subs.iter().filter(|sub| sub.link == link && !sub.leaving).map(|sub| sub.id).collect();
         let mut sub = Sub::new(subflow, link, now);
         sub.beside = self.volume;
+        sub.given_from = self.given_from();
         if self.home.is_none() || subflow.initial {
             self.home = link.or(self.home);
         }
@@ -179,6 +181,7 @@ impl Conn {
             if let Some(known) = host.links.get_mut(at) {
                 known.alive = Some(now);
             }
+            let beside = path.join.is_smaller();
             (path.join, path.proved) = (Join::No, Some(now));
             // Where speed is the aim it counts how soon a path is seen to be the faster one.
             let mute = if host.config.profile == Profile::Throughput { Duration::ZERO } else { MUTE };
@@ -186,7 +189,7 @@ impl Conn {
             // On a dead path the old one's sender has backed off: it goes when the new one has shown that it stays
             // (`tidy`). Otherwise the old one is alive, and this was a proof, even if it comes late. Of those that ran
             // before us the newest is the one to keep.
-            if !rivals.is_empty() && !was_dead && !adopting {
+            if !rivals.is_empty() && !was_dead && !adopting && !beside {
                 sub.leaving = true;
                 ends.push(subflow.id);
             }
@@ -216,7 +219,10 @@ impl Conn {
         let now = host.now;
         let old = |sub: &&Sub| {
             let newer = sub.link.and_then(|link| self.on(link));
-            newer.is_some_and(|newer| newer.id != sub.id && (newer.proven || now.since(newer.up) > REFUSED))
+            let on_trial = sub.link.and_then(|at| self.paths.get(at)).is_some_and(|path| path.smaller.is_some());
+            newer.is_some_and(|newer| {
+                !on_trial && newer.id != sub.id && (newer.proven || now.since(newer.up) > REFUSED)
+            })
         };
         let ends: alloc::vec::Vec<_> =
             self.subs.iter().filter(|sub| !sub.leaving).filter(old).map(|sub| sub.id).collect();
@@ -231,6 +237,9 @@ impl Conn {
         let sub = self.subs.remove(at);
         let now = host.now;
         let others = self.on(sub.link.unwrap_or(usize::MAX)).is_some();
+        if let Some(link) = sub.link.filter(|_| why == Why::Reset && others) {
+            self.on_no_second(host, link, sub.up);
+        }
         let Some(path) = sub.link.and_then(|link| self.paths.get_mut(link)) else { return };
         if sub.leaving || others {
             return;
@@ -291,6 +300,9 @@ impl Conn {
                         Join::No
                     }
                 };
+                if let Some(at) = host.place(link).filter(|_| refused.is_some() && purpose == Purpose::Smaller) {
+                    self.on_no_second(host, at, now);
+                }
             }
             Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
                 if refused == Some(Refusal::NoSubflow) {
@@ -327,7 +339,7 @@ impl Conn {
                 }
                 Purpose::Prove { until } if now < until => self.join(host, link, true, purpose),
                 Purpose::Prove { .. } => self.on_no_proof(host, link),
-                Purpose::Return => {}
+                Purpose::Return | Purpose::Smaller => {}
             }
         }
     }
@@ -366,7 +378,7 @@ impl Conn {
 
 impl Conn {
     /// Whether an answer has lasted for this time: bytes came in [`STEADY`] of all looks, or fewer because a queue is full.
-    fn is_steady(&self, now: Instant, time: Duration) -> bool {
+    pub(super) fn is_steady(&self, now: Instant, time: Duration) -> bool {
         let (all, moving) = self.looks;
         let steady = u64::from(moving) * 1_000_000 >= u64::from(all) * u64::from(STEADY.ppm());
         let fills = |sub: &Sub| !sub.backup && !sub.leaving && sub.fills();
@@ -384,7 +396,7 @@ impl Purpose {
                 // No attempt that has hardly any time left.
                 if next + attempt(rtt) / 2 > until { until } else { next }
             }
-            Self::Return => now + (rtt * 3).max(Duration::from_secs(1)),
+            Self::Return | Self::Smaller => now + (rtt * 3).max(Duration::from_secs(1)),
         }
     }
 }

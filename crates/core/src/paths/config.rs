@@ -35,9 +35,15 @@ pub struct Config {
     /// Whether who sends from here keeps what waits on subflows short ([`super::queue`]), so that slower links help uploads.
     #[serde(default)]
     pub short_queues: bool,
+    /// How long a lowered MTU of a link holds before full-sized packets are tried again.
+    #[serde(default = "raise_mtu_after", skip_serializing_if = "is_usual")]
+    pub raise_mtu_after: Duration,
 }
 
 impl Config {
+    /// RFC 8899, section 5.1.1: PMTU_RAISE_TIMER.
+    const RAISE_MTU_AFTER: Duration = Duration::from_secs(600);
+
     /// eMPTCP's own figures: κ = 1 MB, τ = 3 s, 10 %, 5 Mbit/s.
     pub fn new(energy: Model, links: Vec<LinkTerms>) -> Self {
         Self {
@@ -50,8 +56,17 @@ impl Config {
             safety: Ratio::from_ppm(100_000),
             assumed: Bitrate::from_mbps(5),
             short_queues: false,
+            raise_mtu_after: Self::RAISE_MTU_AFTER,
         }
     }
+}
+
+const fn raise_mtu_after() -> Duration {
+    Config::RAISE_MTU_AFTER
+}
+
+fn is_usual(raise_mtu_after: &Duration) -> bool {
+    *raise_mtu_after == Config::RAISE_MTU_AFTER
 }
 
 /// One link, and on what terms it may be used.

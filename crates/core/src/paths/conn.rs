@@ -46,6 +46,9 @@ pub(super) struct Conn {
     pub(super) volume: u64,
     /// What of it came and what went of late.
     ways: [u64; 2],
+    /// All that came, and what that was at the last whole look.
+    pub(super) came: DataSize,
+    pub(super) reached: Option<Reached>,
     /// Those of them since it was idle last: of the present stretch of activity.
     pub(super) stretch: u64,
     /// κ or τ has passed (eMPTCP §3.5): ours, in this stretch.
@@ -149,6 +152,10 @@ pub(super) struct Path {
     pub(super) not_before: Instant,
     pub(super) refused: bool,
     pub(super) dead: Option<Dead>,
+    /// A smaller MTU is on trial, because this connection has lost full-sized packets.
+    pub(super) smaller: Option<Smaller>,
+    /// Its packets are lost whatever their size, and that was reported.
+    pub(super) useless: bool,
     /// When it was last proved by a second subflow, with nothing to carry.
     pub(super) proved: Option<Instant>,
     /// How fast it was when nothing else carried the connection.
@@ -163,6 +170,22 @@ pub(super) struct Path {
     pub(super) filled: bool,
     /// Whether it has just come back from an outage (see `outage`).
     pub(super) returned: Returned,
+}
+
+/// How far a connection's data reach, and what of it has come, over all subflows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Reached {
+    pub(super) to: DataSize,
+    pub(super) came: DataSize,
+}
+
+/// A smaller MTU on trial.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Smaller {
+    /// Subflows that came up later use it.
+    pub(super) since: Instant,
+    /// Whether it was this end's own data that were lost.
+    pub(super) sends: bool,
 }
 
 /// A path that does not answer.
@@ -195,6 +218,11 @@ pub(super) enum Join {
 }
 
 impl Join {
+    /// Whether it is a second subflow with a smaller MTU.
+    pub(super) const fn is_smaller(self) -> bool {
+        matches!(self, Self::Asked(_, Purpose::Smaller) | Self::Coming(_, Purpose::Smaller))
+    }
+
     /// Whether it is a proof of life.
     pub(super) const fn proves(self) -> bool {
         matches!(self, Self::Asked(_, Purpose::Prove { .. }) | Self::Coming(_, Purpose::Prove { .. }))
@@ -213,6 +241,8 @@ pub(super) enum Purpose {
     },
     /// To replace a subflow that went silent.
     Return,
+    /// To carry data in smaller packets beside a subflow whose full-sized ones seem to be lost.
+    Smaller,
 }
 
 impl Trial {
@@ -237,6 +267,8 @@ impl Conn {
             since: now,
             volume: 0,
             ways: [0; 2],
+            came: DataSize::ZERO,
+            reached: None,
             stretch: 0,
             admitted: false,
             moved: None,
@@ -273,6 +305,8 @@ impl Conn {
             *way = way.saturating_add(size.bytes());
             if *direction == Direction::Up {
                 self.sent = self.sent.saturating_add(size.bytes());
+            } else {
+                self.came += *size;
             }
         }
         if self.ways.iter().any(|way| *way > LATELY) {

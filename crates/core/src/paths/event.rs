@@ -10,7 +10,7 @@
 //! 3. Each [`Output::Do`] is answered by one [`Input::Done`] when the kernel has answered. For a join that means that the
 //!    SYN is on its way; the subflow itself follows as [`Input::SubflowUp`], or never.
 //! 4. A link that the configuration does not name is told of with [`Input::Link`] before anything else is said of it.
-//! 5. An [`Output::Mtu`] is carried out before the commands behind it, and undone when the link goes down.
+//! 5. An [`Output::Mtu`] is carried out before the commands behind it.
 //! 6. [`Input::Traffic`] comes about once a second for each link that is up, and tells of all that passed its interface,
 //!    whoever sent it. Without it other programs' traffic does not count for the state of its radio.
 
@@ -56,6 +56,15 @@ pub enum Input {
     LinkDown {
         /// Which.
         link: LinkId,
+    },
+    /// What the link's interface is. Before the first one it is taken for Ethernet with IPv4.
+    Interface {
+        /// Which link.
+        link: LinkId,
+        /// Its MTU, in bytes.
+        mtu: u16,
+        /// Whether it has an address of IPv4.
+        v4: bool,
     },
     /// All that has passed the link's interface since the driver saw it first. Less than before says that its counters began
     /// anew, from zero.
@@ -157,6 +166,11 @@ pub struct Counters {
     pub backup: bool,
     /// The other end has asked for it to be a backup.
     pub peer_backup: bool,
+    /// How far the connection's data reach behind the last byte that came over it, by MPTCP's data sequence numbers (RFC 8684,
+    /// section 3.3): what came before it over other subflows, or is still to come, is included. None: nothing has come, or
+    /// the kernel does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reached: Option<DataSize>,
 }
 
 /// Why a subflow is gone.
@@ -193,13 +207,15 @@ pub enum Output {
         /// What.
         what: Command,
     },
-    /// Full-sized packets over a link are lost: subflows that begin from now on are to send and accept no larger packets
-    /// than this. To be done before the commands that follow; there is no answer. It holds until the link goes down.
+    /// The largest packets that subflows over a link are to send and accept if they begin from now on. To be done before the
+    /// commands that follow; there is no answer.
     Mtu {
         /// Which.
         link: LinkId,
-        /// In bytes, with the IP header; what IPv6 does not allow (below 1280) is for IPv4 alone.
-        mtu: u16,
+        /// In bytes, with the IP header; what IPv6 does not allow (below 1280) is for IPv4 alone. None: the interface's own.
+        mtu: Option<u16>,
+        /// A line for the log; none: a step is tried, or its trial ends without a result.
+        reason: Option<alloc::string::String>,
     },
     /// Nothing to do: why the connection is carried as it is from now on, for people.
     Note {

@@ -13,6 +13,7 @@
 //!    the sum of both is new. What the meter was fed is also what a budget is spent by.
 
 use super::config::{Config, LinkTerms};
+use super::link_mtu::LinkMtu;
 use super::trail::Trail;
 use crate::energy::{Direction, Meter};
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
@@ -87,8 +88,7 @@ pub(super) struct Link {
     /// The last sum of rates and of forecasts that was not nothing.
     known: Option<(Instant, Bitrate)>,
     known_forecast: Option<Bitrate>,
-    /// The MTU that it was lowered to, and when (see `black_hole`).
-    pub(super) mtu: Option<(u16, Instant)>,
+    pub(super) mtu: LinkMtu,
     /// When it came back from its last outage: what is known from before may be less than it can do now.
     returned: Instant,
     /// Before this no further connection probes it while it is silent.
@@ -125,7 +125,7 @@ impl Link {
             before: None,
             known: None,
             known_forecast: None,
-            mtu: None,
+            mtu: LinkMtu::default(),
             returned: Instant::ZERO,
             next_probe: Instant::ZERO,
             carried: DataSize::ZERO,

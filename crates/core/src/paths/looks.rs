@@ -68,6 +68,7 @@ impl Conn {
     pub(super) fn whole(&mut self, host: &mut Host) {
         let now = host.now;
         self.asked = None;
+        self.on_reached(now);
         let fresh = self.fresh(|_| true);
         let carrying = self.carrying();
         let began = self.moved.is_none_or(|moved| now.since(moved) > PAUSE);
@@ -140,13 +141,15 @@ impl Conn {
             };
             // Before the first byte nobody knows whether the sender had anything to give it: data that waits in the
             // other path's queue comes first.
-            let proven = self.on(at).is_some_and(|sub| sub.proven && !(sub.late && marline));
+            // And where full-sized packets may be lost, small ones tell nothing.
+            let tells = |sub: &Sub| sub.proven && !(marline && (sub.late || sub.given.is_some()));
+            let proven = self.on(at).is_some_and(tells);
             let never = self.home != Some(at) && host.link(at).is_some_and(|link| link.known().is_none());
             let Some(path) = self.paths.get_mut(at) else { continue };
             path.bytes = path.bytes.saturating_add(fresh);
             let silent = path.dead.is_some() || host.link(at).is_some_and(|link| !link.up);
             if fresh > 0 {
-                path.refused = false;
+                (path.refused, path.useless) = (false, false);
                 // The old subflow goes on after an outage: what was measured before and in it is discarded.
                 if path.dead.take().is_some() && marline {
                     path.restart(now);

@@ -20,6 +20,7 @@ mod conn;
 mod decide;
 mod event;
 mod host;
+mod link_mtu;
 mod links;
 mod looks;
 mod outage;
@@ -67,6 +68,8 @@ pub enum Wake {
     Conn(ConnId),
     /// Some idle ones are to be looked at.
     Round,
+    /// A link's lowered MTU is to be raised.
+    Mtu,
 }
 
 impl Paths {
@@ -131,7 +134,8 @@ impl Paths {
             }
             return;
         }
-        (link.up, link.mtu) = (up, None);
+        link.up = up;
+        self.host.reset_mtu(at);
         self.host.on_return(at);
         for id in all {
             self.turn(id, true, |conn, host| conn.on_link(host, at, up));
@@ -152,6 +156,11 @@ impl Machine for Paths {
                 let up = matches!(input, Input::LinkUp { .. });
                 if let Some(at) = self.host.place(link) {
                     self.on_link(at, up);
+                }
+            }
+            Input::Interface { link, mtu, v4 } => {
+                if let Some(at) = self.host.place(link) {
+                    self.host.on_interface(at, mtu, v4);
                 }
             }
             Input::Link { terms } => {
@@ -205,6 +214,7 @@ impl Machine for Paths {
     fn tick(&mut self, now: Instant) {
         self.host.now = self.host.now.max(now);
         let now = self.host.now;
+        self.host.raise_mtus();
         while let Some((at, id)) = self.wakes.first().copied() {
             if at > now {
                 break;
@@ -233,7 +243,8 @@ impl Machine for Paths {
     fn deadline(&self) -> Option<(Instant, Wake)> {
         let conn = self.wakes.first().map(|(at, id)| (*at, Wake::Conn(*id)));
         let round = self.round.deadline().map(|at| (at, Wake::Round));
-        conn.into_iter().chain(round).min_by_key(|(at, _)| *at)
+        let mtu = self.host.mtu_deadline().map(|at| (at, Wake::Mtu));
+        conn.into_iter().chain(round).chain(mtu).min_by_key(|(at, _)| *at)
     }
 }
 

@@ -47,7 +47,7 @@ const HEARD: Duration = Duration::from_millis(200);
 
 /// What a silence is taken for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Silence {
+pub(super) enum Silence {
     /// Of the network, more likely than not.
     Pressing,
     /// Of the application, more likely than not.
@@ -56,7 +56,7 @@ enum Silence {
 
 impl Silence {
     /// How long a proof of it lasts.
-    fn patience(self, rtt: Duration) -> Duration {
+    pub(super) fn patience(self, rtt: Duration) -> Duration {
         match self {
             Self::Pressing => PRESSING.max(attempt(rtt) * 2),
             Self::Mild => SYN_AGAIN + attempt(rtt),

@@ -8,6 +8,7 @@
 //!    MP_PRIO, and it is sent again, [`Check::TRIES`] times; then the subflow is destroyed.
 //! 3. Bytes on a suspended subflow while none of the active ones moves are the kernel's own fail-over, and right.
 
+use super::conn::Reached;
 use super::event::{Counters, Subflow, SubflowId};
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
@@ -51,6 +52,12 @@ pub(super) struct Sub {
     pub(super) stuck: Option<Instant>,
     /// How many of these timeouts there had been when another subflow showed that small packets pass.
     pub(super) stuck_at_proof: Option<u8>,
+    /// Since when a further retransmission, which was sent after that, waits for its answer.
+    pub(super) sent_again: Option<Instant>,
+    /// How far the connection's data reached and what of it had come when this subflow was asked to carry.
+    pub(super) given_from: Option<Reached>,
+    /// Since when it is known that the peer has sent data over it, as long as nothing but small packets has come.
+    pub(super) given: Option<Instant>,
     /// What the connection had carried when this one was asked to carry.
     pub(super) beside: u64,
     pub(super) check: Option<Check>,
@@ -116,6 +123,9 @@ impl Sub {
             waits: None,
             stuck: None,
             stuck_at_proof: None,
+            sent_again: None,
+            given_from: None,
+            given: None,
             beside: 0,
             check: None,
         }
@@ -142,6 +152,8 @@ impl Sub {
         let stuck = self.timeouts > 0 && went.is_zero() && counters.outstanding >= FULL;
         self.stuck = stuck.then(|| self.stuck.unwrap_or(now));
         self.stuck_at_proof = self.stuck_at_proof.filter(|_| stuck);
+        let again = self.stuck_at_proof.is_some_and(|timeouts| self.timeouts > timeouts);
+        self.sent_again = again.then(|| self.sent_again.unwrap_or(now));
         self.fresh = self.fresh.saturating_add(moved);
         let first = moved > 0 && !self.proven && !self.backup;
         self.late = first && now.since(self.active) > LATE.max(self.handshake() * 2);
@@ -157,10 +169,31 @@ impl Sub {
         self.counted.map_or(0, |counted| (counted.received + counted.sent).bytes())
     }
 
+    /// What the peer has sent over it.
+    pub(super) fn received(&self) -> DataSize {
+        self.counted.map_or(DataSize::ZERO, |counted| counted.received)
+    }
+
+    /// Whether no full-sized packet has come over it. The last packet of what the peer sends at once may be smaller.
+    pub(super) fn has_received_nothing(&self) -> bool {
+        self.received() < FULL
+    }
+
     /// The round trip of the handshake, as the paper takes it, or less: one that had to wait in the queue of another subflow
     /// on its link (607 ms of 150 were seen) tells nothing of the path.
     pub(super) fn handshake(&self) -> Duration {
         self.handshake.unwrap_or(UNKNOWN_RTT)
+    }
+
+    /// How long the answer to a retransmission may take at least, by all round trips that were measured.
+    pub(super) fn answer_time(&self) -> Duration {
+        let sender = self.counted.and_then(|counted| counted.rtt).unwrap_or_default();
+        (self.handshake().max(sender).min(LONGEST_RTT) * 2).max(ANSWERED)
+    }
+
+    /// See [`Counters::reached`].
+    pub(super) fn reached(&self) -> Option<DataSize> {
+        self.counted.and_then(|counted| counted.reached)
     }
 
     /// The round trip with the queue, as far as the receiver sees it.
@@ -257,7 +290,9 @@ impl Sub {
 
 /// What waits on a subflow is at least one full-sized packet. chosen: less than a segment of the smallest MTU of IPv6, and more
 /// than a request.
-const FULL: DataSize = DataSize::from_bytes(1200);
+pub(super) const FULL: DataSize = DataSize::from_bytes(1200);
+/// chosen: a delayed acknowledgement (40 ms with Linux) and a driver that is late.
+const ANSWERED: Duration = Duration::from_millis(200);
 /// First bytes that come later than this may have waited behind a lost packet, which the kernel sends again after 200 ms
 /// at least.
 const LATE: Duration = Duration::from_millis(500);

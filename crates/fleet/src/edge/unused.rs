@@ -92,6 +92,7 @@ mod tests {
             v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
             v6: None,
             metered: None,
+            mtu: 1500,
             emulated: false,
             verdict,
         }

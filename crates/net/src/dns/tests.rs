@@ -39,6 +39,7 @@ pub(crate) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
         passing: Vec::new(),
         networks,
         metered: None,
+        mtu: 1500,
         emulated: false,
         verdict: Verdict::Usable,
     }

@@ -222,6 +222,7 @@ mod tests {
             v4: Some(DefaultRoute { metric: 600, table: 254, gateway: None }),
             v6: None,
             metered: None,
+            mtu: 1500,
             emulated: false,
             verdict: Verdict::Usable,
         }

@@ -36,6 +36,9 @@ pub struct Interface {
     pub v6: Option<DefaultRoute>,
     /// Whether its bytes cost money, if anybody said so.
     pub metered: Option<Metered>,
+    /// The largest packet that it sends, in bytes.
+    #[serde(skip)]
+    pub mtu: u32,
     /// Whether it is an emulated link of the lab. The system's services know nothing of it, even where they know
     /// another interface of this name or number.
     pub emulated: bool,
@@ -251,6 +254,7 @@ mod tests {
             v4: None,
             v6: None,
             metered: Some(Metered { metered: true, source: MeteredSource::NetworkManagerGuess }),
+            mtu: 1500,
             emulated: false,
             verdict: Verdict::Unused(Reason::Bridge),
         };

@@ -30,6 +30,7 @@ pub(super) struct Facts {
     pub(super) hardware: u16,
     /// `IFF_*`.
     pub(super) flags: u32,
+    pub(super) mtu: u32,
     /// The device that it stands on (a VLAN), or its other end (a veth).
     pub(super) lower: Option<u32>,
     /// The device that it is a port of.

@@ -149,6 +149,7 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
                 v4: routes.get(&(link.index, family::V4)).copied(),
                 v6: routes.get(&(link.index, family::V6)).copied(),
                 metered: None,
+                mtu: link.mtu,
                 emulated: link.emulated().is_some(),
                 verdict: Verdict::Usable,
             };
@@ -229,6 +230,7 @@ fn facts(message: &Message<'_>) -> Option<Facts> {
         name: link.name,
         hardware: link.hardware,
         flags: link.flags,
+        mtu: link.mtu,
         lower,
         master: Some(link.controller).filter(|index| *index != 0),
         info: Some(link.driver).filter(|driver| !driver.is_empty()),

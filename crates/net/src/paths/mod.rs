@@ -98,8 +98,9 @@ pub trait Ground {
     fn follow(&mut self, survey: &Survey);
 
     /// The largest packets that are to be sent and accepted over an interface (in bytes) from the next
-    /// [`follow`](Ground::follow) on; none: those of the interface itself.
-    fn set_mtu(&mut self, _interface: &str, _mtu: Option<u16>) {}
+    /// [`follow`](Ground::follow) on; none: those of the interface itself. The reason is a line for the log; none: it is only
+    /// being tried.
+    fn set_mtu(&mut self, _interface: &str, _mtu: Option<u16>, _reason: Option<&str>) {}
 
     /// Looks whether what was laid is still so, and puts back what somebody else has changed: about once a second, and when
     /// the kernel refuses a command because it is not.

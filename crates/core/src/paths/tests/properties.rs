@@ -42,18 +42,30 @@ fn round_trip() -> impl Strategy<Value = Option<Duration>> {
 }
 
 fn counters() -> impl Strategy<Value = Counters> {
-    (size(), size(), size(), round_trip(), round_trip(), 0_u8..4, any::<bool>(), any::<bool>()).prop_map(
-        |(received, sent, outstanding, rtt, receiver_rtt, timeouts, backup, peer_backup)| Counters {
-            received,
-            sent,
-            outstanding,
-            rtt,
-            receiver_rtt,
-            timeouts,
-            backup,
-            peer_backup,
-        },
+    (
+        size(),
+        size(),
+        size(),
+        round_trip(),
+        round_trip(),
+        0_u8..4,
+        any::<bool>(),
+        any::<bool>(),
+        prop::option::of(size()),
     )
+        .prop_map(
+            |(received, sent, outstanding, rtt, receiver_rtt, timeouts, backup, peer_backup, reached)| Counters {
+                received,
+                sent,
+                outstanding,
+                rtt,
+                receiver_rtt,
+                timeouts,
+                backup,
+                peer_backup,
+                reached,
+            },
+        )
 }
 
 fn up() -> impl Strategy<Value = Input> {
@@ -84,6 +96,10 @@ fn done() -> impl Strategy<Value = Input> {
         .prop_map(|(command, refused)| Input::Done { command: CommandId(command), refused })
 }
 
+fn interface() -> impl Strategy<Value = Input> {
+    (link(), any::<u16>(), any::<bool>()).prop_map(|(link, mtu, v4)| Input::Interface { link, mtu, v4 })
+}
+
 fn input() -> impl Strategy<Value = Input> {
     let opened = (conn(), any::<bool>(), prop::bool::weighted(0.2))
         .prop_map(|(conn, adopted, only_announced)| Input::Opened { conn, adopted, only_announced });
@@ -93,7 +109,7 @@ fn input() -> impl Strategy<Value = Input> {
         counters,
     });
     prop_oneof![
-        2 => link().prop_map(|link| Input::LinkUp { link }),
+        2 => prop_oneof![link().prop_map(|link| Input::LinkUp { link }), interface()],
         2 => prop_oneof![later(), link().prop_map(|link| Input::LinkDown { link })],
         2 => (link(), size(), size()).prop_map(|(link, received, sent)| Input::Traffic { link, received, sent }),
         2 => opened,
@@ -184,7 +200,10 @@ proptest! {
                             }
                         }
                         Output::Look { conn } => prop_assert!(told.conns.contains(&conn)),
-                        Output::Mtu { mtu, .. } => prop_assert!((576..1500).contains(&mtu)),
+                        Output::Mtu { mtu, reason, .. } => {
+                            prop_assert!(mtu.is_none_or(|mtu| (576..=1280).contains(&mtu)));
+                            prop_assert!(reason.is_none_or(|line| !line.contains('\n')));
+                        }
                         Output::Note { conn, reason } => {
                             prop_assert!(told.conns.contains(&conn) && !reason.contains('\n'), "{}", reason);
                         }

@@ -34,10 +34,31 @@ struct Flow {
     asked: bool,
     /// Bytes already queued at the server.
     queued: f64,
-    /// The sender's retransmissions in an outage: since when, and when the next one is due.
-    backed_off: Option<(Instant, Instant)>,
+    backed_off: Option<Backoff>,
     /// Its full-sized packets vanish, since then.
     vanish: Option<Instant>,
+    /// How far the data reach that it has brought, and whether it was given data that were lost.
+    reached: Option<f64>,
+    given: bool,
+}
+
+/// A sender's retransmissions in an outage.
+#[derive(Clone, Copy, Debug)]
+struct Backoff {
+    since: Instant,
+    /// When the next one is due.
+    due: Instant,
+    fired: u8,
+    /// When the answer to one that was not lost comes.
+    answer: Option<Instant>,
+}
+
+/// What the server has sent of a connection, and what was lost and is sent again from then on.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sent {
+    next: f64,
+    lost: f64,
+    again: Instant,
 }
 
 pub(super) struct World {
@@ -57,6 +78,16 @@ pub(super) struct World {
     /// Links whose larger packets vanish, and the MTUs that they were lowered to.
     pub(super) path_mtus: BTreeMap<LinkId, u16>,
     pub(super) mtus: BTreeMap<LinkId, u16>,
+    /// Each MTU that was asked for, and the lines about them.
+    pub(super) steps: Vec<(Instant, Option<u16>)>,
+    pub(super) lines: Vec<String>,
+    /// Connections whose server sends no faster than so many bytes per second, all of it over Wi-Fi.
+    pub(super) limited: BTreeMap<ConnId, f64>,
+    sent: BTreeMap<ConnId, Sent>,
+    /// Whether the kernel reports data sequence numbers.
+    pub(super) reports_seq: bool,
+    /// Whether a small packet passes before the full-sized ones that vanish.
+    pub(super) small_passes: bool,
     /// Whether a sender whose packets vanish waits ever longer before it sends again (RFC 6298).
     pub(super) backs_off: bool,
     /// Links whose packets vanish.
@@ -66,6 +97,8 @@ pub(super) struct World {
     /// Only those for this link; none: all.
     pub(super) links_lost: Option<LinkId>,
     pub(super) refuse: BTreeSet<LinkId>,
+    /// Whether the server resets a second subflow over a link at once.
+    pub(super) refuse_second: bool,
     /// How many joins lose their SYN before one arrives.
     pub(super) lose_joins: u32,
     /// Links without an address of the server's family.
@@ -78,7 +111,19 @@ pub(super) struct World {
     pub(super) ended: BTreeMap<ConnId, Instant>,
 }
 
+/// The last packet of a burst.
+const SMALL: f64 = 216.0;
+/// The initial window of ten segments.
+const WINDOW: f64 = 14_600.0;
 const STEP: Duration = Duration::from_millis(10);
+
+impl Flow {
+    fn new(conn: ConnId, link: LinkId, backup: bool, vanish: Option<Instant>) -> Self {
+        let (received, queued) = (0.0, 0.0);
+        let (backed_off, reached, given) = (None, None, false);
+        Self { conn, link, received, backup, asked: backup, queued, backed_off, vanish, reached, given }
+    }
+}
 
 impl World {
     pub(super) fn new(config: Config) -> Self {
@@ -99,11 +144,18 @@ impl World {
             next: 1,
             path_mtus: BTreeMap::new(),
             mtus: BTreeMap::new(),
+            steps: Vec::new(),
+            lines: Vec::new(),
+            limited: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            reports_seq: true,
+            small_passes: false,
             backs_off: false,
             silent: BTreeSet::new(),
             lose: 0,
             links_lost: None,
             refuse: BTreeSet::new(),
+            refuse_second: false,
             lose_joins: 0,
             no_address: BTreeSet::new(),
             unanswered: 0,
@@ -170,10 +222,7 @@ impl World {
         let id = SubflowId(self.next);
         self.next += 1;
         let vanish = self.vanishes(link);
-        self.flows.insert(
-            id,
-            Flow { conn, link, received: 0.0, backup, asked: backup, queued: 0.0, backed_off: None, vanish },
-        );
+        self.flows.insert(id, Flow::new(conn, link, backup, vanish));
         let rtt = self.rtt.get(&link).copied();
         self.tell(Input::SubflowUp { conn, subflow: Subflow { id, link: Some(link), initial, backup, rtt } });
         if self.refuse.contains(&link) && !initial {
@@ -206,23 +255,34 @@ impl World {
                         } else {
                             (size, DataSize::from_bytes(self.asked.get(&conn).copied().unwrap_or(0)))
                         };
-                        let waits = if self.silent.contains(&flow.link) { self.unanswered } else { 0 };
+                        let uploads = self.uploads.contains(&conn);
+                        let lost = self.silent.contains(&flow.link) || uploads && flow.backed_off.is_some();
+                        let waits = if lost { self.unanswered } else { 0 };
                         let outstanding = DataSize::from_bytes(waits);
                         let backup = flow.asked;
                         // Retransmissions at 0.25, 0.75 and 1.75 s, if it has data of its own to send.
-                        let vanish = flow.vanish.filter(|_| self.uploads.contains(&conn) && !backup);
+                        let vanish = flow.vanish.filter(|_| uploads && !backup);
                         let lost = vanish.map_or(0, |since| self.now.since(since).as_millis());
                         let timeouts = [250, 750, 1750].iter().filter(|at| lost >= **at).count() as u8;
                         let outstanding = if timeouts > 0 { DataSize::from_bytes(64_000) } else { outstanding };
-                        let counters =
-                            Counters { received, sent, outstanding, backup, timeouts, ..Counters::default() };
+                        let fired = flow.backed_off.filter(|_| uploads && waits > 0).map_or(0, |off| off.fired);
+                        let timeouts = timeouts.max(fired);
+                        let reached = flow.reached.filter(|_| !uploads && self.reports_seq);
+                        let reached = reached.map(|bytes| DataSize::from_bytes(bytes as u64));
+                        let told = Counters { received, sent, outstanding, backup, ..Counters::default() };
+                        let counters = Counters { timeouts, reached, ..told };
                         self.after(Duration::ZERO, Input::Seen { conn, subflow, counters });
                     }
                 }
                 Output::Do { command, conn, what } => self.carry_out(command, conn, what),
                 Output::Note { reason, .. } => self.notes.push(reason),
-                Output::Mtu { link, mtu } => {
-                    self.mtus.insert(link, mtu);
+                Output::Mtu { link, mtu, reason } => {
+                    match mtu {
+                        Some(mtu) => self.mtus.insert(link, mtu),
+                        None => self.mtus.remove(&link),
+                    };
+                    self.steps.push((self.now, mtu));
+                    self.lines.extend(reason);
                 }
             }
         }
@@ -263,7 +323,9 @@ impl World {
                 }
             }
             Command::Destroy { subflow } => {
-                assert!(self.flows.remove(&subflow).is_some(), "{what:?} of no subflow");
+                // The server may have reset it before.
+                let there = self.flows.remove(&subflow).is_some();
+                assert!(there || self.refuse_second, "{what:?} of no subflow");
                 self.after(Duration::ZERO, Input::SubflowDown { conn, subflow, why: Why::Closed });
             }
         }
@@ -309,12 +371,36 @@ impl World {
         let gone: BTreeSet<LinkId> = self.rates.keys().copied().filter(|link| self.down(*link)).collect();
         for flow in self.flows.values_mut() {
             let vanishes = gone.contains(&flow.link) || self.silent.contains(&flow.link);
-            match flow.backed_off {
-                None if vanishes => flow.backed_off = Some((now, now + first)),
-                Some((since, due)) if now >= due => {
-                    flow.backed_off = vanishes.then(|| (since, due + (due - since).min(Duration::from_secs(120))));
+            match &mut flow.backed_off {
+                None if vanishes => {
+                    flow.backed_off = Some(Backoff { since: now, due: now + first, fired: 0, answer: None });
+                }
+                Some(off) if off.answer.is_some_and(|at| now >= at) => flow.backed_off = None,
+                Some(off) if now >= off.due && off.answer.is_none() => {
+                    let rtt = self.rtt.get(&flow.link).copied().unwrap_or_default();
+                    off.fired += 1;
+                    off.due += (off.due - off.since).min(Duration::from_secs(120));
+                    off.answer = (!vanishes).then(|| now + rtt);
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// The server gives a subflow that cannot carry its first window, and sends it over another one later.
+    fn lose_first_window(&mut self, conns: &BTreeSet<ConnId>) {
+        for flow in self.flows.values_mut().filter(|flow| !flow.given && !flow.backup && flow.received == 0.0) {
+            let limited = self.limited.contains_key(&flow.conn) && flow.link != WIFI;
+            let vanishes = flow.vanish.is_some() || self.silent.contains(&flow.link);
+            if vanishes && !limited && conns.contains(&flow.conn) {
+                let sent = self.sent.entry(flow.conn).or_default();
+                (sent.next, sent.lost) = (sent.next + WINDOW, sent.lost + WINDOW);
+                (sent.again, flow.given) = (self.now + Duration::from_millis(300), true);
+                if self.small_passes {
+                    flow.received += SMALL;
+                    sent.lost -= SMALL;
+                    flow.reached = Some(sent.next - WINDOW + SMALL);
+                }
             }
         }
     }
@@ -325,6 +411,7 @@ impl World {
         self.retransmit();
         let conns: BTreeSet<ConnId> =
             self.left.iter().filter(|(_, left)| **left > 0.0).map(|(conn, _)| *conn).collect();
+        self.lose_first_window(&conns);
         for (link, rate) in self.rates.clone() {
             if self.silent.contains(&link) || self.down(link) {
                 continue;
@@ -340,6 +427,7 @@ impl World {
                         && conns.contains(&flow.conn)
                         && flow.backed_off.is_none()
                         && flow.vanish.is_none()
+                        && (link == WIFI || !self.limited.contains_key(&flow.conn))
                 })
                 .filter(|(_, flow)| !flow.backup || !front.contains(&flow.conn) || flow.queued > 0.0)
                 .map(|(id, _)| *id)
@@ -352,9 +440,17 @@ impl World {
                     flow.queued -= bytes;
                 }
                 let left = self.left.entry(flow.conn).or_default();
-                let bytes = bytes.min(*left);
+                let limit = self.limited.get(&flow.conn).map_or(f64::INFINITY, |rate| rate * seconds);
+                let bytes = bytes.min(*left).min(limit);
                 *left -= bytes;
                 flow.received += bytes;
+                let sent = self.sent.entry(flow.conn).or_default();
+                let again = if self.now >= sent.again { bytes.min(sent.lost) } else { 0.0 };
+                sent.lost -= again;
+                if bytes > again {
+                    sent.next += bytes - again;
+                    flow.reached = Some(sent.next);
+                }
                 if *left <= 0.0 {
                     self.ended.insert(flow.conn, self.now);
                 }
@@ -377,17 +473,9 @@ impl World {
                     if self.silent.contains(&link) {
                         continue;
                     }
-                    let flow = Flow {
-                        conn: *conn,
-                        link,
-                        received: 0.0,
-                        backup: subflow.backup,
-                        asked: subflow.backup,
-                        queued: 0.0,
-                        backed_off: None,
-                        vanish: self.vanishes(link),
-                    };
-                    if self.refuse.contains(&link) {
+                    let flow = Flow::new(*conn, link, subflow.backup, self.vanishes(link));
+                    let second = self.flows.values().any(|flow| flow.conn == *conn && flow.link == link);
+                    if self.refuse.contains(&link) || second && self.refuse_second {
                         let (conn, id) = (*conn, subflow.id);
                         self.after(
                             Duration::from_millis(36),

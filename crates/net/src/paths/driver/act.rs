@@ -55,7 +55,7 @@ impl<M: Policy> Driver<M> {
                     Output::Look { conn } => {
                         self.looks.insert(conn);
                     }
-                    Output::Mtu { link, mtu } => self.lower_mtu(link, mtu),
+                    Output::Mtu { link, mtu, reason } => self.set_mtu(link, mtu, reason.as_deref()),
                 }
             }
             if self.host.is_some() {
@@ -71,9 +71,9 @@ impl<M: Policy> Driver<M> {
     }
 
     /// Subflows that begin over this link from now on send and accept packets of this size at most.
-    fn lower_mtu(&mut self, link: LinkId, mtu: u16) {
+    fn set_mtu(&mut self, link: LinkId, mtu: Option<u16>, reason: Option<&str>) {
         let Some(line) = self.lines.line(link) else { return };
-        self.ground.set_mtu(line.name(), Some(mtu));
+        self.ground.set_mtu(line.name(), mtu, reason);
         if let Err(error) = self.survey() {
             tracing::warn!(%error, "interfaces");
         }
@@ -299,6 +299,7 @@ impl<M: Policy> Driver<M> {
             self.host_look();
             return;
         }
+        self.find_origins(&looks);
         let mut asked = Vec::new();
         let mut whose = Vec::new();
         for conn in looks {
@@ -331,9 +332,11 @@ impl<M: Policy> Driver<M> {
 
     fn saw(&mut self, conn: ConnId, id: SubflowId, answer: &Answer) {
         let now = self.now();
-        if let Some(counters) = answer.there().filter(|socket| is_of(socket, conn)).and_then(counters) {
-            let of = self.table.conn(conn);
-            let Some(sub) = of.and_then(|of| of.subflows.iter_mut().find(|sub| sub.id == id)) else { return };
+        let socket = answer.there().filter(|socket| is_of(socket, conn));
+        if let Some((socket, counters)) = socket.and_then(|socket| Some((socket, counters(socket)?))) {
+            let Some(of) = self.table.conn(conn) else { return };
+            let counters = Counters { reached: of.reached(socket), ..counters };
+            let Some(sub) = of.subflows.iter_mut().find(|sub| sub.id == id) else { return };
             sub.saw(now, counters);
             self.tell(Input::Seen { conn, subflow: id, counters });
         } else if *answer != Answer::Unknown
@@ -426,6 +429,7 @@ pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
         timeouts: tcp.timeouts,
         backup: socket.subflow.is_some_and(|subflow| subflow.is_own_backup()),
         peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peers_backup()),
+        reached: None,
     })
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Line {
     had_routes: (bool, bool),
     /// The metrics of its default routes of IPv4 and IPv6, by which the kernel chooses for sockets that are not bound.
     metrics: (Option<u32>, Option<u32>),
+    /// The MTU and the use of IPv4 that were reported last.
+    reported: Option<(u16, bool)>,
     /// Whether it has a budget.
     budget: bool,
     /// The interface's counters when it was seen last: what came, what went.
@@ -98,6 +100,17 @@ impl Lines {
         turns
     }
 
+    /// The interfaces whose MTU or whose use of IPv4 is another one than in the survey before: link, MTU, IPv4.
+    pub(super) fn changed(&mut self, survey: &Survey) -> Vec<(LinkId, u16, bool)> {
+        let changed = |line: &mut Line| {
+            let interface = survey.named(&line.name)?;
+            let mtu = u16::try_from(interface.mtu).unwrap_or(u16::MAX);
+            let now = (mtu, interface.addresses.iter().any(IpAddr::is_ipv4));
+            (line.reported.replace(now) != Some(now)).then_some((line.link, now.0, now.1))
+        };
+        self.all.iter_mut().filter_map(changed).collect()
+    }
+
     pub(super) fn line(&self, link: LinkId) -> Option<&Line> {
         self.all.iter().find(|line| line.link == link)
     }
@@ -142,6 +155,7 @@ impl Line {
             lasting: Vec::new(),
             had_routes: (false, false),
             metrics: (None, None),
+            reported: None,
             budget: terms.budget.is_some(),
             counted: None,
             received: DataSize::ZERO,
@@ -282,6 +296,7 @@ mod tests {
             v4: None,
             v6: None,
             metered: None,
+            mtu: 1500,
             emulated: false,
             verdict,
         }

@@ -387,16 +387,13 @@ impl<M: Policy> Driver<M> {
         self.take_up(&survey);
         self.ground.follow(&survey);
         let turns = self.lines.follow(&survey);
+        for (link, mtu, v4) in self.lines.changed(&survey) {
+            self.tell(Input::Interface { link, mtu, v4 });
+        }
         for turn in &turns {
             match *turn {
                 Turn::Up(link) | Turn::Address(link) => self.tell(Input::LinkUp { link }),
-                Turn::Down(link) => {
-                    // It may come back over another network.
-                    if let Some(line) = self.lines.line(link) {
-                        self.ground.set_mtu(line.name(), None);
-                    }
-                    self.tell(Input::LinkDown { link });
-                }
+                Turn::Down(link) => self.tell(Input::LinkDown { link }),
             }
         }
         self.end_stranded();

@@ -12,7 +12,7 @@
 //!
 //! Whether the server denies joins to its first address cannot be seen in a dump: of adopted connections it is not known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use marline_core::paths::{ConnId, Counters, Why};
@@ -193,6 +193,21 @@ impl<M: Policy> Driver<M> {
                 of.counted(connection);
             }
         });
+        self.table = table;
+    }
+
+    /// Asks the kernel where the data of these connections begin, once for each.
+    pub(super) fn find_origins(&mut self, conns: &BTreeSet<ConnId>) {
+        let mut table = std::mem::take(&mut self.table);
+        let lacks = |conn: &&ConnId| table.conns.get(conn).is_some_and(Conn::lacks_origin);
+        let lack: Vec<ConnId> = conns.iter().filter(lacks).copied().collect();
+        if !lack.is_empty() {
+            self.count_these(&lack, |conn, connection| {
+                if let Some(of) = table.conn(conn) {
+                    of.counted(connection);
+                }
+            });
+        }
         self.table = table;
     }
 

@@ -51,6 +51,8 @@ pub(super) struct Conn {
     pub(super) since: Instant,
     /// Received and sent, each byte once, as the kernel said last; none: it has not said it.
     whole: Option<(DataSize, DataSize)>,
+    /// The data sequence number of the first byte that it received; inside none: the kernel does not say.
+    origin: Option<Option<u64>>,
     /// What had come and gone over all subflows then.
     then: (DataSize, DataSize),
     /// What ended subflows had carried.
@@ -155,6 +157,7 @@ impl Conn {
             closing: Vec::new(),
             since,
             whole: None,
+            origin: None,
             then: (DataSize::ZERO, DataSize::ZERO),
             ended: (DataSize::ZERO, DataSize::ZERO),
             reason: Box::default(),
@@ -191,6 +194,21 @@ impl Conn {
             self.whole = Some((DataSize::from_bytes(received), DataSize::from_bytes(sent)));
             self.then = self.over_links();
         }
+        if self.lacks_origin() && of.next != 0 {
+            self.origin = Some(of.received.map(|received| of.next.wrapping_sub(received)));
+        }
+    }
+
+    /// Whether [`counted`](Self::counted) would say where its data begin.
+    pub(super) fn lacks_origin(&self) -> bool {
+        self.origin.is_none()
+    }
+
+    /// How far its data reach behind the last byte that came over a subflow ([`Counters::reached`]).
+    pub(super) fn reached(&self, subflow: &diag::Socket) -> Option<DataSize> {
+        let mapping = subflow.subflow?.mapping?;
+        let behind = mapping.behind(subflow.tcp?.received);
+        Some(DataSize::from_bytes(behind.wrapping_sub(self.origin??)))
     }
 
     /// Whether more has come or gone since then.
@@ -438,11 +456,16 @@ mod tests {
             fell_back: false,
             has_key: true,
             token: 1,
+            next: u64::MAX - 9,
             sent: Some(81),
             received: Some(1000),
         };
+        assert!(conn.lacks_origin());
+        conn.counted(&diag::Connection { next: 0, ..kernel });
+        assert!(conn.lacks_origin(), "the key of the peer has not come yet");
         conn.counted(&kernel);
         assert_eq!(carried(&conn), (1000, 81));
+        assert_eq!(conn.origin, Some(Some(u64::MAX - 1009)));
         conn.counted(&diag::Connection { sent: None, received: None, ..kernel });
         assert_eq!(carried(&conn), (1000, 81), "an older kernel says nothing");
     }

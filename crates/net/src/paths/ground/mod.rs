@@ -155,18 +155,19 @@ impl Ground for Host {
         (self.tell)(&format!("{} ({}{metered}) has come, and is used from now on", link.name, link.kind));
     }
 
-    fn set_mtu(&mut self, interface: &str, mtu: Option<u16>) {
-        let Some(mtu) = mtu else {
-            self.mtus.remove(interface);
-            return;
-        };
-        if self.mtus.insert(interface.to_owned(), mtu) != Some(mtu) {
-            (self.tell)(&format!(
-                "{interface}: full-sized packets seem to be lost on the way, without an ICMP message: new subflows use an MTU \
-                 of {mtu} bytes; `ip link set {interface} mtu …` sets the right one for good, and `marline paths doctor --probe \
-                 HOST:PORT` finds it"
-            ));
+    fn set_mtu(&mut self, interface: &str, mtu: Option<u16>, reason: Option<&str>) {
+        match mtu {
+            Some(mtu) => drop(self.mtus.insert(interface.to_owned(), mtu)),
+            None => drop(self.mtus.remove(interface)),
         }
+        let Some(reason) = reason else { return };
+        (self.tell)(&match mtu {
+            None => reason.to_owned(),
+            Some(_) => format!(
+                "{reason}; `ip link set {interface} mtu …` sets the right one for good, and `marline paths doctor --probe \
+                 HOST:PORT` finds it"
+            ),
+        });
     }
 
     fn follow(&mut self, survey: &Survey) {

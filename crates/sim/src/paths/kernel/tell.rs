@@ -65,6 +65,7 @@ impl Kernel {
             timeouts: sub.timeouts,
             backup: sub.backup,
             peer_backup: false,
+            reached: None,
         }
     }
 }

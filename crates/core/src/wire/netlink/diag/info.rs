@@ -56,22 +56,45 @@ pub struct Subflow {
     pub remote_id: Option<u8>,
     /// `MPTCP_SUBFLOW_FLAG_…`: see the methods.
     pub flags: u32,
+    /// The data sequence mapping that came last; none: none has come.
+    pub mapping: Option<Mapping>,
+}
+
+/// Where bytes of a subflow belong in its connection (RFC 8684, section 3.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The data sequence number of its first byte.
+    pub data: u64,
+    /// The relative subflow sequence number of the same byte; 1 is the subflow's first byte.
+    pub subflow: u32,
+}
+
+impl Mapping {
+    /// The data sequence number behind the last one of so many bytes that came over the subflow in order.
+    pub const fn behind(self, received: u64) -> u64 {
+        // Relative numbers wrap around after 4 GB.
+        let inside = (received as u32).wrapping_add(1).wrapping_sub(self.subflow);
+        self.data.wrapping_add(inside as u64)
+    }
 }
 
 impl Subflow {
     pub(super) fn read(attributes: Attributes<'_>) -> Option<Self> {
-        let (mut token, mut flags) = (None, 0);
+        let (mut token, mut flags, mut data, mut place) = (None, 0, None, None);
         let (mut local_id, mut remote_id) = (None, None);
         for attribute in attributes {
             match attribute.kind {
                 TOKEN_LOC => token = attribute.u32(),
+                MAP_SEQ => data = u64_at(attribute.value, 0).filter(|data| *data != 0),
+                MAP_SFSEQ => place = attribute.u32(),
                 FLAGS => flags = attribute.u32()?,
                 ID_REM => remote_id = attribute.u8(),
                 ID_LOC => local_id = attribute.u8(),
                 _ => {}
             }
         }
-        Some(Self { token: token?, local_id, remote_id, flags })
+        let mapping = data.zip(place).map(|(data, subflow)| Mapping { data, subflow });
+        Some(Self { token: token?, local_id, remote_id, flags, mapping })
     }
 
     /// It opened its connection, from this side.
@@ -111,6 +134,8 @@ pub struct Connection {
     pub has_key: bool,
     /// Its token on this side.
     pub token: u32,
+    /// The data sequence number of the byte that it receives next; 0: not known yet.
+    pub next: u64,
     /// Bytes that its program sent, each counted once; none: a kernel before 6.5.
     pub sent: Option<u64>,
     /// Bytes that came for its program, each counted once.
@@ -125,6 +150,7 @@ impl Connection {
             fell_back: flags & FALLBACK != 0,
             has_key: flags & REMOTE_KEY_RECEIVED != 0,
             token: u32_at(bytes, 12)?,
+            next: u64_at(bytes, 32).unwrap_or(0),
             sent: u64_at(bytes, 56),
             received: u64_at(bytes, 64),
         })
@@ -133,6 +159,8 @@ impl Connection {
 
 // MPTCP_SUBFLOW_ATTR_…
 const TOKEN_LOC: u16 = 2;
+const MAP_SEQ: u16 = 4;
+const MAP_SFSEQ: u16 = 5;
 const FLAGS: u16 = 8;
 const ID_REM: u16 = 9;
 const ID_LOC: u16 = 10;

@@ -12,7 +12,7 @@ mod info;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-pub use info::{Connection, Subflow, Tcp};
+pub use info::{Connection, Mapping, Subflow, Tcp};
 
 use super::{Attributes, Message, Request, aligned, family, u8_at, u16_at, u32_at};
 

@@ -153,6 +153,9 @@ fn a_socket_says_its_counters_and_its_connection() {
     let (tcp, part) = (socket.tcp.unwrap(), socket.subflow.unwrap());
     assert!(!tcp.rtt.is_zero() && !tcp.receiver_rtt.is_zero() && tcp.received == 209_696, "{tcp:?}");
     assert_eq!((part.token, part.local_id, part.remote_id), (0x51f6_5be7, Some(7), Some(0)));
+    let mapping = part.mapping.unwrap();
+    assert!(mapping.data != 0 && mapping.subflow as u64 <= tcp.received, "{mapping:?}");
+    assert_eq!(mapping.behind(u64::from(mapping.subflow) + 99), mapping.data + 100);
     assert!(part.is_join_of_ours() && part.is_fully_established() && !part.is_first_of_ours(), "{part:?}");
     assert!(part.is_own_backup() && !part.is_peers_backup(), "{part:?}");
     assert_eq!(Link::parse(&one(SUBFLOW)), None);

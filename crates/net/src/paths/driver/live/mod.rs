@@ -33,6 +33,7 @@ use super::{drive, drive_with};
 use crate::links::{Choice, Survey};
 
 mod other;
+mod path_mtu;
 mod policy;
 mod recovery;
 mod returns;
@@ -166,6 +167,12 @@ fn serve(network: &Network, address: &str) -> SocketAddr {
                     if hello[0] == b'd' {
                         while peer.write_all(&zeros).is_ok() {}
                     }
+                    if hello[0] == b'p' {
+                        // 2 Mbit/s, of which nothing waits to be sent.
+                        while peer.write_all(&zeros[..5000]).is_ok() {
+                            thread::sleep(Duration::from_millis(20));
+                        }
+                    }
                     if peer.write_all(b"k").is_err() {
                         return;
                     }
@@ -197,8 +204,17 @@ impl Client {
 
     /// Downloads until it is dropped.
     fn download(server: SocketAddr) -> (Self, Arc<AtomicU64>) {
+        Self::receive(server, b"d")
+    }
+
+    /// The same from a server that has little to send.
+    fn trickle(server: SocketAddr) -> (Self, Arc<AtomicU64>) {
+        Self::receive(server, b"p")
+    }
+
+    fn receive(server: SocketAddr, what: &[u8; 1]) -> (Self, Arc<AtomicU64>) {
         let mut client = Self::greet(server);
-        client.0.write_all(b"d").unwrap();
+        client.0.write_all(what).unwrap();
         let mut reader = client.0.try_clone().unwrap();
         let read = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&read);
