@@ -50,6 +50,8 @@ pub struct Joined {
     pub not_after: String,
     /// Where it stands.
     pub files: MemberFiles,
+    /// There was a `ca.pem`, which was kept, and it trusts other authorities than the service does.
+    pub trusts_others: bool,
     /// The revocation list, or why it is not there.
     pub revoked: Result<PathBuf, String>,
 }
@@ -84,8 +86,9 @@ pub async fn join(url: &str, token: &str, out: &Path) -> Result<Joined, JoinErro
         return Err(other("another name"));
     }
     files.write_parts(&enrolled.certificate, (&authority, &own.bundle()), Some(&new.key))?;
+    let trusts_others = files.trusts_others(&own.bundle())?;
     let revoked = list((url, tls, starts), &authority, out).await.map_err(|error| error.to_string());
-    Ok(Joined { identity, not_after: enrolled.not_after, files, revoked })
+    Ok(Joined { identity, not_after: enrolled.not_after, files, trusts_others, revoked })
 }
 
 /// Rule 4.

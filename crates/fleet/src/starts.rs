@@ -347,13 +347,16 @@ impl Starts {
     /// # Errors
     /// There is none: the link says nothing about the destination.
     pub(crate) fn of_families(mut addresses: Vec<SocketAddr>, link: &Interface) -> io::Result<Vec<SocketAddr>> {
-        let lacks = if addresses.iter().all(SocketAddr::is_ipv6) { "IPv6" } else { "IPv4" };
+        let has_v4 = addresses.iter().any(SocketAddr::is_ipv4);
+        let has_v6 = addresses.iter().any(SocketAddr::is_ipv6);
         addresses.retain(|address| if address.is_ipv4() { link.has_v4() } else { link.has_v6() });
         if addresses.is_empty() {
-            return Err(io::Error::other(format!(
-                "{} has no {lacks}, and the destination has nothing else",
-                link.name
-            )));
+            let name = &link.name;
+            return Err(io::Error::other(match (has_v4, has_v6) {
+                (true, true) => format!("{name} has no address that reaches the destination"),
+                (true, false) => format!("{name} has no IPv4, and the destination has nothing else"),
+                (false, _) => format!("{name} has no IPv6, and the destination has nothing else"),
+            }));
         }
         Ok(addresses)
     }

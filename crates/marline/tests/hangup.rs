@@ -233,6 +233,14 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     let old = |file: &str| of("ca", file);
     let new = both.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
     assert_eq!(of("joined", "ca.pem"), format!("{new}{}{}", old("ca.pem"), old("revoked.pem")));
+    // A ca.pem with the new one alone is kept, and that is said.
+    std::fs::create_dir(dir.join("image")).unwrap();
+    std::fs::write(dir.join("image/ca.pem"), new).unwrap();
+    std::fs::write(dir.join("token"), must(dir, "fleet ca token --role edge --name other --dir ca-2")).unwrap();
+    let enrol = format!("fleet enrol --fleet https://{} --token-file token --out image", service.address);
+    let said = String::from_utf8(marline(dir, &enrol).stderr).unwrap();
+    assert!(said.contains("trusts other authorities than the service does"), "{said}");
+    assert_eq!(of("image", "ca.pem"), new);
     // Without that list the service says what it cannot know.
     std::fs::write(dir.join("ca-2/ca.pem"), format!("{new}{}", old("ca.pem"))).unwrap();
     service.signal("-HUP");

@@ -4,6 +4,7 @@
 //! 2. Who connects may present it (`clientAuth`); who is connected to may also serve with it (`serverAuth`).
 //! 3. It begins ten minutes early, for boxes whose clock is behind, and ends no later than the authority.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -185,6 +186,12 @@ impl MemberFiles {
         self.write_parts(&chain.pem(), (&chain.authority, &pem(&chain.authority)), key)
     }
 
+    /// Whether the `ca.pem` that is there trusts other authorities than this bundle.
+    pub(crate) fn trusts_others(&self, bundle: &str) -> Result<bool, CaError> {
+        let there = files::read(&self.authority)?;
+        Ok(there.is_some_and(|there| authorities(&there) != authorities(bundle)))
+    }
+
     /// The same for who enrols, whose certificate came as text, and perhaps with other authorities in a bundle.
     pub(crate) fn write_parts(
         &self,
@@ -205,7 +212,12 @@ impl MemberFiles {
 
 /// Whether this authority is in a `ca.pem`, alone or in a bundle.
 fn holds(text: &str, authority: Fingerprint) -> bool {
-    CertificateDer::pem_slice_iter(text.as_bytes()).flatten().any(|there| Fingerprint::of(&there) == authority)
+    authorities(text).contains(&authority)
+}
+
+/// The authorities in a file or a bundle.
+fn authorities(text: &str) -> BTreeSet<Fingerprint> {
+    CertificateDer::pem_slice_iter(text.as_bytes()).flatten().map(|there| Fingerprint::of(&there)).collect()
 }
 
 const ELSEWHERE: &str = "move it away, or name another directory";

@@ -65,7 +65,7 @@ impl FromStr for Nonce {
 }
 
 /// SHA-256 of an authority's certificate (DER): whoever knows it knows whom to trust.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {

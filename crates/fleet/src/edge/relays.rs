@@ -21,6 +21,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
+use super::dial::Turns;
 use super::meter::Meter;
 use crate::identity::Name;
 use crate::service::words::Endpoint;
@@ -55,6 +56,8 @@ pub struct RelayAt {
 pub(super) struct Station {
     pub(super) at: RelayAt,
     pub(super) meter: Arc<Meter>,
+    /// Of handshakes with it.
+    pub(super) turns: Turns,
     state: Mutex<State>,
 }
 
@@ -103,7 +106,7 @@ fn off(mptcp: &BTreeMap<String, bool>) -> bool {
 
 impl Station {
     fn new(at: RelayAt) -> Self {
-        Self { at, meter: Arc::default(), state: Mutex::default() }
+        Self { at, meter: Arc::default(), turns: Turns::default(), state: Mutex::default() }
     }
 
     /// How an attempt to reach it went; whether that, or the reason for a failure, is news.

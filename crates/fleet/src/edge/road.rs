@@ -34,7 +34,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
 use super::ask::{Asked, ask};
-use super::dial::{self, By, CONNECT, Road, Turns, dial, dial_over};
+use super::dial::{self, By, CONNECT, Road, dial, dial_over};
 use super::relays::{RelayAt, Relays, Station};
 use super::trust::Trusted;
 use crate::starts::{Shows, Starts};
@@ -94,7 +94,6 @@ pub(super) struct Roads {
     /// Whether flows may go without a relay.
     direct: bool,
     by: By,
-    turns: Turns,
     pub(super) starts: Arc<Starts>,
     trusted: Mutex<Trusted>,
     /// Counts up when connections that were made before must not be used any more.
@@ -123,7 +122,6 @@ impl Roads {
             warm: config.warm,
             direct: config.direct,
             by: By { congestion: config.congestion.clone(), ..By::default() },
-            turns: Turns::default(),
             starts: Starts::new(),
             trusted: Mutex::new(trusted),
             era: AtomicU64::default(),
@@ -309,7 +307,7 @@ impl Roads {
         tokio::spawn(async move {
             let began = Instant::now();
             station.is_tried();
-            match roads.turns.take(dial(&station, &trusted, &roads.by, &roads.starts)).await {
+            match station.turns.take(dial(&station, &trusted, &roads.by, &roads.starts)).await {
                 // One that has failed works when it has carried a flow, or was tried again.
                 Ok((road, _)) if station.has_failed() => {
                     roads.noted(station.is_mptcp_news());
@@ -368,7 +366,8 @@ impl Roads {
         named.skip(usize::from(self.warm > 0)).for_each(|station| drop(self.fresh(&station)));
     }
 
-    /// Tries relays that have failed at once: a link has come over which they may answer, or a captive portal in their place.
+    /// Tries relays that have failed at once: a link has come. They may answer over it; so may a captive portal, which the handshake
+    /// detects.
     pub(super) fn retry_now(&self) {
         self.relays.all().iter().for_each(|station| station.retry_now());
         self.retry.notify_one();

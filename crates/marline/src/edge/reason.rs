@@ -170,7 +170,7 @@ impl Reason {
                 .to_owned(),
             Self::Names => "the name cannot be resolved: look at its spelling and at the name servers of the links".to_owned(),
             Self::NoFamily => format!(
-                "name the {peer} by an address of a family that the link has (IPv4 or IPv6), or ask the operator of the link for the other one"
+                "give the {peer} an address of the family that this link has (IPv4 or IPv6), or get the other family from the link's provider"
             ),
             Self::Refused => format!("nothing listens there: start the {peer}, or look at its port and at firewalls"),
             Self::Unreachable => "no route leads there, from this host or from a router on the way: look at routes and firewalls".to_owned(),

@@ -46,6 +46,12 @@ pub(super) fn run(args: &EnrolArgs) -> Result<(), Exit> {
     let joined = runtime()?.block_on(join(&args.fleet, &token, &args.out)).map_err(exit)?;
     print(&format!("{}\n", joined.files.certificate.display()))?;
     say(&format!("this machine is {} until {}", joined.identity, joined.not_after));
+    if joined.trusts_others {
+        say(&format!(
+            "{} was there and is kept, and it trusts other authorities than the service does: compare it with the service's ca.pem",
+            joined.files.authority.display()
+        ));
+    }
     if let Err(why) = joined.revoked {
         say(&format!("the list of revoked certificates was not fetched: {why}"));
     }

@@ -221,40 +221,53 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Sees to the socket of a subflow that was just destroyed.
+    /// Sees to the socket of a subflow that was just destroyed: it is aborted at once, or when a new subflow is established over the link.
     ///
-    /// The kernel only closes its own direction of the first subflow. It acknowledges what the server sends over it afterwards and
-    /// does not deliver that. A server that has sent all its data repeats the missing data over this very subflow, for ever. A RST
-    /// ends the subflow on both sides. While the link is down the RST would be lost, so that it has to wait.
+    /// The kernel closes only its own direction of a connection's first subflow. It acknowledges what the server sends over it
+    /// afterwards, and does not deliver it. A server that has sent all its data may then repeat the missing part over this
+    /// subflow for ever. A RST ends the subflow on both sides. It also ends a socket that waits for its retransmission timer, and
+    /// would send again what other subflows have delivered. While the link is down no RST reaches the server.
     fn end_socket(&mut self, conn: ConnId, sub: &Sub) {
-        let socket = Asked { local: sub.local, remote: sub.remote, link: sub.index };
         let up = sub.link.is_some_and(|link| self.lines.line(link).is_some_and(|line| line.up));
-        if up && sub.initial {
-            self.abort(&[socket]);
-        } else if let (Some(link), Some(of)) = (sub.link, self.table.conn(conn)) {
-            of.closing.push((link, socket));
+        if up && (sub.first || sub.initial || sub.counters.timeouts > 0) {
+            self.abort(conn, &[sub.asked()]);
+        } else {
+            self.abort_later(conn, sub);
         }
     }
 
-    /// Aborts the sockets of subflows over this link that were destroyed and are still there. They would send again what other subflows
-    /// have delivered, and count as subflows at the server. To be called when a new subflow is established over the link: then the
-    /// RST reaches the server.
+    /// The socket of a subflow that was destroyed is aborted when a new one is established over its link.
+    fn abort_later(&mut self, conn: ConnId, sub: &Sub) {
+        if let (Some(link), Some(of)) = (sub.link, self.table.conn(conn)) {
+            of.closing.push((link, sub.asked()));
+        }
+    }
+
+    /// A new subflow was established over this link: a RST reaches the server now. Sockets of destroyed subflows that are still there
+    /// would also count as subflows at the server.
     pub(super) fn abort_closing(&mut self, conn: ConnId, link: LinkId) {
         let Some(of) = self.table.conn(conn).filter(|of| !of.closing.is_empty()) else { return };
         let (ours, others) = std::mem::take(&mut of.closing).into_iter().partition(|(of, _)| *of == link);
         of.closing = others;
         let asked: Vec<Asked> = Vec::into_iter(ours).map(|(_, asked)| asked).collect();
-        self.abort(&asked);
+        self.abort(conn, &asked);
     }
 
-    /// Aborts those of these sockets that this end has closed: the addresses and ports may be another socket's by now.
-    fn abort(&mut self, sockets: &[Asked]) {
+    /// Aborts those of these sockets that are still subflows of this connection which this end has closed: another socket may have the
+    /// addresses and ports by now.
+    fn abort(&mut self, conn: ConnId, sockets: &[Asked]) {
         let found = self.found(sockets);
-        let closed = |answer: &Answer| answer.there().is_some_and(|socket| !socket.sends());
-        let closed: Vec<Asked> =
-            sockets.iter().zip(&found).filter(|(_, answer)| closed(answer)).map(|(socket, _)| *socket).collect();
-        if let Err(error) = self.sockets.abort(&closed) {
-            tracing::warn!(%error, "sockets of destroyed subflows could not be aborted");
+        let is_closed = |answer: &Answer| {
+            let ours =
+                answer.there().filter(|socket| socket.subflow.is_some_and(|subflow| subflow.token == conn.0));
+            ours.is_some_and(|socket| !socket.sends())
+        };
+        let closed = sockets.iter().zip(&found).filter(|(_, answer)| is_closed(answer));
+        let closed: Vec<Asked> = closed.map(|(socket, _)| *socket).collect();
+        if let Err(error) = self.sockets.abort(&closed)
+            && !std::mem::replace(&mut self.cannot_abort, true)
+        {
+            tracing::warn!(%error, "sockets of destroyed subflows cannot be aborted: downloads may wait for data that such a socket holds");
         }
     }
 
@@ -305,7 +318,7 @@ impl<M: Policy> Driver<M> {
         for conn in looks {
             let subs = self.table.conns.get(&conn).map_or(&[][..], |of| &of.subflows);
             for sub in subs {
-                asked.push(Asked { local: sub.local, remote: sub.remote, link: sub.index });
+                asked.push(sub.asked());
                 whose.push((conn, sub.id));
             }
         }
@@ -369,7 +382,8 @@ impl<M: Policy> Driver<M> {
         }
         for (conn, id, _) in stranded {
             if let Some(sub) = self.take(conn, id) {
-                self.end_socket(conn, &sub);
+                // It may be the last one, and its address is gone: no RST could be sent.
+                self.abort_later(conn, &sub);
                 self.gone(conn, &sub, Why::Unreachable);
             }
         }

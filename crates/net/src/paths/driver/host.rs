@@ -382,7 +382,7 @@ impl<M: Policy> Driver<M> {
         let mut whose = Vec::new();
         for (conn, of) in &self.table.conns {
             for sub in &of.subflows {
-                asked.push(Asked { local: sub.local, remote: sub.remote, link: sub.index });
+                asked.push(sub.asked());
                 whose.push((*conn, sub.id));
             }
         }

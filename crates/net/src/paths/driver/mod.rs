@@ -84,6 +84,8 @@ struct Driver<M> {
     next_guard: Instant,
     /// Events were lost: when everything is read again.
     next_resync: Option<Instant>,
+    /// The kernel has refused to abort a socket, which was logged.
+    cannot_abort: bool,
     /// Before this the driver rests from the last dump.
     rested: Instant,
     /// Connections became plain TCP since the last dump.
@@ -190,6 +192,7 @@ impl<M: Policy> Driver<M> {
             next_second: Instant::ZERO,
             next_guard: Instant::ZERO + GUARD,
             next_resync: None,
+            cannot_abort: false,
             rested: Instant::ZERO,
             fell_back_lately: false,
             next_survey: Instant::ZERO,

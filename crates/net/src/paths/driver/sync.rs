@@ -132,7 +132,7 @@ impl<M: Policy> Driver<M> {
             let have = found.of(*conn);
             let is_there = |sub: &&Sub| have.iter().any(|(_, p)| p.local == sub.local && p.remote == sub.remote);
             for sub in of.subflows.iter().filter(|sub| !is_there(sub)) {
-                asked.push(Asked { local: sub.local, remote: sub.remote, link: sub.index });
+                asked.push(sub.asked());
                 whose.push((*conn, sub.id));
             }
         }

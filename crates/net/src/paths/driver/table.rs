@@ -287,6 +287,11 @@ impl Conn {
 }
 
 impl Sub {
+    /// How the kernel is asked for its socket.
+    pub(super) fn asked(&self) -> Asked {
+        Asked { local: self.local, remote: self.remote, link: self.index }
+    }
+
     pub(super) fn new(id: SubflowId, local: SocketAddr, remote: SocketAddr, index: u32) -> Self {
         Self {
             id,

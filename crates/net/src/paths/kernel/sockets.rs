@@ -37,7 +37,6 @@ pub(crate) enum Answer {
 
 impl Answer {
     fn of(message: &[u8], parse: impl Fn(&Message<'_>) -> Option<diag::Socket>) -> Self {
-        const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
         let Some(message) = messages(message).next() else { return Self::Unknown };
         match (parse(&message), Ack::parse(&message)) {
             (Some(socket), _) => Self::There(socket),
@@ -53,6 +52,9 @@ impl Answer {
         }
     }
 }
+
+/// There is no such socket.
+const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
 
 /// The socket for questions.
 #[derive(Debug)]
@@ -78,10 +80,24 @@ impl Sockets {
         self.ask(tokens.iter().copied().map(diag::one_mptcp), diag::Socket::parse_mptcp, each)
     }
 
-    /// Aborts these TCP sockets. Those that have ended meanwhile, and a kernel that cannot abort any, are no error.
+    /// Aborts these TCP sockets. Those that have ended meanwhile are no error.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: the kernel cannot abort sockets (`CONFIG_INET_DIAG_DESTROY`). `EPERM`: `CAP_NET_ADMIN` is missing.
     pub(crate) fn abort(&self, sockets: &[Asked]) -> io::Result<()> {
-        let requests = sockets.iter().map(|one| diag::abort(one.local, one.remote, one.link));
-        self.ask(requests, |_| None, |_, _| {})
+        let mut refused = None;
+        let requests = sockets.iter().map(|one| diag::abort(one.local, one.remote, one.link).finish(0));
+        let requests: Vec<Vec<u8>> = requests.collect();
+        for group in requests.chunks(AT_ONCE) {
+            self.socket.exchange(group.iter().map(Vec::as_slice), |_, answer| {
+                let error =
+                    messages(answer).next().and_then(|message| Ack::parse(&message)).map_or(0, |ack| ack.error);
+                if error != 0 && error != NO_ENTRY {
+                    refused.get_or_insert(error);
+                }
+            })?;
+        }
+        refused.map_or(Ok(()), |error| Err(io::Error::from_raw_os_error(error)))
     }
 
     fn ask(

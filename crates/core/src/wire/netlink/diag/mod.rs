@@ -19,16 +19,16 @@ use super::{Attributes, Message, Request, aligned, family, u8_at, u16_at, u32_at
 /// Asks for one TCP socket by its addresses and ports; `link` is the number of the interface that it is bound to, or
 /// may be. The reply is one message with its counters, or `ENOENT`.
 pub fn one(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
-    about(BY_FAMILY, local, remote, link)
+    about(BY_FAMILY, Request::ASK, local, remote, link)
 }
 
 /// Aborts one TCP socket (`SOCK_DESTROY`): its peer gets a RST, and data that was not acknowledged is dropped. The answer is an
 /// acknowledgement: `ENOENT` if there is no such socket, `EOPNOTSUPP` where the kernel was built without it.
 pub fn abort(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
-    about(DESTROY, local, remote, link)
+    about(DESTROY, Request::CHANGE, local, remote, link)
 }
 
-fn about(kind: u16, local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
+fn about(kind: u16, flags: u16, local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
     let mut body = question(family_of(local.ip()), 0);
     body[8..10].copy_from_slice(&local.port().to_be_bytes());
     body[10..12].copy_from_slice(&remote.port().to_be_bytes());
@@ -37,7 +37,7 @@ fn about(kind: u16, local: SocketAddr, remote: SocketAddr, link: u32) -> Request
     body[44..48].copy_from_slice(&link.to_ne_bytes());
     // Any cookie.
     body[48..56].fill(0xff);
-    Request::new(kind, Request::ASK, &body)
+    Request::new(kind, flags, &body)
 }
 
 /// Asks for one MPTCP socket by its token on this side, whatever its addresses are. The reply is one message for

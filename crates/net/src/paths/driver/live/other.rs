@@ -276,7 +276,13 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
         let download = |driver: &mut Running, known: usize| {
             let (client, _) = Client::download(address);
             let (conn, _) = driver.opened(known);
-            assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+            // Its default route comes a moment after its address.
+            let refused = (0..100).map(|_| {
+                let refused = driver.commands(conn, Command::Join { link: SECOND, backup: false });
+                thread::sleep(Duration::from_millis(if refused.is_some() { 50 } else { 0 }));
+                refused
+            });
+            assert_eq!(refused.skip_while(|refused| *refused == Some(Refusal::NoAddress)).next(), Some(None));
             let second = driver.up(conn, SECOND, &[]);
             driver.sees("bytes over it", conn, second.id, |seen| seen.received.bytes() > 2_000_000);
             client
@@ -291,7 +297,7 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
         assert_ne!(number(), before);
         driver.hears("the link again", |heard| {
             let ups = heard.iter().filter(|input| **input == Input::LinkUp { link: SECOND });
-            (ups.count() == 2).then_some(())
+            (ups.count() >= 2).then_some(())
         });
         let _client = download(&mut driver, 1);
         // What passed the first interface is in the sums; what they grow by afterwards passed the second.

@@ -1,7 +1,7 @@
 //! What is found again: after a restart, after lost events, and what cannot be steered.
 
 use super::super::super::Managed;
-use super::super::super::kernel::{Answer, Sockets};
+use super::super::super::kernel::{Answer, Asked, Sockets};
 use super::*;
 
 #[test]
@@ -58,6 +58,27 @@ fn lost_events_are_made_up_for_by_a_dump() {
             (heard.iter().filter(|input| matches!(input, Input::Closed { .. })).count() == 40).then_some(())
         });
         assert_eq!(driver.snapshot().connections, []);
+        driver.stop();
+    });
+}
+
+#[test]
+fn a_socket_is_aborted_and_the_kernel_says_so() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let driver = Running::start(Mode::Userspace);
+        let client = Client::greet(address);
+        let (conn, _) = driver.opened(0);
+        let asked = Asked { local: client.0.local_addr().unwrap(), remote: address, link: 0 };
+        let sockets = Sockets::open().unwrap();
+        // Twice: there is none to abort then. Without an answer this would be an error.
+        sockets.abort(&[asked]).unwrap();
+        sockets.abort(&[asked]).unwrap();
+        let mut answer = Answer::Unknown;
+        sockets.look(&[asked], |_, said| answer = said).unwrap();
+        assert_eq!(answer, Answer::Gone);
+        driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
+        drop(client);
         driver.stop();
     });
 }
