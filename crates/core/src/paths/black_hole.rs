@@ -158,8 +158,8 @@ impl Conn {
         let last = self.end_all_on(host, at);
         let Some(path) = self.paths.get_mut(at) else { return };
         path.restart(now);
-        if step == Step::Lowered {
-            path.smaller = Some(Smaller { since: now, sends: true });
+        if let Step::Lowered(mtu) = step {
+            path.smaller = Some(Smaller { since: now, mtu, sends: true });
             path.not_before = now;
             // The only subflow stays until the new one carries.
             path.dead = last.then_some(Dead::at(now, now));
@@ -196,12 +196,12 @@ impl Conn {
     /// Joins the link beside what is there, with a smaller MTU.
     fn begin_smaller(&mut self, host: &mut Host, at: usize, up: Instant) {
         let now = host.now;
-        if host.lower_mtu(at, up) != Step::Lowered {
+        let Step::Lowered(mtu) = host.lower_mtu(at, up) else {
             self.judge_smaller(host, at);
             return;
-        }
+        };
         let Some(path) = self.paths.get_mut(at) else { return };
-        path.smaller = Some(Smaller { since: now, sends: false });
+        path.smaller = Some(Smaller { since: now, mtu, sends: false });
         self.join(host, at, false, Purpose::Smaller);
     }
 
@@ -232,7 +232,9 @@ impl Conn {
     /// Whether the smaller MTU that this connection has asked for was right.
     fn judge_smaller(&mut self, host: &mut Host, at: usize) {
         let Some(smaller) = self.paths.get(at).and_then(|path| path.smaller) else { return };
-        let lowered = host.link(at).and_then(|link| link.mtu.lowered());
+        // A larger one: the trial has failed, and what was confirmed before it holds.
+        let lowered =
+            host.link(at).and_then(|link| link.mtu.lowered()).filter(|lowered| lowered.mtu <= smaller.mtu);
         let Some(lowered) = lowered else {
             self.end_smaller(host, at, false);
             return;

@@ -184,6 +184,7 @@ pub(super) struct Reached {
 pub(super) struct Smaller {
     /// Subflows that came up later use it.
     pub(super) since: Instant,
+    pub(super) mtu: u16,
     /// Whether it was this end's own data that were lost.
     pub(super) sends: bool,
 }

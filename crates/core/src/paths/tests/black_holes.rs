@@ -268,3 +268,33 @@ fn one_line_for_each_link_whatever_the_number_of_connections() {
         assert!(carries(&mut world, LTE) > 3.0 && world.subflows(LTE) == 11, "{:?}", world.commands);
     }
 }
+
+#[test]
+fn a_confirmed_mtu_outlives_the_failed_trial_of_a_smaller_one() {
+    for upload in [false, true] {
+        let (mut world, conn) = world(upload, &[(LTE, 1400)]);
+        world.run(30.0);
+        assert_eq!((steps(&world), world.lines.len()), (alloc::vec![Some(1280); 2], 1));
+        let lowered = world.steps[0].0;
+        world.close(conn);
+        // Of another connection nothing passes.
+        world.path_mtus.insert(LTE, 100);
+        world.uploads.extend(upload.then_some(ConnId(2)));
+        let other = world.open(2, WIFI, 1 << 40);
+        world.run(15.0);
+        assert!(steps(&world).contains(&Some(1024)), "{upload} {:?}", world.steps);
+        world.close(other);
+        world.path_mtus.insert(LTE, 1400);
+        world.run(8.0);
+        assert_eq!((world.mtus.get(&LTE), world.lines.len()), (Some(&1280), 1), "{upload} {:#?}", world.lines);
+        world.uploads.extend(upload.then_some(ConnId(3)));
+        world.open(3, WIFI, 1 << 40);
+        world.run(3.0);
+        assert!(carries(&mut world, LTE) > 3.0, "{upload} {:#?}", world.notes);
+        while world.lines.len() < 2 && world.now.since(lowered).as_secs() < 610 {
+            world.run(1.0);
+        }
+        assert!(world.lines[1].contains("restored from 1280 to 1500"), "{upload} {:#?}", world.lines);
+        assert!(world.now.since(lowered).as_secs().abs_diff(602) < 3, "{:?}", world.now.since(lowered));
+    }
+}
