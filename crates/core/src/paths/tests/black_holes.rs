@@ -55,6 +55,22 @@ fn a_link_with_a_smaller_path_mtu_carries_within_two_seconds() {
 }
 
 #[test]
+fn a_lost_syn_does_not_end_the_trial() {
+    let (mut world, _) = world(false, &[(LTE, 1400)]);
+    while world.subflows(LTE) == 0 {
+        world.run(0.1);
+    }
+    world.delay_joins = 1;
+    while world.steps.is_empty() {
+        world.run(0.1);
+    }
+    world.run(2.5);
+    assert!(carries(&mut world, LTE) > 3.0, "{:#?} {:?}", world.notes, world.commands);
+    assert_eq!((steps(&world), world.lines.len()), (alloc::vec![Some(1280); 2], 1));
+    assert_eq!((world.joins(LTE), world.subflows(LTE)), (2, 1), "{:?}", world.commands);
+}
+
+#[test]
 fn the_only_link_is_joined_again_with_a_smaller_mtu() {
     let (mut world, _) = world(true, &[(WIFI, 1400)]);
     world.tell(Input::LinkDown { link: LTE });
