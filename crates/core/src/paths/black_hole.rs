@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 
 use super::config::Policy;
 use super::conn::{Conn, Dead, Join, Pulse, Purpose, Reached, Smaller};
-use super::event::{Output, SubflowId};
+use super::event::{Output, Refusal, SubflowId};
 use super::host::Host;
 use super::link_mtu::Step;
 use super::silence::Silence;
@@ -203,6 +203,19 @@ impl Conn {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.smaller = Some(Smaller { since: now, mtu, sends: false });
         self.join(host, at, false, Purpose::Smaller);
+    }
+
+    /// The join with a smaller MTU was refused on this side.
+    pub(super) fn on_smaller_refused(&mut self, host: &mut Host, at: usize, why: Refusal) {
+        match why {
+            Refusal::Other(_) => self.on_no_second(host, at, host.now),
+            // It has other reasons than the number of subflows, so that the old one could perhaps not be replaced either.
+            _ if self.paths.get(at).is_some_and(|path| path.smaller.is_some_and(|smaller| !smaller.sends)) => {
+                host.undo_mtu(at);
+                self.end_smaller(host, at, false);
+            }
+            _ => {}
+        }
     }
 
     /// The server, or the kernel, allows no second subflow over the link: the new one takes the place of the old one.

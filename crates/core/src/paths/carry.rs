@@ -302,8 +302,8 @@ impl Conn {
                         Join::No
                     }
                 };
-                if let Some(at) = host.place(link).filter(|_| refused.is_some() && purpose == Purpose::Smaller) {
-                    self.on_no_second(host, at, now);
+                if let (Some(why), Purpose::Smaller, Some(at)) = (refused, purpose, host.place(link)) {
+                    self.on_smaller_refused(host, at, why);
                 }
             }
             Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {

@@ -89,6 +89,26 @@ fn a_server_that_refuses_a_second_subflow_gets_the_new_one_in_place_of_the_old_o
 }
 
 #[test]
+fn a_trial_whose_join_is_refused_for_another_reason_leaves_the_old_subflow() {
+    let (mut world, _) = world(false, &[(LTE, 1400)]);
+    while world.subflows(LTE) == 0 {
+        world.run(0.1);
+    }
+    world.no_address.insert(LTE);
+    world.run(5.0);
+    assert_eq!(steps(&world), [Some(1280), None], "{:?}", world.commands);
+    assert!(
+        !world.commands.iter().any(|(_, what)| matches!(what, Command::Destroy { .. })),
+        "{:?}",
+        world.commands
+    );
+    assert_eq!((world.subflows(LTE), world.lines.len()), (1, 0));
+    world.no_address.clear();
+    world.run(20.0);
+    assert!(carries(&mut world, LTE) > 3.0 && world.mtus.len() == 1, "{:#?} {:?}", world.notes, world.commands);
+}
+
+#[test]
 fn a_link_on_which_no_mtu_helps_is_left_out_and_its_mtu_is_restored() {
     let (mut world, _) = world(true, &[(LTE, 100)]);
     world.run(10.0);
