@@ -15,7 +15,11 @@
 //! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
 //!    segment size in the handshake. Data over the new subflow confirm the step. What the peer sends is weaker evidence, so
 //!    the old subflow stays meanwhile: the step is confirmed only if the old one still brings nothing, and undone if it
-//!    brings something, or if neither does.
+//!    brings something, or if neither does. If the old one had to go, and no sequence numbers have shown that data were lost,
+//!    the new one must bring [`BURST`].
+//!
+//! Where all connections are steered as one (`Config::as_one`), there are no sequence numbers and no second subflow over a
+//! link to compare with. There what the peer sends is not examined.
 //!
 //! If no step helps what is sent from here, the link is left out like one that the server refuses.
 //!
@@ -103,7 +107,7 @@ impl Conn {
                     self.join(host, at, true, Purpose::Prove { until });
                 }
                 Lost::Sent { at, up } => self.on_lost_upload(host, at, up),
-                Lost::Received { at, up } => self.on_lost_download(host, at, up),
+                Lost::Received { at, up, weak } => self.on_lost_download(host, at, up, weak),
             }
         }
     }
@@ -128,7 +132,7 @@ impl Conn {
                 return Some(Lost::Unproved { at, handshake: sub.handshake() });
             }
         }
-        self.receives_nothing(host, at, sub).then_some(Lost::Received { at, up })
+        self.receives_nothing(host, at, sub).then_some(Lost::Received { at, up, weak: sub.given.is_none() })
     }
 
     /// Whether the peer's data reaches this end over other subflows and not over this one.
@@ -136,7 +140,8 @@ impl Conn {
         let (now, handshake) = (host.now, sub.handshake());
         let newest = self.on(at).is_some_and(|newest| newest.id == sub.id);
         let nothing = newest && sub.has_received_nothing() && sub.waits.is_none() && !sub.peer_backup();
-        if !nothing || self.direction() != Direction::Down || self.adopted || !self.is_joinable(host, at) {
+        let known = !self.adopted && !host.config.as_one;
+        if !nothing || !known || self.direction() != Direction::Down || !self.is_joinable(host, at) {
             return false;
         }
         let lowered = host.link(at).and_then(|link| link.mtu.lowered());
@@ -159,7 +164,7 @@ impl Conn {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.restart(now);
         if let Step::Lowered(mtu) = step {
-            path.smaller = Some(Smaller { since: now, mtu, sends: true });
+            path.smaller = Some(Smaller { since: now, mtu, sends: true, weak: false });
             path.not_before = now;
             // The only subflow stays until the new one carries.
             path.dead = last.then_some(Dead::at(now, now));
@@ -174,34 +179,34 @@ impl Conn {
     }
 
     /// The peer's data do not arrive over a subflow that came up then.
-    fn on_lost_download(&mut self, host: &mut Host, at: usize, up: Instant) {
+    fn on_lost_download(&mut self, host: &mut Host, at: usize, up: Instant, weak: bool) {
         let now = host.now;
         let Some(link) = host.link(at) else { return };
         match link.mtu.lowered() {
             // Its packets are larger than those that are known to pass.
-            Some(lowered) if lowered.since > up && lowered.confirmed => self.begin_smaller(host, at, up),
+            Some(lowered) if lowered.since > up && lowered.confirmed => self.begin_smaller(host, at, up, weak),
             // Another connection finds out.
             Some(lowered) if lowered.since > up => {}
             // The step before has not helped.
             Some(lowered)
                 if !lowered.confirmed && self.paths.get(at).is_some_and(|path| path.smaller.is_some()) =>
             {
-                self.begin_smaller(host, at, up);
+                self.begin_smaller(host, at, up, weak);
             }
             _ if !link.mtu.may_try(now) => {}
-            _ => self.begin_smaller(host, at, up),
+            _ => self.begin_smaller(host, at, up, weak),
         }
     }
 
     /// Joins the link beside what is there, with a smaller MTU.
-    fn begin_smaller(&mut self, host: &mut Host, at: usize, up: Instant) {
+    fn begin_smaller(&mut self, host: &mut Host, at: usize, up: Instant, weak: bool) {
         let now = host.now;
         let Step::Lowered(mtu) = host.lower_mtu(at, up) else {
             self.judge_smaller(host, at);
             return;
         };
         let Some(path) = self.paths.get_mut(at) else { return };
-        path.smaller = Some(Smaller { since: now, mtu, sends: false });
+        path.smaller = Some(Smaller { since: now, mtu, sends: false, weak });
         self.join(host, at, false, Purpose::Smaller);
     }
 
@@ -261,9 +266,12 @@ impl Conn {
             self.subs.iter().filter(on).partition(|sub| sub.up > smaller.since);
         let bytes = |sub: &Sub| if smaller.sends { sub.volume() } else { sub.received().bytes() };
         let carried = new.iter().map(|sub| bytes(sub)).max().unwrap_or(0);
-        let enough = match smaller.sends || old.is_empty() || host.now.since(smaller.since) >= BURST_TIME {
-            true => FULL,
-            false => BURST,
+        let enough = match old.is_empty() {
+            _ if smaller.sends => FULL,
+            // Nothing to compare with.
+            true if smaller.weak => BURST,
+            false if host.now.since(smaller.since) < BURST_TIME => BURST,
+            _ => FULL,
         };
         if !smaller.sends && old.iter().any(|sub| !sub.has_received_nothing()) {
             host.undo_mtu(at);
@@ -307,6 +315,6 @@ enum Lost {
     Unproved { at: usize, handshake: Duration },
     /// Those of this end, of a subflow that came up then.
     Sent { at: usize, up: Instant },
-    /// Those of the peer.
-    Received { at: usize, up: Instant },
+    /// Those of the peer, also if no sequence numbers show it.
+    Received { at: usize, up: Instant, weak: bool },
 }

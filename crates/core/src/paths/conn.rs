@@ -187,6 +187,8 @@ pub(super) struct Smaller {
     pub(super) mtu: u16,
     /// Whether it was this end's own data that were lost.
     pub(super) sends: bool,
+    /// Whether no sequence numbers show that the peer has sent data which were lost.
+    pub(super) weak: bool,
 }
 
 /// A path that does not answer.

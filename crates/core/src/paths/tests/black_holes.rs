@@ -196,6 +196,36 @@ fn without_sequence_numbers_a_step_for_a_sender_with_little_to_send_is_undone() 
 }
 
 #[test]
+fn without_sequence_numbers_a_little_over_what_replaced_the_old_subflow_confirms_nothing() {
+    let (mut world, conn) = world(false, &[]);
+    (world.reports_seq, world.refuse_second) = (false, true);
+    world.limited.insert(conn, 100_000.0);
+    while !world.commands.iter().any(|(_, what)| matches!(what, Command::Destroy { .. })) {
+        world.run(0.1);
+    }
+    world.limited.clear();
+    world.stop(conn);
+    world.run(1.0);
+    let before = world.received(LTE);
+    world.more(conn, 20_000);
+    world.run(10.0);
+    assert!(world.received(LTE) - before > 5000, "{:?}", world.commands);
+    assert!(world.mtus.is_empty() && world.lines.is_empty(), "{:?} {:#?}", world.steps, world.lines);
+}
+
+#[test]
+fn where_all_connections_are_steered_as_one_downloads_are_not_examined() {
+    let config = Config { profile: Profile::Throughput, as_one: true, ..config() };
+    let mut world = World::new(config);
+    [WIFI, LTE].into_iter().for_each(|link| world.rate(link, 4.0));
+    world.reports_seq = false;
+    let conn = world.open(1, WIFI, 1 << 40);
+    world.limited.insert(conn, 400_000.0);
+    world.run(60.0);
+    assert!(world.joins(LTE) == 1 && world.steps.is_empty(), "{:?} {:?}", world.steps, world.commands);
+}
+
+#[test]
 fn a_link_that_was_silent_until_it_was_proved_has_no_smaller_mtu() {
     for silent in 1..=30 {
         let (mut world, _) = world(true, &[]);
