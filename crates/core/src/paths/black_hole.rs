@@ -10,8 +10,8 @@
 //!    not acknowledged either. Without it an outage that has just ended would look the same.
 //! 2. *Sent by the peer:* data sequence numbers (RFC 8684, section 3.3) that the other subflows skip show that the peer has
 //!    sent data over this one ([`Conn::on_reached`]). Nothing of it arrives for [`GIVEN`]. A sender that has nothing to send
-//!    over the link skips nothing. If the kernel reports no sequence numbers, or there are too many connections to read them
-//!    often: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
+//!    over the link skips nothing. If the kernel reports no sequence numbers, there are too many connections to read them
+//!    often, or several other subflows carry, whose own gaps may hide this one's: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
 //! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
 //!    segment size in the handshake. Data over the new subflow confirm the step. What the peer sends is weaker evidence, so
 //!    the old subflow stays meanwhile: the step is confirmed only if the old one still brings nothing, and undone if it
@@ -68,22 +68,34 @@ impl Conn {
     /// whole look.
     ///
     /// A subflow receives in order, so that data which the others skip were sent over one that has not delivered them. What
-    /// is sent again over the others counts as received, not as skipped.
+    /// is sent again over the others counts as received, not as skipped. Of several others the slower ones have yet to deliver
+    /// what a faster one skips: only data before what all of them have reached are certainly not theirs.
     pub(super) fn on_reached(&mut self, now: Instant) {
         let before = self.reached.map(|reached| reached.to);
         let to = self.subs.iter().filter_map(Sub::reached).chain(before).max();
         let reached = to.map(|to| Reached { to, came: self.came });
         self.reached = reached;
         let Some(reached) = reached else { return };
-        for sub in self.subs.iter_mut().filter(|sub| !sub.backup && !sub.leaving) {
+        let passed = |sub: &Sub| match self.bringing(sub.id).count() {
+            0 | 1 => reached.to,
+            _ => self.bringing(sub.id).filter_map(Sub::reached).min().unwrap_or_default(),
+        };
+        let passed: Vec<DataSize> = self.subs.iter().map(passed).collect();
+        for (sub, to) in self.subs.iter_mut().zip(passed).filter(|(sub, _)| !sub.backup && !sub.leaving) {
             let from = *sub.given_from.get_or_insert(reached);
-            let skipped = (reached.to - from.to) - (reached.came - from.came);
+            let skipped = (to - from.to) - (reached.came - from.came);
             if !sub.has_received_nothing() {
                 sub.given = None;
             } else if skipped >= FULL {
                 sub.given.get_or_insert(now);
             }
         }
+    }
+
+    /// The other subflows that carry and have brought data.
+    fn bringing(&self, but: SubflowId) -> impl Iterator<Item = &Sub> {
+        let brings = move |sub: &&Sub| sub.id != but && !sub.backup && !sub.leaving && !sub.has_received_nothing();
+        self.subs.iter().filter(brings)
     }
 
     /// From where on data may be given to a subflow that is asked to carry now; none: not known.
@@ -149,7 +161,9 @@ impl Conn {
         if let Some(given) = sub.given {
             return now.since(given) >= GIVEN.max(handshake * GIVEN_IN_RTTS);
         }
-        if after || self.reached.is_some() && self.interval(host) <= OFTEN {
+        let skips_show =
+            self.reached.is_some() && self.interval(host) <= OFTEN && self.bringing(sub.id).count() < 2;
+        if after || skips_show {
             return false;
         }
         let beside = self.volume.saturating_sub(sub.beside) >= BESIDE.bytes();

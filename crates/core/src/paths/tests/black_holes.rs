@@ -4,8 +4,10 @@ use alloc::vec::Vec;
 
 use super::world::*;
 use crate::link::LinkId;
+use crate::paths::conn::Conn;
+use crate::paths::subflow::Sub;
 use crate::paths::*;
-use crate::units::Instant;
+use crate::units::{DataSize, Instant};
 
 fn world(upload: bool, path_mtus: &[(LinkId, u16)]) -> (World, ConnId) {
     let mut world = World::new(Config { profile: Profile::Throughput, short_queues: upload, ..config() });
@@ -363,4 +365,33 @@ fn a_confirmed_mtu_outlives_the_failed_trial_of_a_smaller_one() {
         assert!(world.lines[1].contains("restored from 1280 to 1500"), "{upload} {:#?}", world.lines);
         assert!(world.now.since(lowered).as_secs().abs_diff(602) < 3, "{:?}", world.now.since(lowered));
     }
+}
+
+#[test]
+fn what_one_of_two_other_subflows_has_yet_to_deliver_is_not_charged_to_a_third() {
+    let mut conn = Conn::new(ConnId(1), 3, Instant::ZERO);
+    for id in 0..3 {
+        let subflow = Subflow { id: SubflowId(id), link: None, initial: id == 0, backup: false, rtt: None };
+        conn.subs.push(Sub::new(&subflow, Some(id as usize), Instant::ZERO));
+    }
+    let size = DataSize::from_bytes;
+    let mut given = |ms, first: [u64; 2], second: [u64; 2]| {
+        let now = Instant::from_millis(ms);
+        for (id, [received, reached]) in [(0, first), (1, second)] {
+            let (received, reached) = (size(received), Some(size(reached)));
+            let counters = Counters { received, reached, ..Counters::default() };
+            let moved = conn.sub_mut(SubflowId(id)).unwrap().on_seen(now, counters, false);
+            conn.on_moved(&moved);
+        }
+        conn.on_reached(now);
+        conn.subs[2].given.is_some()
+    };
+    assert!(!given(100, [100_000, 150_000], [50_000, 145_000]), "the third one has just come up");
+    assert!(!given(200, [130_000, 200_000], [50_000, 145_000]), "the second one is 20 kB behind");
+    assert!(!given(300, [130_000, 200_000], [70_000, 190_000]));
+    assert!(!given(400, [150_000, 249_000], [90_000, 200_000]), "it is 9 kB behind");
+    assert!(
+        given(500, [150_000, 249_000], [91_000, 250_000]),
+        "neither of both has delivered 8 kB, and both are beyond"
+    );
 }
