@@ -8,8 +8,9 @@
 //! 1. *Sent from here:* no byte is acknowledged over [`TIMEOUTS`] retransmission timeouts in a row; a second subflow over the
 //!    same link has been established meanwhile, so that small packets pass; and a retransmission that was sent after that is
 //!    not acknowledged either. Without it an outage that has just ended would look the same.
-//! 2. *Sent by the peer:* data sequence numbers (RFC 8684, section 3.3) that the other subflows skip show that the peer has
-//!    sent data over this one ([`Conn::on_reached`]). Nothing of it arrives for [`GIVEN`]. A sender that has nothing to send
+//! 2. *Sent by the peer:* its data sequence numbers (RFC 8684, section 3.3) show it ([`Conn::on_reached`]). If the other
+//!    subflows deliver bytes 1–1000 and 3001–4000 of the connection, the peer has sent 1001–3000 over this one. Nothing of it
+//!    arrives for [`GIVEN`]. A sender that has nothing to send
 //!    over the link skips nothing. If the kernel reports no sequence numbers, there are too many connections to read them
 //!    often, or several other subflows carry, whose own gaps may hide this one's: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
 //! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
@@ -187,8 +188,12 @@ impl Conn {
         path.smaller = None;
         path.not_before = now + GIVEN_UP;
         if !core::mem::replace(&mut path.useless, true) {
-            let name = host.name(at);
-            self.note(host, alloc::format!("packets over {name} are lost whatever their size: it is left out"));
+            let (name, time) = (host.name(at), GIVEN_UP.as_secs());
+            let least = host.link(at).map_or(0, |link| link.mtu.least());
+            let reason = alloc::format!(
+                "data over {name} is lost even in packets of {least} bytes: the link is not used for {time} s"
+            );
+            self.note(host, reason);
         }
     }
 

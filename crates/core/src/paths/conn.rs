@@ -154,7 +154,7 @@ pub(super) struct Path {
     pub(super) dead: Option<Dead>,
     /// A smaller MTU is on trial, because this connection has lost full-sized packets.
     pub(super) smaller: Option<Smaller>,
-    /// Its packets are lost whatever their size, and that was reported.
+    /// Its data are lost even in the smallest packets that are tried, and that was reported.
     pub(super) useless: bool,
     /// When it was last proved by a second subflow, with nothing to carry.
     pub(super) proved: Option<Instant>,

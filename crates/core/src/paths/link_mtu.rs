@@ -101,6 +101,12 @@ impl LinkMtu {
         now >= self.next_trial && now >= self.useless
     }
 
+    /// The smallest one that is tried.
+    pub(super) fn least(&self) -> u16 {
+        let steps = STEPS.into_iter().filter(|step| self.v4 || *step >= LEAST_V6);
+        steps.fold(self.own, u16::min)
+    }
+
     fn now(&self) -> u16 {
         self.lowered.map_or(self.own, |lowered| lowered.mtu)
     }

@@ -122,7 +122,8 @@ fn a_link_on_which_no_mtu_helps_is_left_out_and_its_mtu_is_restored() {
     world.run(300.0);
     // It is joined again from time to time, without further steps and without a note for each time.
     assert!(world.joins(LTE) > joins && world.mtus.is_empty() && world.lines.is_empty(), "{:#?}", world.lines);
-    let notes = world.notes.iter().filter(|note| note.contains("whatever their size"));
+    let notes =
+        world.notes.iter().filter(|note| note.contains("data over lte is lost even in packets of 576 bytes"));
     assert_eq!((notes.count(), world.steps.len()), (1, 4), "{:#?}", world.notes);
     world.run(400.0);
     assert!(world.steps.len() == 8 && world.mtus.is_empty(), "{:?}", world.steps);
