@@ -8,14 +8,19 @@
 //! 1. *Sent from here:* no byte is acknowledged over [`TIMEOUTS`] retransmission timeouts in a row; a second subflow over the
 //!    same link has been established meanwhile, so that small packets pass; and a retransmission that was sent after that is
 //!    not acknowledged either. Without it an outage that has just ended would look the same.
-//! 2. *Sent by the peer:* data sequence numbers (RFC 8684, section 3.3) that the other subflows skip show that the peer has
-//!    sent data over this one ([`Conn::on_reached`]). Nothing of it arrives for [`GIVEN`]. A sender that has nothing to send
-//!    over the link skips nothing. If the kernel reports no sequence numbers, or there are too many connections to read them
-//!    often: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
+//! 2. *Sent by the peer:* its data sequence numbers (RFC 8684, section 3.3) show it ([`Conn::on_reached`]). If the other
+//!    subflows deliver bytes 1–1000 and 3001–4000 of the connection, the peer has sent 1001–3000 over this one. Nothing of it
+//!    arrives for [`GIVEN`]. A sender that has nothing to send
+//!    over the link skips nothing. If the kernel reports no sequence numbers, there are too many connections to read them
+//!    often, or several other subflows carry, whose own gaps may hide this one's: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
 //! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
 //!    segment size in the handshake. Data over the new subflow confirm the step. What the peer sends is weaker evidence, so
 //!    the old subflow stays meanwhile: the step is confirmed only if the old one still brings nothing, and undone if it
-//!    brings something, or if neither does.
+//!    brings something, or if neither does. If the old one had to go, and no sequence numbers have shown that data were lost,
+//!    the new one must bring [`BURST`].
+//!
+//! Where all connections are steered as one (`Config::as_one`), there are no sequence numbers and no second subflow over a
+//! link to compare with. There what the peer sends is not examined.
 //!
 //! If no step helps what is sent from here, the link is left out like one that the server refuses.
 //!
@@ -26,7 +31,7 @@ use alloc::vec::Vec;
 
 use super::config::Policy;
 use super::conn::{Conn, Dead, Join, Pulse, Purpose, Reached, Smaller};
-use super::event::{Output, SubflowId};
+use super::event::{Output, Refusal, SubflowId};
 use super::host::Host;
 use super::link_mtu::Step;
 use super::silence::Silence;
@@ -64,22 +69,34 @@ impl Conn {
     /// whole look.
     ///
     /// A subflow receives in order, so that data which the others skip were sent over one that has not delivered them. What
-    /// is sent again over the others counts as received, not as skipped.
+    /// is sent again over the others counts as received, not as skipped. Of several others the slower ones have yet to deliver
+    /// what a faster one skips: only data before what all of them have reached are certainly not theirs.
     pub(super) fn on_reached(&mut self, now: Instant) {
         let before = self.reached.map(|reached| reached.to);
         let to = self.subs.iter().filter_map(Sub::reached).chain(before).max();
         let reached = to.map(|to| Reached { to, came: self.came });
         self.reached = reached;
         let Some(reached) = reached else { return };
-        for sub in self.subs.iter_mut().filter(|sub| !sub.backup && !sub.leaving) {
+        let passed = |sub: &Sub| match self.bringing(sub.id).count() {
+            0 | 1 => reached.to,
+            _ => self.bringing(sub.id).filter_map(Sub::reached).min().unwrap_or_default(),
+        };
+        let passed: Vec<DataSize> = self.subs.iter().map(passed).collect();
+        for (sub, to) in self.subs.iter_mut().zip(passed).filter(|(sub, _)| !sub.backup && !sub.leaving) {
             let from = *sub.given_from.get_or_insert(reached);
-            let skipped = (reached.to - from.to) - (reached.came - from.came);
+            let skipped = (to - from.to) - (reached.came - from.came);
             if !sub.has_received_nothing() {
                 sub.given = None;
             } else if skipped >= FULL {
                 sub.given.get_or_insert(now);
             }
         }
+    }
+
+    /// The other subflows that carry and have brought data.
+    fn bringing(&self, but: SubflowId) -> impl Iterator<Item = &Sub> {
+        let brings = move |sub: &&Sub| sub.id != but && !sub.backup && !sub.leaving && !sub.has_received_nothing();
+        self.subs.iter().filter(brings)
     }
 
     /// From where on data may be given to a subflow that is asked to carry now; none: not known.
@@ -103,7 +120,7 @@ impl Conn {
                     self.join(host, at, true, Purpose::Prove { until });
                 }
                 Lost::Sent { at, up } => self.on_lost_upload(host, at, up),
-                Lost::Received { at, up } => self.on_lost_download(host, at, up),
+                Lost::Received { at, up, weak } => self.on_lost_download(host, at, up, weak),
             }
         }
     }
@@ -128,7 +145,7 @@ impl Conn {
                 return Some(Lost::Unproved { at, handshake: sub.handshake() });
             }
         }
-        self.receives_nothing(host, at, sub).then_some(Lost::Received { at, up })
+        self.receives_nothing(host, at, sub).then_some(Lost::Received { at, up, weak: sub.given.is_none() })
     }
 
     /// Whether the peer's data reaches this end over other subflows and not over this one.
@@ -136,7 +153,8 @@ impl Conn {
         let (now, handshake) = (host.now, sub.handshake());
         let newest = self.on(at).is_some_and(|newest| newest.id == sub.id);
         let nothing = newest && sub.has_received_nothing() && sub.waits.is_none() && !sub.peer_backup();
-        if !nothing || self.direction() != Direction::Down || self.adopted || !self.is_joinable(host, at) {
+        let known = !self.adopted && !host.config.as_one;
+        if !nothing || !known || self.direction() != Direction::Down || !self.is_joinable(host, at) {
             return false;
         }
         let lowered = host.link(at).and_then(|link| link.mtu.lowered());
@@ -144,7 +162,9 @@ impl Conn {
         if let Some(given) = sub.given {
             return now.since(given) >= GIVEN.max(handshake * GIVEN_IN_RTTS);
         }
-        if after || self.reached.is_some() && self.interval(host) <= OFTEN {
+        let skips_show =
+            self.reached.is_some() && self.interval(host) <= OFTEN && self.bringing(sub.id).count() < 2;
+        if after || skips_show {
             return false;
         }
         let beside = self.volume.saturating_sub(sub.beside) >= BESIDE.bytes();
@@ -158,8 +178,8 @@ impl Conn {
         let last = self.end_all_on(host, at);
         let Some(path) = self.paths.get_mut(at) else { return };
         path.restart(now);
-        if step == Step::Lowered {
-            path.smaller = Some(Smaller { since: now, sends: true });
+        if let Step::Lowered(mtu) = step {
+            path.smaller = Some(Smaller { since: now, mtu, sends: true, weak: false });
             path.not_before = now;
             // The only subflow stays until the new one carries.
             path.dead = last.then_some(Dead::at(now, now));
@@ -168,41 +188,58 @@ impl Conn {
         path.smaller = None;
         path.not_before = now + GIVEN_UP;
         if !core::mem::replace(&mut path.useless, true) {
-            let name = host.name(at);
-            self.note(host, alloc::format!("packets over {name} are lost whatever their size: it is left out"));
+            let (name, time) = (host.name(at), GIVEN_UP.as_secs());
+            let least = host.link(at).map_or(0, |link| link.mtu.least());
+            let reason = alloc::format!(
+                "data over {name} is lost even in packets of {least} bytes: the link is not used for {time} s"
+            );
+            self.note(host, reason);
         }
     }
 
     /// The peer's data do not arrive over a subflow that came up then.
-    fn on_lost_download(&mut self, host: &mut Host, at: usize, up: Instant) {
+    fn on_lost_download(&mut self, host: &mut Host, at: usize, up: Instant, weak: bool) {
         let now = host.now;
         let Some(link) = host.link(at) else { return };
         match link.mtu.lowered() {
             // Its packets are larger than those that are known to pass.
-            Some(lowered) if lowered.since > up && lowered.confirmed => self.begin_smaller(host, at, up),
+            Some(lowered) if lowered.since > up && lowered.confirmed => self.begin_smaller(host, at, up, weak),
             // Another connection finds out.
             Some(lowered) if lowered.since > up => {}
             // The step before has not helped.
             Some(lowered)
                 if !lowered.confirmed && self.paths.get(at).is_some_and(|path| path.smaller.is_some()) =>
             {
-                self.begin_smaller(host, at, up);
+                self.begin_smaller(host, at, up, weak);
             }
             _ if !link.mtu.may_try(now) => {}
-            _ => self.begin_smaller(host, at, up),
+            _ => self.begin_smaller(host, at, up, weak),
         }
     }
 
     /// Joins the link beside what is there, with a smaller MTU.
-    fn begin_smaller(&mut self, host: &mut Host, at: usize, up: Instant) {
+    fn begin_smaller(&mut self, host: &mut Host, at: usize, up: Instant, weak: bool) {
         let now = host.now;
-        if host.lower_mtu(at, up) != Step::Lowered {
+        let Step::Lowered(mtu) = host.lower_mtu(at, up) else {
             self.judge_smaller(host, at);
             return;
-        }
+        };
         let Some(path) = self.paths.get_mut(at) else { return };
-        path.smaller = Some(Smaller { since: now, sends: false });
+        path.smaller = Some(Smaller { since: now, mtu, sends: false, weak });
         self.join(host, at, false, Purpose::Smaller);
+    }
+
+    /// The join with a smaller MTU was refused on this side.
+    pub(super) fn on_smaller_refused(&mut self, host: &mut Host, at: usize, why: Refusal) {
+        match why {
+            Refusal::Other(_) => self.on_no_second(host, at, host.now),
+            // It has other reasons than the number of subflows, so that the old one could perhaps not be replaced either.
+            _ if self.paths.get(at).is_some_and(|path| path.smaller.is_some_and(|smaller| !smaller.sends)) => {
+                host.undo_mtu(at);
+                self.end_smaller(host, at, false);
+            }
+            _ => {}
+        }
     }
 
     /// The server, or the kernel, allows no second subflow over the link: the new one takes the place of the old one.
@@ -232,7 +269,9 @@ impl Conn {
     /// Whether the smaller MTU that this connection has asked for was right.
     fn judge_smaller(&mut self, host: &mut Host, at: usize) {
         let Some(smaller) = self.paths.get(at).and_then(|path| path.smaller) else { return };
-        let lowered = host.link(at).and_then(|link| link.mtu.lowered());
+        // A larger one: the trial has failed, and what was confirmed before it holds.
+        let lowered =
+            host.link(at).and_then(|link| link.mtu.lowered()).filter(|lowered| lowered.mtu <= smaller.mtu);
         let Some(lowered) = lowered else {
             self.end_smaller(host, at, false);
             return;
@@ -246,9 +285,12 @@ impl Conn {
             self.subs.iter().filter(on).partition(|sub| sub.up > smaller.since);
         let bytes = |sub: &Sub| if smaller.sends { sub.volume() } else { sub.received().bytes() };
         let carried = new.iter().map(|sub| bytes(sub)).max().unwrap_or(0);
-        let enough = match smaller.sends || old.is_empty() || host.now.since(smaller.since) >= BURST_TIME {
-            true => FULL,
-            false => BURST,
+        let enough = match old.is_empty() {
+            _ if smaller.sends => FULL,
+            // Nothing to compare with.
+            true if smaller.weak => BURST,
+            false if host.now.since(smaller.since) < BURST_TIME => BURST,
+            _ => FULL,
         };
         if !smaller.sends && old.iter().any(|sub| !sub.has_received_nothing()) {
             host.undo_mtu(at);
@@ -292,6 +334,6 @@ enum Lost {
     Unproved { at: usize, handshake: Duration },
     /// Those of this end, of a subflow that came up then.
     Sent { at: usize, up: Instant },
-    /// Those of the peer.
-    Received { at: usize, up: Instant },
+    /// Those of the peer, also if no sequence numbers show it.
+    Received { at: usize, up: Instant, weak: bool },
 }

@@ -181,7 +181,9 @@ impl Conn {
             if let Some(known) = host.links.get_mut(at) {
                 known.alive = Some(now);
             }
-            let beside = path.join.is_smaller();
+            // One whose first SYN was lost comes up after the join was given up, and is of use all the same.
+            let tries = path.smaller.is_some_and(|smaller| !smaller.sends) && !path.join.proves();
+            let beside = path.join.is_smaller() || tries;
             (path.join, path.proved) = (Join::No, Some(now));
             // Where speed is the aim it counts how soon a path is seen to be the faster one.
             let mute = if host.config.profile == Profile::Throughput { Duration::ZERO } else { MUTE };
@@ -300,8 +302,8 @@ impl Conn {
                         Join::No
                     }
                 };
-                if let Some(at) = host.place(link).filter(|_| refused.is_some() && purpose == Purpose::Smaller) {
-                    self.on_no_second(host, at, now);
+                if let (Some(why), Purpose::Smaller, Some(at)) = (refused, purpose, host.place(link)) {
+                    self.on_smaller_refused(host, at, why);
                 }
             }
             Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {

@@ -35,6 +35,9 @@ pub struct Config {
     /// Whether who sends from here keeps what waits on subflows short ([`super::queue`]), so that slower links help uploads.
     #[serde(default)]
     pub short_queues: bool,
+    /// Whether all connections are steered as one, with one subflow for each link: the kernel's own path manager.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub as_one: bool,
     /// How long a lowered MTU of a link holds before full-sized packets are tried again.
     #[serde(default = "raise_mtu_after", skip_serializing_if = "is_usual")]
     pub raise_mtu_after: Duration,
@@ -56,6 +59,7 @@ impl Config {
             safety: Ratio::from_ppm(100_000),
             assumed: Bitrate::from_mbps(5),
             short_queues: false,
+            as_one: false,
             raise_mtu_after: Self::RAISE_MTU_AFTER,
         }
     }

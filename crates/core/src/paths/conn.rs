@@ -154,7 +154,7 @@ pub(super) struct Path {
     pub(super) dead: Option<Dead>,
     /// A smaller MTU is on trial, because this connection has lost full-sized packets.
     pub(super) smaller: Option<Smaller>,
-    /// Its packets are lost whatever their size, and that was reported.
+    /// Its data are lost even in the smallest packets that are tried, and that was reported.
     pub(super) useless: bool,
     /// When it was last proved by a second subflow, with nothing to carry.
     pub(super) proved: Option<Instant>,
@@ -184,8 +184,11 @@ pub(super) struct Reached {
 pub(super) struct Smaller {
     /// Subflows that came up later use it.
     pub(super) since: Instant,
+    pub(super) mtu: u16,
     /// Whether it was this end's own data that were lost.
     pub(super) sends: bool,
+    /// Whether no sequence numbers show that the peer has sent data which were lost.
+    pub(super) weak: bool,
 }
 
 /// A path that does not answer.

@@ -3,10 +3,10 @@
 //! Pure bookkeeping: `black_hole` decides that packets are lost, this module which MTU comes next and for how long.
 //!
 //! 1. A step is on trial until data flow over a subflow that began after it ([`Host::confirm_mtu`]). Only then is it
-//!    reported. A trial without a result ends after [`TRIAL`], and the MTU is the interface's own again.
-//! 2. If no step helps, the MTU is the interface's own again, and none is tried for [`Config::raise_mtu_after`].
-//! 3. A confirmed MTU holds for [`Config::raise_mtu_after`]. Then new subflows begin with the interface's own MTU. Subflows
-//!    that run keep their segment size. RFC 1191 (section 6.3), RFC 4821 (section 7.2) and RFC 8899 (section 5.1.1,
+//!    reported. A trial without a result ends after [`TRIAL`], and the MTU is what it was before the trial.
+//! 2. If no step helps, the MTU is what it was before, and none is tried for [`Config::raise_mtu_after`].
+//! 3. A confirmed MTU holds for [`Config::raise_mtu_after`], also if a trial of a smaller one fails. Then new subflows begin
+//!    with the interface's own MTU. Subflows that run keep their segment size. RFC 1191 (section 6.3), RFC 4821 (section 7.2) and RFC 8899 (section 5.1.1,
 //!    PMTU_RAISE_TIMER) name ten minutes.
 //!
 //! The first step is 1280 bytes, the minimum MTU of IPv6 (RFC 8200, section 5), which passes almost everywhere. Each step
@@ -41,6 +41,8 @@ pub(super) struct LinkMtu {
     /// Whether it has an IPv4 address.
     v4: bool,
     lowered: Option<Lowered>,
+    /// What holds if the trial of a smaller one fails: the MTU that was confirmed before.
+    held: Option<Lowered>,
     /// Whether the log says that it is lower than the interface's own.
     reported: bool,
     /// Before this no step is tried on weak evidence.
@@ -66,8 +68,8 @@ pub(super) struct Lowered {
 /// What came of the request for a lower MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// It is lower now, or has been since the subflow in question came up.
-    Lowered,
+    /// It is this now, or has been since the subflow in question came up.
+    Lowered(u16),
     /// No lower one is left, and the interface's own one is used again.
     Exhausted,
     /// That was found before.
@@ -80,6 +82,7 @@ impl Default for LinkMtu {
             own: USUAL,
             v4: true,
             lowered: None,
+            held: None,
             reported: false,
             next_trial: Instant::ZERO,
             fails: 0,
@@ -98,6 +101,12 @@ impl LinkMtu {
         now >= self.next_trial && now >= self.useless
     }
 
+    /// The smallest one that is tried.
+    pub(super) fn least(&self) -> u16 {
+        let steps = STEPS.into_iter().filter(|step| self.v4 || *step >= LEAST_V6);
+        steps.fold(self.own, u16::min)
+    }
+
     fn now(&self) -> u16 {
         self.lowered.map_or(self.own, |lowered| lowered.mtu)
     }
@@ -113,38 +122,39 @@ impl Host {
         let (now, hold) = (self.now, self.config.raise_mtu_after);
         let Some(link) = self.links.get_mut(at) else { return Step::Useless };
         let mtu = &mut link.mtu;
-        if mtu.lowered.is_some_and(|lowered| lowered.since > up) {
-            return Step::Lowered;
+        if let Some(lowered) = mtu.lowered.filter(|lowered| lowered.since > up) {
+            return Step::Lowered(lowered.mtu);
         }
         if now < mtu.useless {
             return Step::Useless;
         }
         let Some(next) = mtu.next() else {
             mtu.useless = now + hold;
-            self.restore_mtu(at, "no smaller packets pass either");
+            self.end_trial(at, "no smaller packets pass either");
             return Step::Exhausted;
         };
+        mtu.held = mtu.lowered.filter(|lowered| lowered.confirmed).or(mtu.held);
         mtu.lowered = Some(Lowered { mtu: next, since: now, confirmed: false, until: now + TRIAL });
         let link = link.terms.link;
         self.out.push_back(Output::Mtu { link, mtu: Some(next), reason: None });
-        Step::Lowered
+        Step::Lowered(next)
     }
 
     /// Data flow with the step that is on trial: it holds.
     pub(super) fn confirm_mtu(&mut self, at: usize) {
         let (now, hold) = (self.now, self.config.raise_mtu_after);
         let Some(link) = self.links.get_mut(at) else { return };
-        let own = link.mtu.own;
+        let before = link.mtu.held.map_or(link.mtu.own, |held| held.mtu);
         let Some(lowered) = link.mtu.lowered.as_mut().filter(|lowered| !lowered.confirmed) else { return };
         (lowered.confirmed, lowered.until) = (true, now + hold);
         let mtu = lowered.mtu;
         let reason = alloc::format!(
-            "{}: MTU of new subflows lowered from {own} to {mtu} bytes for {} s: full-sized packets are lost without an \
+            "{}: MTU of new subflows lowered from {before} to {mtu} bytes for {} s: full-sized packets are lost without an \
              ICMP message, smaller ones pass",
             link.terms.name,
             hold.as_secs()
         );
-        (link.mtu.fails, link.mtu.reported) = (0, true);
+        (link.mtu.fails, link.mtu.reported, link.mtu.held) = (0, true, None);
         let link = link.terms.link;
         self.out.push_back(Output::Mtu { link, mtu: Some(mtu), reason: Some(reason) });
     }
@@ -158,7 +168,22 @@ impl Host {
         }
         let pause = PAUSE.saturating_mul(1 << u32::from(link.mtu.fails).min(16)).min(self.config.raise_mtu_after);
         (link.mtu.fails, link.mtu.next_trial) = (link.mtu.fails.saturating_add(1), now + pause);
-        self.restore_mtu(at, "no data flow with a smaller one");
+        self.end_trial(at, "no data arrived with the smaller MTU");
+    }
+
+    /// What was confirmed before a trial holds on; otherwise the interface's own MTU again.
+    fn end_trial(&mut self, at: usize, why: &str) {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(at) else { return };
+        let confirmed = link.mtu.lowered.filter(|lowered| lowered.confirmed).or(link.mtu.held.take());
+        let Some(held) = confirmed.filter(|held| held.until > now) else {
+            self.restore_mtu(at, why);
+            return;
+        };
+        if link.mtu.lowered.replace(held) != Some(held) {
+            let link = link.terms.link;
+            self.out.push_back(Output::Mtu { link, mtu: Some(held.mtu), reason: None });
+        }
     }
 
     /// The link came up or went down: it may come back over another network.
@@ -201,6 +226,7 @@ impl Host {
     /// The interface's own MTU again. Reported if a lower one was.
     fn restore_mtu(&mut self, at: usize, why: &str) {
         let Some(link) = self.links.get_mut(at) else { return };
+        link.mtu.held = None;
         let Some(lowered) = link.mtu.lowered.take() else { return };
         let (name, own, was) = (&link.terms.name, link.mtu.own, lowered.mtu);
         let line = || alloc::format!("{name}: MTU of new subflows restored from {was} to {own} bytes: {why}");

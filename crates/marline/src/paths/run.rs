@@ -154,6 +154,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.short_queues = args.short_queues;
+    config.as_one = mode == Mode::KernelPm;
     config.profile = args.profile.or(file.paths.profile).unwrap_or_default();
     Ok(Plan {
         config,

@@ -4,8 +4,10 @@ use alloc::vec::Vec;
 
 use super::world::*;
 use crate::link::LinkId;
+use crate::paths::conn::Conn;
+use crate::paths::subflow::Sub;
 use crate::paths::*;
-use crate::units::Instant;
+use crate::units::{DataSize, Instant};
 
 fn world(upload: bool, path_mtus: &[(LinkId, u16)]) -> (World, ConnId) {
     let mut world = World::new(Config { profile: Profile::Throughput, short_queues: upload, ..config() });
@@ -55,6 +57,22 @@ fn a_link_with_a_smaller_path_mtu_carries_within_two_seconds() {
 }
 
 #[test]
+fn a_lost_syn_does_not_end_the_trial() {
+    let (mut world, _) = world(false, &[(LTE, 1400)]);
+    while world.subflows(LTE) == 0 {
+        world.run(0.1);
+    }
+    world.delay_joins = 1;
+    while world.steps.is_empty() {
+        world.run(0.1);
+    }
+    world.run(2.5);
+    assert!(carries(&mut world, LTE) > 3.0, "{:#?} {:?}", world.notes, world.commands);
+    assert_eq!((steps(&world), world.lines.len()), (alloc::vec![Some(1280); 2], 1));
+    assert_eq!((world.joins(LTE), world.subflows(LTE)), (2, 1), "{:?}", world.commands);
+}
+
+#[test]
 fn the_only_link_is_joined_again_with_a_smaller_mtu() {
     let (mut world, _) = world(true, &[(WIFI, 1400)]);
     world.tell(Input::LinkDown { link: LTE });
@@ -73,6 +91,26 @@ fn a_server_that_refuses_a_second_subflow_gets_the_new_one_in_place_of_the_old_o
 }
 
 #[test]
+fn a_trial_whose_join_is_refused_for_another_reason_leaves_the_old_subflow() {
+    let (mut world, _) = world(false, &[(LTE, 1400)]);
+    while world.subflows(LTE) == 0 {
+        world.run(0.1);
+    }
+    world.no_address.insert(LTE);
+    world.run(5.0);
+    assert_eq!(steps(&world), [Some(1280), None], "{:?}", world.commands);
+    assert!(
+        !world.commands.iter().any(|(_, what)| matches!(what, Command::Destroy { .. })),
+        "{:?}",
+        world.commands
+    );
+    assert_eq!((world.subflows(LTE), world.lines.len()), (1, 0));
+    world.no_address.clear();
+    world.run(20.0);
+    assert!(carries(&mut world, LTE) > 3.0 && world.mtus.len() == 1, "{:#?} {:?}", world.notes, world.commands);
+}
+
+#[test]
 fn a_link_on_which_no_mtu_helps_is_left_out_and_its_mtu_is_restored() {
     let (mut world, _) = world(true, &[(LTE, 100)]);
     world.run(10.0);
@@ -84,7 +122,8 @@ fn a_link_on_which_no_mtu_helps_is_left_out_and_its_mtu_is_restored() {
     world.run(300.0);
     // It is joined again from time to time, without further steps and without a note for each time.
     assert!(world.joins(LTE) > joins && world.mtus.is_empty() && world.lines.is_empty(), "{:#?}", world.lines);
-    let notes = world.notes.iter().filter(|note| note.contains("whatever their size"));
+    let notes =
+        world.notes.iter().filter(|note| note.contains("data over lte is lost even in packets of 576 bytes"));
     assert_eq!((notes.count(), world.steps.len()), (1, 4), "{:#?}", world.notes);
     world.run(400.0);
     assert!(world.steps.len() == 8 && world.mtus.is_empty(), "{:?}", world.steps);
@@ -157,6 +196,36 @@ fn without_sequence_numbers_a_step_for_a_sender_with_little_to_send_is_undone() 
     world.limited.clear();
     world.run(2.0);
     assert!(carries(&mut world, LTE) > 3.0 && world.lines.is_empty(), "{:#?}", world.lines);
+}
+
+#[test]
+fn without_sequence_numbers_a_little_over_what_replaced_the_old_subflow_confirms_nothing() {
+    let (mut world, conn) = world(false, &[]);
+    (world.reports_seq, world.refuse_second) = (false, true);
+    world.limited.insert(conn, 100_000.0);
+    while !world.commands.iter().any(|(_, what)| matches!(what, Command::Destroy { .. })) {
+        world.run(0.1);
+    }
+    world.limited.clear();
+    world.stop(conn);
+    world.run(1.0);
+    let before = world.received(LTE);
+    world.more(conn, 20_000);
+    world.run(10.0);
+    assert!(world.received(LTE) - before > 5000, "{:?}", world.commands);
+    assert!(world.mtus.is_empty() && world.lines.is_empty(), "{:?} {:#?}", world.steps, world.lines);
+}
+
+#[test]
+fn where_all_connections_are_steered_as_one_downloads_are_not_examined() {
+    let config = Config { profile: Profile::Throughput, as_one: true, ..config() };
+    let mut world = World::new(config);
+    [WIFI, LTE].into_iter().for_each(|link| world.rate(link, 4.0));
+    world.reports_seq = false;
+    let conn = world.open(1, WIFI, 1 << 40);
+    world.limited.insert(conn, 400_000.0);
+    world.run(60.0);
+    assert!(world.joins(LTE) == 1 && world.steps.is_empty(), "{:?} {:?}", world.steps, world.commands);
 }
 
 #[test]
@@ -267,4 +336,63 @@ fn one_line_for_each_link_whatever_the_number_of_connections() {
         assert_eq!(world.lines.len(), 1, "{:#?}", world.lines);
         assert!(carries(&mut world, LTE) > 3.0 && world.subflows(LTE) == 11, "{:?}", world.commands);
     }
+}
+
+#[test]
+fn a_confirmed_mtu_outlives_the_failed_trial_of_a_smaller_one() {
+    for upload in [false, true] {
+        let (mut world, conn) = world(upload, &[(LTE, 1400)]);
+        world.run(30.0);
+        assert_eq!((steps(&world), world.lines.len()), (alloc::vec![Some(1280); 2], 1));
+        let lowered = world.steps[0].0;
+        world.close(conn);
+        // Of another connection nothing passes.
+        world.path_mtus.insert(LTE, 100);
+        world.uploads.extend(upload.then_some(ConnId(2)));
+        let other = world.open(2, WIFI, 1 << 40);
+        world.run(15.0);
+        assert!(steps(&world).contains(&Some(1024)), "{upload} {:?}", world.steps);
+        world.close(other);
+        world.path_mtus.insert(LTE, 1400);
+        world.run(8.0);
+        assert_eq!((world.mtus.get(&LTE), world.lines.len()), (Some(&1280), 1), "{upload} {:#?}", world.lines);
+        world.uploads.extend(upload.then_some(ConnId(3)));
+        world.open(3, WIFI, 1 << 40);
+        world.run(3.0);
+        assert!(carries(&mut world, LTE) > 3.0, "{upload} {:#?}", world.notes);
+        while world.lines.len() < 2 && world.now.since(lowered).as_secs() < 610 {
+            world.run(1.0);
+        }
+        assert!(world.lines[1].contains("restored from 1280 to 1500"), "{upload} {:#?}", world.lines);
+        assert!(world.now.since(lowered).as_secs().abs_diff(602) < 3, "{:?}", world.now.since(lowered));
+    }
+}
+
+#[test]
+fn what_one_of_two_other_subflows_has_yet_to_deliver_is_not_charged_to_a_third() {
+    let mut conn = Conn::new(ConnId(1), 3, Instant::ZERO);
+    for id in 0..3 {
+        let subflow = Subflow { id: SubflowId(id), link: None, initial: id == 0, backup: false, rtt: None };
+        conn.subs.push(Sub::new(&subflow, Some(id as usize), Instant::ZERO));
+    }
+    let size = DataSize::from_bytes;
+    let mut given = |ms, first: [u64; 2], second: [u64; 2]| {
+        let now = Instant::from_millis(ms);
+        for (id, [received, reached]) in [(0, first), (1, second)] {
+            let (received, reached) = (size(received), Some(size(reached)));
+            let counters = Counters { received, reached, ..Counters::default() };
+            let moved = conn.sub_mut(SubflowId(id)).unwrap().on_seen(now, counters, false);
+            conn.on_moved(&moved);
+        }
+        conn.on_reached(now);
+        conn.subs[2].given.is_some()
+    };
+    assert!(!given(100, [100_000, 150_000], [50_000, 145_000]), "the third one has just come up");
+    assert!(!given(200, [130_000, 200_000], [50_000, 145_000]), "the second one is 20 kB behind");
+    assert!(!given(300, [130_000, 200_000], [70_000, 190_000]));
+    assert!(!given(400, [150_000, 249_000], [90_000, 200_000]), "it is 9 kB behind");
+    assert!(
+        given(500, [150_000, 249_000], [91_000, 250_000]),
+        "neither of both has delivered 8 kB, and both are beyond"
+    );
 }

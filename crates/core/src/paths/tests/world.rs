@@ -101,6 +101,8 @@ pub(super) struct World {
     pub(super) refuse_second: bool,
     /// How many joins lose their SYN before one arrives.
     pub(super) lose_joins: u32,
+    /// How many joins lose their first SYN. The kernel sends it again a second later.
+    pub(super) delay_joins: u32,
     /// Links without an address of the server's family.
     pub(super) no_address: BTreeSet<LinkId>,
     /// What waits for an acknowledgement, on each subflow of a silent link.
@@ -157,6 +159,7 @@ impl World {
             refuse: BTreeSet::new(),
             refuse_second: false,
             lose_joins: 0,
+            delay_joins: 0,
             no_address: BTreeSet::new(),
             unanswered: 0,
             commands: Vec::new(),
@@ -303,7 +306,10 @@ impl World {
                     // A marker: the flow is made when it is up.
                     let rtt = self.rtt.get(&link).copied();
                     let subflow = Subflow { id, link: Some(link), initial: false, backup, rtt };
-                    self.after(rtt.unwrap_or_default().mul_f64(1.5), Input::SubflowUp { conn, subflow });
+                    let late = Duration::from_secs(u64::from(self.delay_joins > 0));
+                    self.delay_joins = self.delay_joins.saturating_sub(1);
+                    let time = rtt.unwrap_or_default().mul_f64(1.5) + late;
+                    self.after(time, Input::SubflowUp { conn, subflow });
                 }
             }
             Command::Prioritise { subflow, backup } => {

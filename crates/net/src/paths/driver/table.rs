@@ -207,8 +207,13 @@ impl Conn {
     /// How far its data reach behind the last byte that came over a subflow ([`Counters::reached`]).
     pub(super) fn reached(&self, subflow: &diag::Socket) -> Option<DataSize> {
         let mapping = subflow.subflow?.mapping?;
-        let behind = mapping.behind(subflow.tcp?.received);
-        Some(DataSize::from_bytes(behind.wrapping_sub(self.origin??)))
+        self.inside(mapping.behind(subflow.tcp?.received))
+    }
+
+    /// How many bytes lie before this data sequence number; none: it is not known where they begin, or it is before that.
+    fn inside(&self, number: u64) -> Option<DataSize> {
+        let inside = number.wrapping_sub(self.origin??).cast_signed();
+        u64::try_from(inside).ok().map(DataSize::from_bytes)
     }
 
     /// Whether more has come or gone since then.
@@ -471,6 +476,7 @@ mod tests {
         conn.counted(&kernel);
         assert_eq!(carried(&conn), (1000, 81));
         assert_eq!(conn.origin, Some(Some(u64::MAX - 1009)));
+        assert_eq!((conn.inside(10), conn.inside(u64::MAX - 1010)), (Some(size(1020)), None));
         conn.counted(&diag::Connection { sent: None, received: None, ..kernel });
         assert_eq!(carried(&conn), (1000, 81), "an older kernel says nothing");
     }

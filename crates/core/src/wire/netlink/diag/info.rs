@@ -71,10 +71,13 @@ pub struct Mapping {
 
 impl Mapping {
     /// The data sequence number behind the last one of so many bytes that came over the subflow in order.
+    ///
+    /// The kernel fills `struct tcp_info` and the mapping under two separate locks. A mapping that was processed in between is
+    /// newer than `received`, which then ends before it: the result is as much smaller, so that it still fits `received`.
     pub const fn behind(self, received: u64) -> u64 {
         // Relative numbers wrap around after 4 GB.
-        let inside = (received as u32).wrapping_add(1).wrapping_sub(self.subflow);
-        self.data.wrapping_add(inside as u64)
+        let inside = (received as u32).wrapping_add(1).wrapping_sub(self.subflow).cast_signed();
+        self.data.wrapping_add_signed(inside as i64)
     }
 }
 

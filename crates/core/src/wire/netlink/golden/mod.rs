@@ -156,6 +156,7 @@ fn a_socket_says_its_counters_and_its_connection() {
     let mapping = part.mapping.unwrap();
     assert!(mapping.data != 0 && mapping.subflow as u64 <= tcp.received, "{mapping:?}");
     assert_eq!(mapping.behind(u64::from(mapping.subflow) + 99), mapping.data + 100);
+    assert_eq!(mapping.behind(u64::from(mapping.subflow) - 2), mapping.data - 1, "the mapping is newer");
     assert!(part.is_join_of_ours() && part.is_fully_established() && !part.is_first_of_ours(), "{part:?}");
     assert!(part.is_own_backup() && !part.is_peers_backup(), "{part:?}");
     assert_eq!(Link::parse(&one(SUBFLOW)), None);

@@ -44,7 +44,7 @@ fn a_link_with_a_smaller_path_mtu_carries_uploads() {
         for link in [1, 2] {
             run("tc", &format!("qdisc replace dev c{link} root tbf rate 20mbit burst 64k limit 100k"));
         }
-        // Larger packets than the other end's interface takes vanish there, and it accepts segments of any size.
+        // Larger packets than the peer's interface accepts vanish there, and it accepts segments of any size.
         ip("link set c2 gso_max_segs 1");
         on(server, "link set s2 mtu 1400");
         on(server, "route replace 10.2.0.0/24 dev s2 src 10.2.0.1 advmss 1460");
