@@ -33,7 +33,7 @@ use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 use marline_core::wire::netlink::{Ack, Request};
 
 use super::super::PathsError;
-use super::super::kernel::{Asked, PathManager, refusal};
+use super::super::kernel::{PathManager, refusal};
 use super::act::counters;
 use super::lines::Turn;
 use super::table::Sub;

@@ -20,7 +20,7 @@ use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::mptcp::Tuple;
 
 use super::super::PathsError;
-use super::super::kernel::{Answer, Asked};
+use super::super::kernel::Answer;
 use super::super::snapshot::Managed;
 use super::act::{counters, is_of};
 use super::hear::Born;

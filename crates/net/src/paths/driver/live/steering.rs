@@ -248,26 +248,6 @@ fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another()
 }
 
 #[test]
-fn a_link_with_ipv6_alone_is_joined_at_the_address_that_the_server_announced() {
-    between_two_networks(|server| {
-        ip("address delete 10.2.0.2/24 dev c2");
-        let address = serve(server, "10.9.0.1:5001");
-        let mut driver = Running::start(Mode::Userspace);
-        let (_client, _) = Client::download(address);
-        let (conn, _) = driver.opened(0);
-        let join = Command::Join { link: SECOND, backup: false };
-        assert_eq!(driver.commands(conn, join), Some(Refusal::NoAddress));
-        // A server at which both families are in use announces the other one, as mptcpd and the kernel's path manager do.
-        on(server, "mptcp endpoint add fd00:9::1 signal port 5003");
-        driver.hears("the announcement", |heard| heard.contains(&Input::Announced { conn }).then_some(()));
-        assert_eq!(driver.commands(conn, join), None);
-        let second = driver.up(conn, SECOND, &[]);
-        driver.sees("bytes over IPv6", conn, second.id, |seen| seen.received.bytes() > 50_000);
-        driver.stop();
-    });
-}
-
-#[test]
 fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
     between_two_networks(|server| {
         let address = serve(server, "10.9.0.1:5001");
