@@ -15,7 +15,8 @@
 //! 3. A connection stays where its first packet went: forwarded ones are known by their masquerade, those of the edge are established. When
 //!    the route of a forwarded one goes, the kernel ends its masquerade, and what its client sends then gets a reset.
 //! 4. An address of a cloud's metadata service is never forwarded. It goes to the edge, which refuses it.
-//! 5. The rules are harmless without the table, after a crash, since nothing else sets the mark.
+//! 5. After a crash, the table that outlives the process (`block`) asks in the same way, so the rules have to be there as long as it is. Where
+//!    they are removed before it is, it no longer forwards TCP to private networks ([`Beyond`](super::Beyond) removes them).
 
 use std::io;
 
@@ -78,6 +79,19 @@ pub(super) fn chain() -> Vec<String> {
         "meta mark != 0 return".to_owned(),
         format!("meta mark set {MARK:#x}"),
         "fib daddr . mark oif exists meta mark set 0 accept".to_owned(),
+        "meta mark set 0".to_owned(),
+    ]
+}
+
+/// The chain of a table without TPROXY, for TCP that came in over the LAN: drops what has no more than a default route.
+///
+/// TPROXY has marked what goes to the edge. What bears another mark here would have gone to the edge as well.
+pub(super) fn unrouted() -> Vec<String> {
+    vec![
+        format!("meta mark {:#x} return", LAN.mark),
+        "meta mark != 0 drop".to_owned(),
+        format!("meta mark set {MARK:#x}"),
+        "fib daddr . mark oif missing drop".to_owned(),
         "meta mark set 0".to_owned(),
     ]
 }

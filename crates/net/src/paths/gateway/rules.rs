@@ -24,6 +24,14 @@ pub(super) const TABLE: &str = "marline-edge";
 pub struct Lan(pub(super) Vec<String>);
 
 impl Lan {
+    /// As nft reads sets.
+    pub(super) fn set(&self) -> String {
+        let names: Vec<String> = self.0.iter().map(|name| format!("\"{name}\"")).collect();
+        format!("{{ {} }}", names.join(", "))
+    }
+}
+
+impl Lan {
     /// Of these interfaces.
     ///
     /// # Errors
@@ -48,18 +56,14 @@ pub(super) fn nothing() -> String {
 
 /// The table: it commits when a line ends.
 pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
-    let names: Vec<String> = lan.0.iter().map(|name| format!("\"{name}\"")).collect();
-    let lan = format!("{{ {} }}", names.join(", "));
+    let lan = lan.set();
     let mark = LAN.mark;
     let mut arriving = vec![
-        // Before the forwarder of `marline paths --transparent`, which takes only what comes over the loopback.
-        "type filter hook prerouting priority -151; policy accept".to_owned(),
-        format!("iifname != {lan} return"),
-        "meta l4proto != tcp return".into(),
-        "fib daddr type { local, broadcast, multicast, anycast } return".into(),
-        "ip6 daddr fe80::/10 return".into(),
-        format!("fib daddr oifname {lan} return"),
+        // Before the table that outlives this one (`block`), and before the forwarder of `marline paths --transparent`, which takes only
+        // what comes over the loopback.
+        "type filter hook prerouting priority -152; policy accept".to_owned(),
     ];
+    arriving.extend(beyond(&lan));
     arriving.extend(private::jumps());
     arriving.extend([
         "meta nfproto ipv6 fib daddr oif missing reject with tcp reset".to_owned(),
@@ -90,6 +94,17 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
     ];
     let chains = chains.concat();
     format!("{nothing}table inet {TABLE} {{ flags owner; {chains}}}\n")
+}
+
+/// Rules after which a chain at `prerouting` has only TCP that came in over the LAN and goes beyond it.
+pub(super) fn beyond(lan: &str) -> [String; 5] {
+    [
+        format!("iifname != {lan} return"),
+        "meta l4proto != tcp return".to_owned(),
+        "fib daddr type { local, broadcast, multicast, anycast } return".to_owned(),
+        "ip6 daddr fe80::/10 return".to_owned(),
+        format!("fib daddr oifname {lan} return"),
+    ]
 }
 
 #[cfg(test)]
