@@ -63,7 +63,7 @@ pub(super) struct Keeper {
     lan: Lan,
     direct: bool,
     switched: (bool, bool),
-    /// Held while it is put back, so that none comes back behind the end of the gateway.
+    /// Held while something is put back, so that nothing comes back behind the end of the gateway.
     ended: Arc<Mutex<bool>>,
 }
 
@@ -90,7 +90,13 @@ impl Keeper {
         }
     }
 
-    /// It is not put back any more once this has returned. Blocks for as long as nft runs.
+    /// Does this unless the gateway has ended; the end waits for it.
+    pub(super) fn unless_ended<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        (!*ended).then(act)
+    }
+
+    /// Nothing is put back any more once this has returned. Blocks for as long as nft runs.
     pub(super) fn end(&self) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
@@ -209,6 +215,26 @@ mod tests {
         let sealed = table(&lan(&["lan0"]), Reach::Nothing, (true, false));
         assert!(sealed.contains("iifname { \"lan0\" } oifname != { \"lan0\" } meta l4proto tcp drop"), "{sealed}");
         assert!(!sealed.contains("prerouting"), "{sealed}");
+    }
+
+    #[test]
+    fn nothing_is_put_back_behind_the_end_of_the_gateway() {
+        let keeper = Keeper::new(lan(&["lan0"]), false, (true, true));
+        assert_eq!(keeper.unless_ended(|| 1), Some(1));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (again, done) = (keeper.clone(), Arc::new(Mutex::new(false)));
+        let setting = Arc::clone(&done);
+        let look = std::thread::spawn(move || {
+            again.unless_ended(|| {
+                begun.send(()).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                *setting.lock().unwrap() = true;
+            })
+        });
+        begins.recv().unwrap();
+        keeper.end();
+        assert!(*done.lock().unwrap(), "the end waits for what has begun");
+        assert_eq!((look.join().unwrap(), keeper.unless_ended(|| 2)), (Some(()), None));
     }
 
     #[test]
