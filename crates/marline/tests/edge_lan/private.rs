@@ -82,6 +82,13 @@ more forwarded
 ip route del 192.168.100.0/24
 for n in $(seq 100); do grep -q ended forwarded && echo "it ended" && break; sleep 0.1; done
 more carried
+# The same over the interface of the default route: the kernel keeps its masquerade, and nothing is forwarded without the route.
+ip route add 192.168.100.0/24 via 10.0.1.1 dev up0
+listen beside
+more beside
+ip route del 192.168.100.0/24
+for n in $(seq 100); do grep -q ended beside && echo "it ended" && break; sleep 0.1; done
+more carried
 kill -KILL $edge; wait $edge || true; free
 "$MARLINE" restore --run-dir run 2>&1 | grep -o "[0-9]* rules and routes of a LAN's gateway removed"
 ip rule | grep -c "fwmark 0x6d63" || true
@@ -92,6 +99,9 @@ ip rule | grep -c "fwmark 0x6d63" || true
         "hello, 10.50.0.1",
         "hello, 203.0.113.1",
         "reset",
+        "it goes on",
+        "it goes on",
+        "it ended",
         "it goes on",
         "it goes on",
         "it ended",
