@@ -53,6 +53,30 @@ kill -TERM $edge; wait $edge && echo "ended well"
 }
 
 #[test]
+fn tcp_that_others_begin_towards_the_lan_passes_where_the_box_was_a_router_before() {
+    let script = r#"
+relay
+sysctl -qw net.ipv4.ip_forward=1
+# A camera behind the box, which the office reaches by a route, and the world by a port of the box.
+lan perl -e "$shell" & until lan ss -Htln 'sport = :2222' | grep -q .; do sleep 0.02; done
+nft 'table ip host { chain pre { type nat hook prerouting priority -100; iifname "up0" tcp dport 8080 dnat to 192.168.77.2:2222; }; }'
+outside() { ip netns exec office perl -e "$tcp" 192.168.77.2; ip netns exec srv timeout 2 bash -c 'exec 3<>/dev/tcp/10.0.1.2/8080; cat <&3' || echo "no answer"; }
+ip -n srv route add 10.0.1.0/24 via 203.0.113.1
+outside
+edge
+outside
+lan perl -e "$tcp" 172.20.0.1
+lan curl -sS -m 20 http://203.0.113.5/
+kill -KILL $edge; wait $edge || true; free
+outside
+"#;
+    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let outside = ["hello, 10.50.0.2", "hello, 203.0.113.5"];
+    let own = ["hello, 10.50.0.1", "203.0.113.1 to 203.0.113.5"];
+    assert_eq!(lines, [outside, outside, own, outside].concat(), "{lines:#?}");
+}
+
+#[test]
 fn a_private_network_is_routed_from_the_moment_that_the_host_has_a_route_and_what_runs_goes_on() {
     let script = r#"
 relay --allow-net 192.168.100.1 --allow-port 2222 --allow-port 3333

@@ -139,6 +139,9 @@ fn nothing() -> String {
 fn table(lan: &Lan, reach: Reach, switched: (bool, bool)) -> String {
     let lan = lan.set();
     let mut rules = vec!["type filter hook forward priority -1; policy accept".to_owned()];
+    if reach != Reach::All {
+        rules.push(format!("iifname {lan} meta l4proto tcp {} accept", rules::others_began()));
+    }
     let plain = format!("iifname {lan} oifname != {lan} meta l4proto tcp");
     match reach {
         Reach::All => {}

@@ -7,6 +7,9 @@
 //!    networks that this host has routes to ([`private`]).
 //! 2. IPv6 goes there only while this host has an IPv6 route to the destination. Without one a SYN is answered with a reset, and a client
 //!    that has IPv4 as well takes that at once (RFC 8305). IPv4 always goes there: a relay brings it over links of IPv6 alone.
+//!    Replies to connections that others have begun towards the LAN go back where those came from. After connection tracking has been
+//!    flushed, the edge's own packets to the LAN can begin an entry: such an entry gets a mark (`ct mark`), so that the LAN's packets of it
+//!    still go to the edge.
 //! 3. All packets of such a connection are led, not only its first: after a restart the kernel answers those of older ones with
 //!    a reset, and their programs begin anew.
 //! 4. The rest passes as through any router, and gets the address of the link that it leaves by. Where the host passes packets
@@ -84,11 +87,18 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
         "type nat hook postrouting priority 100; policy accept".to_owned(),
         format!("iifname {lan} oifname != {lan} masquerade"),
     ];
+    let answering = [
+        "type filter hook output priority 0; policy accept".to_owned(),
+        format!(
+            "oifname {lan} meta l4proto tcp ct direction original fib saddr type != local ct mark set {mark:#x}"
+        ),
+    ];
     let nothing = nothing();
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
     let chains = [
         chain(private::CHAIN, &private::chain()),
         chain("arriving", &arriving),
+        chain("answering", &answering),
         chain("passing", &passing),
         chain("leaving", &leaving),
     ];
@@ -96,11 +106,17 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
     format!("{nothing}table inet {TABLE} {{ flags owner; {chains}}}\n")
 }
 
+/// The condition that a packet is a reply in a connection that was begun from beyond the LAN.
+pub(super) fn others_began() -> String {
+    format!("ct direction reply ct mark != {:#x}", LAN.mark)
+}
+
 /// Rules after which a chain at `prerouting` has only TCP that came in over the LAN and goes beyond it.
-pub(super) fn beyond(lan: &str) -> [String; 5] {
+pub(super) fn beyond(lan: &str) -> [String; 6] {
     [
         format!("iifname != {lan} return"),
         "meta l4proto != tcp return".to_owned(),
+        format!("{} return", others_began()),
         "fib daddr type { local, broadcast, multicast, anycast } return".to_owned(),
         "ip6 daddr fe80::/10 return".to_owned(),
         format!("fib daddr oifname {lan} return"),
@@ -121,6 +137,7 @@ mod tests {
         let order = [
             "iifname != { \"br-lan\", \"wlan1\" } return",
             "l4proto != tcp return",
+            "ct direction reply ct mark != 0x6d62 return",
             "daddr type { local, broadcast, multicast, anycast } return",
             "fe80::/10 return",
             "daddr oifname { \"br-lan\", \"wlan1\" } return",
