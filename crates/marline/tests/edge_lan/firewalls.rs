@@ -48,6 +48,38 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
 }
 
 #[test]
+fn rules_that_cannot_be_read_are_not_taken_for_rules_that_are_gone() {
+    let script = r#"
+relay
+# Lists nothing while it is asked not to.
+mkdir bin; real=$(command -v nft)
+printf '#!/bin/sh\n[ -e %s/fails ] && case "$*" in *--json*) echo "no JSON" >&2; exit 1;; esac\nexec %s "$@"\n' "$PWD" "$real" >bin/nft; chmod +x bin/nft
+PATH=$PWD/bin:$PATH edge
+says() { for n in $(seq 100); do grep -q "$1" edge.log && echo "$1" && break; sleep 0.1; done; }
+"$real" 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy drop; }; }'
+says "table inet fw (policy drop) drops"
+touch fails; "$real" add table ip other
+says "not checked: the rules of other firewalls cannot be listed"
+sleep 2.5
+"$MARLINE" edge status --run-dir run | grep -o "table inet fw (policy drop) drops" | head -n 1
+grep -c "stops the LAN's packets" edge.log || true
+rm fails; "$real" add table ip another
+for n in $(seq 100); do "$MARLINE" edge status --run-dir run | grep -q "cannot be listed" || break; sleep 0.1; done
+"$real" delete table inet fw
+says "no firewall and no setting of this host stops the LAN's packets any more"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let expected = [
+        "table inet fw (policy drop) drops",
+        "not checked: the rules of other firewalls cannot be listed",
+        "table inet fw (policy drop) drops",
+        "0",
+        "no firewall and no setting of this host stops the LAN's packets any more",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
 fn reading_rules_delays_no_connection_and_neither_flows_nor_the_status_have_them_read() {
     let script = r#"
 relay

@@ -105,7 +105,10 @@ impl Obstacles {
                  nftables-json)"
             )
         });
-        self.ruleset = read.unwrap_or_default();
+        // Rules that cannot be read are taken to be as they were.
+        if let Ok(read) = read {
+            self.ruleset = read;
+        }
     }
 
     fn generation(&self) -> Option<u32> {
