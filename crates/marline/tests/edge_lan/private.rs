@@ -77,6 +77,25 @@ outside
 }
 
 #[test]
+fn forwarded_tcp_needs_no_icmp_where_a_link_has_a_smaller_mtu() {
+    let script = r#"
+relay
+# Packets of more than 1420 bytes do not pass, and nobody is told. Offloading would hide that.
+ip link set off0 mtu 1420 gso_max_segs 1
+ip -n office link set eth0 gso_max_segs 1; ip -n lan link set eth0 gso_max_segs 1
+for name in lan office; do ip netns exec $name nft 'table inet deaf { chain in { type filter hook input priority 0; meta l4proto { icmp, ipv6-icmp } drop; }; }'; done
+bulk='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "172.20.0.1", LocalPort => 3333) or die;
+    while (my $c = $l->accept) { my ($all, $n) = (0); while ($all < 300000 and $n = sysread $c, my $piece, 65536) { $all += $n } print $c "x" x 300000, "$all\n"; close $c }'
+ip netns exec office perl -e "$bulk" & until ip netns exec office ss -Htln 'sport = :3333' | grep -q .; do sleep 0.02; done
+edge
+lan perl -e 'use IO::Socket::IP; $SIG{ALRM} = sub { print "it stalls\n"; exit }; alarm 10; my $s = IO::Socket::IP->new(PeerHost => "172.20.0.1", PeerPort => 3333) or die;
+    print $s "x" x 300000; $s->flush; my $all = do { local $/; <$s> }; print length($all), substr($all, 300000) =~ s/^/ /r'
+"#;
+    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    assert_eq!(lines, ["300007 300000"], "{lines:#?}");
+}
+
+#[test]
 fn a_private_network_is_routed_from_the_moment_that_the_host_has_a_route_and_what_runs_goes_on() {
     let script = r#"
 relay --allow-net 192.168.100.1 --allow-port 2222 --allow-port 3333

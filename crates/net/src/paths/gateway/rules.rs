@@ -15,6 +15,8 @@
 //! 4. The rest passes as through any router, and gets the address of the link that it leaves by. Where the host passes packets
 //!    on only because of this, it passes nothing else but what comes back: nobody reaches the LAN, or another link, through it.
 //!    Where it was a router before, that is its firewall's matter.
+//! 5. TCP that is forwarded gets a maximum segment size (MSS) that fits the MTUs of the routes in both directions, so that it does not depend on
+//!    ICMP messages about packets that are too large (RFC 4821 section 2).
 
 use super::private;
 use crate::paths::forward::detour::LAN;
@@ -75,6 +77,8 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
     ]);
     let mut passing = vec![
         "type filter hook forward priority 0; policy accept".to_owned(),
+        format!("iifname {lan} tcp flags syn tcp option maxseg size set rt mtu"),
+        format!("oifname {lan} tcp flags syn tcp option maxseg size set rt mtu"),
         format!("iifname {lan} accept"),
         format!("oifname {lan} ct state established,related accept"),
     ];
