@@ -542,15 +542,15 @@ heard() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello
 # Docker's policy is there at the start; its own rules let nothing else pass.
 nft 'table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority filter; policy drop; jump DOCKER-USER; oifname "docker0" ct state established,related accept; }; }'
 edge
-until grep -q "drops UDP" edge.log; do sleep 0.1; kill -0 $edge; done
-grep "drops UDP" edge.log | sed 's/`.*`/REMEDY/'
-"$MARLINE" edge status --run-dir run | grep -c "drops UDP"
+until grep -q "drops forwarded" edge.log; do sleep 0.1; kill -0 $edge; done
+grep "drops forwarded" edge.log | sed 's/`.*`/REMEDY/'
+"$MARLINE" edge status --run-dir run | grep -c "drops forwarded"
 heard || echo "nothing passes"
 # The remedy, as it is written in the line.
 remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
 until grep -q "any more" edge.log; do sleep 0.1; kill -0 $edge; done
 heard && echo "it passes"
-"$MARLINE" edge status --run-dir run | grep -c "drops UDP" || true
+"$MARLINE" edge status --run-dir run | grep -c "drops forwarded" || true
 # One of another kind that comes while it runs, as firewalld's.
 nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state { established, related } accept; iifname "lo" accept; iifname "lan0" tcp dport 22 accept; reject with icmpx admin-prohibited; }; }'
 until grep -q "drops TCP" edge.log; do sleep 0.1; kill -0 $edge; done
@@ -578,7 +578,7 @@ until grep -q "sysctl -w net.ipv4.ip_forward=1" edge.log; do sleep 0.1; kill -0 
 "#;
     let Some(lines) = in_a_world(script) else { return };
     let expected = [
-        "marline: chain FORWARD of table ip filter (policy drop) drops UDP and the rest of lan0 on the way to the links: REMEDY lets them pass",
+        "marline: chain FORWARD of table ip filter (policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links. To allow them: REMEDY",
         "1",
         "nothing passes",
         "it passes",

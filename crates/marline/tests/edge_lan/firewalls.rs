@@ -7,7 +7,7 @@ fn only_rules_that_stop_routed_packets_are_reported_and_legacy_ones_are_said_to_
     let script = r#"
 relay
 edge
-drops() { until [ $(grep -c "drops UDP" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; grep "drops UDP" edge.log | tail -n 1 | sed 's/`.*`/REMEDY/'; }
+drops() { until [ $(grep -c "drops forwarded" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; grep "drops forwarded" edge.log | tail -n 1 | sed 's/`.*`/REMEDY/'; }
 gone() { until [ $(grep -c "any more" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; }
 # None of these stops the LAN: a bridge's, one that is switched off, one that accepts after it has logged.
 nft 'table bridge filter { chain FORWARD { type filter hook forward priority 0; policy drop; }; chain INPUT { type filter hook input priority 0; policy drop; }; }'
@@ -32,11 +32,11 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" edge status --run-dir run --json | grep -A1 '"unchecked"' | grep -c "iptables-legacy -S FORWARD"
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    let stopped = |to: &str| format!("marline: chain FORWARD of table inet fw ({to}: REMEDY lets them pass");
+    let stopped = |to: &str| format!("marline: chain FORWARD of table inet fw ({to}. To allow them: REMEDY");
     let mut expected = vec![
-        stopped("policy drop) drops UDP and the rest of lan0 on the way to the links"),
-        stopped("a rule) drops UDP and the rest of lan0 on the way to up1"),
-        stopped("a rule) drops UDP and the rest of lan0 (IPv6) on the way to the links"),
+        stopped("policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links"),
+        stopped("a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1"),
+        stopped("a rule) drops forwarded packets of lan0 (IPv6) (UDP, ICMP, TCP to private networks) towards the links"),
         "0".to_owned(),
     ];
     let legacy = ["not checked: iptables-legacy rules are loaded (tables: filter)", "1"];

@@ -126,7 +126,10 @@ fn stopped_forward(by: &Dropped, lan: &str, version: &str, to: &str, has_docker:
             )
         }
     };
-    format!("{} drops UDP and the rest of {lan}{version} on the way to {to}: {remedy} lets them pass", place(by))
+    format!(
+        "{} drops forwarded packets of {lan}{version} (UDP, ICMP, TCP to private networks) towards {to}. To allow them: {remedy}",
+        place(by)
+    )
 }
 
 fn stopped_input(by: &Dropped, lan: &str, version: &str) -> String {
