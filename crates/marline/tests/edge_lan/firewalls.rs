@@ -34,9 +34,13 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
     let Some(lines) = in_a_world(script) else { return };
     let stopped = |to: &str| format!("marline: chain FORWARD of table inet fw ({to}. To allow them: REMEDY");
     let mut expected = vec![
-        stopped("policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links"),
+        stopped(
+            "policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",
+        ),
         stopped("a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1"),
-        stopped("a rule) drops forwarded packets of lan0 (IPv6) (UDP, ICMP, TCP to private networks) towards the links"),
+        stopped(
+            "a rule) drops forwarded packets of lan0 (IPv6) (UDP, ICMP, TCP to private networks) towards the links",
+        ),
         "0".to_owned(),
     ];
     let legacy = ["not checked: iptables-legacy rules are loaded (tables: filter)", "1"];

@@ -31,6 +31,10 @@ edge
 both
 nft 'table ip filter { chain FORWARD { type filter hook forward priority filter; policy drop; }; }'
 both
+# Packets with a mark of another program go to the edge, which makes no connection past these rules.
+nft 'table ip marks { chain pre { type filter hook prerouting priority -300; iifname "lan0" ip daddr 172.20.0.0/16 meta mark set 5; }; }'
+lan perl -e "$tcp" 172.20.0.1
+nft delete table ip marks
 nft add rule ip filter FORWARD reject
 both
 nft 'insert rule ip filter FORWARD iifname lan0 oifname off0 accept; insert rule ip filter FORWARD oifname lan0 ct state established accept'
@@ -44,6 +48,7 @@ kill -TERM $edge; wait $edge && echo "ended well"
     let expected = [
         answered,
         "no answer | no answer",
+        "reset",
         "refused | refused",
         answered,
         "203.0.113.1 to 203.0.113.5",
