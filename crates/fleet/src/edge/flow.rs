@@ -13,6 +13,7 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use marline_net::links::is_refused;
 use marline_net::reach::Right;
 use tokio::net::TcpStream;
 
@@ -34,7 +35,14 @@ pub(super) enum Way {
 
 /// Opens a way, for whoever has this right and reaches these private networks without a relay.
 pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Passes) -> Result<Way, Problem> {
-    let private = nearby::private(target).filter(|_| passes != Passes::Nowhere);
+    let private = nearby::private(target);
+    if let Some(address) = private.filter(|address| is_refused(address.ip())) {
+        let words =
+            format!("the routing table of this host refuses {} (unreachable, prohibit or blackhole)", address.ip());
+        edge.state.send_modify(|state| state.failed += 1);
+        return Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words));
+    }
+    let private = private.filter(|_| passes != Passes::Nowhere);
     let near = private.filter(|address| nearby::is_near(*address));
     let way = match (passes, near, private) {
         (Passes::Everywhere, Some(near), _) => nearby::reach(edge, near).await.map(Way::Direct),

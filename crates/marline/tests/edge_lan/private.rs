@@ -111,6 +111,10 @@ ip route add 192.168.100.0/24 via 10.50.0.2
 page
 ip route del 192.168.100.0/24
 page
+# A route that refuses holds for the relay as well.
+for kind in unreachable prohibit blackhole; do
+    ip route add $kind 192.168.100.0/24; page; ip route del $kind 192.168.100.0/24
+done
 # A metadata service is reached by no way.
 ip route add 100.100.100.200/32 via 10.50.0.2
 lan perl -e "$tcp" 100.100.100.200
@@ -146,6 +150,9 @@ ip rule | grep -c "fwmark 0x6d63" || true
         "hello, 203.0.113.1",
         "hello, 10.50.0.1",
         "hello, 203.0.113.1",
+        "reset",
+        "reset",
+        "reset",
         "reset",
         "it goes on",
         "it goes on",
