@@ -25,6 +25,13 @@ nft delete table inet fw; gone 2
 nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy accept; ip6 saddr fd00::/8 log prefix "six" drop; }; }'
 drops 3
 nft delete table inet fw; gone 3
+# The other hooks that forwarded packets pass.
+nft 'table inet fw { chain pre { type filter hook prerouting priority 0; policy accept; iifname "lan0" meta l4proto udp drop; }; }'
+drops 4
+nft delete table inet fw; gone 4
+nft 'table inet fw { chain post { type filter hook postrouting priority 0; policy accept; oifname "up1" drop; }; }'
+drops 5
+nft delete table inet fw; gone 5
 grep -c "not checked" edge.log || true
 iptables-legacy -P FORWARD DROP 2>/dev/null || { echo "no legacy"; exit 0; }
 until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
@@ -32,14 +39,22 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" edge status --run-dir run --json | grep -A1 '"unchecked"' | grep -c "iptables-legacy -S FORWARD"
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    let stopped = |to: &str| format!("marline: chain FORWARD of table inet fw ({to}. To allow them: REMEDY");
+    let stopped = |to: &str| format!("marline: chain {to}. To allow them: REMEDY");
     let mut expected = vec![
         stopped(
             "policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",
         ),
-        stopped("a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1"),
+        stopped(
+            "FORWARD of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1",
+        ),
         stopped(
             "a rule) drops forwarded packets of lan0 (IPv6) (UDP, ICMP, TCP to private networks) towards the links",
+        ),
+        stopped(
+            "pre of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",
+        ),
+        stopped(
+            "post of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1",
         ),
         "0".to_owned(),
     ];
