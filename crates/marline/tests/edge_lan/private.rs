@@ -93,8 +93,8 @@ bulk='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => 
     while (my $c = $l->accept) { my ($all, $n) = (0); while ($all < 300000 and $n = sysread $c, my $piece, 65536) { $all += $n } print $c "x" x 300000, "$all\n"; close $c }'
 ip netns exec office perl -e "$bulk" & until ip netns exec office ss -Htln 'sport = :3333' | grep -q .; do sleep 0.02; done
 edge
-lan perl -e 'use IO::Socket::IP; $SIG{ALRM} = sub { print "it stalls\n"; exit }; alarm 10; my $s = IO::Socket::IP->new(PeerHost => "172.20.0.1", PeerPort => 3333) or die;
-    print $s "x" x 300000; $s->flush; my $all = do { local $/; <$s> }; print length($all), substr($all, 300000) =~ s/^/ /r'
+lan timeout -k 1 10 perl -e 'use IO::Socket::IP; my $s = IO::Socket::IP->new(PeerHost => "172.20.0.1", PeerPort => 3333) or die;
+    print $s "x" x 300000; $s->flush; my $all = do { local $/; <$s> }; print length($all), substr($all, 300000) =~ s/^/ /r' || echo "it stalls"
 "#;
     let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
     assert_eq!(lines, ["300007 300000"], "{lines:#?}");
