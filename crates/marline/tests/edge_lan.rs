@@ -289,6 +289,9 @@ fn a_lan_stays_closed_after_a_crash_until_a_restart_or_a_command_ends_that() {
 relay
 # A router solicits its neighbours from a link-local address.
 for device in lan0 up0 up1; do ip address add fe80::77/64 dev $device nodad; done
+# A private network that only the default route leads to, and a host that gives all that leaves it the address of a link.
+ip -n far address add 10.20.0.5/32 dev lo
+nft 'table ip host { chain post { type nat hook postrouting priority 100; oifname { "up0", "up1" } masquerade; }; }'
 mkdir -m 755 run; state >before
 # Both sides know the way to each other: only this host keeps them apart.
 for net in far srv; do
@@ -297,23 +300,26 @@ for net in far srv; do
 done
 listen='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "::", LocalPort => 2222, V6Only => 0, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { print $c "hello\n"; close $c }'
-ip netns exec lan perl -e "$listen" &
-until ip netns exec lan ss -tln | grep -q :2222; do sleep 0.02; done
+for name in lan far; do
+    ip netns exec $name perl -e "$listen" & until ip netns exec $name ss -tln | grep -q :2222; do sleep 0.02; done
+done
 reach='use IO::Socket::IP; for (@ARGV) { my $s = IO::Socket::IP->new(PeerHost => $_, PeerPort => 2222, Timeout => 2); print $s ? "OPEN " : "closed " } print "\n"'
 outside() { ip netns exec far perl -e "$reach" 192.168.77.2 fd77::2; }
 beyond() { lan curl -s -m 3 -o /dev/null http://203.0.113.5/ && echo "in plain text" || echo "refused"; }
+# One known to the default route alone, and one of a link's own network.
+private() { lan perl -e "$reach" 10.20.0.5 10.0.1.1; }
 table() { nft list table inet marline-lan >/dev/null 2>&1 && echo "stands" || echo "none"; }
 edge --no-paths
 outside; table
 "$MARLINE" edge status --run-dir run | grep -o "LAN lan0: closed.*"
 kill -KILL $edge; wait $edge || true
 free; sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding
-outside; beyond; table
+outside; beyond; private; table
 "$MARLINE" edge status --run-dir run 2>&1 | grep -o "the LAN at lan0 is kept closed" || true
 "$MARLINE" paths doctor --run-dir run | grep -o "table inet marline-lan, which keeps lan0 closed" || true
 # Another run directory does not know what forwarding was: what keeps the LAN closed stays.
 mkdir -m 755 other; "$MARLINE" restore --run-dir other 2>&1 | grep -o "keeps lan0 closed, for this host still forwards" || true
-outside
+outside; private
 # A restart takes it over, and an orderly end removes it.
 edge --no-paths
 lan curl -sS -m 20 http://203.0.113.5/
@@ -330,7 +336,7 @@ outside; table
 state >after; diff before after && echo "as before"
 # Flows that may go directly do so after a crash as well; the LAN is closed all the same.
 edge --no-paths --direct; kill -KILL $edge; wait $edge || true; free
-outside; beyond
+outside; beyond; private
 # The proof that the ways are there.
 nft delete table inet marline-lan; outside
 "#;
@@ -344,10 +350,12 @@ nft delete table inet marline-lan; outside
         "1",
         closed,
         "refused",
+        "closed OPEN ",
         "stands",
         "the LAN at lan0 is kept closed",
         "table inet marline-lan, which keeps lan0 closed",
         "keeps lan0 closed, for this host still forwards",
+        closed,
         closed,
         "203.0.113.1 to 203.0.113.5",
         closed,
@@ -364,6 +372,7 @@ nft delete table inet marline-lan; outside
         "as before",
         closed,
         "in plain text",
+        "OPEN OPEN ",
         "OPEN OPEN ",
     ];
     assert_eq!(lines, expected);
@@ -533,15 +542,15 @@ heard() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello
 # Docker's policy is there at the start; its own rules let nothing else pass.
 nft 'table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority filter; policy drop; jump DOCKER-USER; oifname "docker0" ct state established,related accept; }; }'
 edge
-until grep -q "drops UDP" edge.log; do sleep 0.1; kill -0 $edge; done
-grep "drops UDP" edge.log | sed 's/`.*`/REMEDY/'
-"$MARLINE" edge status --run-dir run | grep -c "drops UDP"
+until grep -q "drops forwarded" edge.log; do sleep 0.1; kill -0 $edge; done
+grep "drops forwarded" edge.log | sed 's/`.*`/REMEDY/'
+"$MARLINE" edge status --run-dir run | grep -c "drops forwarded"
 heard || echo "nothing passes"
 # The remedy, as it is written in the line.
 remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
 until grep -q "any more" edge.log; do sleep 0.1; kill -0 $edge; done
 heard && echo "it passes"
-"$MARLINE" edge status --run-dir run | grep -c "drops UDP" || true
+"$MARLINE" edge status --run-dir run | grep -c "drops forwarded" || true
 # One of another kind that comes while it runs, as firewalld's.
 nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state { established, related } accept; iifname "lo" accept; iifname "lan0" tcp dport 22 accept; reject with icmpx admin-prohibited; }; }'
 until grep -q "drops TCP" edge.log; do sleep 0.1; kill -0 $edge; done
@@ -569,7 +578,7 @@ until grep -q "sysctl -w net.ipv4.ip_forward=1" edge.log; do sleep 0.1; kill -0 
 "#;
     let Some(lines) = in_a_world(script) else { return };
     let expected = [
-        "marline: chain FORWARD of table ip filter (policy drop) drops UDP and the rest of lan0 on the way to the links: REMEDY lets them pass",
+        "marline: chain FORWARD of table ip filter (policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links. To allow them: REMEDY",
         "1",
         "nothing passes",
         "it passes",

@@ -13,13 +13,14 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use marline_net::links::is_refused;
 use marline_net::reach::Right;
 use tokio::net::TcpStream;
 
 use super::Edge;
 use super::direct;
 use super::meter::{Counted, Meter};
-use super::nearby;
+use super::nearby::{self, Passes};
 use super::queue::Short;
 use super::road::{RoadError, Tunnel};
 use crate::tunnel::{Problem, Status, Target, carry, end};
@@ -32,18 +33,25 @@ pub(super) enum Way {
     Direct(TcpStream),
 }
 
-/// Opens a way, for whoever has this right. `passes`: the client reaches private networks by routing as well (`nearby`).
-pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: bool) -> Result<Way, Problem> {
-    let private = passes.then(|| nearby::private(target)).flatten();
+/// Opens a way, for whoever has this right and reaches these private networks without a relay.
+pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Passes) -> Result<Way, Problem> {
+    let private = nearby::private(target);
+    if let Some(address) = private.filter(|address| is_refused(address.ip())) {
+        let words =
+            format!("the routing table of this host refuses {} (unreachable, prohibit or blackhole)", address.ip());
+        edge.state.send_modify(|state| state.failed += 1);
+        return Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words));
+    }
+    let private = private.filter(|_| passes != Passes::Nowhere);
     let near = private.filter(|address| nearby::is_near(*address));
-    let way = match (near, private) {
-        (Some(near), _) => nearby::reach(edge, near).await.map(Way::Direct),
-        (None, None) => over_a_relay(edge, target, right).await,
-        (None, Some(private)) => match over_a_relay(edge, target, right).await {
+    let way = match (passes, near, private) {
+        (Passes::Everywhere, Some(near), _) => nearby::reach(edge, near).await.map(Way::Direct),
+        (_, None, Some(private)) => match over_a_relay(edge, target, right).await {
             Ok(way) => Ok(way),
             // Where that leads nowhere, what the relay has answered tells more.
             Err(refused) => nearby::reach(edge, private).await.map(Way::Direct).map_err(|_| refused),
         },
+        _ => over_a_relay(edge, target, right).await,
     };
     if way.is_err() {
         edge.state.send_modify(|state| state.failed += 1);

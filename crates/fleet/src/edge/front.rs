@@ -178,7 +178,7 @@ async fn serve_lan(near: &mut TcpStream, from: SocketAddr, going: SocketAddr, ed
     let target = Target::new(&going.ip().to_canonical().to_string(), going.port());
     let target = target.filter(|target| !local::refuses(from, target));
     let Some(target) = target else { return end::broken(near) };
-    match flow::open(edge, &target, Right::of_peer(from), true).await {
+    match flow::open(edge, &target, Right::of_peer(from), nearby::Passes::BesideRoutes).await {
         Ok(way) => flow::carry_on(edge, way, &target, near, Vec::new()).await,
         Err(problem) => {
             tracing::debug!(%from, %going, why = problem.words, "not carried");

@@ -7,6 +7,9 @@
 //! 2. Only a default route leads to the address. A relay that is allowed to reach private networks goes first; when none carries the flow,
 //!    this box connects over the link that UDP takes.
 //!
+//! A connection of a LAN that TPROXY has led here although there is such a route, because its packets bear a mark of another program, goes to
+//! a relay alone ([`Passes::BesideRoutes`]): a connection of this box would bypass the host's rules for forwarded packets.
+//!
 //! Only for programs of this machine and for hosts of the LAN ([`may_pass`]): both reach these networks by routing anyway. That holds
 //! with `--no-direct` as well, which is about the Internet.
 
@@ -25,9 +28,23 @@ use crate::tunnel::{Problem, Status, Target};
 /// chosen: as for a connection without a relay.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Whether a client of the proxy reaches private networks by routing, too: a program of this machine, or a host of the LAN.
-pub(super) fn may_pass(edge: &Edge, from: SocketAddr) -> bool {
-    !Right::of_peer(from).is_another_hosts() || (edge.config.lan && is_beside_links(from.ip()))
+/// The private networks to which this box makes connections for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passes {
+    /// None.
+    Nowhere,
+    /// Those to which only a default route leads: the rest is forwarded.
+    BesideRoutes,
+    /// All that it reaches.
+    Everywhere,
+}
+
+/// Those of a client of the proxy: a program of this machine and a host of the LAN reach them by routing, too.
+pub(super) fn may_pass(edge: &Edge, from: SocketAddr) -> Passes {
+    match !Right::of_peer(from).is_another_hosts() || (edge.config.lan && is_beside_links(from.ip())) {
+        true => Passes::Everywhere,
+        false => Passes::Nowhere,
+    }
 }
 
 /// The address of a target in a private network.

@@ -234,7 +234,10 @@ pub(super) async fn obstacles(found: Option<watch::Receiver<Obstructions>>) -> I
         mended.iter().for_each(|line| say(line));
         stops.iter().filter(|line| !told.contains(line)).for_each(|line| say(line));
         if stops.is_empty() && !told.is_empty() {
-            say("no firewall and no setting of this host stops the LAN's packets any more");
+            say(match unchecked.is_empty() {
+                true => "no firewall and no setting of this host stops the LAN's packets any more",
+                false => "nothing of what can be checked stops the LAN's packets",
+            });
         }
         unchecked.iter().filter(|line| !not_checked.contains(line)).for_each(|line| say(line));
         (told, not_checked) = (stops, unchecked);

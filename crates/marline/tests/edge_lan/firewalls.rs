@@ -7,7 +7,7 @@ fn only_rules_that_stop_routed_packets_are_reported_and_legacy_ones_are_said_to_
     let script = r#"
 relay
 edge
-drops() { until [ $(grep -c "drops UDP" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; grep "drops UDP" edge.log | tail -n 1 | sed 's/`.*`/REMEDY/'; }
+drops() { until [ $(grep -c "drops forwarded" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; grep "drops forwarded" edge.log | tail -n 1 | sed 's/`.*`/REMEDY/'; }
 gone() { until [ $(grep -c "any more" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; }
 # None of these stops the LAN: a bridge's, one that is switched off, one that accepts after it has logged.
 nft 'table bridge filter { chain FORWARD { type filter hook forward priority 0; policy drop; }; chain INPUT { type filter hook input priority 0; policy drop; }; }'
@@ -25,6 +25,13 @@ nft delete table inet fw; gone 2
 nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy accept; ip6 saddr fd00::/8 log prefix "six" drop; }; }'
 drops 3
 nft delete table inet fw; gone 3
+# The other hooks that forwarded packets pass.
+nft 'table inet fw { chain pre { type filter hook prerouting priority 0; policy accept; iifname "lan0" meta l4proto udp drop; }; }'
+drops 4
+nft delete table inet fw; gone 4
+nft 'table inet fw { chain post { type filter hook postrouting priority 0; policy accept; oifname "up1" drop; }; }'
+drops 5
+nft delete table inet fw; gone 5
 grep -c "not checked" edge.log || true
 iptables-legacy -P FORWARD DROP 2>/dev/null || { echo "no legacy"; exit 0; }
 until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
@@ -32,11 +39,23 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" edge status --run-dir run --json | grep -A1 '"unchecked"' | grep -c "iptables-legacy -S FORWARD"
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    let stopped = |to: &str| format!("marline: chain FORWARD of table inet fw ({to}: REMEDY lets them pass");
+    let stopped = |to: &str| format!("marline: chain {to}. To allow them: REMEDY");
     let mut expected = vec![
-        stopped("policy drop) drops UDP and the rest of lan0 on the way to the links"),
-        stopped("a rule) drops UDP and the rest of lan0 on the way to up1"),
-        stopped("a rule) drops UDP and the rest of lan0 (IPv6) on the way to the links"),
+        stopped(
+            "policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",
+        ),
+        stopped(
+            "FORWARD of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1",
+        ),
+        stopped(
+            "a rule) drops forwarded packets of lan0 (IPv6) (UDP, ICMP, TCP to private networks) towards the links",
+        ),
+        stopped(
+            "pre of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",
+        ),
+        stopped(
+            "post of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1",
+        ),
         "0".to_owned(),
     ];
     let legacy = ["not checked: iptables-legacy rules are loaded (tables: filter)", "1"];
@@ -44,6 +63,38 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
         Some("no legacy") => expected.push("no legacy".to_owned()),
         _ => expected.extend(legacy.map(str::to_owned)),
     }
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn rules_that_cannot_be_read_are_not_taken_for_rules_that_are_gone() {
+    let script = r#"
+relay
+# Lists nothing while it is asked not to.
+mkdir bin; real=$(command -v nft)
+printf '#!/bin/sh\n[ -e %s/fails ] && case "$*" in *--json*) echo "no JSON" >&2; exit 1;; esac\nexec %s "$@"\n' "$PWD" "$real" >bin/nft; chmod +x bin/nft
+PATH=$PWD/bin:$PATH edge
+says() { for n in $(seq 100); do grep -q "$1" edge.log && echo "$1" && break; sleep 0.1; done; }
+"$real" 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy drop; }; }'
+says "table inet fw (policy drop) drops"
+touch fails; "$real" add table ip other
+says "not checked: the rules of other firewalls cannot be listed"
+sleep 2.5
+"$MARLINE" edge status --run-dir run | grep -o "table inet fw (policy drop) drops" | head -n 1
+grep -c "stops the LAN's packets" edge.log || true
+rm fails; "$real" add table ip another
+for n in $(seq 100); do "$MARLINE" edge status --run-dir run | grep -q "cannot be listed" || break; sleep 0.1; done
+"$real" delete table inet fw
+says "no firewall and no setting of this host stops the LAN's packets any more"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    let expected = [
+        "table inet fw (policy drop) drops",
+        "not checked: the rules of other firewalls cannot be listed",
+        "table inet fw (policy drop) drops",
+        "0",
+        "no firewall and no setting of this host stops the LAN's packets any more",
+    ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
 

@@ -31,6 +31,10 @@ edge
 both
 nft 'table ip filter { chain FORWARD { type filter hook forward priority filter; policy drop; }; }'
 both
+# Packets with a mark of another program go to the edge, which makes no connection past these rules.
+nft 'table ip marks { chain pre { type filter hook prerouting priority -300; iifname "lan0" ip daddr 172.20.0.0/16 meta mark set 5; }; }'
+lan perl -e "$tcp" 172.20.0.1
+nft delete table ip marks
 nft add rule ip filter FORWARD reject
 both
 nft 'insert rule ip filter FORWARD iifname lan0 oifname off0 accept; insert rule ip filter FORWARD oifname lan0 ct state established accept'
@@ -44,12 +48,56 @@ kill -TERM $edge; wait $edge && echo "ended well"
     let expected = [
         answered,
         "no answer | no answer",
+        "reset",
         "refused | refused",
         answered,
         "203.0.113.1 to 203.0.113.5",
         "ended well",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn tcp_that_others_begin_towards_the_lan_passes_where_the_box_was_a_router_before() {
+    let script = r#"
+relay
+sysctl -qw net.ipv4.ip_forward=1
+# A camera behind the box, which the office reaches by a route, and the world by a port of the box.
+lan perl -e "$shell" & until lan ss -Htln 'sport = :2222' | grep -q .; do sleep 0.02; done
+nft 'table ip host { chain pre { type nat hook prerouting priority -100; iifname "up0" tcp dport 8080 dnat to 192.168.77.2:2222; }; }'
+outside() { ip netns exec office perl -e "$tcp" 192.168.77.2; ip netns exec srv timeout 2 bash -c 'exec 3<>/dev/tcp/10.0.1.2/8080; cat <&3' || echo "no answer"; }
+ip -n srv route add 10.0.1.0/24 via 203.0.113.1
+outside
+edge
+outside
+lan perl -e "$tcp" 172.20.0.1
+lan curl -sS -m 20 http://203.0.113.5/
+kill -KILL $edge; wait $edge || true; free
+outside
+"#;
+    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let outside = ["hello, 10.50.0.2", "hello, 203.0.113.5"];
+    let own = ["hello, 10.50.0.1", "203.0.113.1 to 203.0.113.5"];
+    assert_eq!(lines, [outside, outside, own, outside].concat(), "{lines:#?}");
+}
+
+#[test]
+fn forwarded_tcp_needs_no_icmp_where_a_link_has_a_smaller_mtu() {
+    let script = r#"
+relay
+# Packets of more than 1420 bytes do not pass, and nobody is told. Offloading would hide that.
+ip link set off0 mtu 1420 gso_max_segs 1
+ip -n office link set eth0 gso_max_segs 1; ip -n lan link set eth0 gso_max_segs 1
+for name in lan office; do ip netns exec $name nft 'table inet deaf { chain in { type filter hook input priority 0; meta l4proto { icmp, ipv6-icmp } drop; }; }'; done
+bulk='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "172.20.0.1", LocalPort => 3333) or die;
+    while (my $c = $l->accept) { my ($all, $n) = (0); while ($all < 300000 and $n = sysread $c, my $piece, 65536) { $all += $n } print $c "x" x 300000, "$all\n"; close $c }'
+ip netns exec office perl -e "$bulk" & until ip netns exec office ss -Htln 'sport = :3333' | grep -q .; do sleep 0.02; done
+edge
+lan timeout -k 1 10 perl -e 'use IO::Socket::IP; my $s = IO::Socket::IP->new(PeerHost => "172.20.0.1", PeerPort => 3333) or die;
+    print $s "x" x 300000; $s->flush; my $all = do { local $/; <$s> }; print length($all), substr($all, 300000) =~ s/^/ /r' || echo "it stalls"
+"#;
+    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    assert_eq!(lines, ["300007 300000"], "{lines:#?}");
 }
 
 #[test]
@@ -63,6 +111,10 @@ ip route add 192.168.100.0/24 via 10.50.0.2
 page
 ip route del 192.168.100.0/24
 page
+# A route that refuses holds for the relay as well.
+for kind in unreachable prohibit blackhole; do
+    ip route add $kind 192.168.100.0/24; page; ip route del $kind 192.168.100.0/24
+done
 # A metadata service is reached by no way.
 ip route add 100.100.100.200/32 via 10.50.0.2
 lan perl -e "$tcp" 100.100.100.200
@@ -82,6 +134,13 @@ more forwarded
 ip route del 192.168.100.0/24
 for n in $(seq 100); do grep -q ended forwarded && echo "it ended" && break; sleep 0.1; done
 more carried
+# The same over the interface of the default route: the kernel keeps its masquerade, and nothing is forwarded without the route.
+ip route add 192.168.100.0/24 via 10.0.1.1 dev up0
+listen beside
+more beside
+ip route del 192.168.100.0/24
+for n in $(seq 100); do grep -q ended beside && echo "it ended" && break; sleep 0.1; done
+more carried
 kill -KILL $edge; wait $edge || true; free
 "$MARLINE" restore --run-dir run 2>&1 | grep -o "[0-9]* rules and routes of a LAN's gateway removed"
 ip rule | grep -c "fwmark 0x6d63" || true
@@ -92,6 +151,12 @@ ip rule | grep -c "fwmark 0x6d63" || true
         "hello, 10.50.0.1",
         "hello, 203.0.113.1",
         "reset",
+        "reset",
+        "reset",
+        "reset",
+        "it goes on",
+        "it goes on",
+        "it ended",
         "it goes on",
         "it goes on",
         "it ended",

@@ -32,15 +32,35 @@ pub fn leads_here(address: IpAddr) -> io::Result<bool> {
 /// Whether packets to an address leave by another route than a default one: one of an interface's own networks, or a static route.
 pub fn is_routed(address: IpAddr) -> bool {
     let address = address.to_canonical();
+    matching(address).is_ok_and(|entry| {
+        entry.is_some_and(|entry| entry.kind == UNICAST && is_more_than_default(&entry, address))
+    })
+}
+
+/// Whether the routing table refuses packets to an address: its route there is `unreachable`, `prohibit` or `blackhole`.
+///
+/// For IPv4 the kernel answers such a lookup with an error, and an address without any route with another one.
+pub fn is_refused(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    match matching(address) {
+        Ok(entry) => {
+            entry.is_some_and(|entry| REFUSING.contains(&entry.kind) && is_more_than_default(&entry, address))
+        }
+        Err(error) => REFUSED.contains(&error.kind()),
+    }
+}
+
+/// The entry of the routing table by which packets to an address leave.
+fn matching(address: IpAddr) -> io::Result<Option<Route>> {
+    let answer = RouteSocket::open()?.request(&Route::matching(address).finish(1))?;
+    Ok(messages(&answer).find_map(|message| Route::parse(&message)))
+}
+
+/// Whether an entry for an address is no default route.
+fn is_more_than_default(entry: &Route, address: IpAddr) -> bool {
     // Prefixes so short are default routes or parts of one, as VPNs have them.
     let shortest = if address.is_ipv4() { 1 } else { 3 };
-    let entry = || {
-        let answer = RouteSocket::open().ok()?.request(&Route::matching(address).finish(1)).ok()?;
-        messages(&answer).find_map(|message| Route::parse(&message))
-    };
-    entry().is_some_and(|entry| {
-        entry.kind == UNICAST && entry.destination.is_some_and(|(_, prefix)| prefix > shortest)
-    })
+    entry.destination.is_some_and(|(_, prefix)| prefix > shortest)
 }
 
 /// The number of the interface over which packets to an address leave; none: the kernel has no route, or does not say.
@@ -91,6 +111,11 @@ fn is_on(socket: &RouteSocket, index: u32, address: IpAddr) -> io::Result<bool> 
 /// `RTN_UNICAST` and `RTN_LOCAL` of linux/rtnetlink.h.
 const UNICAST: u8 = 1;
 const LOCAL: u8 = 2;
+/// `RTN_BLACKHOLE`, `RTN_UNREACHABLE` and `RTN_PROHIBIT` of linux/rtnetlink.h.
+const REFUSING: [u8; 3] = [6, 7, 8];
+/// The errors of these three (ip-route(8)): EINVAL, EHOSTUNREACH and EACCES.
+const REFUSED: [io::ErrorKind; 3] =
+    [io::ErrorKind::InvalidInput, io::ErrorKind::HostUnreachable, io::ErrorKind::PermissionDenied];
 /// No way leads there; a kernel without IPv6.
 const NOWHERE: [io::ErrorKind; 3] =
     [io::ErrorKind::NetworkUnreachable, io::ErrorKind::HostUnreachable, io::ErrorKind::Unsupported];
@@ -144,6 +169,17 @@ mod tests {
             }
             for other in ["10.9.0.1", "172.16.0.1", "10.61.0.1", "10.0.1.2", "127.0.0.1", "fd09::1"] {
                 assert!(!routed(other), "{other}");
+            }
+            ip("route add prohibit 10.62.0.0/16");
+            ip("route add blackhole 10.63.0.0/16");
+            ip("route add unreachable fd07::/32");
+            ip("route add blackhole fd08::/32");
+            let refused = |address: &str| is_refused(address.parse().unwrap());
+            for is in ["10.61.0.1", "10.62.0.1", "10.63.0.1", "::ffff:10.61.0.1", "fd07::1", "fd08::1"] {
+                assert!(refused(is), "{is}");
+            }
+            for other in ["10.0.1.1", "10.60.7.7", "10.9.0.1", "172.16.0.1", "127.0.0.1", "fd01::9", "fd09::1"] {
+                assert!(!refused(other), "{other}");
             }
         });
     }

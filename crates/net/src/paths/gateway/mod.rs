@@ -41,7 +41,7 @@ pub use block::Standing;
 pub use obstacles::Found as Obstructions;
 pub use rules::Lan;
 
-use self::block::{Keeper, standing};
+use self::block::{Keeper, Reach, standing};
 use self::obstacles::{Found, Obstacles};
 use self::watch::Watch;
 use super::PathsError;
@@ -106,8 +106,12 @@ impl Gateway {
     pub async fn open(lan: &Lan, run_dir: &Path, direct: bool) -> Result<Self, GatewayError> {
         let mut closed = false;
         let opened = Self::make(lan, run_dir, direct, &mut closed).await;
-        if opened.is_err() && closed && !is_needed(standing().as_ref()) {
-            unblock();
+        if opened.is_err() && closed {
+            match standing() {
+                // The rules of routing have gone with what was opened.
+                Some(standing) if is_needed(Some(&standing)) => block::seal(&standing),
+                _ => unblock(),
+            }
         }
         opened
     }
@@ -125,7 +129,8 @@ impl Gateway {
         let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
         let close = |switched| {
             *closed = true;
-            block::install(lan, direct, switched).map_err(|error| PathsError::Ground(error.to_string()))
+            let reach = Reach::without_rules(direct);
+            block::install(lan, reach, switched).map_err(|error| PathsError::Ground(error.to_string()))
         };
         let forwarding = Forwarding::lay(run_dir, &lan.0, close).map_err(|error| match error {
             PathsError::NotPermitted { .. } => GatewayError::NotPermitted,
@@ -136,6 +141,7 @@ impl Gateway {
         let detour = detour::Held::new(&detour::LAN, families).map_err(refused)?;
         let beyond = Arc::new(Beyond::new(lan, families).map_err(refused)?);
         let table = nft::Held::new(&rules::table(lan, port, forwarding.switched), rules::TABLE).await?;
+        block::install(lan, Reach::of(direct), forwarding.switched)?;
         let keeper = Keeper::new(lan.clone(), direct, forwarding.switched);
         let watch = Watch::new(keeper.clone(), Obstacles::new(lan.clone(), keeper, forwarding.switched));
         Ok(Self { watch, table, beyond, _detour: detour, listeners, forwarding })
@@ -182,6 +188,8 @@ impl Drop for Gateway {
         if self.forwarding.restore() {
             unblock();
         } else {
+            // The rules of routing go with this.
+            standing().iter().for_each(block::seal);
             tracing::warn!("the LAN stays closed (table inet {}): `marline restore` tries again", block::TABLE);
         }
     }
@@ -231,13 +239,17 @@ pub(super) fn restore(run_dir: &Path) -> Restored {
     if matches!(nft::check(&rules::nothing()), Err(NftError::Taken)) {
         return Restored { lines, left };
     }
+    let standing = standing();
+    if let Some(standing) = standing.as_ref().filter(|standing| is_needed(Some(standing))) {
+        block::seal(standing);
+    }
     let clear = |socket: RouteSocket| Ok(detour::clear(&socket, &detour::LAN)? + beyond::clear(&socket)?);
     match RouteSocket::open().and_then(clear) {
         Ok(0) => {}
         Ok(count) => lines.push(format!("{count} rules and routes of a LAN's gateway removed")),
         Err(error) => left.push(format!("rules and routes of a LAN's gateway cannot be removed: {error}")),
     }
-    if let Some(standing) = standing() {
+    if let Some(standing) = standing {
         let table = format!("table inet {}", block::TABLE);
         // The note of what forwarding was may be in another run directory.
         if is_needed(Some(&standing)) {

@@ -70,7 +70,9 @@ impl Obstacles {
     /// Looks. Blocks for as long as nft runs, if it has to.
     pub(super) fn look(&mut self) -> Found {
         let now = Instant::now();
-        let (mended, mut stops) = self.guard.look(now);
+        // This may run on after the gateway has ended and restored the settings.
+        let guard = &mut self.guard;
+        let (mended, mut stops) = self.keeper.unless_ended(|| guard.look(now)).unwrap_or_default();
         let generation = self.generation();
         let is_late = self.read.is_none_or(|(_, at)| now.duration_since(at) >= AT_LEAST);
         let is_other = self.read.is_none_or(|(read, _)| read != generation);
@@ -103,7 +105,10 @@ impl Obstacles {
                  nftables-json)"
             )
         });
-        self.ruleset = read.unwrap_or_default();
+        // Rules that cannot be read are taken to be as they were.
+        if let Ok(read) = read {
+            self.ruleset = read;
+        }
     }
 
     fn generation(&self) -> Option<u32> {

@@ -12,10 +12,11 @@
 //! 1. The kernel answers for each new connection. A set of prefixes in the table would have to follow the routes, and would be wrong for
 //!    some time after each change. It would also lack what other programs' rules before 20002 lead elsewhere, which UDP follows.
 //! 2. The packet bears the mark only while `fib` runs. A packet that another program has marked is not asked for; it goes to the edge.
-//! 3. A connection stays where its first packet went: forwarded ones are known by their masquerade, those of the edge are established. When
-//!    the route of a forwarded one goes, the kernel ends its masquerade, and what its client sends then gets a reset.
+//! 3. A connection of the edge stays there when a route comes: it is established, and has no masquerade. A forwarded one is forwarded as
+//!    long as there is a route. When that goes, what its client sends goes to the edge, where the kernel answers with a reset.
 //! 4. An address of a cloud's metadata service is never forwarded. It goes to the edge, which refuses it.
-//! 5. The rules are harmless without the table, after a crash, since nothing else sets the mark.
+//! 5. After a crash, the table that outlives the process (`block`) asks in the same way, so the rules have to be there as long as it is. Where
+//!    they are removed before it is, it no longer forwards TCP to private networks ([`Beyond`](super::Beyond) removes them).
 
 use std::io;
 
@@ -73,11 +74,23 @@ pub(super) fn chain() -> Vec<String> {
     vec![
         format!("ip daddr {v4} return"),
         format!("ip6 daddr {v6} return"),
-        "ct status snat accept".to_owned(),
-        "ct state established return".to_owned(),
+        "ct state established ct status & snat == 0 return".to_owned(),
         "meta mark != 0 return".to_owned(),
         format!("meta mark set {MARK:#x}"),
         "fib daddr . mark oif exists meta mark set 0 accept".to_owned(),
+        "meta mark set 0".to_owned(),
+    ]
+}
+
+/// The chain of a table without TPROXY, for TCP that came in over the LAN: drops what has no more than a default route.
+///
+/// TPROXY has marked what goes to the edge. What bears another mark here would have gone to the edge as well.
+pub(super) fn unrouted() -> Vec<String> {
+    vec![
+        format!("meta mark {:#x} return", LAN.mark),
+        "meta mark != 0 drop".to_owned(),
+        format!("meta mark set {MARK:#x}"),
+        "fib daddr . mark oif missing drop".to_owned(),
         "meta mark set 0".to_owned(),
     ]
 }

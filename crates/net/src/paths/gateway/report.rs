@@ -43,7 +43,13 @@ pub(super) fn firewalls(ruleset: &Ruleset, survey: &Survey, lan: &Lan) -> Vec<St
                 let out = packet("forward", Some(link));
                 let back = Packet { from: link, to: Some(name), state: "established", ..out };
                 let back = Packet { source: Side::Internet, destination: source, ..back };
-                for by in [out, back].iter().flat_map(|packet| dropped_by(ruleset, packet)) {
+                // Filters at the other two hooks can drop them as well. Which of its addresses a packet has there depends on whether the
+                // masquerade comes before or after: replies are not followed at prerouting, where their destination can be this host.
+                let before = Packet { hook: "prerouting", to: None, ..out };
+                let after = Packet { hook: "postrouting", source: Side::Lan(None), ..out };
+                let back_after = Packet { hook: "postrouting", ..back };
+                let packets = [before, out, after, back, back_after];
+                for by in packets.iter().flat_map(|packet| dropped_by(ruleset, packet)) {
                     let stopped = forward.entry(by).or_default();
                     stopped.links.insert(link.to_owned());
                     stopped.versions.insert(is_ipv4);
@@ -126,7 +132,10 @@ fn stopped_forward(by: &Dropped, lan: &str, version: &str, to: &str, has_docker:
             )
         }
     };
-    format!("{} drops UDP and the rest of {lan}{version} on the way to {to}: {remedy} lets them pass", place(by))
+    format!(
+        "{} drops forwarded packets of {lan}{version} (UDP, ICMP, TCP to private networks) towards {to}. To allow them: {remedy}",
+        place(by)
+    )
 }
 
 fn stopped_input(by: &Dropped, lan: &str, version: &str) -> String {

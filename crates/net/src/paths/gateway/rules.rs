@@ -7,11 +7,16 @@
 //!    networks that this host has routes to ([`private`]).
 //! 2. IPv6 goes there only while this host has an IPv6 route to the destination. Without one a SYN is answered with a reset, and a client
 //!    that has IPv4 as well takes that at once (RFC 8305). IPv4 always goes there: a relay brings it over links of IPv6 alone.
+//!    Replies to connections that others have begun towards the LAN go back where those came from. After connection tracking has been
+//!    flushed, the edge's own packets to the LAN can begin an entry: such an entry gets a mark (`ct mark`), so that the LAN's packets of it
+//!    still go to the edge.
 //! 3. All packets of such a connection are led, not only its first: after a restart the kernel answers those of older ones with
 //!    a reset, and their programs begin anew.
 //! 4. The rest passes as through any router, and gets the address of the link that it leaves by. Where the host passes packets
 //!    on only because of this, it passes nothing else but what comes back: nobody reaches the LAN, or another link, through it.
 //!    Where it was a router before, that is its firewall's matter.
+//! 5. TCP that is forwarded gets a maximum segment size (MSS) that fits the MTUs of the routes in both directions, so that it does not depend on
+//!    ICMP messages about packets that are too large (RFC 4821 section 2).
 
 use super::private;
 use crate::paths::forward::detour::LAN;
@@ -22,6 +27,14 @@ pub(super) const TABLE: &str = "marline-edge";
 /// The interfaces of a LAN: at least one, each with a name that nft can be told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lan(pub(super) Vec<String>);
+
+impl Lan {
+    /// As nft reads sets.
+    pub(super) fn set(&self) -> String {
+        let names: Vec<String> = self.0.iter().map(|name| format!("\"{name}\"")).collect();
+        format!("{{ {} }}", names.join(", "))
+    }
+}
 
 impl Lan {
     /// Of these interfaces.
@@ -48,18 +61,14 @@ pub(super) fn nothing() -> String {
 
 /// The table: it commits when a line ends.
 pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
-    let names: Vec<String> = lan.0.iter().map(|name| format!("\"{name}\"")).collect();
-    let lan = format!("{{ {} }}", names.join(", "));
+    let lan = lan.set();
     let mark = LAN.mark;
     let mut arriving = vec![
-        // Before the forwarder of `marline paths --transparent`, which takes only what comes over the loopback.
-        "type filter hook prerouting priority -151; policy accept".to_owned(),
-        format!("iifname != {lan} return"),
-        "meta l4proto != tcp return".into(),
-        "fib daddr type { local, broadcast, multicast, anycast } return".into(),
-        "ip6 daddr fe80::/10 return".into(),
-        format!("fib daddr oifname {lan} return"),
+        // Before the table that outlives this one (`block`), and before the forwarder of `marline paths --transparent`, which takes only
+        // what comes over the loopback.
+        "type filter hook prerouting priority -152; policy accept".to_owned(),
     ];
+    arriving.extend(beyond(&lan));
     arriving.extend(private::jumps());
     arriving.extend([
         "meta nfproto ipv6 fib daddr oif missing reject with tcp reset".to_owned(),
@@ -68,6 +77,8 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
     ]);
     let mut passing = vec![
         "type filter hook forward priority 0; policy accept".to_owned(),
+        format!("iifname {lan} tcp flags syn tcp option maxseg size set rt mtu"),
+        format!("oifname {lan} tcp flags syn tcp option maxseg size set rt mtu"),
         format!("iifname {lan} accept"),
         format!("oifname {lan} ct state established,related accept"),
     ];
@@ -80,16 +91,40 @@ pub(super) fn table(lan: &Lan, port: u16, switched: (bool, bool)) -> String {
         "type nat hook postrouting priority 100; policy accept".to_owned(),
         format!("iifname {lan} oifname != {lan} masquerade"),
     ];
+    let answering = [
+        "type filter hook output priority 0; policy accept".to_owned(),
+        format!(
+            "oifname {lan} meta l4proto tcp ct direction original fib saddr type != local ct mark set {mark:#x}"
+        ),
+    ];
     let nothing = nothing();
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
     let chains = [
         chain(private::CHAIN, &private::chain()),
         chain("arriving", &arriving),
+        chain("answering", &answering),
         chain("passing", &passing),
         chain("leaving", &leaving),
     ];
     let chains = chains.concat();
     format!("{nothing}table inet {TABLE} {{ flags owner; {chains}}}\n")
+}
+
+/// The condition that a packet is a reply in a connection that was begun from beyond the LAN.
+pub(super) fn others_began() -> String {
+    format!("ct direction reply ct mark != {:#x}", LAN.mark)
+}
+
+/// Rules after which a chain at `prerouting` has only TCP that came in over the LAN and goes beyond it.
+pub(super) fn beyond(lan: &str) -> [String; 6] {
+    [
+        format!("iifname != {lan} return"),
+        "meta l4proto != tcp return".to_owned(),
+        format!("{} return", others_began()),
+        "fib daddr type { local, broadcast, multicast, anycast } return".to_owned(),
+        "ip6 daddr fe80::/10 return".to_owned(),
+        format!("fib daddr oifname {lan} return"),
+    ]
 }
 
 #[cfg(test)]
@@ -106,6 +141,7 @@ mod tests {
         let order = [
             "iifname != { \"br-lan\", \"wlan1\" } return",
             "l4proto != tcp return",
+            "ct direction reply ct mark != 0x6d62 return",
             "daddr type { local, broadcast, multicast, anycast } return",
             "fe80::/10 return",
             "daddr oifname { \"br-lan\", \"wlan1\" } return",

@@ -9,13 +9,13 @@ use crate::links::Network;
 /// A packet whose way is followed.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Packet<'a> {
-    /// `forward` or `input`.
+    /// `prerouting`, `forward`, `postrouting` or `input`.
     pub(in super::super) hook: &'a str,
     /// Of IPv4, or of IPv6.
     pub(in super::super) is_ipv4: bool,
     /// The interface over which it comes in.
     pub(in super::super) from: &'a str,
-    /// The interface over which it leaves; none: it stays here.
+    /// The interface over which it leaves; none: it stays here, or that is not known yet.
     pub(in super::super) to: Option<&'a str>,
     /// `udp` or `tcp`.
     pub(in super::super) protocol: &'a str,
