@@ -10,9 +10,9 @@
 //!    not acknowledged either. Without it an outage that has just ended would look the same.
 //! 2. *Sent by the peer:* its data sequence numbers (RFC 8684, section 3.3) show it ([`Conn::on_reached`]). If the other
 //!    subflows deliver bytes 1–1000 and 3001–4000 of the connection, the peer has sent 1001–3000 over this one. Nothing of it
-//!    arrives for [`GIVEN`]. A sender that has nothing to send
-//!    over the link skips nothing. If the kernel reports no sequence numbers, there are too many connections to read them
-//!    often, or several other subflows carry, whose own gaps may hide this one's: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
+//!    arrives for [`GIVEN`]. A sender that has nothing to send over the link skips nothing. If the kernel reports no sequence
+//!    numbers, there are too many connections to read them often, or several other subflows carry, whose own gaps may hide
+//!    this one's: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
 //! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
 //!    segment size in the handshake. Data over the new subflow confirm the step. What the peer sends is weaker evidence, so
 //!    the old subflow stays meanwhile: the step is confirmed only if the old one still brings nothing, and undone if it

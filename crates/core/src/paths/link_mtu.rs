@@ -6,8 +6,8 @@
 //!    reported. A trial without a result ends after [`TRIAL`], and the MTU is what it was before the trial.
 //! 2. If no step helps, the MTU is what it was before, and none is tried for [`Config::raise_mtu_after`].
 //! 3. A confirmed MTU holds for [`Config::raise_mtu_after`], also if a trial of a smaller one fails. Then new subflows begin
-//!    with the interface's own MTU. Subflows that run keep their segment size. RFC 1191 (section 6.3), RFC 4821 (section 7.2) and RFC 8899 (section 5.1.1,
-//!    PMTU_RAISE_TIMER) name ten minutes.
+//!    with the interface's own MTU. Subflows that run keep their segment size. RFC 1191 (section 6.3), RFC 4821 (section 7.2)
+//!    and RFC 8899 (section 5.1.1, PMTU_RAISE_TIMER) name ten minutes.
 //!
 //! The first step is 1280 bytes, the minimum MTU of IPv6 (RFC 8200, section 5), which passes almost everywhere. Each step
 //! costs a second, and a packet of 1280 bytes carries 0.8 % less payload per byte than one of 1500. Therefore the MTUs
@@ -70,7 +70,7 @@ pub(super) struct Lowered {
 pub(super) enum Step {
     /// It is this now, or has been since the subflow in question came up.
     Lowered(u16),
-    /// No lower one is left, and the interface's own one is used again.
+    /// No lower one is left, and the one before the trial is used again.
     Exhausted,
     /// That was found before.
     Useless,
