@@ -42,13 +42,13 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
     let stopped = |to: &str| format!("marline: chain {to}. To allow them: REMEDY");
     let mut expected = vec![
         stopped(
-            "policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",
+            "FORWARD of table inet fw (policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",
         ),
         stopped(
             "FORWARD of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards up1",
         ),
         stopped(
-            "a rule) drops forwarded packets of lan0 (IPv6) (UDP, ICMP, TCP to private networks) towards the links",
+            "FORWARD of table inet fw (a rule) drops forwarded packets of lan0 (IPv6) (UDP, ICMP, TCP to private networks) towards the links",
         ),
         stopped(
             "pre of table inet fw (a rule) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links",

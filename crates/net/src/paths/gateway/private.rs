@@ -15,8 +15,8 @@
 //! 3. A connection of the edge stays there when a route comes: it is established, and has no masquerade. A forwarded one is forwarded as
 //!    long as there is a route. When that goes, what its client sends goes to the edge, where the kernel answers with a reset.
 //! 4. An address of a cloud's metadata service is never forwarded. It goes to the edge, which refuses it.
-//! 5. After a crash, the table that outlives the process (`block`) asks in the same way, so the rules have to be there as long as it is. Where
-//!    they are removed before it is, it no longer forwards TCP to private networks ([`Beyond`](super::Beyond) removes them).
+//! 5. After a crash, the table that outlives the process (`block`) asks in the same way, so the rules have to be there as long as it is. Before
+//!    they are removed, it is replaced by one that drops TCP to all private networks, or is removed.
 
 use std::io;
 
