@@ -217,7 +217,7 @@ impl Conn {
         }
     }
 
-    /// Joins the link beside what is there, with a smaller MTU.
+    /// Joins the link once more, with a smaller MTU. The subflow that is there stays.
     fn begin_smaller(&mut self, host: &mut Host, at: usize, up: Instant, weak: bool) {
         let now = host.now;
         let Step::Lowered(mtu) = host.lower_mtu(at, up) else {

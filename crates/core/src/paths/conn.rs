@@ -211,7 +211,7 @@ impl Dead {
 /// An attempt to join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Join {
-    /// None.
+    /// No join is under way.
     #[default]
     No,
     /// The command is with the driver.

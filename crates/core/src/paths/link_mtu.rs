@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// The MTU of one link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkMtu {
-    /// Of the interface.
+    /// The interface's MTU, in bytes.
     own: u16,
     /// Whether it has an IPv4 address.
     v4: bool,

@@ -191,7 +191,7 @@ impl Sub {
         (self.handshake().max(sender).min(LONGEST_RTT) * 2).max(ANSWERED)
     }
 
-    /// See [`Counters::reached`].
+    /// How far the connection's data have come over it: [`Counters::reached`].
     pub(super) fn reached(&self) -> Option<DataSize> {
         self.counted.and_then(|counted| counted.reached)
     }

@@ -33,7 +33,7 @@ pub(super) enum Way {
     Direct(TcpStream),
 }
 
-/// Opens a way, for whoever has this right and reaches these private networks without a relay.
+/// Opens a way for a client with this right, which reaches private networks as `passes` says.
 pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Passes) -> Result<Way, Problem> {
     let private = nearby::private(target);
     if let Some(address) = private.filter(|address| is_refused(address.ip())) {

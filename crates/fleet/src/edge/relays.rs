@@ -155,7 +155,7 @@ impl Station {
         }
     }
 
-    /// The next attempt in the background is due, and the pauses begin anew.
+    /// Makes the next attempt in the background due now. Later pauses grow from [`FIRST_RETRY`] again.
     pub(super) fn retry_now(&self) {
         if let Some(failed) = self.lock().failed.as_mut().filter(|failed| !failed.is_refusal) {
             (failed.retry, failed.pause) = (Instant::now(), FIRST_RETRY);

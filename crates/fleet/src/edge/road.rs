@@ -484,7 +484,7 @@ impl Roads {
             let era = self.era.load(Ordering::Relaxed);
             match joined(self.fresh(&first)).await {
                 Ok(road) => {
-                    // Under the lock: whoever drops the ready ones has counted before.
+                    // `drop_ready` increments `era` before it takes this lock.
                     let mut ready = lock(&self.ready);
                     if self.era.load(Ordering::Relaxed) == era {
                         ready.push_back((first, Instant::now(), road));

@@ -85,7 +85,7 @@ outside
 fn forwarded_tcp_needs_no_icmp_where_a_link_has_a_smaller_mtu() {
     let script = r#"
 relay
-# Packets of more than 1420 bytes do not pass, and nobody is told. Offloading would hide that.
+# Packets of more than 1420 bytes are dropped without an ICMP message. Offloading would hide that.
 ip link set off0 mtu 1420 gso_max_segs 1
 ip -n office link set eth0 gso_max_segs 1; ip -n lan link set eth0 gso_max_segs 1
 for name in lan office; do ip netns exec $name nft 'table inet deaf { chain in { type filter hook input priority 0; meta l4proto { icmp, ipv6-icmp } drop; }; }'; done

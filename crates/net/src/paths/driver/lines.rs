@@ -7,7 +7,7 @@
 //!    source routing is the ground's, and the user has named the link. One that has come to lie below a VPN is down, so
 //!    that nothing goes beside that, unless the user wants just this.
 //! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost. Where it keeps
-//!    addresses of the other family it stays up, and a new address of the family is told ([`Turn::Address`]). So is a default
+//!    addresses of the other family it stays up, and a new address of the family is reported ([`Turn::Address`]). So is a default
 //!    route that joins waited for.
 //! 3. What passed an interface counts from the moment at which the driver saw it first, and goes on counting when another
 //!    interface of its name takes its place.

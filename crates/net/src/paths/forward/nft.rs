@@ -128,7 +128,7 @@ pub(in crate::paths) fn run(commands: &str) -> Result<String, NftError> {
     output(&["--file", "-"], commands)
 }
 
-/// The rules of this host, whoever has made them, printed with these options. Blocks for as long as nft runs.
+/// All nftables rules of this host, those of other programs included, printed with these options. Blocks for as long as nft runs.
 ///
 /// # Errors
 /// Those of [`Held::new`]; an nft that does not know an option.

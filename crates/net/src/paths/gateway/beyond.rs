@@ -161,7 +161,7 @@ fn remove<'a>(
 /// Rule 3.
 struct Ours {
     rules: Vec<Inward>,
-    /// Those of [`private`].
+    /// Rules for the mark of the `fib` lookups: [`private`].
     marked: Vec<Detour>,
     routes: Vec<Route>,
 }

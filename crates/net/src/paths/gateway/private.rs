@@ -52,7 +52,7 @@ pub(super) fn wanted(families: Families) -> Vec<Detour> {
     each.into_iter().filter(|(is_meant, ..)| *is_meant).flat_map(of).collect()
 }
 
-/// Those that are there, whoever has left them.
+/// The rules that are installed now, those of an earlier run included.
 ///
 /// # Errors
 /// The kernel does not tell.

@@ -17,9 +17,9 @@ pub(in super::super) struct Packet<'a> {
     pub(in super::super) from: &'a str,
     /// The interface over which it leaves; none: it stays here, or that is not known yet.
     pub(in super::super) to: Option<&'a str>,
-    /// `udp` or `tcp`.
+    /// The transport protocol: `udp` or `tcp`.
     pub(in super::super) protocol: &'a str,
-    /// Its mark.
+    /// The packet's firewall mark; 0 if it has none.
     pub(in super::super) mark: u64,
     /// Of its connection: `new` or `established`.
     pub(in super::super) state: &'a str,

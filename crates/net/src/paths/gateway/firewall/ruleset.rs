@@ -1,7 +1,7 @@
 //! The host's rules, as `nft --json list ruleset` prints them (libnftables-json(5)).
 //!
 //! The text that nft prints otherwise was not used: quoted comments and prefixes of log lines may hold any word of its language, and what
-//! is a condition and what only counts, logs or marks is told by position alone. JSON names each.
+//! is a condition and what only counts, logs or marks can be told apart by position alone. JSON names each.
 //!
 //! What nftables has no expression for (`xt`, of iptables-nft) is named in JSON and not described: see [`iptables`].
 
@@ -38,7 +38,7 @@ pub(super) struct Chain {
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) hook: String,
-    /// Its policy drops.
+    /// Whether its policy is to drop packets that no rule accepts.
     pub(super) drops: bool,
 }
 
