@@ -57,19 +57,31 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
         eprintln!("skipped: {why}");
         return;
     }
-    let words = ["lab", "bench", "accel", "--quick", "--case", "upload 1% 50ms", "--json", "record.json"];
-    let output = marline(&words, place.path());
-    assert_eq!(output.status.code(), Some(0), "a byte was wrong, or nobody sent: {}", said(&output));
-    let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
-    let record: Value = serde_json::from_str(&record).unwrap();
-    let rows = record["rows"].as_array().unwrap();
-    let figures =
-        rows.iter().find(|row| row["row"]["what"] == "Mbit/s").unwrap()["row"]["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 2, "plain and ours: {figures:?}");
-    assert!(figures.iter().all(|figure| figure[1][0].as_f64().unwrap() > 0.0), "{figures:?}");
-    let text = said(&output);
-    let line = text.lines().find(|line| line.contains("upload 1% 50ms") && line.contains(": in force:")).unwrap();
-    assert!(line.contains("undo") && !line.contains("; 0 reductions undone"), "{line}");
+    // Random losses decide when a trial begins (`core::accel::trust`), so a run may end before one does.
+    let mut undone = false;
+    let mut lines = Vec::new();
+    for _ in 0..3 {
+        let words = ["lab", "bench", "accel", "--quick", "--case", "upload 1% 50ms", "--json", "record.json"];
+        let output = marline(&words, place.path());
+        assert_eq!(output.status.code(), Some(0), "a byte was wrong, or nobody sent: {}", said(&output));
+        let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
+        let record: Value = serde_json::from_str(&record).unwrap();
+        let rows = record["rows"].as_array().unwrap();
+        let figures =
+            rows.iter().find(|row| row["row"]["what"] == "Mbit/s").unwrap()["row"]["figures"].as_array().unwrap();
+        assert_eq!(figures.len(), 2, "plain and ours: {figures:?}");
+        assert!(figures.iter().all(|figure| figure[1][0].as_f64().unwrap() > 0.0), "{figures:?}");
+        let text = said(&output);
+        let line =
+            text.lines().find(|line| line.contains("upload 1% 50ms") && line.contains(": in force:")).unwrap();
+        undone = line.contains("undo") && !line.contains("; 0 reductions undone");
+        lines.push(line.to_owned());
+        std::fs::remove_file(place.path().join("record.json")).unwrap();
+        if undone {
+            break;
+        }
+    }
+    assert!(undone, "no reduction was undone in {} runs: {lines:#?}", lines.len());
 }
 
 #[test]
