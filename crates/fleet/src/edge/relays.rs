@@ -5,8 +5,8 @@
 //!
 //! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
 //! 2. A relay that failed is asked after the others until an attempt succeeds. It is tried in the background at intervals that grow
-//!    from [`FIRST_RETRY`] to [`LAST_RETRY`], and at once when a link comes. One that answers and refuses flows is tried by a
-//!    flow, after [`LAST_RETRY`].
+//!    from [`FIRST_RETRY`] to [`LAST_RETRY`], at once when a link comes, and after [`DIRECT_RETRY`] while flows go directly for want
+//!    of it. One that answers and refuses flows is tried by a flow, after [`LAST_RETRY`].
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
 //!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
@@ -31,6 +31,8 @@ use crate::starts::Starts;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// chosen: how soon a relay that has come back is used again, and how long one that has no room, or drains, is left alone.
 const LAST_RETRY: Duration = Duration::from_secs(10);
+/// chosen: only a handshake with a relay shows a captive portal that has appeared on a link, and until then the portal answers direct flows.
+const DIRECT_RETRY: Duration = Duration::from_secs(2);
 /// chosen: as a name's usual life; one that has moved is found by then.
 const FRESH: Duration = Duration::from_secs(60);
 /// chosen: a resolver's first attempt and its second one.
@@ -160,6 +162,19 @@ impl Station {
         if let Some(failed) = self.lock().failed.as_mut().filter(|failed| !failed.is_refusal) {
             (failed.retry, failed.pause) = (Instant::now(), FIRST_RETRY);
         }
+    }
+
+    /// A flow goes directly because no relay can be reached: the next attempt is due [`DIRECT_RETRY`] after the last one. Returns true if
+    /// it would have come later.
+    pub(super) fn retry_soon(&self) -> bool {
+        let mut state = self.lock();
+        let Some(failed) = state.failed.as_mut().filter(|failed| !failed.is_refusal && failed.pause > DIRECT_RETRY)
+        else {
+            return false;
+        };
+        failed.retry -= failed.pause - DIRECT_RETRY;
+        failed.pause = DIRECT_RETRY;
+        true
     }
 
     /// It is tried now; when that was so for the first time.
@@ -418,6 +433,13 @@ mod tests {
             station.retries(now);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        // Flows go directly for want of it: the last attempt was ten seconds before the next one, and no later one is as far away.
+        let next = station.retry().unwrap();
+        assert!(station.retry_soon() && !station.retry_soon());
+        assert_eq!(station.retry(), Some(next - LAST_RETRY + DIRECT_RETRY));
+        station.retries(next);
+        assert!(station.retry_soon());
+        assert_eq!(station.retry(), Some(next + DIRECT_RETRY));
         // A link has come.
         station.retry_now();
         let retry = station.retry().unwrap();

@@ -193,6 +193,9 @@ impl Roads {
         let order = self.order();
         let failures: Vec<String> = order.iter().filter_map(|station| station.unreachable()).collect();
         if failures.len() == order.len() {
+            if order.iter().fold(false, |is_sooner, station| station.retry_soon() | is_sooner) {
+                self.retry.notify_one();
+            }
             return Err(RoadError::None(failures.into_iter().next_back().unwrap_or_else(|| NONE.to_owned())));
         }
         tokio::select! {
