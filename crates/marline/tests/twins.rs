@@ -68,3 +68,28 @@ kill $edge; wait $edge
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["wan1 wan2 ", "wan1 ", "wan1 wan2 "], "{lines:#?}");
 }
+
+#[test]
+#[cfg(feature = "fleet")]
+fn an_edge_begins_over_the_other_one_of_two_links_of_one_address_while_the_default_one_is_silent() {
+    let script = r#"
+link wan1 1; link wan2 2
+HOST=45.2.0.20
+relay
+silence 1
+DIRECT=--direct edge
+for n in 1 2; do LIMIT=10 carried 400000 1088 wan2; done
+recover 1
+both() { until [ "$(carried 2000000 1088 wan1 wan2)" = "wan1 wan2 " ]; do kill -0 $edge; done; echo "both"; }
+both
+# It falls silent while the edge runs.
+silence 1
+for n in 1 2; do LIMIT=10 carried 400000 1088 wan2; done
+recover 1
+both
+"$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
+kill $edge; wait $edge
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["wan2 ", "wan2 ", "both", "wan2 ", "wan2 ", "both", "0 direct"], "{lines:#?}");
+}
