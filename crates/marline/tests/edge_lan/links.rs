@@ -4,7 +4,7 @@
 use super::in_a_world;
 
 /// Ways in which the link of the default route fails, for what passes it and for what ends at the relay, and words for the scripts below.
-const WORDS: &str = r#"
+pub(super) const WORDS: &str = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 mkdir -m 755 run
 "$MARLINE" fleet ca issue relay r2 --dir ca --address 203.0.113.1 --address relay.test --out . >/dev/null 2>&1
@@ -14,7 +14,7 @@ for n in 0 1; do echo "nameserver 10.0.$((n+1)).1" >/run/resolvconf/interface/up
 echo "nameserver 10.0.1.1" >resolv.conf
 real=$(readlink -m /etc/resolv.conf); mkdir -p "${real%/*}"; [ -e "$real" ] || touch "$real"; mount --bind resolv.conf "$real"
 names() { ip netns exec far dnsmasq --keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts --user=root --pid-file= --bind-interfaces "$@" 2>>names.log & }
-names --listen-address=10.0.1.1 --listen-address=10.0.2.1 --address=/relay.test/203.0.113.1 --address=/srv.test/203.0.113.5
+names --listen-address=10.0.1.1 --listen-address=10.0.2.1 --address=/relay.test/203.0.113.1 --address=/fleet.test/203.0.113.1 --address=/srv.test/203.0.113.5
 # What a captive portal answers: its own address for each name, a page for each request.
 names --listen-address=10.0.1.1 --port=5353 --address=/#/10.0.1.1
 portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
