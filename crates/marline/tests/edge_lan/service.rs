@@ -49,3 +49,22 @@ until cmp -s ca/revoked.pem silent/revoked.pem; do sleep 0.1; kill -0 $edge; don
     expected.extend(["has given r5", "200", "silent r5"]);
     assert_eq!(lines, expected, "{lines:#?}");
 }
+
+#[test]
+fn a_service_in_a_private_network_behind_a_static_route_is_reached_by_that_route() {
+    let script = r#"
+ip netns add office; ip -n office link set lo up
+ip link add off0 type veth peer name eth0 netns office
+wire - off0 10.50.0.1/24; wire office eth0 10.50.0.2/24
+ip -n office address add 172.20.0.1/32 dev lo; ip -n office route add default via 10.50.0.1
+ip route add 172.20.0.0/16 via 10.50.0.2
+ip netns exec office "$MARLINE" fleet run --ca ca --listen 172.20.0.1:4445 --address 172.20.0.1 2>fleet.log &
+until grep -q "172.20.0.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat fleet.log >&2; exit 1; }; done
+"$MARLINE" fleet ca issue operator ann --dir ca --out . >/dev/null 2>&1
+timeout 15 "$MARLINE" fleet status --fleet https://172.20.0.1:4445 --certificate ann.pem | grep -o "^relay *state" | tr -s ' '
+"$MARLINE" edge --fleet https://172.20.0.1:4445 --certificate e1.pem --run-dir run --state state.json 2>edge.log & edge=$!
+until timeout 15 "$MARLINE" fleet status --fleet https://172.20.0.1:4445 --certificate ann.pem | grep -o "^e1"; do sleep 0.1; kill -0 $edge; done
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["relay state", "e1"], "{lines:#?}");
+}
