@@ -144,11 +144,11 @@ impl Member {
         Ok(Self { files, kept, own, identity })
     }
 
-    /// For asking the fleet's service as this member.
+    /// For asking the fleet's service as this member, over the link that reaches it.
     pub(crate) fn client(&self, url: &str) -> Result<Client, Exit> {
         let wrong = |error: &dyn std::fmt::Display| Exit::usage(format!("--fleet: {error}"));
         let tls = client_config(&self.own, None, true).map_err(|error| wrong(&error))?;
-        Client::new(url, tls).map_err(|error| wrong(&error))
+        Client::new(url, tls).map(Client::over_links).map_err(|error| wrong(&error))
     }
 }
 

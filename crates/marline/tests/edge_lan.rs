@@ -14,6 +14,8 @@ mod links;
 mod mptcp;
 #[path = "edge_lan/private.rs"]
 mod private;
+#[path = "edge_lan/service.rs"]
+mod service;
 mod world;
 
 /// What the script prints in the world below.

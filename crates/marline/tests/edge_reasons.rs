@@ -262,3 +262,39 @@ fn a_host_without_a_route() {
     let mut edge = Running::of(command.args(["--net", "sh", "-c", &script]).current_dir(place.path()));
     place.expect(&mut edge, "run-unreachable", "unreachable", "no route leads there");
 }
+
+#[test]
+fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
+    let place = Place::new();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let fleet = format!("--fleet https://{closed}");
+    for (name, of) in [("relay", format!("--relay {closed}")), ("fleet", fleet)] {
+        for (code, option, refusal) in
+            [("refused", " --no-direct", "are refused (--no-direct)"), ("direct", "", "go directly, over one link")]
+        {
+            let run = format!("run-{name}-{code}");
+            // What it knows of relays is in a file that is not there yet.
+            let words = format!(
+                "edge --no-paths --warm 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state {run}.json{option}"
+            );
+            let mut edge = Running::start(place.path(), &words);
+            if name == "fleet" {
+                let said = edge.line_with("the fleet's service does not answer: ");
+                let line = said.lines().last().unwrap();
+                assert!(line.contains(&format!("; no relay is known: new flows {refusal}")), "{line}");
+            }
+            let is_carried = tunnel(edge.address, place.server).0 == STANDS;
+            assert_eq!(is_carried, code == "direct");
+            edge.line_with(&format!("new flows {refusal}: no relay can be had"));
+            let status = marline(place.path(), &format!("edge status --json --run-dir {run}"));
+            let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+            assert_eq!(status["without_relay"], code, "{status:#}");
+            let counts = if is_carried { [1, 0, 0] } else { [0, 1, 1] };
+            let flows = &status["flows"];
+            assert_eq!([&flows["direct"], &flows["failed"], &flows["refused"]], counts.map(Value::from).each_ref());
+            let shown = marline(place.path(), &format!("edge status --run-dir {run}"));
+            let shown = String::from_utf8(shown.stdout).unwrap();
+            assert!(shown.contains(&format!("no relay can be had: new flows {refusal}")), "{shown}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
+mod routers;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{MARLINE, Running, STANDS, command, marline, members, says_back, server, tunnel};
+use routers::in_a_world;
 
 const RELAY: &str =
     "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1";
@@ -283,6 +285,27 @@ fn daemons_without_certificates_say_that_nothing_is_read_again() {
         kill("-TERM");
         daemon.wait().unwrap();
     }
+}
+
+#[test]
+fn paths_goes_on_steering_and_puts_all_back_at_its_end() {
+    let script = r#"
+link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
+state() { ip rule; ip -6 rule; ip route show table all | grep -v fe80::; ip mptcp endpoint; ip mptcp limits; nft list ruleset; sysctl -a 2>/dev/null -r 'net.(mptcp|ipv4.tcp|core)'; }
+state >before
+paths
+state >while; cmp -s before while && echo "nothing was changed"
+for n in 1 2; do
+    kill -HUP $daemon
+    until [ $(grep -c "SIGHUP: there is nothing to read again" paths.log) = $n ]; do sleep 0.05; kill -0 $daemon; done
+done
+state >after; diff while after && echo "as before the signal"
+carried 2000000 "" wan1 wan2
+kill $daemon; wait $daemon; echo "$?"
+state >after; diff before after && echo "as before"
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["as before the signal", "wan1 wan2 ", "0", "as before"], "{lines:#?}");
 }
 
 #[test]

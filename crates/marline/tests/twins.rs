@@ -68,3 +68,56 @@ kill $edge; wait $edge
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["wan1 wan2 ", "wan1 ", "wan1 wan2 "], "{lines:#?}");
 }
+
+#[test]
+#[cfg(feature = "fleet")]
+fn an_edge_begins_over_the_other_one_of_two_links_of_one_address_while_the_default_one_is_silent() {
+    let script = r#"
+link wan1 1; link wan2 2
+HOST=45.2.0.20
+relay
+silence 1
+DIRECT=--direct edge
+for n in 1 2; do LIMIT=10 carried 400000 1088 wan2; done
+recover 1
+both() { until [ "$(carried 2000000 1088 wan1 wan2)" = "wan1 wan2 " ]; do kill -0 $edge; done; echo "both"; }
+both
+# It falls silent while the edge runs.
+silence 1
+for n in 1 2; do LIMIT=10 carried 400000 1088 wan2; done
+recover 1
+both
+"$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
+kill $edge; wait $edge
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["wan2 ", "wan2 ", "both", "wan2 ", "wan2 ", "both", "0 direct"], "{lines:#?}");
+}
+
+#[test]
+#[cfg(feature = "fleet")]
+fn udp_of_a_lan_leaves_the_one_of_two_links_of_one_address_that_is_silent() {
+    let script = r#"
+link wan1 1; link wan2 2
+ip netns add lan; ip -n lan link set lo up; ip link add lan0 type veth peer name eth0 netns lan
+ip address add 192.168.77.1/24 dev lan0; ip link set lan0 up; ip -n lan address add 192.168.77.2/24 dev eth0; ip -n lan link set eth0 up
+ip -n lan route add default via 192.168.77.1
+relay; edge --lan lan0
+# Says who it hears; is asked ten times a second by one socket of the LAN, which prints the answer when that is another one.
+ip netns exec srv perl -e 'use Socket; socket(my $s, PF_INET, SOCK_DGRAM, 0) or die $!; bind($s, sockaddr_in(5000, inet_aton("45.2.0.20"))) or die $!;
+    while (my $from = recv $s, my $said, 100, 0) { my (undef, $address) = sockaddr_in($from); send $s, inet_ntoa($address), 0, $from }' &
+ip netns exec lan perl -e 'use Socket; use IO::Select; $| = 1; socket(my $s, PF_INET, SOCK_DGRAM, 0) or die $!; my ($all, $was) = (IO::Select->new($s), "");
+    while (1) { send $s, "I", 0, sockaddr_in(5000, inet_aton("45.2.0.20")); select undef, undef, undef, 0.1;
+        while ($all->can_read(0)) { defined recv $s, my $said, 100, 0 or last; print "$said\n" if $said ne $was; $was = $said } }' >heard &
+hears() { until [ "$(tail -n1 heard)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+hears 45.1.1.2
+silence 1; hears 45.1.2.2
+recover 1
+until "$MARLINE" edge status --run-dir run | grep -q "^wan1 *up"; do sleep 0.1; kill -0 $edge; done
+silence 2; hears 45.1.1.2
+cat heard
+kill $edge; wait $edge
+"#;
+    let Some(lines) = in_a_world(script) else { return };
+    assert_eq!(lines, ["45.1.1.2", "45.1.2.2", "45.1.1.2"], "{lines:#?}");
+}

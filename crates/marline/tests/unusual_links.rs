@@ -97,6 +97,22 @@ kill $edge; wait $edge
 }
 
 #[test]
+fn flows_begin_and_run_over_the_second_link_while_the_default_one_has_20_kbits() {
+    let script = r#"
+ip netns exec g1 tc qdisc replace dev dn0 root tbf rate 20kbit burst 5k limit 20k
+tc qdisc replace dev wan1 root tbf rate 20kbit burst 5k limit 20k
+relay; DIRECT=--direct edge
+HOST=45.2.0.20
+# Half a second each; over the first link it would be minutes.
+for n in 1 2 3; do LIMIT=15 carried 500000 1088 wan1 wan2; done
+"$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
+kill $edge; wait $edge
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    assert_eq!(lines, ["wan2 ", "wan2 ", "wan2 ", "0 direct"], "{lines:#?}");
+}
+
+#[test]
 fn a_flow_that_begins_while_all_links_are_silent_gets_an_answer_and_later_ones_are_carried() {
     let script = r#"
 relay; edge

@@ -82,6 +82,7 @@ async fn over_a_relay(edge: &Edge, target: &Target, right: Right) -> Result<Way,
             connected.map(Way::Direct)
         }
         Err(RoadError::None(why)) => {
+            edge.state.send_modify(|state| state.refused += 1);
             Err(Problem::new(Status::NoRoom, "proxy_internal_error", format!("no relay can be had: {why}")))
         }
         Err(waiting @ RoadError::Waiting) => {

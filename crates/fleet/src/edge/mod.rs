@@ -143,6 +143,9 @@ pub struct EdgeState {
     pub direct: u64,
     /// Flows that could not be carried.
     pub failed: u64,
+    /// Of these, flows that no relay could be had for and that may not go directly.
+    #[serde(default)]
+    pub refused: u64,
     /// Which relay the newest flow went through; none: it went directly, or there was none yet.
     pub last: Option<String>,
 }

@@ -20,7 +20,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use marline_net::links::Interface;
+use marline_net::links::{Interface, is_routed};
+use marline_net::reach::Zone;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -72,8 +73,7 @@ pub struct Client {
     name: ServerName<'static>,
     tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
-    /// Over which links it is reached; none: as the kernel has it.
-    starts: Option<Arc<Starts>>,
+    reach: Reach,
     /// For whom it asks; none: for itself.
     member: Option<Passed>,
     /// Which process this is, among those with the same certificate; none: there were no random numbers.
@@ -92,6 +92,16 @@ struct Passed {
 pub(super) struct Origin {
     pub(super) instance: Nonce,
     pub(super) from: IpAddr,
+}
+
+/// Over which link connections to the service begin.
+enum Reach {
+    /// As the kernel's routes have it.
+    Kernel,
+    /// Over the one that reaches it, of these.
+    Over(Arc<Starts>),
+    /// Over the one that reaches it, of those that are there then.
+    Surveyed,
 }
 
 /// Where a service is, and how it is known.
@@ -114,7 +124,9 @@ impl To {
             None => lookup_host((self.host.as_str(), self.port)).await?.collect(),
             Some(link) => starts.addresses(None, (&self.host, self.port), link).await?,
         };
-        let is_behind = found.iter().any(|address| starts.is_behind_links(address.ip()));
+        let is_behind = found
+            .iter()
+            .any(|address| starts.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link));
         let link = link.filter(|_| is_behind);
         if let Some(link) = link {
             found = Starts::of_families(found, link)?;
@@ -151,6 +163,12 @@ impl To {
     }
 }
 
+/// Whether an address is in a private network behind a static route, which only the kernel knows, and not one of this link's own.
+fn is_beyond_routes(address: IpAddr, link: Option<&Interface>) -> bool {
+    let is_own = link.is_some_and(|link| link.is_neighbour(address));
+    Zone::of(address) == Zone::Private && !is_own && is_routed(address)
+}
+
 /// For whom a process of the service asks another one.
 pub(super) const FOR: &str = "marline-for";
 /// When the certificate ends that he has shown to it.
@@ -183,7 +201,7 @@ impl Client {
             name,
             tls: Box::new(move || Arc::clone(&tls)),
             connection: None,
-            starts: None,
+            reach: Reach::Kernel,
             member: None,
             instance: Nonce::random().ok(),
         })
@@ -198,7 +216,13 @@ impl Client {
     /// Over the link that reaches it.
     #[must_use]
     pub(crate) fn over(self, starts: Arc<Starts>) -> Self {
-        Self { starts: Some(starts), ..self }
+        Self { reach: Reach::Over(starts), ..self }
+    }
+
+    /// Over the link of this host that reaches it, of those that are there when a connection begins.
+    #[must_use]
+    pub fn over_links(self) -> Self {
+        Self { reach: Reach::Surveyed, ..self }
     }
 
     /// GET.
@@ -309,14 +333,19 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let stream = match &self.starts {
+        let starts = match &self.reach {
+            Reach::Kernel => None,
+            Reach::Over(starts) => Some(Arc::clone(starts)),
+            Reach::Surveyed => Some(Starts::surveyed().await),
+        };
+        let stream = match starts {
             None => {
                 let found =
                     lookup_host((self.host.as_str(), self.port)).await.map_err(|error| self.network(error))?;
                 self.to().open_one(&found.collect::<Vec<_>>(), None).await
             }
             Some(starts) => {
-                let (to, of) = (self.to(), Arc::clone(starts));
+                let (to, of) = (self.to(), Arc::clone(&starts));
                 let attempt = move |link: Option<Arc<Interface>>| {
                     let (to, of) = (to.clone(), Arc::clone(&of));
                     async move { to.open_over(link.as_deref(), &of).await }

@@ -10,6 +10,7 @@ use marline_fleet::congestion::Congestion;
 use marline_fleet::edge::Live;
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
+use serde::{Deserialize, Serialize};
 
 use crate::member::{Files, Revoked};
 
@@ -117,7 +118,36 @@ pub(super) struct RunArgs {
 impl RunArgs {
     /// Whether flows go to their servers without a relay where none can be had.
     pub(super) fn may_go_directly(&self) -> bool {
-        self.direct || (self.lan.is_empty() && !self.no_direct)
+        self.without_relay() == WithoutRelay::Direct
+    }
+
+    /// What becomes of flows where no relay can be had.
+    pub(super) fn without_relay(&self) -> WithoutRelay {
+        let is_direct = self.direct || (self.lan.is_empty() && !self.no_direct);
+        if is_direct { WithoutRelay::Direct } else { WithoutRelay::Refused }
+    }
+}
+
+/// What becomes of a new flow while no relay can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WithoutRelay {
+    /// It goes to its server directly, over one link.
+    Direct,
+    /// It is refused.
+    Refused,
+}
+
+impl WithoutRelay {
+    /// For people, behind "new flows"; `lan`: the edge serves a LAN.
+    pub(super) const fn words(self, lan: bool) -> &'static str {
+        match (self, lan) {
+            (Self::Direct, _) => "go directly, over one link (--no-direct refuses them)",
+            (Self::Refused, false) => "are refused (--no-direct)",
+            (Self::Refused, true) => {
+                "are refused (--no-direct, the default with --lan; --direct lets them go over one link)"
+            }
+        }
     }
 }
 

@@ -12,36 +12,63 @@ use marline_fleet::service::words::Reason;
 use marline_net::paths::gateway::Obstructions;
 use tokio::sync::watch;
 
+use super::args::WithoutRelay;
 use super::reason::{Peer, explained};
 use super::status;
 use crate::output::say;
 
-/// Says when flows go another way than before.
-pub(super) async fn flows(edge: &Edge) -> Infallible {
+/// Which way the newest flow went.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    /// Through this relay.
+    Relay(String),
+    Direct,
+    /// There was none.
+    Refused,
+}
+
+impl Way {
+    /// Of the flows between two states; none: nothing shows it.
+    fn of(before: &EdgeState, now: &EdgeState) -> Option<Self> {
+        let carried = |state: &EdgeState| state.carried.values().sum::<u64>();
+        match &now.last {
+            Some(relay) if carried(now) > carried(before) => Some(Self::Relay(relay.clone())),
+            _ if now.direct > before.direct => Some(Self::Direct),
+            _ if now.refused > before.refused => Some(Self::Refused),
+            _ => None,
+        }
+    }
+}
+
+/// Says when flows go another way than before; of those that no relay can be had for, `refusal` says what becomes.
+pub(super) async fn flows(edge: &Edge, refusal: &str) -> Infallible {
     let mut state = edge.state();
-    let mut way = None;
+    let (mut way, mut refused) = (None, None::<Instant>);
     let mut before = EdgeState::default();
     loop {
         if state.changed().await.is_err() {
             pending::<()>().await;
         }
         let now = state.borrow_and_update().clone();
-        let new = match &now.last {
-            Some(relay) => Some(format!("through {relay}")),
-            None if now.direct > before.direct => Some("directly, over one link: no relay can be had".to_owned()),
-            None => None,
-        };
-        if let Some(new) = new.filter(|new| way.as_ref() != Some(new)) {
-            // Reasons change more often than the way, and have lines of their own.
-            let reasons: Vec<String> = match now.last {
-                Some(_) => Vec::new(),
-                None => edge.relays().iter().filter_map(reason).collect(),
-            };
-            let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
-            say(&format!("new flows go {new}{reasons}"));
-            way = Some(new);
-        }
+        let new = Way::of(&before, &now).filter(|new| way.as_ref() != Some(new));
         before = now;
+        let Some(new) = new else { continue };
+        // A relay that is full carries some flows and refuses others.
+        if new == Way::Refused && refused.replace(Instant::now()).is_some_and(|at| at.elapsed() < APART) {
+            continue;
+        }
+        // Reasons change more often than the way, and have lines of their own.
+        let reasons: Vec<String> = match new {
+            Way::Relay(_) => Vec::new(),
+            _ => edge.relays().iter().filter_map(reason).collect(),
+        };
+        let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
+        match &new {
+            Way::Relay(relay) => say(&format!("new flows go through {relay}")),
+            Way::Direct => say(&format!("new flows go directly, over one link: no relay can be had{reasons}")),
+            Way::Refused => say(&format!("new flows {refusal}: no relay can be had{reasons}")),
+        }
+        way = Some(new);
     }
 }
 
@@ -168,8 +195,13 @@ pub(super) async fn failing(edge: &Edge) -> Infallible {
 }
 
 /// Says what the service gives, and when it does not answer.
-/// `strict`: no flow goes directly.
-pub(super) async fn fleet(view: Option<watch::Receiver<FleetView>>, strict: bool) -> Infallible {
+/// `refusal` says what becomes of flows `without` a relay.
+pub(super) async fn fleet(
+    edge: &Edge,
+    view: Option<watch::Receiver<FleetView>>,
+    without: WithoutRelay,
+    refusal: &str,
+) -> Infallible {
     let Some(mut view) = view else { pending().await };
     let (mut relay, mut silent, mut refused) = (None, false, None);
     loop {
@@ -182,7 +214,14 @@ pub(super) async fn fleet(view: Option<watch::Receiver<FleetView>>, strict: bool
             match &now.why {
                 Some(why) => {
                     let why = explained(why, Peer::Service);
-                    say(&format!("the fleet's service does not answer: {why}; the relays that are known are used"))
+                    match edge.relays().is_empty() {
+                        true => say(&format!(
+                            "the fleet's service does not answer: {why}; no relay is known: new flows {refusal}"
+                        )),
+                        false => say(&format!(
+                            "the fleet's service does not answer: {why}; the relays that are known are used"
+                        )),
+                    }
                 }
                 None => say("the fleet's service answers again"),
             }
@@ -193,7 +232,9 @@ pub(super) async fn fleet(view: Option<watch::Receiver<FleetView>>, strict: bool
                 _ if now.waiting => {
                     "new flows wait until a relay has room for them (--direct lets them go without one)"
                 }
-                Reason::NoGain if strict => "no flow may go directly, so the relay in use is kept",
+                Reason::NoGain if without == WithoutRelay::Refused => {
+                    "no flow may go directly, so the relay in use is kept"
+                }
                 _ => "relays that it has named are used as they are",
             };
             say(&format!("the fleet's service keeps nothing for this edge ({}); {what}", reason.word()));
@@ -253,5 +294,28 @@ pub(super) async fn rest(mut rest: watch::Receiver<Option<RestNow>>) -> Infallib
         if let Some(now) = rest.borrow_and_update().as_ref() {
             say(&format!("UDP and the rest of the LAN pass {}", status::over(now)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_of_new_flows_is_that_of_the_newest_one() {
+        let none = EdgeState::default();
+        let mut carried = EdgeState { last: Some("fra-1".to_owned()), ..none.clone() };
+        carried.carried.insert("fra-1".to_owned(), 1);
+        let way = Some(Way::Relay("fra-1".to_owned()));
+        assert_eq!(Way::of(&none, &carried), way);
+        // One that has ended says nothing; nor does one that a relay has refused.
+        assert_eq!(Way::of(&carried, &EdgeState { open: 1, failed: 1, ..carried.clone() }), None);
+        let refused = EdgeState { refused: 1, failed: 1, ..carried.clone() };
+        assert_eq!(Way::of(&carried, &refused), Some(Way::Refused));
+        let direct = EdgeState { direct: 1, last: None, ..refused.clone() };
+        assert_eq!(Way::of(&refused, &direct), Some(Way::Direct));
+        let mut again = EdgeState { last: carried.last.clone(), ..direct.clone() };
+        again.carried.insert("fra-1".to_owned(), 2);
+        assert_eq!(Way::of(&direct, &again), way);
     }
 }

@@ -103,11 +103,14 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let about = About {
         lan: args.lan.clone(),
         obstacles: obstacles.clone(),
+        without_relay: args.without_relay(),
         steering: steering.state(),
         begun: Instant::now(),
         edge: identity.to_string(),
         listens,
     };
+    let without = args.without_relay();
+    let refusal = without.words(!args.lan.is_empty());
     let ended = runtime.block_on(async {
         let _ear = listen(args, about, &edge, view.clone());
         edge.look(&place).await;
@@ -134,8 +137,8 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
                 }
             } => match never {},
             never = ask(agent.as_mut()) => match never {},
-            never = lines::flows(&edge) => match never {},
-            never = lines::fleet(view.clone(), !args.may_go_directly()) => match never {},
+            never = lines::flows(&edge, refusal) => match never {},
+            never = lines::fleet(&edge, view.clone(), without, refusal) => match never {},
             never = lines::rest(edge.rest()) => match never {},
             never = lines::obstacles(obstacles.clone()) => match never {},
             never = keep(&edge, state.as_ref()) => match never {},

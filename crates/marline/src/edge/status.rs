@@ -13,6 +13,7 @@ use marline_net::printable::printable;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::args::WithoutRelay;
 use super::reason::{Peer, Reason, explained};
 use super::steering::SteeringState;
 use crate::Exit;
@@ -54,6 +55,9 @@ pub(super) struct Status {
     /// Why what is known of relays is not kept for the next start; none: it is, or that was not asked for.
     #[serde(default)]
     state_error: Option<String>,
+    /// What becomes of new flows while no relay can be had; none: an edge of an older version does not say.
+    #[serde(default)]
+    without_relay: Option<WithoutRelay>,
     /// None: it serves no LAN.
     #[serde(default)]
     lan: Option<LanState>,
@@ -102,6 +106,7 @@ pub(super) struct About {
     pub(super) lan: Vec<String>,
     /// None: it serves no LAN.
     pub(super) obstacles: Option<watch::Receiver<Obstructions>>,
+    pub(super) without_relay: WithoutRelay,
     pub(super) steering: watch::Receiver<SteeringState>,
     pub(super) begun: Instant,
     pub(super) edge: String,
@@ -116,6 +121,7 @@ impl Status {
         });
         Self {
             lan,
+            without_relay: Some(about.without_relay),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             up_s: about.begun.elapsed().as_secs_f64(),
@@ -173,6 +179,7 @@ fn shown(status: &Status) -> String {
     if let Some(fleet) = &status.fleet {
         text += &service(fleet);
     }
+    let failing = status.relays.iter().map(|relay| relay.row.failing);
     let mut rows =
         vec![words(&["relay", "state", "reaches", "measured", "round trip", "flows", "sent", "received"])];
     rows.extend(status.relays.iter().map(|relay| &relay.row).enumerate().map(|(n, relay)| {
@@ -209,6 +216,11 @@ fn shown(status: &Status) -> String {
     for RelayState { row, .. } in status.relays.iter().filter(|relay| relay.row.without_mptcp) {
         text += &format!("{}\n\n", without_mptcp(&printable(&row.label)));
     }
+    if let Some(without) = status.without_relay {
+        let now =
+            if failing.clone().all(|is_failing| is_failing) { "no relay can be had:" } else { "without a relay" };
+        text += &format!("{now} new flows {}\n\n", without.words(status.lan.is_some()));
+    }
     if status.links.is_empty() {
         return text + "no link: what is sent stays on this machine\n";
     }
@@ -238,7 +250,7 @@ fn shown(status: &Status) -> String {
             text += &format!(
                 "\nlink {} {}: {}{instead}\n",
                 printable(&link.name),
-                lacks(status.relays.iter().map(|relay| relay.row.failing)),
+                lacks(failing.clone()),
                 printable(why)
             );
         }

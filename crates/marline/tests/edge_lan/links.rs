@@ -4,7 +4,7 @@
 use super::in_a_world;
 
 /// Ways in which the link of the default route fails, for what passes it and for what ends at the relay, and words for the scripts below.
-const WORDS: &str = r#"
+pub(super) const WORDS: &str = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 mkdir -m 755 run
 "$MARLINE" fleet ca issue relay r2 --dir ca --address 203.0.113.1 --address relay.test --out . >/dev/null 2>&1
@@ -14,7 +14,7 @@ for n in 0 1; do echo "nameserver 10.0.$((n+1)).1" >/run/resolvconf/interface/up
 echo "nameserver 10.0.1.1" >resolv.conf
 real=$(readlink -m /etc/resolv.conf); mkdir -p "${real%/*}"; [ -e "$real" ] || touch "$real"; mount --bind resolv.conf "$real"
 names() { ip netns exec far dnsmasq --keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts --user=root --pid-file= --bind-interfaces "$@" 2>>names.log & }
-names --listen-address=10.0.1.1 --listen-address=10.0.2.1 --address=/relay.test/203.0.113.1 --address=/srv.test/203.0.113.5
+names --listen-address=10.0.1.1 --listen-address=10.0.2.1 --address=/relay.test/203.0.113.1 --address=/fleet.test/203.0.113.1 --address=/srv.test/203.0.113.5
 # What a captive portal answers: its own address for each name, a page for each request.
 names --listen-address=10.0.1.1 --port=5353 --address=/#/10.0.1.1
 portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
@@ -51,7 +51,8 @@ begin() { # OPTIONS…; sets $edge
 stop() { kill -TERM $edge; wait $edge || true; free; }
 timed() { curl -s -m 20 -o /dev/null -w '%{http_code} %{time_starttransfer}' "$@" || true; }
 lans() { lan bash -c "$(declare -f timed); timed http://203.0.113.5/"; }
-programs() { timed -x socks5h://127.0.0.1:1088 http://srv.test/; }
+# Another name each time: an answer from before is of no use.
+programs() { timed -x socks5h://127.0.0.1:1088 http://n$(date +%s%N).srv.test/; }
 # The reason in the status once it is the one that is awaited, for flows that are sent meanwhile.
 reason() { # WORDS CLIENT
     local why="" n
@@ -138,7 +139,13 @@ fn flows_begin_over_the_link_that_reaches_the_relay_for_the_other_clients_as_wel
 
 #[test]
 fn without_a_relay_flows_go_directly_over_the_link_that_answers() {
-    flows_are_answered("without", &[("start", "programs", &DIRECTLY), ("running", "lans", &DIRECTLY[..3])]);
+    let cases: &[_] = &[
+        ("start", "programs", &DIRECTLY[..]),
+        ("running", "lans", &DIRECTLY[..3]),
+        // By names, which the name server of the default link has answered before.
+        ("running", "programs", &["dns"]),
+    ];
+    flows_are_answered("without", cases);
 }
 
 #[test]

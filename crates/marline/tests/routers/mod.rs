@@ -76,7 +76,7 @@ relay() {
     until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $!; done
 }
 edge() { # WORDS…
-    : >edge.log; "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run --no-direct "$@" 2>>edge.log & edge=$!
+    : >edge.log; "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run ${DIRECT:---no-direct} "$@" 2>>edge.log & edge=$!
     until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
 }
 silence() { ip netns exec g$1 nft 'table ip n { chain f { type filter hook forward priority 0; drop; }; }'; }
