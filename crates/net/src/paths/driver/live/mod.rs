@@ -354,11 +354,15 @@ impl Running {
 
     /// A driver with a real policy that lays routes as the daemon does.
     fn laid(config: Config) -> Self {
+        Self::laid_in(Mode::Userspace, config)
+    }
+
+    fn laid_in(mode: Mode, config: Config) -> Self {
         let run_dir = tempfile::tempdir().unwrap();
         let place = run_dir.path().to_owned();
         let machine = Paths::new(config.clone());
         let ground: Lay = Box::new(|run_dir| Box::new(host(run_dir)));
-        Self::on(ground, place, config, Mode::Userspace, None, move |runtime, job, stop| {
+        Self::on(ground, place, config, mode, None, move |runtime, job, stop| {
             let _run_dir = run_dir;
             runtime.block_on(drive(machine, job, stop)).map(drop)
         })
