@@ -19,7 +19,8 @@ use marline_core::energy::{Model, Together};
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::machine::Machine;
 use marline_core::paths::{
-    Command, CommandId, Config, ConnId, Counters, Input, LinkTerms, Output, Paths, Refusal, Subflow, SubflowId, Why,
+    Command, CommandId, Config, ConnId, Counters, Input, IpFamily, LinkTerms, Output, Paths, Refusal, Subflow,
+    SubflowId, Why,
 };
 use marline_core::units::{Instant, Power};
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};

@@ -52,7 +52,7 @@ fn uploads(address: &'static str, mode: Mode) {
         ip("link set c2 gso_max_segs 1");
         on(server, "link set s2 mtu 1400");
         on(server, "route replace 10.2.0.0/24 dev s2 src 10.2.0.1 advmss 1460");
-        on(server, "-6 route replace fd00:2::/64 dev s2 advmss 1440");
+        on(server, "-6 route replace fd00:2::/64 dev s2 metric 256 advmss 1440");
         let address = serve(server, address);
         let driver = Running::laid_in(mode, throughput());
         until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
