@@ -10,13 +10,13 @@
 //! 4. A connection that the driver says only takes announced addresses is not joined until one is announced.
 
 use super::config::{Config, Policy, Profile};
-use super::conn::{Conn, Dead, Join, Pulse, Purpose};
+use super::conn::{Conn, Dead, Join, Path, Pulse, Purpose};
 use super::decide::Choice;
 use super::event::{Command, Output, Refusal, Subflow, Why};
 use super::host::Host;
 use super::links::{Link, Links};
 use super::looks::MUTE;
-use super::reason::Reason;
+use super::reason::{Hindrance, Reason};
 use super::silence::attempt;
 use super::subflow::Sub;
 use crate::energy::Direction;
@@ -248,7 +248,7 @@ impl Conn {
         }
         match why {
             Why::Reset if now.since(sub.up) < REFUSED && sub.volume() == 0 => {
-                path.refused = true;
+                path.refused = Some(Hindrance::Server);
                 path.not_before = now + later(REFUSED_PAUSE, &mut path.fails, HOUR);
             }
             // Of an address that the link has lost: it may have another one already. Not again and again: a link may say so
@@ -291,9 +291,16 @@ impl Conn {
                     Some(why) => {
                         // The routes of a link that returns come a moment after its address.
                         let soon = path.is_returning().then_some(NOT_YET);
+                        path.refused = match why {
+                            Refusal::NotAnnounced(family) => Some(Hindrance::NotAnnounced(family)),
+                            Refusal::SocketFamily(family) => Some(Hindrance::Socket(family)),
+                            _ => path.refused,
+                        };
                         path.not_before = now
                             + match why {
                                 Refusal::NotYet => NOT_YET,
+                                // An announcement, or another address of the link, ends this wait.
+                                Refusal::NotAnnounced(_) | Refusal::SocketFamily(_) => HOUR,
                                 Refusal::NoAddress | Refusal::NotPermitted => {
                                     later(soon.unwrap_or(NO_WAY), &mut path.fails, NO_WAY_MOST)
                                 }
@@ -314,6 +321,15 @@ impl Conn {
                     }
                 }
             }
+        }
+    }
+
+    /// The server has announced an address.
+    pub(super) fn on_announced(&mut self, now: Instant) {
+        self.closed_to_joins = false;
+        let waits = |path: &&mut Path| matches!(path.refused, Some(Hindrance::NotAnnounced(_)));
+        for path in self.paths.iter_mut().filter(waits) {
+            (path.refused, path.not_before, path.fails) = (None, now, 0);
         }
     }
 

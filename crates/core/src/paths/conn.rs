@@ -12,7 +12,7 @@ use super::event::{CommandId, ConnId, SubflowId};
 use super::links::{Links, Share, side};
 use super::outage::Returned;
 use super::pace::Pace;
-use super::reason::Reason;
+use super::reason::{Hindrance, Reason};
 use super::subflow::Sub;
 use crate::energy::Direction;
 use crate::predict::Holt;
@@ -150,7 +150,8 @@ pub(super) struct Path {
     pub(super) join: Join,
     pub(super) fails: u8,
     pub(super) not_before: Instant,
-    pub(super) refused: bool,
+    /// Why the last join was refused; none after data has come.
+    pub(super) refused: Option<Hindrance>,
     pub(super) dead: Option<Dead>,
     /// A smaller MTU is on trial, because this connection has lost full-sized packets.
     pub(super) smaller: Option<Smaller>,

@@ -263,10 +263,49 @@ pub enum Refusal {
     NoSubflow,
     /// The connection cannot be joined yet.
     NotYet,
-    /// The link has no address of the connection's family, or no way to the server.
+    /// The link has no address, or no way to the server.
     NoAddress,
+    /// The link has addresses of this family alone, and no address of the server of that family is known.
+    NotAnnounced(IpFamily),
+    /// The link has addresses of this family alone, and the program's socket is for the other one alone.
+    SocketFamily(IpFamily),
     /// Not permitted.
     NotPermitted,
     /// Anything else, by the kernel's number.
     Other(i32),
+}
+
+/// A version of the Internet Protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IpFamily {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl IpFamily {
+    /// That of an address.
+    pub const fn of(address: core::net::IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
+}
+
+impl core::fmt::Display for IpFamily {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
 }

@@ -149,7 +149,7 @@ impl Conn {
             path.bytes = path.bytes.saturating_add(fresh);
             let silent = path.dead.is_some() || host.link(at).is_some_and(|link| !link.up);
             if fresh > 0 {
-                (path.refused, path.useless) = (false, false);
+                (path.refused, path.useless) = (None, false);
                 // The old subflow goes on after an outage: what was measured before and in it is discarded.
                 if path.dead.take().is_some() && marline {
                     path.restart(now);

@@ -43,7 +43,7 @@ use crate::units::{Duration, Instant};
 
 pub use config::{Config, LinkTerms, Policy, Profile};
 pub use decide::least_wait;
-pub use event::{Command, CommandId, ConnId, Counters, Input, Output, Refusal, Subflow, SubflowId, Why};
+pub use event::{Command, CommandId, ConnId, Counters, Input, IpFamily, Output, Refusal, Subflow, SubflowId, Why};
 pub use view::{ConnView, LinkView, PathView};
 
 use conn::{Conn, Pulse};
@@ -185,7 +185,7 @@ impl Machine for Paths {
                     self.settle(conn);
                 }
             }
-            Input::Announced { conn } => self.turn(conn, true, |conn, _| conn.closed_to_joins = false),
+            Input::Announced { conn } => self.turn(conn, true, |conn, host| conn.on_announced(host.now)),
             Input::Closed { conn } => self.close(conn),
             Input::SubflowUp { conn, subflow } => {
                 self.turn(conn, true, |conn, host| conn.on_up(host, &subflow));

@@ -6,6 +6,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
+use super::event::IpFamily;
 use super::links::Links;
 use crate::units::{Bitrate, DataSize, Energy};
 
@@ -48,17 +49,34 @@ pub(super) enum Reason {
     Unmetered { links: Links },
     /// Nothing else works.
     Needed { links: Links, lost: Links },
-    /// The server takes no subflow there.
-    Refused { links: Links, link: usize },
+    /// A link that is up cannot be joined.
+    Refused { links: Links, link: usize, why: Hindrance },
     /// The budget is gone.
     Spent { links: Links, link: usize },
+}
+
+/// Why a link that is up cannot be joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Hindrance {
+    /// The server takes no subflow there.
+    Server,
+    /// It has addresses of this family alone, and no address of the server of that family is known.
+    NotAnnounced(IpFamily),
+    /// It has addresses of this family alone, and the program's socket is for the other one alone.
+    Socket(IpFamily),
 }
 
 impl Reason {
     /// Whether a change to `other` is one of figures alone.
     pub(super) fn same(&self, other: &Self) -> bool {
         let links = |reason: &Self| reason.links();
-        core::mem::discriminant(self) == core::mem::discriminant(other) && links(self) == links(other)
+        let why = |reason: &Self| match *reason {
+            Self::Refused { link, why, .. } => Some((link, why)),
+            _ => None,
+        };
+        core::mem::discriminant(self) == core::mem::discriminant(other)
+            && links(self) == links(other)
+            && why(self) == why(other)
     }
 
     fn links(&self) -> Links {
@@ -120,8 +138,18 @@ impl Reason {
             Self::Shortest { link, millis } => format!("{}: the shortest round trip, {millis}ms", name(link)),
             Self::Unmetered { links } => format!("{}: costs no money", names(links)),
             Self::Needed { links, lost } => format!("{}: {} does not work", names(links), names(lost)),
-            Self::Refused { links, link } => {
-                format!("{}: the server takes no subflow over {}", names(links), name(link))
+            Self::Refused { links, link, why } => {
+                let (links, link) = (names(links), name(link));
+                match why {
+                    Hindrance::Server => format!("{links}: the server takes no subflow over {link}"),
+                    Hindrance::NotAnnounced(family) => {
+                        format!("{links}: {link} has only {family}, and the server announced no {family} address")
+                    }
+                    Hindrance::Socket(family) => {
+                        let own = family.other();
+                        format!("{links}: {link} has only {family}, and the program's socket is for {own} only")
+                    }
+                }
             }
             Self::Spent { links, link } if links == Links::one(link) => {
                 format!("{}: its budget is spent, and no other link can carry it now", name(link))

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline_net::links::Interface;
-use marline_net::mptcp::is_spoken;
+use marline_net::mptcp::{self, is_spoken};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -199,11 +199,15 @@ pub(super) fn check(road: &Road, station: &Station, trusted: &Trusted) -> io::Re
 
 /// One connection.
 pub(super) async fn connect(address: SocketAddr, by: By) -> io::Result<TcpStream> {
-    let domain = Domain::for_address(address);
-    let new = |protocol| Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(protocol));
     // A kernel without MPTCP has one link at a time.
-    let mptcp = if by.plain { new(Protocol::TCP) } else { new(Protocol::MPTCP) };
-    let socket = mptcp.or_else(|_| new(Protocol::TCP))?;
+    let opened = if by.plain { None } else { mptcp::socket(address).ok() };
+    let (socket, address) = match opened {
+        Some(opened) => opened,
+        None => {
+            let domain = Domain::for_address(address);
+            (Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?, address)
+        }
+    };
     if let Some(device) = &by.device {
         match socket.bind_device(Some(device.as_bytes())) {
             // Before Linux 5.7 it needs CAP_NET_RAW: then the kernel chooses the link.

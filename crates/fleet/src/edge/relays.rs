@@ -77,8 +77,8 @@ struct State {
     told_off: bool,
     /// When it opened a tunnel last.
     carried: Option<Instant>,
-    /// Its addresses, and since when they are known; none: an earlier run has found them.
-    found: Option<(Option<Instant>, Vec<SocketAddr>)>,
+    /// Its addresses, and since when each is known; none: an earlier run has found it.
+    found: Vec<(SocketAddr, Option<Instant>)>,
 }
 
 #[derive(Clone, Debug)]
@@ -254,20 +254,25 @@ impl Station {
 
     /// The addresses that were found last.
     pub(super) fn found(&self) -> Option<Vec<SocketAddr>> {
-        self.lock().found.as_ref().map(|(_, addresses)| addresses.clone())
+        let found: Vec<_> = self.lock().found.iter().map(|(address, _)| *address).collect();
+        (!found.is_empty()).then_some(found)
     }
 
     /// Those that need not be asked for again yet.
     fn fresh(&self) -> Option<Vec<SocketAddr>> {
-        let found = self.lock().found.clone();
-        found
-            .filter(|(since, _)| since.is_some_and(|since| since.elapsed() < FRESH))
-            .map(|(_, addresses)| addresses)
+        let is_fresh = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() < FRESH);
+        let state = self.lock();
+        let fresh: Vec<_> =
+            state.found.iter().filter(|(_, since)| is_fresh(*since)).map(|(address, _)| *address).collect();
+        (!fresh.is_empty()).then_some(fresh)
     }
 
     /// What an earlier run has found; it serves while nothing answers.
     pub(super) fn recall(&self, addresses: Vec<SocketAddr>) {
-        self.lock().found.get_or_insert((None, addresses));
+        let mut state = self.lock();
+        if state.found.is_empty() {
+            state.found = addresses.into_iter().map(|address| (address, None)).collect();
+        }
     }
 
     /// Its addresses.
@@ -286,7 +291,9 @@ impl Station {
         starts: &Starts,
     ) -> io::Result<Vec<SocketAddr>> {
         let Some(link) = link else { return self.addresses().await };
-        if let Some(addresses) = self.fresh() {
+        // What is known may be of a family that this link does not have.
+        let is_of_link = |addresses: &Vec<SocketAddr>| Starts::of_families(addresses.clone(), link).is_ok();
+        if let Some(addresses) = self.fresh().filter(is_of_link) {
             return Ok(addresses);
         }
         let look_up = async {
@@ -300,15 +307,18 @@ impl Station {
             }
             if addresses.is_empty() { Err(last) } else { Ok(addresses) }
         };
-        match self.found() {
+        match self.found().filter(is_of_link) {
             Some(known) => Ok(timeout(AGAIN, look_up).await.ok().and_then(Result::ok).unwrap_or(known)),
             None => look_up.await,
         }
     }
 
-    /// The relay was reached at one of these.
+    /// The relay was reached at one of these. Addresses of a family that the link does not have are kept: another one may have that family
+    /// alone.
     pub(super) fn has_found(&self, addresses: Vec<SocketAddr>) {
-        self.lock().found = Some((Some(Instant::now()), addresses));
+        let found = &mut self.lock().found;
+        found.retain(|(known, _)| addresses.iter().all(|address| address.is_ipv4() != known.is_ipv4()));
+        found.splice(0..0, addresses.into_iter().map(|address| (address, Some(Instant::now()))));
     }
 
     /// What is found, or what is known where that takes too long or brings nothing; it is not asked for again for as long as an answer
@@ -322,7 +332,8 @@ impl Station {
             Some(known) => timeout(AGAIN, looked_up).await.ok().and_then(Result::ok).unwrap_or(known),
             None => looked_up.await?,
         };
-        self.lock().found = Some((Some(Instant::now()), addresses.clone()));
+        let now = Some(Instant::now());
+        self.lock().found = addresses.iter().map(|address| (*address, now)).collect();
         Ok(addresses)
     }
 
@@ -416,6 +427,18 @@ mod tests {
             assert_eq!(station.or_known(Some(known.clone()), found).await.unwrap(), moved);
             assert_eq!(station.addresses().await.unwrap(), moved);
         });
+    }
+
+    #[test]
+    fn what_was_found_over_a_link_without_ipv6_does_not_displace_ipv6_addresses() {
+        let (station, all) = (Station::new(at("a")), ["192.0.2.1:1", "[2001:db8::1]:1", "192.0.2.2:1"]);
+        let [four, six, moved] = all.map(|address| address.parse().unwrap());
+        station.recall(vec![four, six]);
+        assert_eq!((station.found(), station.fresh()), (Some(vec![four, six]), None));
+        station.has_found(vec![moved]);
+        assert_eq!((station.found(), station.fresh()), (Some(vec![moved, six]), Some(vec![moved])));
+        station.has_found(vec![six]);
+        assert_eq!(station.fresh(), Some(vec![six, moved]));
     }
 
     #[test]

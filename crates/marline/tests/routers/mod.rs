@@ -68,16 +68,34 @@ paths() { # WORDS…
     "$MARLINE" paths --run-dir run --profile throughput "$@" 2>paths.log & daemon=$!
     until "$MARLINE" paths status --run-dir run >/dev/null 2>&1; do sleep 0.1; kill -0 $daemon; done
 }
-relay() {
+relay() { # RELAY, ALSO: its name, and a second place where it listens
     "$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
-    "$MARLINE" fleet ca issue relay r1 --dir ca --address 45.0.0.10 --out . >/dev/null 2>&1
+    "$MARLINE" fleet ca issue relay r1 --dir ca --address ${RELAY:-45.0.0.10} --out . >/dev/null 2>&1
     "$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
-    ip netns exec srv "$MARLINE" relay --listen 45.0.0.10:4443 --certificate r1.pem --allow-net 45.2.0.20 --allow-port 8000 --allow-port 8001 --run-dir relay 2>relay.log &
+    ip netns exec srv "$MARLINE" relay --listen 45.0.0.10:4443 ${ALSO:+--listen $ALSO} --certificate r1.pem --allow-net 45.2.0.20 --allow-port 8000 --allow-port 8001 --run-dir relay 2>relay.log &
     until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $!; done
 }
 edge() { # WORDS…
+<<<<<<< HEAD
     : >edge.log; "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run ${DIRECT:---no-direct} "$@" 2>>edge.log & edge=$!
+=======
+    : >edge.log; "$MARLINE" edge --relay ${RELAY:-45.0.0.10} --certificate e1.pem --run-dir run --no-direct "$@" 2>>edge.log & edge=$!
+>>>>>>> fix39
     until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
+}
+# IPv6 without NAT, over this link as well or, if it has no IPv4, alone; the server is 2a45::10.
+six() { # NAME N
+    ip -n srv address add 2a45::10/128 dev lo nodad 2>/dev/null || true
+    ip -n srv address add 2a45:$2::1/64 dev s$2 nodad; ip -n g$2 address add 2a45:$2::2/64 dev up0 nodad
+    ip -n srv -6 route add 2a46:$2::/64 via 2a45:$2::2; ip -n g$2 -6 route add default via 2a45:$2::1
+    ip netns exec g$2 sysctl -qw net.ipv6.conf.all.forwarding=1
+    if ! ip link show $1 >/dev/null 2>&1; then
+        ip link add $1 type veth peer name dn0 netns g$2; ip -n g$2 link set dn0 up
+        ip netns exec g$2 tc qdisc replace dev dn0 root tbf rate 8mbit burst 20k limit 100k
+    fi
+    ip -n g$2 address add 2a46:$2::1/64 dev dn0 nodad; ip address add 2a46:$2::2/64 dev $1 nodad; ip link set $1 up
+    until ip -br link show $1 | grep -q LOWER_UP; do sleep 0.01; done
+    ip -6 route add default via 2a46:$2::1 dev $1 metric $2'00'
 }
 silence() { ip netns exec g$1 nft 'table ip n { chain f { type filter hook forward priority 0; drop; }; }'; }
 recover() { ip netns exec g$1 nft 'delete chain ip n f'; }

@@ -36,6 +36,7 @@ use super::http2::Http2;
 use super::stream::{Stream, TLS_READ};
 use super::{Connection, Exchange, Tunnel, Windows, path_of, socket_trouble, tls, trouble};
 use crate::links::is_beside;
+use crate::mptcp::{self, unmapped};
 use crate::reach::{Forbidden, Right, Zone};
 
 /// What is needed to open one connection over one link.
@@ -96,8 +97,8 @@ impl Dial {
     async fn open(&self) -> Result<Connection, Trouble> {
         let Connected { socket, handshake } = self.race().await?;
         let told = |error: io::Error| socket_trouble(&self.server_name, &error);
-        let local = socket.local_addr().map_err(told)?;
-        let peer = socket.peer_addr().map_err(told)?;
+        let local = unmapped(socket.local_addr().map_err(told)?);
+        let peer = unmapped(socket.peer_addr().map_err(told)?);
         let socket = match &self.tunnel {
             Some(tunnel) => tunnel.open(socket).await?,
             None => socket,
@@ -178,9 +179,14 @@ impl Dial {
 
 /// One socket to one address.
 async fn attempt(device: Option<&str>, mptcp: bool, address: SocketAddr) -> io::Result<Connected> {
-    let socket = |protocol| Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(protocol));
-    let socket =
-        if mptcp { socket(Protocol::MPTCP).or_else(|_| socket(Protocol::TCP)) } else { socket(Protocol::TCP) }?;
+    let opened = if mptcp { mptcp::socket(address).ok() } else { None };
+    let (socket, address) = match opened {
+        Some(opened) => opened,
+        None => {
+            let domain = Domain::for_address(address);
+            (Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?, address)
+        }
+    };
     if let Some(device) = device {
         socket.bind_device(Some(device.as_bytes()))?;
     }

@@ -18,7 +18,7 @@ use super::config::{Policy, Profile};
 use super::conn::{Conn, Pulse};
 use super::host::Host;
 use super::links::Links;
-use super::reason::Reason;
+use super::reason::{Hindrance, Reason};
 
 /// What is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,8 +68,8 @@ impl Conn {
             choice.reason = Reason::Spent { links: choice.active, link };
         } else if host.config.policy == Policy::Marline && !gone.and(choice.active.or(self.active)).is_empty() {
             choice.reason = Reason::Needed { links: choice.active, lost: gone };
-        } else if let Some(link) = self.refused_by(host, usable) {
-            choice.reason = Reason::Refused { links: choice.active, link };
+        } else if let Some((link, why)) = self.refused_by(host, usable) {
+            choice.reason = Reason::Refused { links: choice.active, link, why };
         }
         choice.destroy = choice.destroy.or(spent);
         choice.spare = choice.spare.without(spent);
@@ -125,10 +125,10 @@ impl Conn {
         }
     }
 
-    /// A link that is up and that the server has refused.
-    fn refused_by(&self, host: &Host, usable: Links) -> Option<usize> {
-        let refused = |at: &usize| self.paths.get(*at).is_some_and(|path| path.refused);
-        host.up().without(usable).iter().find(refused)
+    /// A link that is up and whose join was refused.
+    fn refused_by(&self, host: &Host, usable: Links) -> Option<(usize, Hindrance)> {
+        let refused = |at: usize| Some((at, self.paths.get(at)?.refused?));
+        host.up().without(usable).iter().find_map(refused)
     }
 }
 

@@ -96,7 +96,7 @@ fn a_trial_whose_join_is_refused_for_another_reason_leaves_the_old_subflow() {
     while world.subflows(LTE) == 0 {
         world.run(0.1);
     }
-    world.no_address.insert(LTE);
+    world.refuses.insert(LTE, Refusal::NoAddress);
     world.run(5.0);
     assert_eq!(steps(&world), [Some(1280), None], "{:?}", world.commands);
     assert!(
@@ -105,7 +105,7 @@ fn a_trial_whose_join_is_refused_for_another_reason_leaves_the_old_subflow() {
         world.commands
     );
     assert_eq!((world.subflows(LTE), world.lines.len()), (1, 0));
-    world.no_address.clear();
+    world.refuses.clear();
     world.run(20.0);
     assert!(carries(&mut world, LTE) > 3.0 && world.mtus.len() == 1, "{:#?} {:?}", world.notes, world.commands);
 }

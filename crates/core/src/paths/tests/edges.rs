@@ -215,7 +215,7 @@ fn a_subflow_that_hears_no_priority_is_destroyed_in_the_end() {
 fn a_join_that_has_no_address_costs_nothing_and_rests_for_a_while() {
     for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
         let mut world = world(policy, Profile::Energy, [None, None], [0.8, 8.0]);
-        world.no_address.insert(LTE);
+        world.refuses.insert(LTE, Refusal::NoAddress);
         world.open(1, WIFI, 64 << 20);
         world.run(60.0);
         let at = joined_at(&world, LTE);
@@ -224,6 +224,30 @@ fn a_join_that_has_no_address_costs_nothing_and_rests_for_a_while() {
         let account = world.paths.finish(world.now);
         assert!(account.link(LTE).is_none_or(|bill| bill.total().is_zero()), "{policy:?}");
     }
+}
+
+#[test]
+fn a_link_of_the_other_family_is_joined_when_the_server_announces_an_address_and_else_named_with_the_reason() {
+    let mut world = world(Policy::Marline, Profile::Throughput, [None, None], [2.0, 2.0]);
+    world.refuses.insert(LTE, Refusal::NotAnnounced(IpFamily::V6));
+    world.open(1, WIFI, 64 << 20);
+    world.run(40.0);
+    let last = |world: &World| world.notes.last().cloned().unwrap_or_default();
+    assert_eq!(last(&world), "wifi: lte has only IPv6, and the server announced no IPv6 address");
+    assert_eq!(joined_at(&world, LTE).len(), 1, "only an announcement changes that");
+
+    world.refuses.insert(LTE, Refusal::SocketFamily(IpFamily::V6));
+    world.tell(Input::Announced { conn: ConnId(1) });
+    world.run(40.0);
+    assert_eq!(last(&world), "wifi: lte has only IPv6, and the program's socket is for IPv4 only");
+    assert_eq!(joined_at(&world, LTE).len(), 2);
+
+    // The link has an IPv4 address, too.
+    world.refuses.clear();
+    world.tell(Input::LinkUp { link: LTE });
+    world.run(5.0);
+    assert_eq!(world.subflows(LTE), 1);
+    assert!(last(&world).starts_with("wifi and lte: "), "{:?}", world.notes);
 }
 
 #[test]

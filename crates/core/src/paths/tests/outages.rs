@@ -247,10 +247,10 @@ fn what_waited_behind_a_lost_packet_is_no_rate_of_a_link() {
 fn a_join_without_an_address_is_tried_again_when_the_link_gets_one() {
     let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [4.0, 4.0] }.world();
     world.kill(LTE, Why::Unreachable);
-    world.no_address.insert(LTE);
+    world.refuses.insert(LTE, Refusal::NoAddress);
     world.run(10.0);
     assert_eq!(world.subflows(LTE), 0);
-    world.no_address.remove(&LTE);
+    world.refuses.remove(&LTE);
     world.tell(Input::LinkUp { link: LTE });
     let before = world.received(LTE);
     world.run(2.0);
@@ -262,10 +262,10 @@ fn a_link_whose_routes_come_after_its_address_is_joined_a_moment_later() {
     let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [4.0, 4.0] }.world();
     world.unplug(LTE);
     world.run(5.0);
-    world.no_address.insert(LTE);
+    world.refuses.insert(LTE, Refusal::NoAddress);
     world.tell(Input::LinkUp { link: LTE });
     world.run(0.5);
-    world.no_address.remove(&LTE);
+    world.refuses.remove(&LTE);
     let before = world.received(LTE);
     world.run(1.5);
     assert!(world.received(LTE) > before + 100_000, "{}", world.state(ConnId(1)));

@@ -89,6 +89,8 @@ fn done() -> impl Strategy<Value = Input> {
         Refusal::NoSubflow,
         Refusal::NotYet,
         Refusal::NoAddress,
+        Refusal::NotAnnounced(IpFamily::V6),
+        Refusal::SocketFamily(IpFamily::V6),
         Refusal::NotPermitted,
         Refusal::Other(-1),
     ]);

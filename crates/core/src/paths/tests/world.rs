@@ -104,7 +104,7 @@ pub(super) struct World {
     /// How many joins lose their first SYN. The kernel sends it again a second later.
     pub(super) delay_joins: u32,
     /// Links without an address of the server's family.
-    pub(super) no_address: BTreeSet<LinkId>,
+    pub(super) refuses: BTreeMap<LinkId, Refusal>,
     /// What waits for an acknowledgement, on each subflow of a silent link.
     pub(super) unanswered: u64,
     pub(super) commands: Vec<(Instant, Command)>,
@@ -160,7 +160,7 @@ impl World {
             refuse_second: false,
             lose_joins: 0,
             delay_joins: 0,
-            no_address: BTreeSet::new(),
+            refuses: BTreeMap::new(),
             unanswered: 0,
             commands: Vec::new(),
             notes: Vec::new(),
@@ -294,7 +294,7 @@ impl World {
     fn carry_out(&mut self, command: CommandId, conn: ConnId, what: Command) {
         self.commands.push((self.now, what));
         let link = if let Command::Join { link, .. } = what { Some(link) } else { None };
-        let refused = link.filter(|link| self.no_address.contains(link)).map(|_| Refusal::NoAddress);
+        let refused = link.and_then(|link| self.refuses.get(&link).copied());
         self.after(Duration::ZERO, Input::Done { command, refused });
         match what {
             Command::Join { .. } if refused.is_some() => {}

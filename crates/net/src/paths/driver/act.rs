@@ -13,14 +13,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use marline_core::link::LinkId;
-use marline_core::paths::{Command, CommandId, ConnId, Counters, Input, Output, Refusal, SubflowId, Why};
+use marline_core::paths::{Command, CommandId, ConnId, Counters, Input, IpFamily, Output, Refusal, SubflowId, Why};
 use marline_core::units::DataSize;
 use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::mptcp::{NewSubflow, Tuple};
 use marline_core::wire::netlink::{Ack, Request};
 
-use super::super::kernel::{Answer, Asked, refusal};
+use super::super::kernel::{Answer, Asked, is_of_other_family, refusal};
 use super::super::snapshot::Managed;
+use super::lines::Line;
 use super::table::{Conn, Pending, Sub, id_after};
 use super::words::{self, Over};
 use super::{Driver, Mode, Policy};
@@ -139,7 +140,10 @@ impl<M: Policy> Driver<M> {
             let local = line.address_for(server).filter(|local| !line.awaits_route(*local))?;
             Some((local, of.target(local)?))
         });
-        let (local, remote) = way.ok_or(Refusal::NoAddress)?;
+        let (local, remote) = way.ok_or_else(|| match line.family() {
+            Some(family) if family != IpFamily::of(of.server.ip()) => Refusal::NotAnnounced(family),
+            _ => Refusal::NoAddress,
+        })?;
         let id = of.address_id(local);
         Ok(NewSubflow { token: conn.0, local, id, remote, link: Some(line.index), backup })
     }
@@ -157,7 +161,15 @@ impl<M: Policy> Driver<M> {
                 }
             }
         }
-        self.done(order, refusal(&ack), Some(&ack));
+        let family = match order.what {
+            Command::Join { link, .. } => self.lines.line(link).and_then(Line::family),
+            Command::Prioritise { .. } | Command::Destroy { .. } => None,
+        };
+        let refused = refusal(&ack).map(|why| match family {
+            Some(family) if is_of_other_family(&ack) => Refusal::SocketFamily(family),
+            _ => why,
+        });
+        self.done(order, refused, Some(&ack));
     }
 
     /// Joins under the next id.
@@ -184,6 +196,11 @@ impl<M: Policy> Driver<M> {
             }
             Some(_) if self.mode == Mode::DryRun => tracing::info!(conn = order.conn.0, "{words}"),
             Some(refused) if words::late(refused, ack).is_some() => tracing::debug!(conn = order.conn.0, "{words}"),
+            // Nothing is wrong: the connection's reason says it as well.
+            Some(Refusal::NotAnnounced(_) | Refusal::SocketFamily(_)) => {
+                self.totals.refused += 1;
+                tracing::info!(conn = order.conn.0, "{words}");
+            }
             Some(_) => {
                 self.totals.refused += 1;
                 tracing::warn!(conn = order.conn.0, "{words}");

@@ -15,7 +15,7 @@
 use std::net::IpAddr;
 
 use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::LinkTerms;
+use marline_core::paths::{IpFamily, LinkTerms};
 use marline_core::units::{Bitrate, DataSize, Duration};
 
 use super::super::Budgets;
@@ -207,6 +207,12 @@ impl Line {
         let reach = |address: &&IpAddr| is_local(**address) == is_local(server);
         let mut fit = self.lasting.iter().filter(same);
         fit.clone().find(reach).or_else(|| fit.next()).copied()
+    }
+
+    /// The family of its addresses; none: it has both, or none that lasts.
+    pub(super) fn family(&self) -> Option<IpFamily> {
+        let family = IpFamily::of(*self.lasting.first()?);
+        self.lasting.iter().all(|address| IpFamily::of(*address) == family).then_some(family)
     }
 
     /// Whether its default route of the address's family is missing and was there before: it comes some time after the address. Until then

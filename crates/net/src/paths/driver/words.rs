@@ -47,6 +47,10 @@ pub(super) fn answered(what: String, refused: Option<Refusal>, ack: Option<&Ack>
     let Some(refused) = refused else { return what };
     match (late(refused, ack), ack.filter(|ack| !ack.text.is_empty())) {
         (Some(why), _) => format!("{what}: not done, {why}"),
+        // The kernel says no more than that families differ.
+        (None, Some(_)) if matches!(refused, Refusal::SocketFamily(_)) => {
+            format!("{what}: refused: {}", refusal(refused))
+        }
         (None, Some(ack)) => format!("{what}: refused: {} ({})", ack.text, errno(ack.error)),
         (None, None) => format!("{what}: refused: {}", refusal(refused)),
     }
@@ -69,7 +73,13 @@ fn refusal(refusal: Refusal) -> String {
         Refusal::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
         Refusal::NoSubflow => "no such subflow".into(),
         Refusal::NotYet => "it cannot be joined yet".into(),
-        Refusal::NoAddress => "the link has no address of the server's family, or the server announced none".into(),
+        Refusal::NoAddress => "the link has no address, or the server announced none".into(),
+        Refusal::NotAnnounced(family) => {
+            format!("the link has only {family}, and the server announced no {family} address")
+        }
+        Refusal::SocketFamily(family) => {
+            format!("the link has only {family}, and the program's socket is for {} only", family.other())
+        }
         Refusal::NotPermitted => "not permitted".into(),
         Refusal::Other(number) => errno(number).to_string(),
     }

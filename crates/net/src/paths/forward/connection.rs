@@ -15,16 +15,16 @@ use std::time::Duration;
 use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use rustix::net::sockopt::set_tcp_congestion;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{SockRef, Socket};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::rules::MARK;
 use super::{Config, Counts, ForwardError};
-use crate::pass;
+use crate::{mptcp, pass};
 
 /// Whether connections to servers can be made here: MPTCP is there, and a mark may be set.
 pub(super) fn may_be_made() -> Result<(), ForwardError> {
-    let probe = ours(Domain::IPV4).or_else(|_| ours(Domain::IPV6));
+    let probe = ours(SocketAddr::from(([127, 0, 0, 1], 0)));
     probe.map(drop).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
         _ => ForwardError::Socket { what: "an MPTCP socket", error },
@@ -83,15 +83,15 @@ fn destination(near: &TcpStream) -> Option<SocketAddr> {
 }
 
 async fn connect(going: SocketAddr) -> io::Result<TcpStream> {
-    let socket = ours(Domain::for_address(going))?;
+    let (socket, going) = ours(going)?;
     socket.set_tcp_nodelay(true)?;
     TcpSocket::from_std_stream(socket.into()).connect(going).await
 }
 
-fn ours(domain: Domain) -> io::Result<Socket> {
-    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::MPTCP))?;
+fn ours(going: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
+    let (socket, going) = mptcp::socket(going)?;
     socket.set_mark(MARK)?;
-    Ok(socket)
+    Ok((socket, going))
 }
 
 /// Both directions, until both have ended.

@@ -72,12 +72,18 @@ fn two_links() {
     ip("-6 route add default via 2001:db8:1::1 dev eth0 metric 100");
     ip("-6 route add default via 2001:db8:2::1 dev eth1 metric 200");
     wait_for_carrier();
+    // The local routes of IPv6 addresses come some time after the carrier.
+    wait_until(|| output("-6 route show table local").matches("local 2001:db8:").count() == 2);
 }
 
 /// The kernel tells of a carrier up to a second later; until then routes count as dead.
 fn wait_for_carrier() {
+    wait_until(|| !output("link show").contains("NO-CARRIER") && !output("route").contains("linkdown"));
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
     for _ in 0..1000 {
-        if !output("link show").contains("NO-CARRIER") && !output("route").contains("linkdown") {
+        if condition() {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -96,10 +96,15 @@ pub(crate) fn refusal(ack: &Ack) -> Option<Refusal> {
         NO_ADDRESS | NO_NETWORK | NO_HOST | NO_DEVICE => Refusal::NoAddress,
         INVALID if says("token") || says("not selected") => Refusal::NoConnection,
         INVALID if says("subflow not found") => Refusal::NoSubflow,
-        INVALID if says("families mismatch") => Refusal::NoAddress,
+        INVALID if is_of_other_family(ack) => Refusal::NoAddress,
         NO_PROCESS | NO_ENTRY => Refusal::NoSubflow,
         other => Refusal::Other(other),
     })
+}
+
+/// Whether a join was refused because the connection's socket is for IPv4 alone, or for IPv6 alone, and the addresses are not.
+pub(crate) fn is_of_other_family(ack: &Ack) -> bool {
+    ack.error != 0 && ack.text.contains("families mismatch")
 }
 
 #[cfg(test)]

@@ -13,5 +13,5 @@ mod sockets;
 
 pub(super) use events::{Events, Heard};
 pub(super) use fallback::{Fallback, fell_back};
-pub(super) use manager::{PathManager, refusal};
+pub(super) use manager::{PathManager, is_of_other_family, refusal};
 pub(super) use sockets::{Answer, Asked, Sockets};

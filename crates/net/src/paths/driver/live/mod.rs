@@ -19,7 +19,8 @@ use marline_core::energy::{Model, Together};
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::machine::Machine;
 use marline_core::paths::{
-    Command, CommandId, Config, ConnId, Counters, Input, LinkTerms, Output, Paths, Refusal, Subflow, SubflowId, Why,
+    Command, CommandId, Config, ConnId, Counters, Input, IpFamily, LinkTerms, Output, Paths, Refusal, Subflow,
+    SubflowId, Why,
 };
 use marline_core::units::{Instant, Power};
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
@@ -354,11 +355,15 @@ impl Running {
 
     /// A driver with a real policy that lays routes as the daemon does.
     fn laid(config: Config) -> Self {
+        Self::laid_in(Mode::Userspace, config)
+    }
+
+    fn laid_in(mode: Mode, config: Config) -> Self {
         let run_dir = tempfile::tempdir().unwrap();
         let place = run_dir.path().to_owned();
         let machine = Paths::new(config.clone());
         let ground: Lay = Box::new(|run_dir| Box::new(host(run_dir)));
-        Self::on(ground, place, config, Mode::Userspace, None, move |runtime, job, stop| {
+        Self::on(ground, place, config, mode, None, move |runtime, job, stop| {
             let _run_dir = run_dir;
             runtime.block_on(drive(machine, job, stop)).map(drop)
         })

@@ -6,10 +6,14 @@ use super::policy::until;
 use super::returns::carries;
 use super::*;
 
-/// What the kernel has of routes over the second link.
-fn routes() -> String {
-    let routes = Process::new("ip").args(["route", "show", "table", "all", "dev", "c2"]).output().unwrap();
+/// What the kernel has of routes over the second link, of IPv4 (`-4`) or of IPv6 (`-6`).
+fn routes_of(family: &str) -> String {
+    let routes = Process::new("ip").args([family, "route", "show", "table", "all", "dev", "c2"]).output().unwrap();
     String::from_utf8_lossy(&routes.stdout).into_owned()
+}
+
+fn routes() -> String {
+    routes_of("-4") + &routes_of("-6")
 }
 
 /// Waits until the routes over the second link have a smaller MTU, or none has.
@@ -38,9 +42,9 @@ fn drops(server: &Network, size: u32) {
         .unwrap();
 }
 
-#[test]
-fn a_link_with_a_smaller_path_mtu_carries_uploads() {
-    between_two_networks(|server| {
+/// Uploads to this address, with the path manager of this mode: the link is lost to full-sized packets, and carries smaller ones.
+fn uploads(address: &'static str, mode: Mode) {
+    between_two_networks(move |server| {
         for link in [1, 2] {
             run("tc", &format!("qdisc replace dev c{link} root tbf rate 20mbit burst 64k limit 100k"));
         }
@@ -48,16 +52,50 @@ fn a_link_with_a_smaller_path_mtu_carries_uploads() {
         ip("link set c2 gso_max_segs 1");
         on(server, "link set s2 mtu 1400");
         on(server, "route replace 10.2.0.0/24 dev s2 src 10.2.0.1 advmss 1460");
-        let address = serve(server, "10.9.0.1:5001");
-        let driver = driver(throughput());
+        on(server, "-6 route replace fd00:2::/64 dev s2 metric 256 advmss 1440");
+        let address = serve(server, address);
+        let driver = Running::laid_in(mode, throughput());
+        until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
         let client = Client::upload(address);
         let began = Clock::now();
         carries(&driver, SECOND, 2_000_000, "bytes over the link with the smaller path MTU");
         eprintln!("2 MB over the link with the smaller path MTU after {:?}", began.elapsed());
-        assert!(routes().contains("mtu 1280"), "{}", routes());
+        let family = if address.is_ipv4() { "-4" } else { "-6" };
+        assert!(routes_of(family).contains("mtu 1280"), "{}", routes());
         drop(client);
         driver.stop();
         assert!(!routes().contains("mtu"), "it is undone");
+    });
+}
+
+#[test]
+fn a_link_with_a_smaller_path_mtu_carries_uploads() {
+    uploads("10.9.0.1:5001", Mode::Userspace);
+}
+
+#[test]
+fn a_link_with_a_smaller_path_mtu_carries_uploads_over_ipv6() {
+    uploads("[fd00:9::1]:5001", Mode::Userspace);
+}
+
+#[test]
+fn a_link_with_a_smaller_path_mtu_carries_uploads_by_the_kernels_own_path_manager() {
+    uploads("10.9.0.1:5001", Mode::KernelPm);
+}
+
+#[test]
+fn a_link_with_a_smaller_path_mtu_carries_downloads_over_ipv6() {
+    between_two_networks(|server| {
+        drops(server, 1420);
+        let address = serve(server, "[fd00:9::1]:5001");
+        let driver = driver(throughput());
+        let client = Client::download(address).0;
+        mtu(&driver, true);
+        carries(&driver, SECOND, 2_000_000, "bytes over the link with the smaller path MTU");
+        assert!(routes_of("-6").contains("mtu 1280"), "{}", routes());
+        drop(client);
+        driver.stop();
+        assert!(!routes().contains("mtu 1280"), "it is undone");
     });
 }
 

@@ -199,6 +199,33 @@ fn ipv6_and_mapped_ipv4_connections_are_joined_alike() {
 }
 
 #[test]
+fn a_link_with_ipv6_alone_is_joined_if_the_server_announces_such_an_address_and_the_socket_is_for_both() {
+    between_two_networks(|server| {
+        let four = serve(server, "10.9.0.1:5001");
+        serve(server, "[fd00:9::1]:5001");
+        ip("address del 10.2.0.2/24 dev c2");
+        let mapped: SocketAddr = format!("[::ffff:10.9.0.1]:{}", four.port()).parse().unwrap();
+        let mut driver = Running::start(Mode::Userspace);
+        let join = Command::Join { link: SECOND, backup: false };
+        let of_ipv4_alone = Some(Refusal::SocketFamily(IpFamily::V6));
+        for (known, (address, refused)) in [(four, of_ipv4_alone), (mapped, None)].into_iter().enumerate() {
+            let (_client, _) = Client::download(address);
+            let (conn, _) = driver.opened(known);
+            assert_eq!(driver.commands(conn, join), Some(Refusal::NotAnnounced(IpFamily::V6)));
+            on(server, "mptcp endpoint add fd00:9::1 signal");
+            driver.hears("the announcement", |heard| heard.contains(&Input::Announced { conn }).then_some(()));
+            assert_eq!(driver.commands(conn, join), refused, "{address}");
+            if refused.is_none() {
+                let second = driver.up(conn, SECOND, &[]);
+                driver.sees("bytes over IPv6", conn, second.id, |seen| seen.received.bytes() > 100_000);
+            }
+            on(server, "mptcp endpoint flush");
+        }
+        driver.stop();
+    });
+}
+
+#[test]
 fn a_server_that_refuses_a_join_ends_the_subflow_and_not_the_connection() {
     between_two_networks(|server| {
         let address = serve(server, "10.9.0.1:5001");
