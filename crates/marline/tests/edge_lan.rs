@@ -6,6 +6,8 @@
 #![cfg(feature = "fleet")]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
+#[path = "edge_lan/carrier.rs"]
+mod carrier;
 #[path = "edge_lan/firewalls.rs"]
 mod firewalls;
 #[path = "edge_lan/links.rs"]

@@ -428,13 +428,13 @@ impl Edge {
     fn begin_over(&self, look: &links::Look, seen: &[LinkNow], survey: Survey) {
         let beginnings = links::beginnings(look, seen, &survey);
         let is_link = |name: &str| beginnings.iter().any(|(link, _)| link.name == name);
-        let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
-        let networks = others.flat_map(|interface| interface.networks.clone()).collect();
+        let others: Vec<_> =
+            survey.interfaces.iter().filter(|interface| !is_link(&interface.name)).cloned().collect();
         let has_vpn = survey.vpn.is_some();
         if self.is_behind_vpn(survey.vpn) && has_vpn {
             // Whoever steers the links may not have seen it yet.
             self.roads.starts.forget_links();
-        } else if self.roads.starts.set_links(beginnings, networks) {
+        } else if self.roads.starts.set_links(beginnings, &others) {
             self.roads.retry_now();
         }
     }

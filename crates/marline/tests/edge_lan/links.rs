@@ -4,7 +4,7 @@
 use super::in_a_world;
 
 /// Ways in which the link of the default route fails, for what passes it and for what ends at the relay, and words for the scripts below.
-const WORDS: &str = r#"
+pub(super) const WORDS: &str = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 mkdir -m 755 run
 "$MARLINE" fleet ca issue relay r2 --dir ca --address 203.0.113.1 --address relay.test --out . >/dev/null 2>&1
