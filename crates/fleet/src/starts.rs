@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use marline_core::link_choice::{LinkChoice, LinkFailure, LinkSeen, Outcome, Race};
+use marline_core::link_choice::{LinkChoice, LinkFailure, LinkSeen, Outcome, PortalAnswer, Race};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
 use marline_net::links::{Interface, Network, Reason, Verdict, survey};
@@ -175,7 +175,9 @@ impl Starts {
         T: Send + 'static,
         F: Future<Output = io::Result<(T, Shows)>> + Send + 'static,
     {
-        let race = Race::to_unproven(self.now(), &self.lock().choice);
+        let (race, now) = (Race::to_unproven(self.now(), &self.lock().choice), self.now());
+        self.lock().choice.used_unproven(now);
+        self.changed.notify_waiters();
         self.run(race, attempt).await
     }
 
@@ -286,22 +288,62 @@ impl Starts {
 
     /// Waits until a link is to be probed, and gives it.
     pub(crate) async fn due(&self) -> Arc<Interface> {
+        let next = |choice: &LinkChoice| choice.next_probe().into_iter().chain(choice.next_check()).min();
+        self.next_due(next, LinkChoice::probing).await
+    }
+
+    /// Waits until a portal is to be looked for over a link, and gives it.
+    pub(crate) async fn due_for_portal(&self) -> Arc<Interface> {
+        self.next_due(LinkChoice::next_portal_probe, LinkChoice::probing_portal).await
+    }
+
+    async fn next_due(
+        &self,
+        next: impl Fn(&LinkChoice) -> Option<(Instant, String)>,
+        begins: impl Fn(&mut LinkChoice, Instant, &str),
+    ) -> Arc<Interface> {
         loop {
-            let (next, now) = {
-                let choice = &self.lock().choice;
-                (choice.next_probe().into_iter().chain(choice.next_check()).min(), self.now())
-            };
-            match next {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // What changes from here on ends it.
+            changed.as_mut().enable();
+            let (at, now) = (next(&self.lock().choice), self.now());
+            match at {
                 Some((at, link)) if at <= now => {
-                    self.lock().choice.probing(now, &link);
+                    begins(&mut self.lock().choice, now, &link);
                     if let Some(link) = self.link(&link) {
                         return link;
                     }
                 }
-                Some((at, _)) => drop(timeout(at.since(now), self.changed.notified()).await),
-                None => self.changed.notified().await,
+                Some((at, _)) => drop(timeout(at.since(now), changed).await),
+                None => changed.await,
             }
         }
+    }
+
+    /// No relay can be reached.
+    pub(crate) fn none_reached(&self) {
+        let now = self.now();
+        self.lock().choice.none_reached(now);
+        self.changed.notify_waiters();
+    }
+
+    /// What a request of plain HTTP over a link has shown. Whether a portal has gone.
+    pub(crate) fn portal_answered(&self, link: &str, answer: PortalAnswer) -> bool {
+        let now = self.now();
+        let (before, after) = {
+            let choice = &mut self.lock().choice;
+            let before = choice.failure(link);
+            choice.report_portal(now, link, answer);
+            (before, choice.failure(link))
+        };
+        self.publish();
+        before.is_some_and(LinkFailure::is_portal) && after.is_none()
+    }
+
+    /// Whether something answers in the relay's place over this link: it is probed whether or not the relay is known to work.
+    pub(crate) fn has_portal(&self, link: &str) -> bool {
+        self.lock().choice.failure(link).is_some_and(LinkFailure::is_portal)
     }
 
     /// The names of the links.
@@ -323,18 +365,25 @@ impl Starts {
     /// Where this link is probed while no relay can be reached; none: nothing is known there, or a captive portal would answer.
     pub(crate) fn direct_probe(&self, link: &str) -> Option<SocketAddr> {
         let state = self.lock();
-        state.reached.filter(|_| state.choice.failure(link) != Some(LinkFailure::WrongCertificate))
+        state.reached.filter(|_| !state.choice.failure(link).is_some_and(LinkFailure::is_portal))
     }
 
-    /// The result of a probe.
-    pub(crate) fn probed(&self, link: &str, began: std::time::Instant, result: io::Result<Shows>) {
-        let outcome = match result {
+    /// The result of a probe; `works`: its destination was reached over another link.
+    pub(crate) fn probed(&self, link: &str, began: std::time::Instant, result: io::Result<Shows>, works: bool) {
+        let failure = self.lock().choice.failure(link);
+        let outcome = match result.map_err(|error| kind(&error)) {
             Ok(Shows::WithoutMptcp) => Outcome::Failed(LinkFailure::MptcpDropped),
             Ok(Shows::Stripped) => Outcome::Failed(LinkFailure::MptcpStripped),
-            // The relay may be what does not answer.
-            Err(_) if self.lock().choice.failure(link).is_none() => return,
             Ok(_) => Outcome::Reached(began.elapsed()),
-            Err(error) => Outcome::Failed(kind(&error)),
+            // The relay may be what does not answer.
+            Err(_) if failure.is_none() => return,
+            Err(kind) if works => Outcome::Failed(kind),
+            Err(LinkFailure::WrongCertificate) => Outcome::Suspected,
+            Err(LinkFailure::Names) => return,
+            Err(_) if failure == Some(LinkFailure::WrongCertificate) => Outcome::Retracted,
+            // Neither does what the portal does not let through.
+            Err(_) if failure == Some(LinkFailure::Portal) => return,
+            Err(kind) => Outcome::Failed(kind),
         };
         self.lock().choice.report(self.now(), link, outcome);
         self.publish();

@@ -14,6 +14,8 @@ mod firewalls;
 mod links;
 #[path = "edge_lan/mptcp.rs"]
 mod mptcp;
+#[path = "edge_lan/portals.rs"]
+mod portals;
 #[path = "edge_lan/private.rs"]
 mod private;
 mod world;

@@ -28,6 +28,7 @@ pub mod machine;
 mod meter;
 mod nearby;
 mod pass;
+mod portal;
 mod priority;
 mod probe;
 mod queue;
@@ -58,6 +59,7 @@ pub(crate) use ask::answer;
 pub use front::{Front, FrontError, attend_lan};
 pub use links::LinkNow;
 pub use live::Live;
+pub use portal::PortalProbe;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
 pub use remembered::{Remembered, keep_state};
@@ -89,6 +91,8 @@ pub struct Config {
     pub lan: bool,
     /// Whom it serves, and who comes first.
     pub guests: GuestTerms,
+    /// How captive portals are looked for that do not answer in a relay's place.
+    pub portal_probe: PortalProbe,
 }
 
 /// Whom an edge serves, and who comes first.
@@ -341,6 +345,7 @@ impl Edge {
             never = self.roads.keep_current() => never,
             never = self.roads.keep_trying() => never,
             never = self.roads.keep_probing() => never,
+            never = self.roads.keep_probing_portals() => never,
         }
     }
 
