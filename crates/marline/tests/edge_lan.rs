@@ -63,7 +63,8 @@ events {}
 http {
     access_log off; client_max_body_size 0; client_body_temp_path body;
     proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
-    server { listen 203.0.113.5:80; listen [2001:db8::5]:80; location / { return 200 "$remote_addr to $server_addr\n"; } }
+    server { listen 203.0.113.5:80; listen [2001:db8::5]:80; location / { return 200 "$remote_addr to $server_addr\n"; }
+        location = /generate_204 { return 204; } }
 }
 NGINX
 ip netns exec srv nginx -p "$PWD" -c nginx.conf 2>nginx.log &

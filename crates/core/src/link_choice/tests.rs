@@ -22,7 +22,8 @@ fn links(names: &[&str]) -> LinkChoice {
 }
 
 /// What each link does: after so many milliseconds a result; none: nothing at all until the attempt's own limit of 1.5 s.
-type Behaviour<'a> = &'a [(&'a str, Option<(u64, Result<(), LinkFailure>)>)];
+type Behaviour<'a> = &'a [Shows<'a>];
+type Shows<'a> = (&'a str, Option<(u64, Result<(), LinkFailure>)>);
 
 /// Runs a race that begins at a moment to its end; when it was won, and by whom.
 fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option<(u64, String)> {
@@ -239,7 +240,7 @@ fn a_link_that_is_never_first_is_checked_soon_and_then_each_ten_minutes() {
 }
 
 /// The relay has a wrong certificate, which the links show after so many milliseconds.
-fn wrong(first: u64, second: u64) -> [(&'static str, Option<(u64, Result<(), LinkFailure>)>); 2] {
+fn wrong(first: u64, second: u64) -> [Shows<'static>; 2] {
     let shows = |after| Some((after, Err(LinkFailure::WrongCertificate)));
     [("wan1", shows(first)), ("wan2", shows(second))]
 }

@@ -2,12 +2,15 @@
 //!
 //! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, as it must for browsers to show it. The
 //! request is bound to the link's device, its name is looked up at the link's own name servers, it takes at most [`TIME`], and no more than a
-//! head is read. It is in clear, which is its purpose: it names the program (`User-Agent`) and nothing that identifies the edge. What a DHCP server says of a portal (RFC 8910) was not used: it
+//! head is read. Where these give no address, or a private one for a name that has a public one, as a portal's do, the request goes to the
+//! address at which the server answered last: a portal answers there as well. It is in clear, which is its purpose: it names the program (`User-Agent`) and nothing that identifies the edge. What a DHCP server says of a portal (RFC 8910) was not used: it
 //! does not say whether the link is still captive, and few networks say it.
 
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline_core::fetch::{Ask, ReqId};
@@ -40,15 +43,29 @@ impl PortalProbe {
 
     /// None is sent.
     pub const OFF: Self = Self(None);
+}
+
+/// Finds portals.
+#[derive(Debug)]
+pub(super) struct Portals {
+    target: Option<Target>,
+    /// Where the server has answered last.
+    known: Mutex<Vec<SocketAddr>>,
+}
+
+impl Portals {
+    pub(super) fn new(probe: &PortalProbe) -> Self {
+        Self { target: probe.0.clone(), known: Mutex::default() }
+    }
 
     pub(super) fn is_off(&self) -> bool {
-        self.0.is_none()
+        self.target.is_none()
     }
 
     /// What answers over this link.
-    pub(super) async fn ask(&self, link: &Interface, starts: &Starts) -> PortalAnswer {
-        let Some(target) = &self.0 else { return PortalAnswer::Nothing };
-        match timeout(TIME, target.status(link, starts)).await {
+    pub(super) async fn probe(&self, link: &Interface, starts: &Starts) -> PortalAnswer {
+        let Some(target) = &self.target else { return PortalAnswer::Nothing };
+        match timeout(TIME, self.status(target, link, starts)).await {
             Ok(Ok(status)) => judge(status),
             Ok(Err(error)) => {
                 tracing::debug!(link = link.name, %error, "no answer to the portal probe");
@@ -56,6 +73,27 @@ impl PortalProbe {
             }
             Err(_) => PortalAnswer::Nothing,
         }
+    }
+
+    /// The status of the answer.
+    async fn status(&self, target: &Target, link: &Interface, starts: &Starts) -> io::Result<u16> {
+        let found = starts.addresses(None, (&target.host, target.port), link).await;
+        let mut addresses = found.or_else(|error| {
+            let known = self.known().clone();
+            if known.is_empty() { Err(error) } else { Ok(known) }
+        })?;
+        // A name server of the link does not make this request lead to this machine or into a LAN of it.
+        addresses.retain(|address| starts.is_behind_links(address.ip()));
+        addresses.truncate(ADDRESSES);
+        let status = target.status(&Starts::of_families(addresses.clone(), link)?, link).await?;
+        if judge(status) == PortalAnswer::Open {
+            *self.known() = addresses;
+        }
+        Ok(status)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,15 +120,10 @@ impl FromStr for PortalProbe {
 }
 
 impl Target {
-    /// The status of the answer.
-    async fn status(&self, link: &Interface, starts: &Starts) -> io::Result<u16> {
-        let mut addresses = starts.addresses(None, (&self.host, self.port), link).await?;
-        // A name server of the link does not make this request lead to this machine or into a LAN of it.
-        addresses.retain(|address| starts.is_behind_links(address.ip()));
-        addresses.truncate(ADDRESSES);
-        let addresses = Starts::of_families(addresses, link)?;
+    /// The status of the answer that comes from one of these addresses.
+    async fn status(&self, addresses: &[SocketAddr], link: &Interface) -> io::Result<u16> {
         let by = By { device: Some(link.name.clone()), plain: true, ..By::default() };
-        let mut connection = Connection::over(race(&addresses, |address| connect(address, by.clone())).await?)?;
+        let mut connection = Connection::over(race(addresses, |address| connect(address, by.clone())).await?)?;
         let (path_and_query, authority) = (self.path_and_query.clone(), self.authority.clone());
         let get = Get { path_and_query, authority, ask: Ask::Whole, if_range: None, headers: Vec::new() };
         connection.request(ReqId(0), &get);

@@ -35,7 +35,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use super::Config;
 use super::ask::{Asked, ask};
 use super::dial::{self, By, CONNECT, Road, dial, dial_over};
-use super::portal::PortalProbe;
+use super::portal::Portals;
 use super::relays::{RelayAt, Relays, Station};
 use super::trust::Trusted;
 use crate::starts::{Shows, Starts};
@@ -95,7 +95,7 @@ pub(super) struct Roads {
     /// Whether flows may go without a relay.
     direct: bool,
     by: By,
-    portals: PortalProbe,
+    portals: Portals,
     pub(super) starts: Arc<Starts>,
     trusted: Mutex<Trusted>,
     /// Counts up when connections that were made before must not be used any more.
@@ -124,7 +124,7 @@ impl Roads {
             warm: config.warm,
             direct: config.direct,
             by: By { congestion: config.congestion.clone(), ..By::default() },
-            portals: config.portal_probe.clone(),
+            portals: Portals::new(&config.portal_probe),
             starts: Starts::new(),
             trusted: Mutex::new(trusted),
             era: AtomicU64::default(),
@@ -457,7 +457,7 @@ impl Roads {
         loop {
             let (roads, link) = (Arc::clone(self), self.starts.due_for_portal().await);
             tokio::spawn(async move {
-                let answer = roads.portals.ask(&link, &roads.starts).await;
+                let answer = roads.portals.probe(&link, &roads.starts).await;
                 if roads.starts.portal_answered(&link.name, answer) {
                     roads.retry_now();
                 }
@@ -605,7 +605,7 @@ mod tests {
             congestion: None,
             lan: false,
             guests: super::super::GuestTerms::default(),
-            portal_probe: PortalProbe::OFF,
+            portal_probe: super::super::PortalProbe::OFF,
         };
         let provider = Arc::new(crate::tls::provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
