@@ -568,13 +568,13 @@ mod tests {
 
     #[test]
     fn the_only_link_is_bound_to_where_the_kernels_routes_lead_over_an_interface_that_is_down() {
-        let link = interface("wan2", Some(200), Verdict::Usable);
+        let link = [interface("wan2", Some(200), Verdict::Usable)];
         let down = |metric| interface("wan10", metric, Verdict::Unused(Reason::NoCarrier));
-        assert_eq!(attempts_over(&[link.clone()], &[down(Some(100))]).as_deref(), Some("wan2"));
+        assert_eq!(attempts_over(&link, &[down(Some(100))]).as_deref(), Some("wan2"));
         // It is not preferred, or has no route, or carries something else.
-        assert_eq!(attempts_over(&[link.clone()], &[down(Some(300))]), None);
-        assert_eq!(attempts_over(&[link.clone()], &[down(None)]), None);
-        assert_eq!(attempts_over(&[link.clone()], &[interface("tun0", Some(0), Verdict::Usable)]), None);
+        assert_eq!(attempts_over(&link, &[down(Some(300))]), None);
+        assert_eq!(attempts_over(&link, &[down(None)]), None);
+        assert_eq!(attempts_over(&link, &[interface("tun0", Some(0), Verdict::Usable)]), None);
         assert_eq!(attempts_over(&[], &[down(Some(100))]), None);
     }
 }
