@@ -1,8 +1,9 @@
 //! Starts connections over the links: drives [`Race`] with sockets that are bound to a device, and names that each link's own name
 //! servers are asked for.
 //!
-//! Where fewer than two links are known there is one attempt, as the kernel's routes have it. Attempts that lose run on to their own time
-//! limits in the background, because their results decide over which link the next connection begins.
+//! Where fewer than two links are known there is one attempt, as the kernel's routes have it; over the only link where these lead over an
+//! interface that is down, whose routes have stayed. Attempts that lose run on to their own time limits in the background, because their
+//! results decide over which link the next connection begins.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,10 +11,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use marline_core::link_choice::{LinkChoice, LinkFailure, LinkSeen, Outcome, Race};
+use marline_core::link_choice::{LinkChoice, LinkFailure, LinkSeen, Outcome, PortalAnswer, Race};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
-use marline_net::links::{Interface, Network, survey};
+use marline_net::links::{Interface, Network, Reason, Verdict, survey};
 use marline_net::reach::Zone;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, oneshot, watch};
@@ -61,6 +62,8 @@ struct State {
     links: Vec<Arc<Interface>>,
     /// The networks of the interfaces that are no links.
     networks: Vec<Network>,
+    /// The kernel's routes lead over an interface that is down.
+    misroutes: bool,
     /// The server that a flow without a relay has reached last.
     reached: Option<SocketAddr>,
 }
@@ -96,15 +99,21 @@ impl Starts {
             let seen = |link: Interface| {
                 (LinkSeen { name: link.name.clone(), index: link.index, silent: false, receives: false }, link)
             };
-            let networks = others.into_iter().flat_map(|interface| interface.networks).collect();
-            starts.set_links(usable.into_iter().map(seen).collect(), networks);
+            starts.set_links(usable.into_iter().map(seen).collect(), &others);
         }
         starts
     }
 
-    /// The links that are up, in the order of the kernel's preference, and the networks of the other interfaces. Whether there is a link
-    /// that was not there before.
-    pub(crate) fn set_links(&self, links: Vec<(LinkSeen, Interface)>, networks: Vec<Network>) -> bool {
+    /// The links that are up, in the order of the kernel's preference, and the other interfaces. Whether there is a link that was not
+    /// there before.
+    pub(crate) fn set_links(&self, links: Vec<(LinkSeen, Interface)>, others: &[Interface]) -> bool {
+        let misroutes =
+            links.first().is_some_and(|(_, link)| others.iter().any(|other| takes_packets_of(other, link)));
+        let networks = others.iter().flat_map(|interface| interface.networks.clone()).collect();
+        self.set(links, networks, misroutes)
+    }
+
+    fn set(&self, links: Vec<(LinkSeen, Interface)>, networks: Vec<Network>, misroutes: bool) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let (seen, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
@@ -115,7 +124,7 @@ impl Starts {
             self.resolver.forget_networks();
         }
         state.links = links.into_iter().map(Arc::new).collect();
-        state.networks = networks;
+        (state.networks, state.misroutes) = (networks, misroutes);
         state.choice.set_links(now, seen);
         drop(state);
         self.publish();
@@ -125,7 +134,7 @@ impl Starts {
     /// Connections begin as the kernel's routes have it, until links are set again.
     pub(crate) fn forget_links(&self) {
         let networks = self.lock().networks.clone();
-        self.set_links(Vec::new(), networks);
+        self.set(Vec::new(), networks, false);
     }
 
     /// Links over which connections do not begin. Changes are reported.
@@ -166,7 +175,9 @@ impl Starts {
         T: Send + 'static,
         F: Future<Output = io::Result<(T, Shows)>> + Send + 'static,
     {
-        let race = Race::to_unproven(self.now(), &self.lock().choice);
+        let (race, now) = (Race::to_unproven(self.now(), &self.lock().choice), self.now());
+        self.lock().choice.used_unproven(now);
+        self.changed.notify_waiters();
         self.run(race, attempt).await
     }
 
@@ -180,8 +191,12 @@ impl Starts {
         F: Future<Output = io::Result<(T, Shows)>> + Send + 'static,
     {
         // A race over one link is one where another link is left out on purpose.
-        if self.lock().links.len() < 2 {
-            return attempt(None).await.map(|(value, _)| value);
+        let alone = {
+            let state = self.lock();
+            (state.links.len() < 2).then(|| state.links.first().filter(|_| state.misroutes).cloned())
+        };
+        if let Some(link) = alone {
+            return attempt(link).await.map(|(value, _)| value);
         }
         let (tell, told) = oneshot::channel();
         tokio::spawn(Arc::clone(self).drive(race, attempt, tell));
@@ -273,22 +288,62 @@ impl Starts {
 
     /// Waits until a link is to be probed, and gives it.
     pub(crate) async fn due(&self) -> Arc<Interface> {
+        let next = |choice: &LinkChoice| choice.next_probe().into_iter().chain(choice.next_check()).min();
+        self.next_due(next, LinkChoice::probing).await
+    }
+
+    /// Waits until a portal is to be looked for over a link, and gives it.
+    pub(crate) async fn due_for_portal(&self) -> Arc<Interface> {
+        self.next_due(LinkChoice::next_portal_probe, LinkChoice::probing_portal).await
+    }
+
+    async fn next_due(
+        &self,
+        next: impl Fn(&LinkChoice) -> Option<(Instant, String)>,
+        begins: impl Fn(&mut LinkChoice, Instant, &str),
+    ) -> Arc<Interface> {
         loop {
-            let (next, now) = {
-                let choice = &self.lock().choice;
-                (choice.next_probe().into_iter().chain(choice.next_check()).min(), self.now())
-            };
-            match next {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // What changes from here on ends it.
+            changed.as_mut().enable();
+            let (at, now) = (next(&self.lock().choice), self.now());
+            match at {
                 Some((at, link)) if at <= now => {
-                    self.lock().choice.probing(now, &link);
+                    begins(&mut self.lock().choice, now, &link);
                     if let Some(link) = self.link(&link) {
                         return link;
                     }
                 }
-                Some((at, _)) => drop(timeout(at.since(now), self.changed.notified()).await),
-                None => self.changed.notified().await,
+                Some((at, _)) => drop(timeout(at.since(now), changed).await),
+                None => changed.await,
             }
         }
+    }
+
+    /// No relay can be reached.
+    pub(crate) fn none_reached(&self) {
+        let now = self.now();
+        self.lock().choice.none_reached(now);
+        self.changed.notify_waiters();
+    }
+
+    /// What a request of plain HTTP over a link has shown. Whether a portal has gone.
+    pub(crate) fn portal_answered(&self, link: &str, answer: PortalAnswer) -> bool {
+        let now = self.now();
+        let (before, after) = {
+            let choice = &mut self.lock().choice;
+            let before = choice.failure(link);
+            choice.report_portal(now, link, answer);
+            (before, choice.failure(link))
+        };
+        self.publish();
+        before.is_some_and(LinkFailure::is_portal) && after.is_none()
+    }
+
+    /// Whether something answers in the relay's place over this link: it is probed whether or not the relay is known to work.
+    pub(crate) fn has_portal(&self, link: &str) -> bool {
+        self.lock().choice.failure(link).is_some_and(LinkFailure::is_portal)
     }
 
     /// The names of the links.
@@ -310,18 +365,25 @@ impl Starts {
     /// Where this link is probed while no relay can be reached; none: nothing is known there, or a captive portal would answer.
     pub(crate) fn direct_probe(&self, link: &str) -> Option<SocketAddr> {
         let state = self.lock();
-        state.reached.filter(|_| state.choice.failure(link) != Some(LinkFailure::WrongCertificate))
+        state.reached.filter(|_| !state.choice.failure(link).is_some_and(LinkFailure::is_portal))
     }
 
-    /// The result of a probe.
-    pub(crate) fn probed(&self, link: &str, began: std::time::Instant, result: io::Result<Shows>) {
-        let outcome = match result {
+    /// The result of a probe; `works`: its destination was reached over another link.
+    pub(crate) fn probed(&self, link: &str, began: std::time::Instant, result: io::Result<Shows>, works: bool) {
+        let failure = self.lock().choice.failure(link);
+        let outcome = match result.map_err(|error| kind(&error)) {
             Ok(Shows::WithoutMptcp) => Outcome::Failed(LinkFailure::MptcpDropped),
             Ok(Shows::Stripped) => Outcome::Failed(LinkFailure::MptcpStripped),
-            // The relay may be what does not answer.
-            Err(_) if self.lock().choice.failure(link).is_none() => return,
             Ok(_) => Outcome::Reached(began.elapsed()),
-            Err(error) => Outcome::Failed(kind(&error)),
+            // The relay may be what does not answer.
+            Err(_) if failure.is_none() => return,
+            Err(kind) if works => Outcome::Failed(kind),
+            Err(LinkFailure::WrongCertificate) => Outcome::Suspected,
+            Err(LinkFailure::Names) => return,
+            Err(_) if failure == Some(LinkFailure::WrongCertificate) => Outcome::Retracted,
+            // Neither does what the portal does not let through.
+            Err(_) if failure == Some(LinkFailure::Portal) => return,
+            Err(kind) => Outcome::Failed(kind),
         };
         self.lock().choice.report(self.now(), link, outcome);
         self.publish();
@@ -415,6 +477,13 @@ pub(crate) fn preference(link: &Interface) -> Option<(u32, u32)> {
     Some((metric, link.index))
 }
 
+/// Whether the kernel's routes lead over this interface, which is down, and not over the link: the routes of an interface that has lost its
+/// carrier stay until a network manager removes them.
+fn takes_packets_of(other: &Interface, link: &Interface) -> bool {
+    let is_down = matches!(other.verdict, Verdict::Unused(Reason::NoCarrier | Reason::Down));
+    is_down && preference(other).is_some_and(|of_other| preference(link).is_none_or(|of_link| of_other < of_link))
+}
+
 /// A connection of plain TCP, bound to this device.
 pub(crate) async fn connect_over(address: SocketAddr, device: Option<&str>) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -456,5 +525,56 @@ fn kind(error: &io::Error) -> LinkFailure {
         // A route of the kind `prohibit`; a member that is not the expected one has no number.
         Kind::PermissionDenied if error.raw_os_error().is_some() => LinkFailure::Unreachable,
         _ => LinkFailure::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_core::link::LinkKind;
+    use marline_net::links::DefaultRoute;
+
+    use super::*;
+
+    fn interface(name: &str, metric: Option<u32>, verdict: Verdict) -> Interface {
+        let index = name.len() as u32;
+        Interface {
+            name: name.to_owned(),
+            index,
+            kind: LinkKind::Ethernet,
+            addresses: vec!["192.0.2.2".parse().unwrap()],
+            passing: Vec::new(),
+            networks: Vec::new(),
+            v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
+            v6: None,
+            metered: None,
+            mtu: 1500,
+            emulated: false,
+            verdict,
+        }
+    }
+
+    /// Over which link one attempt is made.
+    fn attempts_over(links: &[Interface], others: &[Interface]) -> Option<String> {
+        let seen = |link: &Interface| {
+            (LinkSeen { name: link.name.clone(), index: link.index, silent: false, receives: false }, link.clone())
+        };
+        let starts = Starts::new();
+        starts.set_links(links.iter().map(seen).collect(), others);
+        let attempt =
+            |link: Option<Arc<Interface>>| async move { Ok((link.map(|link| link.name.clone()), Shows::Reached)) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(starts.start(attempt)).unwrap()
+    }
+
+    #[test]
+    fn the_only_link_is_bound_to_where_the_kernels_routes_lead_over_an_interface_that_is_down() {
+        let link = [interface("wan2", Some(200), Verdict::Usable)];
+        let down = |metric| interface("wan10", metric, Verdict::Unused(Reason::NoCarrier));
+        assert_eq!(attempts_over(&link, &[down(Some(100))]).as_deref(), Some("wan2"));
+        // It is not preferred, or has no route, or carries something else.
+        assert_eq!(attempts_over(&link, &[down(Some(300))]), None);
+        assert_eq!(attempts_over(&link, &[down(None)]), None);
+        assert_eq!(attempts_over(&link, &[interface("tun0", Some(0), Verdict::Usable)]), None);
+        assert_eq!(attempts_over(&[], &[down(Some(100))]), None);
     }
 }

@@ -65,7 +65,7 @@ fn daemons_keep_the_privileges_of_their_units_and_no_others() {
     let relay = Running::start(dir, relay);
     is_confined(&relay.child, of_unit("relay"), dac);
     let edge = format!(
-        "edge --no-paths --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --no-direct",
+        "edge --portal-probe off --no-paths --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --no-direct",
         relay.address
     );
     is_confined(&Running::start(dir, &edge).child, of_unit("edge"), dac | bind | raw);

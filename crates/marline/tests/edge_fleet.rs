@@ -122,7 +122,7 @@ fn scenario(stage: &Stage) {
         status["relays"].as_array().is_some_and(|relays| relays.len() == 3)
     });
     let words = format!(
-        "edge --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state state.json --run-dir run --no-direct \
+        "edge --portal-probe off --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state state.json --run-dir run --no-direct \
          --origin {server} --wanted 4Mbit/s{}",
         stage.links
     );
@@ -278,7 +278,7 @@ fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_se
         stage.start(
             false,
             &format!(
-                "edge --no-paths --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state {run_dir}.json --run-dir {run_dir}"
+                "edge --portal-probe off --no-paths --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state {run_dir}.json --run-dir {run_dir}"
             ),
         )
     };
@@ -362,7 +362,7 @@ fn a_token_brings_one_box_its_files_once() {
     let relay = "relay --listen 127.0.0.1:0 --certificate box/fra-1.pem";
     let relay = stage.start(false, relay);
     let edge = format!(
-        "edge --relay {} --certificate box/cam-7.pem --no-paths --listen 127.0.0.1:0 --run-dir run",
+        "edge --portal-probe off --relay {} --certificate box/cam-7.pem --no-paths --listen 127.0.0.1:0 --run-dir run",
         relay.address
     );
     assert_eq!(stage.start(false, &edge).stop("-TERM").0, Some(0));
@@ -392,7 +392,7 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     });
     let edge = |name: &str, wanted: &str| {
         let words = format!(
-            "edge --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state {name}.json \
+            "edge --portal-probe off --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state {name}.json \
              --no-paths --no-direct --warm 0 --origin {server} --wanted {wanted}"
         );
         stage.start(false, &words)

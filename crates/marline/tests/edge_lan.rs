@@ -6,12 +6,16 @@
 #![cfg(feature = "fleet")]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
+#[path = "edge_lan/carrier.rs"]
+mod carrier;
 #[path = "edge_lan/firewalls.rs"]
 mod firewalls;
 #[path = "edge_lan/links.rs"]
 mod links;
 #[path = "edge_lan/mptcp.rs"]
 mod mptcp;
+#[path = "edge_lan/portals.rs"]
+mod portals;
 #[path = "edge_lan/private.rs"]
 mod private;
 #[path = "edge_lan/service.rs"]
@@ -61,7 +65,8 @@ events {}
 http {
     access_log off; client_max_body_size 0; client_body_temp_path body;
     proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
-    server { listen 203.0.113.5:80; listen [2001:db8::5]:80; location / { return 200 "$remote_addr to $server_addr\n"; } }
+    server { listen 203.0.113.5:80; listen [2001:db8::5]:80; location / { return 200 "$remote_addr to $server_addr\n"; }
+        location = /generate_204 { return 204; } }
 }
 NGINX
 ip netns exec srv nginx -p "$PWD" -c nginx.conf 2>nginx.log &

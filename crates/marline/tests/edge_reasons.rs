@@ -65,7 +65,7 @@ impl Place {
     fn edge_words(&self, run: &str, relay: &str, more: &str) -> String {
         let certificate = if more.contains("--certificate") { "" } else { " --certificate e1.pem" };
         format!(
-            "edge --no-paths --no-direct --warm 0 --listen 127.0.0.1:0 --run-dir {run} --relay {relay}{certificate}{more}"
+            "edge --portal-probe off --no-paths --no-direct --warm 0 --listen 127.0.0.1:0 --run-dir {run} --relay {relay}{certificate}{more}"
         )
     }
 

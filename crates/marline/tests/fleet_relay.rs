@@ -24,8 +24,9 @@ fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str)
 }
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
-    let words =
-        format!("edge --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --warm 1");
+    let words = format!(
+        "edge --portal-probe off --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --warm 1"
+    );
     Running::start(dir, &words)
 }
 

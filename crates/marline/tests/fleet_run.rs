@@ -410,7 +410,7 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
         "relay --listen 127.0.0.1:0 --certificate r1.pem --fleet {fleet} --announce 127.0.0.1:4443 --capacity 9Mbit/s --run-dir run"
     ));
     let _edge = run(&format!(
-        "edge --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state state.json --run-dir run"
+        "edge --portal-probe off --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state state.json --run-dir run"
     ));
     until("both have another one", || file("r1.pem") != first[0] && file("e1.pem") != first[1]);
     // The first ones have ended: what is heard from now on is by the new ones.

@@ -20,7 +20,7 @@ fn relay(dir: &Path, server: SocketAddr) -> Running {
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
     let words = format!(
-        "edge --no-paths --run-dir run --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct"
+        "edge --portal-probe off --no-paths --run-dir run --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct"
     );
     Running::start(dir, &words)
 }
@@ -113,7 +113,9 @@ fn a_relay_that_cannot_be_reached_is_reported_at_the_start_and_when_it_is_there(
     let good = relay(dir.path(), server);
     for relays in [format!("--relay {free}"), format!("--relay {} --relay localhost:{}", good.address, free.port())]
     {
-        let words = format!("edge --no-paths --run-dir run2 --listen 127.0.0.1:0 {relays} --certificate e1.pem");
+        let words = format!(
+            "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 {relays} --certificate e1.pem"
+        );
         let mut edge = Running::start(dir.path(), &words);
         let said = edge.line_with("cannot be used: ");
         assert!(said.contains("refused") && said.contains("it is tried again"), "{said}");
@@ -138,7 +140,7 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
     let (dir, server) = (members(), server());
     let relay = relay(dir.path(), server);
     let words = format!(
-        "edge --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state kept/edge.json",
+        "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state kept/edge.json",
         relay.address
     );
     let edge = Running::start(dir.path(), &words);
@@ -237,7 +239,10 @@ fn keys_that_others_may_read_are_refused() {
     let dir = dir.path();
     for (key, words) in [
         ("r1.key", "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem"),
-        ("e1.key", "edge --no-paths --listen 127.0.0.1:0 --relay 127.0.0.1:1 --certificate e1.pem"),
+        (
+            "e1.key",
+            "edge --portal-probe off --no-paths --listen 127.0.0.1:0 --relay 127.0.0.1:1 --certificate e1.pem",
+        ),
     ] {
         std::fs::set_permissions(dir.join(key), std::fs::Permissions::from_mode(0o644)).unwrap();
         let out = marline(dir, words);

@@ -42,7 +42,7 @@ fn a_relay_shows_its_new_certificate_and_keeps_the_old_one_where_the_file_is_dam
     let dir = dir.path();
     let mut relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
     let edge = format!(
-        "edge --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --revoked ca/revoked.pem",
+        "edge --portal-probe off --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --revoked ca/revoked.pem",
         relay.address
     );
     let edge = Running::start(dir, &edge);
@@ -76,7 +76,7 @@ fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
     let dir = dir.path();
     let relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
     let edge = format!(
-        "edge --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem",
+        "edge --portal-probe off --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem",
         relay.address
     );
     let mut edge = Running::start(dir, &edge);
@@ -143,7 +143,7 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
     );
     let edge = |name: &str, relay: &Running| {
         let words = format!(
-            "edge --no-paths --no-direct --warm 0 --run-dir run-{name} --listen 127.0.0.1:0 --relay {} --certificate {name}.pem \
+            "edge --portal-probe off --no-paths --no-direct --warm 0 --run-dir run-{name} --listen 127.0.0.1:0 --relay {} --certificate {name}.pem \
              --ca edge-ca.pem",
             relay.address
         );

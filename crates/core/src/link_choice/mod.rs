@@ -9,7 +9,10 @@
 //!
 //! A failed link comes last in the order. It is probed at intervals that grow from [`FIRST_PROBE`] to [`LAST_PROBE`]. It returns to its
 //! place when a probe or a connection over it succeeds, or when its interface went down and came up again.
+//!
+//! Captive portals that do not answer in the relay's place are found by requests of plain HTTP; when these are due is decided in `portal`.
 
+mod portal;
 mod race;
 #[cfg(test)]
 mod tests;
@@ -18,6 +21,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use portal::PortalAnswer;
 pub use race::{Outcome, Race};
 
 use crate::units::Instant;
@@ -43,6 +47,8 @@ pub enum LinkFailure {
     Silent,
     /// TLS shows the certificate of another server: a captive portal.
     WrongCertificate,
+    /// A captive portal answers a request of plain HTTP.
+    Portal,
 }
 
 impl LinkFailure {
@@ -58,12 +64,18 @@ impl LinkFailure {
             Self::Unreachable => "unreachable",
             Self::Silent => "no answer",
             Self::WrongCertificate => "another server answers in its place: a captive portal",
+            Self::Portal => "a captive portal, which a browser on that network shows",
         }
     }
 
     /// Whether the link cannot carry other traffic either, as far as this failure shows.
     pub const fn is_outage(self) -> bool {
-        matches!(self, Self::Refused | Self::Unreachable | Self::Silent | Self::WrongCertificate)
+        matches!(self, Self::Refused | Self::Unreachable | Self::Silent) || self.is_portal()
+    }
+
+    /// Whether something answers in the place of other servers.
+    pub const fn is_portal(self) -> bool {
+        matches!(self, Self::WrongCertificate | Self::Portal)
     }
 
     /// Where a link with this failure comes in the order: behind those that only lack MPTCP or speed come those that do not carry, and
@@ -72,7 +84,7 @@ impl LinkFailure {
         match self {
             Self::Slow => 1,
             Self::MptcpDropped | Self::MptcpStripped => 2,
-            Self::WrongCertificate => 4,
+            Self::WrongCertificate | Self::Portal => 4,
             _ => 3,
         }
     }
@@ -106,11 +118,14 @@ struct Known {
     failure: Option<Failed>,
     /// When it is tried next though nothing is known against it.
     check_at: Instant,
+    portal: portal::Schedule,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Failed {
     kind: LinkFailure,
+    /// No other link has reached the destination that showed it.
+    suspected: bool,
     since: Instant,
     probe_at: Instant,
     pause: Duration,
@@ -137,7 +152,13 @@ impl LinkChoice {
                 before.iter().position(|known| known.seen.name == seen.name && known.seen.index == seen.index);
             let mut known = match known {
                 Some(at) => before.swap_remove(at),
-                None => Known { seen: seen.clone(), took: None, failure: None, check_at: now + FIRST_CHECK },
+                None => Known {
+                    seen: seen.clone(),
+                    took: None,
+                    failure: None,
+                    check_at: now + FIRST_CHECK,
+                    portal: portal::Schedule::new(now),
+                },
             };
             // Data over established subflows begin to arrive: the link carries data. Whether new connections can begin over it is
             // not known, so it is probed soon.
@@ -177,16 +198,12 @@ impl LinkChoice {
                 let is_slow = |failed: &Failed| failed.kind == LinkFailure::Slow && took > LONGEST_STAGGER;
                 known.failure = known.failure.filter(is_slow).map(|failed| failed.postponed(now));
             }
-            Outcome::Failed(kind) => {
-                known.failure = Some(match known.failure {
-                    // Nothing new: it is known to be worse than slow.
-                    Some(failed) if failed.kind != LinkFailure::Slow && kind == LinkFailure::Slow => failed,
-                    // Late at first, and then not there at all.
-                    Some(failed) if failed.kind != LinkFailure::Slow || kind == LinkFailure::Slow => {
-                        Failed { kind, ..failed }.postponed(now)
-                    }
-                    _ => Failed { kind, since: now, probe_at: now + FIRST_PROBE, pause: FIRST_PROBE },
-                });
+            Outcome::Failed(kind) => known.fail(now, kind, false),
+            // Its portal has just been found not to be there: it is the destination's certificate that is wrong.
+            Outcome::Suspected if known.portal.is_open(now) => {}
+            Outcome::Suspected => known.fail(now, LinkFailure::WrongCertificate, true),
+            Outcome::Retracted => {
+                known.failure = known.failure.filter(|failed| failed.kind != LinkFailure::WrongCertificate);
             }
         }
     }
@@ -216,6 +233,9 @@ impl LinkChoice {
         if let Some(known) = self.links.iter_mut().find(|known| known.seen.name == link) {
             known.failure = known.failure.map(|failed| failed.postponed(now));
             known.check_at = now + CHECK;
+            if known.failure.is_some_and(|failed| failed.kind.is_portal()) {
+                known.portal.want(now, portal::PAUSE);
+            }
         }
     }
 
@@ -236,6 +256,29 @@ impl LinkChoice {
 }
 
 impl Known {
+    fn fail(&mut self, now: Instant, kind: LinkFailure, suspected: bool) {
+        if kind.is_outage() || kind == LinkFailure::Names {
+            self.portal.want(now, portal::PAUSE);
+        }
+        self.failure = Some(match self.failure {
+            // Nothing new: it is known to be worse than slow.
+            Some(failed) if failed.kind != LinkFailure::Slow && kind == LinkFailure::Slow => failed,
+            // The portal is why, unless the destination was reached.
+            Some(failed)
+                if failed.kind == LinkFailure::Portal
+                    && !matches!(kind, LinkFailure::MptcpDropped | LinkFailure::MptcpStripped) =>
+            {
+                failed.postponed(now)
+            }
+            // Late at first, and then not there at all.
+            Some(failed) if failed.kind != LinkFailure::Slow || kind == LinkFailure::Slow => {
+                let suspected = suspected && (failed.suspected || failed.kind != kind);
+                Failed { kind, suspected, ..failed }.postponed(now)
+            }
+            _ => Failed { kind, suspected, since: now, probe_at: now + FIRST_PROBE, pause: FIRST_PROBE },
+        });
+    }
+
     fn rank(&self) -> u8 {
         let silent = if self.seen.silent { LinkFailure::Silent.rank() } else { 0 };
         self.failure.map_or(0, |failed| failed.kind.rank()).max(silent)

@@ -17,6 +17,10 @@ pub enum Outcome {
     Reached(Duration),
     /// It does not.
     Failed(LinkFailure),
+    /// It shows the certificate of another server, and no other link shows that of the destination.
+    Suspected,
+    /// The certificate of another server, shown before, says nothing of the link: it is shown over all links, or no longer.
+    Retracted,
 }
 
 /// A new connection. See the documentation of this module.
@@ -28,12 +32,16 @@ pub struct Race {
     /// When the next one begins.
     next: Instant,
     winner: Option<usize>,
+    /// The destination proves by its certificate what it is.
+    proven: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Attempt {
     link: String,
     stagger: Duration,
+    /// What was known against the link when this began.
+    known: Option<LinkFailure>,
     began: Option<Instant>,
     outcome: Option<Outcome>,
     /// What was reported of it last.
@@ -44,25 +52,35 @@ impl Attempt {
     fn is_wrong(&self) -> bool {
         self.outcome == Some(Outcome::Failed(LinkFailure::WrongCertificate))
     }
+
+    fn is_over_portal(&self) -> bool {
+        self.known.is_some_and(LinkFailure::is_portal)
+    }
+
+    /// Shows that what answered in the destination's place does not answer any more.
+    fn ends_portal(&self) -> bool {
+        self.known == Some(LinkFailure::WrongCertificate)
+            && matches!(self.outcome, Some(Outcome::Failed(kind)) if !matches!(kind, LinkFailure::WrongCertificate | LinkFailure::Names))
+    }
 }
 
 impl Race {
     /// To a destination that proves by its certificate what it is: over all links, in the order of the evidence.
     pub fn new(now: Instant, choice: &LinkChoice) -> Self {
         let attempt = |link: String| {
-            let stagger = choice.stagger(&link);
-            Attempt { link, stagger, began: None, outcome: None, reported: None }
+            let (stagger, known) = (choice.stagger(&link), choice.failure(&link));
+            Attempt { link, stagger, known, began: None, outcome: None, reported: None }
         };
-        Self { attempts: choice.order().into_iter().map(attempt).collect(), begun: 0, next: now, winner: None }
+        let attempts = choice.order().into_iter().map(attempt).collect();
+        Self { attempts, begun: 0, next: now, winner: None, proven: true }
     }
 
     /// To a destination that proves nothing: not over a link with a captive portal, which would answer for a server that is slow, unless
     /// no other link carries.
     pub fn to_unproven(now: Instant, choice: &LinkChoice) -> Self {
-        let mut race = Self::new(now, choice);
-        let carries = |attempt: &Attempt| !choice.failure(&attempt.link).is_some_and(LinkFailure::is_outage);
-        if race.attempts.iter().any(carries) {
-            race.attempts.retain(|attempt| choice.failure(&attempt.link) != Some(LinkFailure::WrongCertificate));
+        let mut race = Self { proven: false, ..Self::new(now, choice) };
+        if race.attempts.iter().any(|attempt| !attempt.known.is_some_and(LinkFailure::is_outage)) {
+            race.attempts.retain(|attempt| !attempt.is_over_portal());
         }
         race
     }
@@ -124,17 +142,26 @@ impl Race {
         let is_late = |attempt: &Attempt| attempt.began.is_some_and(|began| now.since(began) >= attempt.stagger);
         let mut judged = self.attempts.iter().filter(|attempt| attempt.outcome.is_some() || is_late(attempt));
         let all_wrong = judged.all(Attempt::is_wrong);
-        let won_from = self.winner.and_then(|winner| self.attempts.get(winner)?.began);
-        let (is_won, is_over) = (self.winner.is_some(), self.begun == self.attempts.len());
+        let is_over = self.begun == self.attempts.len();
+        let destination_is_wrong = is_over && self.attempts.iter().all(Attempt::is_wrong);
+        // What answers over a link with a portal need not be the destination.
+        let winner = self.winner.and_then(|winner| self.attempts.get(winner));
+        let winner = winner.filter(|winner| self.proven || !winner.is_over_portal());
+        let (is_won, won_from) = (winner.is_some(), winner.and_then(|winner| winner.began));
         let mut news = Vec::new();
         for attempt in &mut self.attempts {
             let counts = match attempt.outcome {
-                Some(Outcome::Failed(LinkFailure::Other)) => None,
-                Some(Outcome::Failed(LinkFailure::WrongCertificate)) if (is_won || is_over) && !all_wrong => {
-                    attempt.outcome
+                Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_won => attempt.outcome,
+                Some(Outcome::Failed(LinkFailure::WrongCertificate)) if destination_is_wrong => {
+                    let was_counted = attempt.reported.is_some() || attempt.is_over_portal();
+                    was_counted.then_some(Outcome::Retracted)
                 }
-                Some(Outcome::Failed(_)) => attempt.outcome.filter(|_| is_won),
-                Some(Outcome::Reached(_)) => attempt.outcome,
+                Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_over && !all_wrong => {
+                    Some(Outcome::Suspected)
+                }
+                Some(Outcome::Failed(kind)) if is_won && kind != LinkFailure::Other => attempt.outcome,
+                Some(Outcome::Failed(_)) => (self.proven && attempt.ends_portal()).then_some(Outcome::Retracted),
+                Some(_) => attempt.outcome.filter(|_| self.proven || !attempt.is_over_portal()),
                 // Another one, which began later, was faster.
                 None => attempt
                     .began

@@ -22,7 +22,8 @@ fn links(names: &[&str]) -> LinkChoice {
 }
 
 /// What each link does: after so many milliseconds a result; none: nothing at all until the attempt's own limit of 1.5 s.
-type Behaviour<'a> = &'a [(&'a str, Option<(u64, Result<(), LinkFailure>)>)];
+type Behaviour<'a> = &'a [Shows<'a>];
+type Shows<'a> = (&'a str, Option<(u64, Result<(), LinkFailure>)>);
 
 /// Runs a race that begins at a moment to its end; when it was won, and by whom.
 fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option<(u64, String)> {
@@ -236,4 +237,142 @@ fn a_link_that_is_never_first_is_checked_soon_and_then_each_ten_minutes() {
     choice.forgive(LinkFailure::MptcpStripped);
     assert_eq!(choice.failing(), []);
     assert_eq!(links(&["wan1"]).next_check(), None);
+}
+
+/// The relay has a wrong certificate, which the links show after so many milliseconds.
+fn wrong(first: u64, second: u64) -> [Shows<'static>; 2] {
+    let shows = |after| Some((after, Err(LinkFailure::WrongCertificate)));
+    [("wan1", shows(first)), ("wan2", shows(second))]
+}
+
+#[test]
+fn a_relay_with_a_wrong_certificate_is_no_portal_however_late_one_link_shows_it() {
+    for (first, second) in [(30, 30), (30, 900), (700, 30)] {
+        let mut choice = links(&["wan1", "wan2"]);
+        assert_eq!(run(&mut choice, 0, &wrong(first, second)), None);
+        assert_eq!(choice.failing(), [], "{first} {second}");
+    }
+    // One that was taken for a portal while the other link was dead.
+    let mut choice = links(&["wan1", "wan2"]);
+    run(&mut choice, 0, &[wrong(30, 30)[0], ("wan2", None)]);
+    assert!(choice.failure("wan1").is_some_and(LinkFailure::is_portal));
+    run(&mut choice, 10_000, &wrong(30, 900));
+    assert_eq!(choice.failing(), []);
+}
+
+#[test]
+fn a_link_is_no_portal_any_more_when_something_else_happens_over_it_although_no_relay_is_reached() {
+    use LinkFailure::*;
+    for (does, after) in [
+        (None, None),
+        (Some((30, Err(Refused))), None),
+        (Some((30, Err(Unreachable))), None),
+        (Some((30, Err(Other))), None),
+        (Some((30, Ok(()))), None),
+        (Some((30, Err(WrongCertificate))), Some(WrongCertificate)),
+        (Some((30, Err(Names))), Some(WrongCertificate)),
+    ] {
+        let mut choice = links(&["wan1", "wan2"]);
+        choice.report(at(0), "wan1", Outcome::Failed(WrongCertificate));
+        run(&mut choice, 5_000, &[("wan1", does), ("wan2", None)]);
+        assert_eq!(choice.failure("wan1"), after, "{does:?}");
+    }
+}
+
+#[test]
+fn what_answers_over_a_portal_in_the_place_of_a_server_says_nothing_of_the_links() {
+    for kind in [LinkFailure::WrongCertificate, LinkFailure::Portal] {
+        let mut choice = links(&["wan1", "wan2"]);
+        choice.report(at(0), "wan1", Outcome::Failed(kind));
+        choice.report(at(0), "wan2", Outcome::Failed(LinkFailure::Silent));
+        let before = choice.failing();
+        let mut race = Race::to_unproven(at(10), &choice);
+        while race.poll(at(400)).is_some() {}
+        let portal = race.len() - 1;
+        race.poll(at(900));
+        race.handle(at(910), portal, Ok(None));
+        assert_eq!(race.evidence(at(2000)), []);
+        assert_eq!(choice.failing(), before);
+    }
+}
+
+#[test]
+fn a_portal_is_looked_for_when_a_link_comes_fails_or_is_used_without_a_relay_and_not_too_often() {
+    let mut choice = links(&["wan1", "wan2"]);
+    let mut asked = Vec::new();
+    for millis in (0..120_000).step_by(100) {
+        match millis {
+            20_000 => choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Silent)),
+            // Many flows, and none is carried by a relay.
+            40_000..50_000 => choice.used_unproven(at(millis)),
+            70_000.. => choice.none_reached(at(millis)),
+            _ => {}
+        }
+        while let Some((due, link)) = choice.next_portal_probe().filter(|(due, _)| *due <= at(millis)) {
+            assert!(due <= at(millis));
+            choice.probing_portal(at(millis), &link);
+            asked.push((millis / 1000, link));
+        }
+    }
+    let of = |name: &str| asked.iter().filter(|(_, link)| link == name).map(|(at, _)| *at).collect::<Vec<_>>();
+    assert_eq!(of("wan1"), [0, 20, 40, 45, 50, 80, 110]);
+    assert_eq!(of("wan2"), [0, 40, 45, 50, 80, 110]);
+}
+
+#[test]
+fn a_portal_that_answers_plain_requests_counts_until_the_server_itself_or_the_relay_answers() {
+    use LinkFailure::*;
+    let captive = || {
+        let mut choice = links(&["wan1", "wan2"]);
+        choice.report_portal(at(100), "wan1", PortalAnswer::Captive);
+        assert_eq!(
+            (choice.failure("wan1"), choice.order()),
+            (Some(Portal), vec!["wan2".to_string(), "wan1".to_string()])
+        );
+        assert_eq!(Race::to_unproven(at(200), &choice).len(), 1);
+        choice
+    };
+    // It drops or refuses the rest, which does not hide that it is a portal.
+    let mut choice = captive();
+    for kind in [Silent, Refused, Unreachable, WrongCertificate, Slow] {
+        choice.report(at(1_000), "wan1", Outcome::Failed(kind));
+        choice.report(at(1_000), "wan1", Outcome::Retracted);
+        assert_eq!(choice.failure("wan1"), Some(Portal));
+    }
+    // Each probe of the link comes with another request.
+    let (when, link) = choice.next_probe().unwrap();
+    ["wan1", "wan2"].iter().for_each(|link| choice.probing_portal(at(1_500), link));
+    choice.probing(when, &link);
+    assert_eq!(choice.next_portal_probe().unwrap().0, at(6_500));
+    choice.report_portal(at(7_000), "wan1", PortalAnswer::Open);
+    assert_eq!((choice.failing(), choice.order()), (vec![], vec!["wan1".to_string(), "wan2".to_string()]));
+    // The relay proves itself by its certificate.
+    let mut choice = captive();
+    choice.report(at(2_000), "wan1", Outcome::Reached(Duration::from_millis(40)));
+    assert_eq!(choice.failing(), []);
+    // Now nothing answers there.
+    let mut choice = captive();
+    choice.report_portal(at(2_000), "wan1", PortalAnswer::Nothing);
+    assert_eq!(choice.failure("wan1"), Some(Silent));
+}
+
+#[test]
+fn a_wrong_certificate_that_no_other_link_contradicts_is_the_relays_where_there_is_no_portal() {
+    let [portal, silent] = [wrong(30, 30)[0], ("wan2", None)];
+    // The link has shown that there is none, or shows it then.
+    for before in [true, false] {
+        let mut choice = links(&["wan1", "wan2"]);
+        if before {
+            choice.report_portal(at(0), "wan1", PortalAnswer::Open);
+        }
+        run(&mut choice, 10_000, &[portal, silent]);
+        assert_eq!(choice.failing().is_empty(), before);
+        choice.report_portal(at(21_000), "wan1", PortalAnswer::Open);
+        assert_eq!(choice.failing(), []);
+    }
+    // What another link contradicts is the link's: something in between speaks TLS in the relay's place.
+    let mut choice = links(&["wan1", "wan2"]);
+    run(&mut choice, 0, &[portal, ("wan2", WELL)]);
+    choice.report_portal(at(11_000), "wan1", PortalAnswer::Open);
+    assert_eq!(choice.failure("wan1"), Some(LinkFailure::WrongCertificate));
 }

@@ -28,6 +28,7 @@ pub mod machine;
 mod meter;
 mod nearby;
 mod pass;
+mod portal;
 mod priority;
 mod probe;
 mod queue;
@@ -58,6 +59,7 @@ pub(crate) use ask::answer;
 pub use front::{Front, FrontError, attend_lan};
 pub use links::LinkNow;
 pub use live::Live;
+pub use portal::PortalProbe;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
 pub use remembered::{Remembered, keep_state};
@@ -89,6 +91,8 @@ pub struct Config {
     pub lan: bool,
     /// Whom it serves, and who comes first.
     pub guests: GuestTerms,
+    /// How captive portals are looked for that do not answer in a relay's place.
+    pub portal_probe: PortalProbe,
 }
 
 /// Whom an edge serves, and who comes first.
@@ -344,6 +348,7 @@ impl Edge {
             never = self.roads.keep_current() => never,
             never = self.roads.keep_trying() => never,
             never = self.roads.keep_probing() => never,
+            never = self.roads.keep_probing_portals() => never,
         }
     }
 
@@ -431,13 +436,13 @@ impl Edge {
     fn begin_over(&self, look: &links::Look, seen: &[LinkNow], survey: Survey) {
         let beginnings = links::beginnings(look, seen, &survey);
         let is_link = |name: &str| beginnings.iter().any(|(link, _)| link.name == name);
-        let others = survey.interfaces.iter().filter(|interface| !is_link(&interface.name));
-        let networks = others.flat_map(|interface| interface.networks.clone()).collect();
+        let others: Vec<_> =
+            survey.interfaces.iter().filter(|interface| !is_link(&interface.name)).cloned().collect();
         let has_vpn = survey.vpn.is_some();
         if self.is_behind_vpn(survey.vpn) && has_vpn {
             // Whoever steers the links may not have seen it yet.
             self.roads.starts.forget_links();
-        } else if self.roads.starts.set_links(beginnings, networks) {
+        } else if self.roads.starts.set_links(beginnings, &others) {
             self.roads.retry_now();
         }
     }

@@ -35,6 +35,7 @@ use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 use super::Config;
 use super::ask::{Asked, ask};
 use super::dial::{self, By, CONNECT, Road, dial, dial_over};
+use super::portal::Portals;
 use super::relays::{RelayAt, Relays, Station};
 use super::trust::Trusted;
 use crate::starts::{Shows, Starts};
@@ -94,6 +95,7 @@ pub(super) struct Roads {
     /// Whether flows may go without a relay.
     direct: bool,
     by: By,
+    portals: Portals,
     pub(super) starts: Arc<Starts>,
     trusted: Mutex<Trusted>,
     /// Counts up when connections that were made before must not be used any more.
@@ -122,6 +124,7 @@ impl Roads {
             warm: config.warm,
             direct: config.direct,
             by: By { congestion: config.congestion.clone(), ..By::default() },
+            portals: Portals::new(&config.portal_probe),
             starts: Starts::new(),
             trusted: Mutex::new(trusted),
             era: AtomicU64::default(),
@@ -345,6 +348,9 @@ impl Roads {
 
     fn left(&self, station: &Arc<Station>, is_news: bool) {
         self.noted(is_news);
+        if self.order().iter().all(|station| station.unreachable().is_some()) {
+            self.starts.none_reached();
+        }
         lock(&self.ready).retain(|(of, ..)| !Arc::ptr_eq(of, station));
         self.wake.notify_one();
         self.failing.notify_one();
@@ -421,12 +427,15 @@ impl Roads {
         }
     }
 
-    /// At the first relay; while that cannot be reached at all, at the server to which a flow has gone directly.
+    /// At the first relay; while that cannot be reached at all, at the server to which a flow has gone directly. Whether something still
+    /// answers in the relay's place shows in an attempt to reach a relay only.
     async fn probe_link(self: Arc<Self>, link: Arc<Interface>, first: Option<Arc<Station>>) {
-        let (began, relay) = (Instant::now(), first.filter(|station| station.unreachable().is_none()));
-        let result = match (relay, self.starts.direct_probe(&link.name)) {
+        let began = Instant::now();
+        let works = first.as_ref().is_some_and(|station| station.unreachable().is_none());
+        let relay = first.filter(|_| works || self.starts.has_portal(&link.name));
+        let result = match (&relay, self.starts.direct_probe(&link.name)) {
             (Some(relay), _) => {
-                let dialled = dial_over(&relay, &self.trusted(), &self.by, Some(&link), &self.starts).await;
+                let dialled = dial_over(relay, &self.trusted(), &self.by, Some(&link), &self.starts).await;
                 self.noted(relay.is_mptcp_news());
                 dialled.map(|(_, shows)| shows)
             }
@@ -437,7 +446,23 @@ impl Roads {
             }
             (None, None) => return,
         };
-        self.starts.probed(&link.name, began, result);
+        self.starts.probed(&link.name, began, result, works || relay.is_none());
+    }
+
+    /// Looks for captive portals until dropped.
+    pub(super) async fn keep_probing_portals(self: &Arc<Self>) -> Infallible {
+        if self.portals.is_off() {
+            std::future::pending::<()>().await;
+        }
+        loop {
+            let (roads, link) = (Arc::clone(self), self.starts.due_for_portal().await);
+            tokio::spawn(async move {
+                let answer = roads.portals.probe(&link, &roads.starts).await;
+                if roads.starts.portal_answered(&link.name, answer) {
+                    roads.retry_now();
+                }
+            });
+        }
     }
 
     /// Drops the connections that wait ready when connections begin over another link than these have: their first packets would wait for it.
@@ -580,6 +605,7 @@ mod tests {
             congestion: None,
             lan: false,
             guests: super::super::GuestTerms::default(),
+            portal_probe: super::super::PortalProbe::OFF,
         };
         let provider = Arc::new(crate::tls::provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use marline_fleet::edge::{Config, Edge, EdgeState, Front, GuestTerms, RelayAt};
+use marline_fleet::edge::{Config, Edge, EdgeState, Front, GuestTerms, PortalProbe, RelayAt};
 use marline_fleet::relay::Limits;
 use marline_fleet::tls::client_config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,6 +39,7 @@ async fn edge_of(
         congestion: None,
         lan: false,
         guests,
+        portal_probe: PortalProbe::OFF,
     };
     let tls = client_config(&place.edge("cam-1"), None, true).unwrap();
     let edge = Edge::new(config, Arc::new(tls));

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::congestion::Congestion;
-use marline_fleet::edge::Live;
+use marline_fleet::edge::{Live, PortalProbe};
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,10 @@ pub(super) struct RunArgs {
     /// With --lan: send flows directly over one link while no relay can be had. The default without --lan.
     #[arg(long, conflicts_with = "no_direct")]
     pub(super) direct: bool,
+    /// What is requested over a link, by plain HTTP, to find a captive portal: another answer than 204 is one. Requested when a link has
+    /// come up or failed and while no relay works. `off`: nothing.
+    #[arg(long, value_name = "URL|off", default_value = PortalProbe::DEFAULT)]
+    pub(super) portal_probe: PortalProbe,
     #[command(flatten)]
     pub(super) asks: AskArgs,
     /// Use only these links, as `marline paths --link`.

@@ -75,6 +75,7 @@ impl Terms {
             congestion: args.congestion.clone(),
             lan: !args.lan.is_empty(),
             guests,
+            portal_probe: args.portal_probe.clone(),
         };
         let fleet = args.fleet.as_ref().map(|url| {
             let client = member.client(url)?;

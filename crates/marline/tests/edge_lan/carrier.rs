@@ -1,0 +1,44 @@
+//! The link of the default route loses its carrier, and its routes stay, as with static addresses and ifupdown: one link is left, and the
+//! kernel still routes over the other one.
+
+use super::in_a_world;
+use super::links::WORDS;
+
+#[test]
+fn flows_begin_over_the_only_link_when_the_default_one_has_lost_its_carrier_and_its_routes_have_stayed() {
+    let script = r#"
+carrier() { # on|off
+    local want=down; [ $1 = off ] || want=up
+    ip -n far link set up0 $want
+    if [ $1 = off ]; then until ip route show | grep -q linkdown; do sleep 0.01; done
+    else until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done; fi
+}
+# With a relay by address and by name, and without one; names are asked for by the programs.
+for how in "--relay 203.0.113.1 --no-direct" "--relay relay.test --no-direct" "--relay 192.0.2.9 --direct"; do
+    for when in start running; do
+        if [ $when = start ]; then carrier off; begin $how; else begin $how; programs >/dev/null; carrier off; fi
+        # The edge has seen that one link is left.
+        until "$MARLINE" edge status --run-dir run | grep -q '^up0 *down '; do sleep 0.1; kill -0 $edge; done
+        sleep 0.3
+        ip route get 203.0.113.5 | grep -o 'dev up0'
+        for client in lans programs; do $client | cut -d. -f1; done
+        stop; carrier on
+    done
+done
+# Enrolment and renewal.
+ip netns exec far "$MARLINE" fleet run --ca ca --listen 203.0.113.1:4445 --address 203.0.113.1 --address fleet.test 2>fleet.log &
+until grep -q "203.0.113.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat fleet.log >&2; exit 1; }; done
+"$MARLINE" fleet ca token --role edge --name new --dir ca >token 2>/dev/null; chmod 600 token
+carrier off
+timeout 8 "$MARLINE" fleet enrol --fleet https://203.0.113.1:4445 --token-file token --out . >/dev/null 2>said || cat said
+timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new.pem 2>&1 | grep -o "it is renewed from"
+"#;
+    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    if lines.first().is_some_and(|line| line.starts_with("skipped")) {
+        return eprintln!("{}", lines[0]);
+    }
+    // Answered within a second: the status and the seconds of the time to the first byte.
+    let mut expected = ["dev up0", "200 0", "200 0"].repeat(6);
+    expected.push("it is renewed from");
+    assert_eq!(lines, expected);
+}

@@ -1,0 +1,137 @@
+//! Captive portals that redirect port 80 and drop or refuse the rest, as most do, so that nothing answers in a relay's place; and what is no
+//! portal although it looked like one: a relay with a wrong certificate, a network on which somebody has logged in.
+
+use super::in_a_world;
+use super::links::WORDS;
+
+const WITH: &str = r#"
+# Answers each request with 204, and keeps the time of each.
+empty='use IO::Socket::IP; $| = 1; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "203.0.113.6", LocalPort => 80, ReuseAddr => 1) or die;
+    while (my $c = $l->accept) { my ($head, $part) = (""); $head .= $part while $head !~ /\r\n\r\n/ and sysread $c, $part, 4096;
+        print "$1\n" if $head =~ /^(GET [^ ]*)/; print $c "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"; close $c }'
+ip -n srv address add 203.0.113.6/24 dev eth0
+ip netns exec srv perl -e "$empty" >requests & until ip netns exec srv ss -Hltn 'sport = :80' | grep -q 203.0.113.6; do sleep 0.02; done
+probe="--portal-probe http://203.0.113.6/generate_204"
+http_portal() { # drop|reject|names: of each packet to another port than 80, which is 81 by then, and 53
+    local how=drop names=""; [ $1 != reject ] || how="reject with tcp reset"
+    # Each name has the portal's own address.
+    [ $1 != names ] || names='; iifname "up0" udp dport 53 redirect to :5353'
+    rules "iifname up0 tcp dport != { 53, 81 } $how" "iifname up0 meta nfproto ipv4 tcp dport 80 redirect to :81$names"
+}
+# Waits until the status has a line with these words.
+says() { until "$MARLINE" edge status --run-dir run | grep -o "$1"; do sleep 0.1; kill -0 $edge; done; }
+unsays() { while "$MARLINE" edge status --run-dir run | grep -q "$1"; do sleep 0.1; kill -0 $edge; done; }
+page() { curl -s -m 5 -x socks5h://127.0.0.1:1088 http://203.0.113.5/ || true; }
+"#;
+
+fn lines_of(script: &str) -> Option<Vec<String>> {
+    let lines = in_a_world(&format!("{WORDS}{WITH}{script}"))?;
+    if lines.first().is_some_and(|line| line.starts_with("skipped")) {
+        eprintln!("{}", lines[0]);
+        return None;
+    }
+    Some(lines)
+}
+
+#[test]
+fn a_portal_that_redirects_port_80_alone_is_named_and_flows_take_the_other_link() {
+    let script = r#"
+for how in drop reject names; do
+    [ $how != names ] || probe="--portal-probe http://srv.test/generate_204"
+    for when in start running; do
+        [ $when = running ] || http_portal $how
+        begin --relay 203.0.113.1 --no-direct $probe
+        [ $when = start ] || { programs >/dev/null; http_portal $how; }
+        # The next flow shows that the link fails.
+        for client in lans programs; do $client | cut -d' ' -f1; done
+        says "link up0 does not reach the relay: a captive portal.*"
+        works
+        unsays "link up0 does"
+        stop
+    done
+done
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    let portal =
+        "link up0 does not reach the relay: a captive portal, which a browser on that network shows; up1 does";
+    assert_eq!(lines, ["200", "200", portal].repeat(6));
+}
+
+#[test]
+fn without_a_relay_flows_leave_a_portal_that_redirects_port_80_alone_and_come_back_when_it_lets_them_through() {
+    let script = r#"
+begin --relay 192.0.2.9 --direct $probe
+page
+http_portal drop
+# It answers in the server's place until it is found.
+until [ "$(page)" = "10.0.2.2 to 203.0.113.5" ]; do sleep 0.2; kill -0 $edge; done
+says "link up0 does not carry new connections: a captive portal.*"
+page
+works
+unsays "link up0 does"
+page
+# As long as flows go directly each link is asked once in five seconds at the most.
+: >requests; for n in $(seq 40); do page >/dev/null; sleep 0.25; done
+[ $(wc -l <requests) -le 6 ] && [ $(wc -l <requests) -ge 2 ] && echo "as often as needed" || wc -l requests
+stop
+# Nothing is sent.
+: >requests; begin --relay 192.0.2.9 --direct --portal-probe off
+for n in $(seq 8); do page >/dev/null; sleep 0.25; done
+wc -l <requests
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    let (first, second) = ("10.0.1.2 to 203.0.113.5", "10.0.2.2 to 203.0.113.5");
+    let portal = "link up0 does not carry new connections: a captive portal, which a browser on that network shows; up1 does";
+    assert_eq!(lines, [first, portal, second, first, "as often as needed", "0"]);
+}
+
+#[test]
+fn the_portal_of_the_only_link_is_named() {
+    let script = r#"
+ip link del up1
+http_portal reject
+begin --relay 203.0.113.1 --no-direct $probe
+says "link up0 does not carry new connections: a captive portal.*"
+works
+unsays "link up0 does"
+for n in $(seq 40); do code=$(programs | cut -d' ' -f1); [ "$code" = 200 ] && break; sleep 0.25; done; echo $code
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    assert_eq!(
+        lines,
+        ["link up0 does not carry new connections: a captive portal, which a browser on that network shows", "200"]
+    );
+}
+
+#[test]
+fn a_relay_with_a_wrong_certificate_and_a_login_while_no_relay_works_leave_no_portal_behind() {
+    let script = r#"
+ip netns exec far "$MARLINE" relay --listen 203.0.113.1:4446 --certificate other/r3.pem --revoked other/ca/revoked.pem 2>wrong.log &
+until grep -q "listens on" wrong.log; do sleep 0.05; done
+# Over the other link the first SYN of each connection is lost, so that it shows the same a second later.
+ip netns exec far nft 'table inet late { set seen { type ipv4_addr . inet_service; flags dynamic; timeout 60s; };
+    chain in { type filter hook input priority 0; iifname "up1" tcp dport 4446 tcp flags syn ip saddr . tcp sport != @seen add @seen { ip saddr . tcp sport } drop; }; }'
+for how in "--portal-probe off" "$probe"; do
+    begin --relay 203.0.113.1:4446 --direct $how
+    for n in $(seq 12); do page >/dev/null; sleep 0.25; done
+    unsays "link up0 does"
+    sleep 3; page; stop
+done
+ip netns exec far nft delete table inet late
+# Somebody logs in while the relay is down.
+for how in "--portal-probe off" "$probe"; do
+    begin --relay 203.0.113.1:4447 --direct $how
+    fail portal
+    for n in $(seq 40); do "$MARLINE" edge status --run-dir run | grep -q "link up0 does" && break; page >/dev/null; sleep 0.25; done
+    says "link up0 does not carry new connections"
+    page
+    works
+    unsays "link up0 does"
+    page; stop
+done
+"#;
+    let Some(lines) = lines_of(script) else { return };
+    let (first, second) = ("10.0.1.2 to 203.0.113.5", "10.0.2.2 to 203.0.113.5");
+    let portal = "link up0 does not carry new connections";
+    assert_eq!(lines, [first, first, portal, second, first, portal, second, first]);
+}
