@@ -138,6 +138,11 @@ impl Conn {
     }
 
     pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
+        // It could not be replaced. A budget holds all the same.
+        let link = self.subs.iter().find(|sub| sub.id == id).and_then(|sub| sub.link);
+        if self.is_half_closed && !link.and_then(|link| host.link(link)).is_some_and(Link::spent) {
+            return;
+        }
         let conn = self.id;
         // The last one stays whatever it is; one that has just come up may yet be refused, and is none to rely on, unless
         // the other is no better.
@@ -274,6 +279,9 @@ impl Conn {
         refused: Option<Refusal>,
     ) {
         let now = host.now;
+        if refused == Some(Refusal::HalfClosed) {
+            (self.is_half_closed, self.closed_to_joins) = (true, true);
+        }
         match what {
             Command::Join { link, .. } => {
                 let rtt = host.place(link).and_then(|at| self.on(at)).map_or_else(|| self.rtt(), Sub::handshake);
@@ -299,8 +307,8 @@ impl Conn {
                         path.not_before = now
                             + match why {
                                 Refusal::NotYet => NOT_YET,
-                                // An announcement, or another address of the link, ends this wait.
-                                Refusal::NotAnnounced(_) | Refusal::SocketFamily(_) => HOUR,
+                                // An announcement, or another address of the link, ends this wait; nothing ends a half-closed connection's.
+                                Refusal::NotAnnounced(_) | Refusal::SocketFamily(_) | Refusal::HalfClosed => HOUR,
                                 Refusal::NoAddress | Refusal::NotPermitted => {
                                     later(soon.unwrap_or(NO_WAY), &mut path.fails, NO_WAY_MOST)
                                 }
@@ -314,7 +322,11 @@ impl Conn {
                 }
             }
             Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
-                if refused == Some(Refusal::NoSubflow) {
+                if refused == Some(Refusal::HalfClosed) {
+                    if let Some(sub) = self.sub_mut(subflow) {
+                        sub.leaving = false;
+                    }
+                } else if refused == Some(Refusal::NoSubflow) {
                     // It is told of as gone, or the next look says so.
                     if let Some(sub) = self.sub_mut(subflow) {
                         sub.check = None;
@@ -326,7 +338,7 @@ impl Conn {
 
     /// The server has announced an address.
     pub(super) fn on_announced(&mut self, now: Instant) {
-        self.closed_to_joins = false;
+        self.closed_to_joins = self.is_half_closed;
         let waits = |path: &&mut Path| matches!(path.refused, Some(Hindrance::NotAnnounced(_)));
         for path in self.paths.iter_mut().filter(waits) {
             (path.refused, path.not_before, path.fails) = (None, now, 0);

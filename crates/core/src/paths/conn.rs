@@ -35,6 +35,8 @@ pub(super) struct Conn {
     pub(super) home: Option<usize>,
     /// Only addresses may be joined that the server has announced, and it has announced none.
     pub(super) closed_to_joins: bool,
+    /// One direction of it is closed. No subflow can be added any more, so none is ended unless its link's budget is spent.
+    pub(super) is_half_closed: bool,
     pub(super) subs: Vec<Sub>,
     /// One for each link of the host.
     pub(super) paths: Vec<Path>,
@@ -264,6 +266,7 @@ impl Conn {
             adopted: false,
             home: None,
             closed_to_joins: false,
+            is_half_closed: false,
             // Most have no more; a vector's own idea is four, and ten thousand connections are to stay small.
             subs: Vec::with_capacity(2),
             paths: Vec::new(),

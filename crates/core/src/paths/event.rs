@@ -263,6 +263,9 @@ pub enum Refusal {
     NoSubflow,
     /// The connection cannot be joined yet.
     NotYet,
+    /// One direction of the connection is closed: the kernel adds no subflow any more, so a subflow that was ended could not be replaced.
+    /// The first command to end one is refused with this reason, so that the machine can decide again.
+    HalfClosed,
     /// The link has no address, or no way to the server.
     NoAddress,
     /// The link has addresses of this family alone, and no address of the server of that family is known.

@@ -268,3 +268,48 @@ fn a_join_without_an_answer_is_told_with_what_comes_next() {
     // The last word is how it is carried.
     assert!(world.notes[first + 1].starts_with("wifi: ") && world.notes.len() > second + 1, "{:#?}", world.notes);
 }
+
+#[test]
+fn of_a_half_closed_connection_no_subflow_is_ended_which_could_not_be_replaced() {
+    for half_closed in [false, true] {
+        let mut world = world(Policy::Marline, Profile::Throughput, [None, None], [4.0, 4.0]);
+        world.open(1, WIFI, 1 << 40);
+        world.run(10.0);
+        assert!(world.subflows(LTE) == 1 && ends(&world) == 0, "{:?}", world.commands);
+        world.half_closed = half_closed;
+        // It would hold the other link up.
+        world.rate(LTE, 0.02);
+        world.run(60.0);
+        let joins = joined_at(&world, LTE).len();
+        assert!(ends(&world) > 0, "{half_closed}: {:?}", world.commands);
+        if half_closed {
+            assert_eq!((ends(&world), world.subflows(LTE)), (1, 1), "{:?}", world.commands);
+            assert!(joins <= 2, "a second one only to see whether the link works: {:?}", world.commands);
+        }
+        world.rate(LTE, 4.0);
+        let before = world.received(LTE);
+        world.run(60.0);
+        assert!(world.received(LTE) > before + 1_000_000, "{half_closed}: {}", world.state(ConnId(1)));
+    }
+}
+
+#[test]
+fn a_half_closed_connection_is_not_joined_again_and_again_and_keeps_to_its_budget() {
+    let begin = |half_closed| {
+        let mut world = world(Policy::Marline, Profile::Throughput, [None, Some(30_000_000)], [4.0, 4.0]);
+        world.half_closed = half_closed;
+        world.open(1, WIFI, 1 << 40);
+        world
+    };
+    let mut world = begin(true);
+    world.run(20.0);
+    assert_eq!((joined_at(&world, LTE).len(), world.subflows(LTE)), (1, 0), "{:?}", world.commands);
+
+    let mut world = begin(false);
+    world.run(10.0);
+    assert_eq!(world.subflows(LTE), 1);
+    world.half_closed = true;
+    world.run(100.0);
+    assert_eq!((ends(&world), world.subflows(LTE)), (2, 0), "{:?}", world.commands);
+    assert!(world.received(LTE) <= 30_000_000);
+}

@@ -88,6 +88,7 @@ fn done() -> impl Strategy<Value = Input> {
         Refusal::NoConnection,
         Refusal::NoSubflow,
         Refusal::NotYet,
+        Refusal::HalfClosed,
         Refusal::NoAddress,
         Refusal::NotAnnounced(IpFamily::V6),
         Refusal::SocketFamily(IpFamily::V6),

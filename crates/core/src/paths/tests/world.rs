@@ -105,6 +105,9 @@ pub(super) struct World {
     pub(super) delay_joins: u32,
     /// Links without an address of the server's family.
     pub(super) refuses: BTreeMap<LinkId, Refusal>,
+    /// One direction of each connection is closed: the driver adds no subflows, and refuses the first command to end one.
+    pub(super) half_closed: bool,
+    refused_end: bool,
     /// What waits for an acknowledgement, on each subflow of a silent link.
     pub(super) unanswered: u64,
     pub(super) commands: Vec<(Instant, Command)>,
@@ -161,6 +164,8 @@ impl World {
             lose_joins: 0,
             delay_joins: 0,
             refuses: BTreeMap::new(),
+            half_closed: false,
+            refused_end: false,
             unanswered: 0,
             commands: Vec::new(),
             notes: Vec::new(),
@@ -294,7 +299,14 @@ impl World {
     fn carry_out(&mut self, command: CommandId, conn: ConnId, what: Command) {
         self.commands.push((self.now, what));
         let link = if let Command::Join { link, .. } = what { Some(link) } else { None };
+        let is_closed = self.half_closed
+            && match what {
+                Command::Join { .. } => true,
+                Command::Destroy { .. } => !core::mem::replace(&mut self.refused_end, true),
+                Command::Prioritise { .. } => false,
+            };
         let refused = link.and_then(|link| self.refuses.get(&link).copied());
+        let refused = is_closed.then_some(Refusal::HalfClosed).or(refused);
         self.after(Duration::ZERO, Input::Done { command, refused });
         match what {
             Command::Join { .. } if refused.is_some() => {}
@@ -328,6 +340,7 @@ impl World {
                     panic!("{what:?} of no subflow");
                 }
             }
+            Command::Destroy { .. } if refused.is_some() => {}
             Command::Destroy { subflow } => {
                 // The server may have reset it before.
                 let there = self.flows.remove(&subflow).is_some();

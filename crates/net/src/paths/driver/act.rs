@@ -83,7 +83,12 @@ impl<M: Policy> Driver<M> {
     fn carry_out(&mut self, orders: &[Order]) {
         let mut sent = Vec::new();
         let mut requests = Vec::new();
+        let half_closed = self.news_of_half_closed(orders);
         for order in orders {
+            if matches!(order.what, Command::Destroy { .. }) && half_closed.contains(&order.conn) {
+                self.done(order, Some(Refusal::HalfClosed), None);
+                continue;
+            }
             match self.request(order) {
                 Ok(request) => {
                     sent.push(*order);
@@ -111,6 +116,19 @@ impl<M: Policy> Driver<M> {
             }
             None => {}
         }
+    }
+
+    /// Connections of which a subflow is to be ended, and of which one direction is closed: the policy decides again when it knows that.
+    fn news_of_half_closed(&mut self, orders: &[Order]) -> BTreeSet<ConnId> {
+        let ends = orders.iter().filter(|order| matches!(order.what, Command::Destroy { .. }));
+        let unknown = |conn: &ConnId| self.table.conns.get(conn).is_some_and(|of| !of.is_half_closed);
+        let closed = self.half_closed(ends.map(|order| order.conn).filter(unknown).collect());
+        for conn in &closed {
+            if let Some(of) = self.table.conn(*conn) {
+                of.is_half_closed = true;
+            }
+        }
+        closed
     }
 
     /// The kernel's words for a command.
@@ -167,6 +185,7 @@ impl<M: Policy> Driver<M> {
         };
         let refused = refusal(&ack).map(|why| match family {
             Some(family) if is_of_other_family(&ack) => Refusal::SocketFamily(family),
+            _ if why == Refusal::NotYet && !self.half_closed(vec![order.conn]).is_empty() => Refusal::HalfClosed,
             _ => why,
         });
         self.done(order, refused, Some(&ack));

@@ -211,6 +211,23 @@ impl<M: Policy> Driver<M> {
         self.table = table;
     }
 
+    /// Those of these connections of which one direction is closed. The kernel joins only connections that are established.
+    pub(super) fn half_closed(&self, conns: Vec<ConnId>) -> BTreeSet<ConnId> {
+        let mut closed = BTreeSet::new();
+        if conns.is_empty() {
+            return closed;
+        }
+        let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
+        let asked = self.sockets.look_at_connections(&tokens, |place, answer| {
+            let is_closed = answer.there().is_some_and(|socket| socket.state != state::ESTABLISHED);
+            closed.extend(conns.get(place).copied().filter(|_| is_closed));
+        });
+        if let Err(error) = asked {
+            tracing::debug!(%error, "sock_diag does not answer");
+        }
+        closed
+    }
+
     fn count_these(&self, conns: &[ConnId], mut each: impl FnMut(ConnId, &diag::Connection)) {
         let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
         let asked = self.sockets.look_at_connections(&tokens, |place, answer| {

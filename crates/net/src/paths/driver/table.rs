@@ -35,6 +35,8 @@ pub(super) struct Table {
 pub(super) struct Conn {
     pub(super) adopted: bool,
     pub(super) managed: Managed,
+    /// The policy knows that one direction of it is closed ([`Refusal::HalfClosed`](marline_core::paths::Refusal::HalfClosed)).
+    pub(super) is_half_closed: bool,
     /// The address of its first subflow, which has id 0.
     pub(super) first: IpAddr,
     pub(super) server: SocketAddr,
@@ -147,6 +149,7 @@ impl Conn {
         Self {
             adopted: false,
             managed: Managed::Yes,
+            is_half_closed: false,
             first,
             server,
             only_announced: false,

@@ -60,6 +60,9 @@ pub(super) fn answered(what: String, refused: Option<Refusal>, ack: Option<&Ack>
 pub(super) fn late(refused: Refusal, ack: Option<&Ack>) -> Option<&'static str> {
     match refused {
         Refusal::NoSubflow => Some("as the subflow has ended, or is only just there"),
+        Refusal::HalfClosed => {
+            Some("as one direction of the connection is closed, and no subflow could be added again")
+        }
         // The other reason is a socket that keeps another path manager.
         Refusal::NoConnection if ack.is_some_and(|ack| ack.text.contains("token")) => {
             Some("as the connection has ended")
@@ -73,6 +76,7 @@ fn refusal(refusal: Refusal) -> String {
         Refusal::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
         Refusal::NoSubflow => "no such subflow".into(),
         Refusal::NotYet => "it cannot be joined yet".into(),
+        Refusal::HalfClosed => "one direction of the connection is closed".into(),
         Refusal::NoAddress => "the link has no address, or the server announced none".into(),
         Refusal::NotAnnounced(family) => {
             format!("the link has only {family}, and the server announced no {family} address")
