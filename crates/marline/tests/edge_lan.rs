@@ -12,8 +12,12 @@ mod firewalls;
 mod links;
 #[path = "edge_lan/mptcp.rs"]
 mod mptcp;
+#[path = "edge_lan/names.rs"]
+mod names;
 #[path = "edge_lan/private.rs"]
 mod private;
+#[path = "edge_lan/udp.rs"]
+mod udp;
 mod world;
 
 /// What the script prints in the world below.

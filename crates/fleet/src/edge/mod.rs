@@ -26,6 +26,7 @@ mod live;
 mod local;
 pub mod machine;
 mod meter;
+mod names;
 mod nearby;
 mod pass;
 mod priority;
@@ -178,8 +179,8 @@ pub struct Edge {
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     rest: watch::Sender<Option<RestNow>>,
-    /// The interface by which the rest of a LAN's packets leaves.
-    passing: watch::Sender<Option<String>>,
+    /// The interfaces by which the rest of a LAN's packets and this host's own name queries leave.
+    passing: watch::Sender<BTreeSet<String>>,
     /// Links over which UDP of the LAN goes unanswered (`unanswered`).
     silent: watch::Sender<BTreeSet<String>>,
     /// Why what is known of relays could not be written down last.
