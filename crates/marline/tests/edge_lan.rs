@@ -16,6 +16,8 @@ mod mptcp;
 mod names;
 #[path = "edge_lan/private.rs"]
 mod private;
+#[path = "edge_lan/private_names.rs"]
+mod private_names;
 #[path = "edge_lan/udp.rs"]
 mod udp;
 mod world;

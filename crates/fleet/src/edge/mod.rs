@@ -183,6 +183,7 @@ pub struct Edge {
     passing: watch::Sender<BTreeSet<String>>,
     /// Links over which UDP of the LAN goes unanswered (`unanswered`).
     silent: watch::Sender<BTreeSet<String>>,
+    carried_names: nearby::CarriedNames,
     /// Why what is known of relays could not be written down last.
     state_trouble: watch::Sender<Option<String>>,
     unused: watch::Sender<Vec<UnusedLink>>,
@@ -212,6 +213,7 @@ impl Edge {
             rest: watch::Sender::default(),
             passing: watch::Sender::default(),
             silent: watch::Sender::default(),
+            carried_names: nearby::CarriedNames::default(),
             state_trouble: watch::Sender::default(),
             unused: watch::Sender::default(),
             wanted: watch::Sender::default(),
