@@ -183,6 +183,8 @@ pub struct Edge {
     passing: watch::Sender<BTreeSet<String>>,
     /// Links over which UDP of the LAN goes unanswered (`unanswered`).
     silent: watch::Sender<BTreeSet<String>>,
+    /// Links whose name servers give no names (`names`).
+    nameless: watch::Sender<BTreeSet<String>>,
     carried_names: nearby::CarriedNames,
     /// Why what is known of relays could not be written down last.
     state_trouble: watch::Sender<Option<String>>,
@@ -213,6 +215,7 @@ impl Edge {
             rest: watch::Sender::default(),
             passing: watch::Sender::default(),
             silent: watch::Sender::default(),
+            nameless: watch::Sender::default(),
             carried_names: nearby::CarriedNames::default(),
             state_trouble: watch::Sender::default(),
             unused: watch::Sender::default(),

@@ -3,21 +3,74 @@
 //! As long as the link of the host's default route carries, its queries leave as its routes have it, because a provider's name servers may
 //! answer over that provider's link alone. A link does not carry if it is down, does not answer, or gives no names. Then queries take the link
 //! of the LAN's UDP, or the best one that carries. A VPN's default route is never left.
+//!
+//! A link gives no names if its own name servers do not answer over it, and those of another link do over that one ([`watch`]). Look-ups of
+//! relays do not show this: they may be answered over the other link by the system's resolver.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::time::Duration;
 
-use marline_core::link_choice::LinkFailure;
-use marline_net::links::{Interface, Survey};
+use marline_net::links::{Interface, Survey, survey};
 use marline_net::paths::gateway::NameLinks;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
+use super::Edge;
 use super::links::LinkNow;
 use super::rest::best;
-use crate::starts::FailingLink;
+use super::unanswered::packets;
 
-/// Links whose name servers give no names, by their names.
-pub(super) fn without_names(failing: &[FailingLink]) -> BTreeSet<String> {
-    let nameless = failing.iter().filter(|failing| failing.why == LinkFailure::Names);
-    nameless.map(|failing| failing.name.clone()).collect()
+/// chosen: a user looks for a reason after some seconds; one query is some 150 bytes.
+const EACH: Duration = Duration::from_secs(5);
+/// chosen: more than a look itself sends.
+const FEW: u64 = 4;
+
+/// Looks whether the links by which packets leave give names, until dropped.
+pub(super) async fn watch(edge: &Edge) -> Infallible {
+    let mut before = BTreeMap::<String, u64>::new();
+    loop {
+        sleep(EACH).await;
+        let passing = edge.passing.borrow().clone();
+        let now: BTreeMap<String, u64> =
+            passing.iter().filter_map(|link| Some((link.clone(), packets(link)?.sent))).collect();
+        let is_used = |(link, sent): (&String, &u64)| {
+            before.get(link).is_some_and(|before| sent.saturating_sub(*before) > FEW)
+        };
+        if !edge.nameless.borrow().is_empty() || now.iter().any(is_used) {
+            let Ok(Ok(survey)) = spawn_blocking(survey).await else { continue };
+            let links: Vec<LinkNow> = edge.links().into_iter().filter(|link| link.up && !link.silent).collect();
+            let found = nameless(edge, &survey, &links, &passing).await;
+            edge.nameless.send_if_modified(|nameless| std::mem::replace(nameless, found.clone()) != found);
+        }
+        before = now;
+    }
+}
+
+/// Those of the links by which packets leave that give no names, if another link does.
+async fn nameless(edge: &Edge, survey: &Survey, links: &[LinkNow], passing: &BTreeSet<String>) -> BTreeSet<String> {
+    let gives = async |link: &LinkNow| match survey.named(&link.name) {
+        Some(interface) => edge.roads.starts.resolver.gives_names(interface).await,
+        None => None,
+    };
+    let (of_passing, others): (Vec<_>, Vec<_>) = links.iter().partition(|link| passing.contains(&link.name));
+    let (mut without, mut is_given) = (BTreeSet::new(), false);
+    for link in of_passing {
+        match gives(link).await {
+            Some(true) => is_given = true,
+            Some(false) => drop(without.insert(link.name.clone())),
+            None => {}
+        }
+    }
+    if without.is_empty() || is_given {
+        return without;
+    }
+    for other in others {
+        if gives(other).await == Some(true) {
+            return without;
+        }
+    }
+    BTreeSet::new()
 }
 
 /// The links for the queries of each family; `own` are the interfaces of the default routes, `rest` is the link of the LAN's UDP.
@@ -102,8 +155,5 @@ mod tests {
         assert_eq!(instead(&links, &nameless(&["eth0"]), "eth0", Some("eth0")), Some("wlan0"));
         assert_eq!(instead(&links, &nameless(&["wlan0"]), "eth0", None), None);
         assert_eq!(instead(&links, &nameless(&["eth0", "wlan0"]), "eth0", None), None);
-        let row = |name: &str, why| FailingLink { name: name.to_owned(), why, instead: None };
-        let failing = [row("eth0", LinkFailure::Names), row("wlan0", LinkFailure::Silent)];
-        assert_eq!(without_names(&failing), nameless(&["eth0"]));
     }
 }

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Leads the rest over the best single link until dropped.
 pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
     let (begun, mut links) = (std::time::Instant::now(), edge.links.subscribe());
-    let (mut silent, mut failing) = (edge.silent.subscribe(), edge.roads.starts.failing());
+    let (mut silent, mut nameless) = (edge.silent.subscribe(), edge.nameless.subscribe());
     // Without it there are the looks.
     let mut monitor = Monitor::new().ok();
     let (mut rest, mut refused) = (Rest::default(), None);
@@ -38,11 +38,11 @@ pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
         silent.mark_unchanged();
         let seen = links.borrow_and_update().clone();
         let seen = edge.with_silent(seen);
-        let nameless = names::without_names(&failing.borrow_and_update());
+        let without_names = nameless.borrow_and_update().clone();
         let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
         let beyond = Arc::clone(&beyond);
         let looked = tokio::task::spawn_blocking(move || {
-            let led = follow(&mut rest, &beyond, now, seen, &nameless);
+            let led = follow(&mut rest, &beyond, now, seen, &without_names);
             (rest, led)
         });
         let led = match looked.await {
@@ -80,7 +80,7 @@ pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
         tokio::select! {
             _ = links.changed() => {}
             _ = silent.changed() => {}
-            _ = failing.changed() => {}
+            _ = nameless.changed() => {}
             () = something_changes(&mut monitor) => {}
         }
     }

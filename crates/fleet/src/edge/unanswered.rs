@@ -48,8 +48,8 @@ const OTHERS: usize = 3;
 
 /// Packets that an interface has sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Packets {
-    sent: u64,
+pub(super) struct Packets {
+    pub(super) sent: u64,
     received: u64,
 }
 
@@ -330,7 +330,7 @@ fn answer<T, E>(connected: Result<io::Result<T>, E>) -> (Option<T>, Shown) {
 }
 
 /// The counters of an interface of this network.
-fn packets(link: &str) -> Option<Packets> {
+pub(super) fn packets(link: &str) -> Option<Packets> {
     parse(&std::fs::read_to_string("/proc/thread-self/net/dev").ok()?, link)
 }
 

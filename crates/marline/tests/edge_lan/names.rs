@@ -9,7 +9,7 @@ mkdir -m 755 run
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 serves() { dnsmasq --keep-in-foreground --user=root --pid-file= --bind-interfaces --conf-file=/dev/null --no-resolv --no-hosts "$@" 2>>names.log & }
 ip -n srv address add 203.0.113.53/24 dev eth0
-ip netns exec srv bash -c "$(declare -f serves); serves --listen-address=203.0.113.53 --address=/test/203.0.113.5; wait" &
+ip netns exec srv bash -c "$(declare -f serves); serves --listen-address=203.0.113.53 --address=/test/203.0.113.5 --address=/ipv4only.arpa/192.0.0.170; wait" &
 # What a captive portal answers.
 ip netns exec far bash -c "$(declare -f serves); serves --listen-address=10.0.1.1 --port=5353 --address=/#/10.0.1.1; wait" &
 portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
@@ -38,6 +38,7 @@ fail() {
     case $1 in
         silent) rules 'iifname "up0" drop' '';;
         unreachable) rules 'iifname "up0" reject with icmpx type host-unreachable' '';;
+        names) rules 'iifname "up0" meta l4proto { tcp, udp } th dport 53 drop' '';;
         portal) rules '' 'iifname "up0" meta nfproto ipv4 meta l4proto tcp redirect to :81; iifname "up0" udp dport 53 redirect to :5353';;
     esac
 }
@@ -74,11 +75,13 @@ relay
 state >before
 box_names 203.0.113.53
 edge
-for how in silent unreachable portal; do
+# The name servers of both links, as their leases have it.
+mkdir -p /run/resolvconf/interface; for n in 0 1; do echo "nameserver 203.0.113.53" >/run/resolvconf/interface/up$n.dhcp; done
+for how in silent unreachable portal names; do
     by_name
     led_elsewhere
     fail $how
-    soon 6000
+    [ $how = names ] && soon 16000 || soon 6000
     by_name
     works
     # The host's own configuration again, once its link carries.
@@ -92,7 +95,7 @@ state >after; diff before after && echo "as before"
     let Some(lines) = lines_of(script) else { return };
     let page = "200 203.0.113.5";
     let each = [page, "0", "in time", page, "0"];
-    assert_eq!(lines, [&each[..], &each, &each, &["ended well", "as before"]].concat(), "{lines:#?}");
+    assert_eq!(lines, [&each[..], &each, &each, &each, &["ended well", "as before"]].concat(), "{lines:#?}");
 }
 
 #[test]
