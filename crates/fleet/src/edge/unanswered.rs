@@ -253,7 +253,7 @@ fn judge(shown: Shown, others: Shown) -> Option<bool> {
 /// The server to which the attempts go.
 #[derive(Clone)]
 enum Server {
-    Relay(Arc<Station>, Vec<SocketAddr>, Trusted),
+    Relay(Arc<Station>, Vec<SocketAddr>, Arc<Trusted>),
     /// Rule 4: with the links over which it counts.
     Direct(BTreeMap<String, SocketAddr>),
 }
@@ -264,7 +264,7 @@ impl Server {
         let relay = edge.roads.relays.order().into_iter().find(|station| station.unreachable().is_none());
         if let Some(station) = relay {
             let addresses = timeout(ANSWER, station.addresses()).await.ok()?.ok()?;
-            return Some(Self::Relay(station, addresses, edge.roads.trusted()));
+            return Some(Self::Relay(station, addresses, Arc::new(edge.roads.trusted())));
         }
         // Over a link with a captive portal, which answers in the server's place, nothing counts.
         let of = |link: String| Some((edge.roads.starts.direct_probe(&link)?, link));
