@@ -48,7 +48,7 @@ pub(crate) enum Shows {
 pub(crate) struct Starts {
     begun: std::time::Instant,
     state: Mutex<State>,
-    resolver: Resolver,
+    pub(crate) resolver: Resolver,
     failing: watch::Sender<Vec<FailingLink>>,
     /// The link over which connections begin first.
     first: watch::Sender<Option<String>>,

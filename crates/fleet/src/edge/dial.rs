@@ -139,7 +139,7 @@ pub(super) async fn dial_over(
 }
 
 /// The relay proves that it is the one.
-async fn shake(socket: TcpStream, station: &Station, trusted: &Trusted) -> io::Result<Road> {
+pub(super) async fn shake(socket: TcpStream, station: &Station, trusted: &Trusted) -> io::Result<Road> {
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no TLS handshake in time");
     let shaken = TlsConnector::from(trusted.tls.clone()).connect(station.at.server.clone(), Wire::new(socket));
     let road = timeout(HANDSHAKE, shaken).await.map_err(late)??;

@@ -51,6 +51,18 @@ pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Pas
             // Where that leads nowhere, what the relay has answered tells more.
             Err(refused) => nearby::reach(edge, private).await.map(Way::Direct).map_err(|_| refused),
         },
+        (Passes::Everywhere, ..) => match over_a_relay(edge, target, right).await {
+            Ok(way) => {
+                if matches!(way, Way::Relay(_)) {
+                    edge.carried_names.note(target);
+                }
+                Ok(way)
+            }
+            Err(refused) if nearby::may_be_named(target, &refused) && !edge.carried_names.has(target) => {
+                nearby::reach_named(edge, target, right).await.map(Way::Direct).ok_or(refused)
+            }
+            Err(refused) => Err(refused),
+        },
         _ => over_a_relay(edge, target, right).await,
     };
     if way.is_err() {

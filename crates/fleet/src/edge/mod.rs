@@ -26,6 +26,7 @@ mod live;
 mod local;
 pub mod machine;
 mod meter;
+mod names;
 mod nearby;
 mod pass;
 mod portal;
@@ -185,10 +186,13 @@ pub struct Edge {
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     rest: watch::Sender<Option<RestNow>>,
-    /// The interface by which the rest of a LAN's packets leaves.
-    passing: watch::Sender<Option<String>>,
+    /// The interfaces by which the rest of a LAN's packets and this host's own name queries leave.
+    passing: watch::Sender<BTreeSet<String>>,
     /// Links over which UDP of the LAN goes unanswered (`unanswered`).
     silent: watch::Sender<BTreeSet<String>>,
+    /// Links whose name servers give no names (`names`).
+    nameless: watch::Sender<BTreeSet<String>>,
+    carried_names: nearby::CarriedNames,
     /// Why what is known of relays could not be written down last.
     state_trouble: watch::Sender<Option<String>>,
     unused: watch::Sender<Vec<UnusedLink>>,
@@ -218,6 +222,8 @@ impl Edge {
             rest: watch::Sender::default(),
             passing: watch::Sender::default(),
             silent: watch::Sender::default(),
+            nameless: watch::Sender::default(),
+            carried_names: nearby::CarriedNames::default(),
             state_trouble: watch::Sender::default(),
             unused: watch::Sender::default(),
             wanted: watch::Sender::default(),

@@ -5,8 +5,10 @@
 //!
 //! 1. A link without carrier, address or default route is left as soon as the kernel says so: the looks are two seconds apart.
 //! 2. It is looked at most once in [`PAUSE`], whatever the kernel says.
-//! 3. What the kernel refuses is told once, and tried again at the next look; meanwhile the host's own default route counts.
+//! 3. This host's own name queries leave a link of the default route that fails as well ([`names`]).
+//! 4. What the kernel refuses is told once, and tried again at the next look; meanwhile the host's own default route counts.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
@@ -15,10 +17,11 @@ use std::time::Duration;
 
 use marline_core::units::Instant;
 use marline_net::links::{Interface, Monitor, Survey, Verdict, survey};
-use marline_net::paths::gateway::Beyond;
+use marline_net::paths::gateway::{Beyond, NameLinks};
 
 use super::Edge;
 use super::links::LinkNow;
+use super::names;
 use super::rest::{Rest, RestNow, RestWhy};
 
 /// chosen: a link that comes or goes changes a dozen things within it.
@@ -27,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Leads the rest over the best single link until dropped.
 pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
     let (begun, mut links) = (std::time::Instant::now(), edge.links.subscribe());
-    let mut silent = edge.silent.subscribe();
+    let (mut silent, mut nameless) = (edge.silent.subscribe(), edge.nameless.subscribe());
     // Without it there are the looks.
     let mut monitor = Monitor::new().ok();
     let (mut rest, mut refused) = (Rest::default(), None);
@@ -35,10 +38,11 @@ pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
         silent.mark_unchanged();
         let seen = links.borrow_and_update().clone();
         let seen = edge.with_silent(seen);
+        let without_names = nameless.borrow_and_update().clone();
         let now = Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
         let beyond = Arc::clone(&beyond);
         let looked = tokio::task::spawn_blocking(move || {
-            let led = follow(&mut rest, &beyond, now, seen);
+            let led = follow(&mut rest, &beyond, now, seen, &without_names);
             (rest, led)
         });
         let led = match looked.await {
@@ -76,25 +80,42 @@ pub(super) async fn lead(beyond: Arc<Beyond>, edge: &Edge) -> Infallible {
         tokio::select! {
             _ = links.changed() => {}
             _ = silent.changed() => {}
+            _ = nameless.changed() => {}
             () = something_changes(&mut monitor) => {}
         }
     }
 }
 
-/// Looks, decides and acts, once. Returns the interface by which the rest leaves.
-fn follow(rest: &mut Rest, beyond: &Beyond, now: Instant, links: Vec<LinkNow>) -> io::Result<Option<String>> {
+/// Looks, decides and acts, once. Returns the interfaces by which packets leave whose fate no connection of the edge shows: the rest's, and
+/// name queries'.
+fn follow(
+    rest: &mut Rest,
+    beyond: &Beyond,
+    now: Instant,
+    links: Vec<LinkNow>,
+    nameless: &BTreeSet<String>,
+) -> io::Result<BTreeSet<String>> {
     // What cannot be looked at is as it was.
-    let Ok(survey) = survey() else { return Ok(rest.now().link.clone()) };
-    let own = beyond.own().and_then(|index| survey.interfaces.iter().find(|interface| interface.index == index));
+    let Ok(survey) = survey() else { return Ok(rest.now().link.iter().cloned().collect()) };
+    let of = |index: u32| survey.interfaces.iter().find(|interface| interface.index == index);
+    let exits = beyond.own().map(|index| index.and_then(of));
+    let own = exits.into_iter().flatten().next();
+    let mut over = NameLinks::default();
     if !links.is_empty() {
         let mut links = checked(links, &survey);
         // One that does not carry is no link where nobody steers, but may still be where the kernel sends everything.
-        let missing = own.filter(|own| !leads(own) && !links.iter().any(|link| link.name == own.name));
-        links.extend(missing.map(|own| LinkNow { name: own.name.clone(), ..LinkNow::default() }));
+        for own in exits.into_iter().flatten().filter(|own| !leads(own)) {
+            if !links.iter().any(|link| link.name == own.name) {
+                links.push(LinkNow { name: own.name.clone(), ..LinkNow::default() });
+            }
+        }
         rest.look(now, &links, own.map(|interface| interface.name.as_str()));
+        over = names::over(&survey, &links, nameless, exits, rest.now().link.as_deref());
     }
-    beyond.lead(rest.now().link.as_deref().and_then(|name| survey.named(name)))?;
-    Ok(rest.now().link.clone().or_else(|| own.map(|own| own.name.clone())))
+    let led = beyond.lead(rest.now().link.as_deref().and_then(|name| survey.named(name)));
+    led.and(beyond.lead_names(over))?;
+    let rest = rest.now().link.clone().or_else(|| own.map(|own| own.name.clone()));
+    Ok(rest.into_iter().chain(own.map(|own| own.name.clone())).collect())
 }
 
 /// The links as the kernel has them now.

@@ -86,9 +86,7 @@ impl Rest {
     /// Looks at the links; `own` is the one of the host's own default route.
     pub(super) fn look(&mut self, now: Instant, links: &[LinkNow], own: Option<&str>) {
         let named = |name: &str| links.iter().find(|link| link.name == name);
-        // Of equals the first.
-        let Some(best) = links.iter().rev().filter(|link| link.up).max_by_key(|link| (class(link), shown(link)))
-        else {
+        let Some(best) = best(links.iter().filter(|link| link.up)) else {
             return *self = Self::default();
         };
         match self.held.link.as_deref() {
@@ -137,6 +135,11 @@ impl Rest {
         let held = RestNow { link: Some(link.name.clone()), why: why.unwrap_or(found) };
         *self = Self { held, shown, rival: None, known: None };
     }
+}
+
+/// The best one of these; of equals the first.
+pub(super) fn best<'a>(links: impl DoubleEndedIterator<Item = &'a LinkNow>) -> Option<&'a LinkNow> {
+    links.rev().max_by_key(|link| (class(link), shown(link)))
 }
 
 fn carries(link: &LinkNow) -> bool {

@@ -5,12 +5,14 @@
 //! | resolvconf, openresolv | `/run/resolvconf/interface/IF.*`, `/run/resolvconf/interfaces/IF*`, `/run/resolvconf/keys/IF*` |
 //! | dhcpcd | `/run/dhcpcd/hook-state/resolv.conf/IF.*`, `/run/dhcpcd/resolv.conf/IF.*` |
 //! | dhclient | `/var/lib/dhcp/dhclient*.leases`, `/var/lib/dhclient/dhclient*.leases` |
+//! | netifd of OpenWrt | `/tmp/resolv.conf.d/resolv.conf.auto` ([`netifd`]) |
 //!
 //! A lease of dhclient stays in its file when it is over; it counts only while its address is one of the link's.
 
 use std::fs;
 use std::net::IpAddr;
 
+use super::netifd;
 use super::servers::Places;
 use crate::links::Interface;
 
@@ -49,7 +51,7 @@ pub(super) fn words(places: &Places, link: &Interface) -> Vec<String> {
             found.extend(of_lease(&places.read(&format!("{directory}/{name}")), link));
         }
     }
-    found
+    if found.is_empty() { netifd::words(places, link) } else { found }
 }
 
 fn names(places: &Places, directory: &str) -> Vec<String> {

@@ -30,6 +30,7 @@ mod hosts;
 mod leases;
 mod message;
 mod nat64;
+mod netifd;
 mod rebinding;
 mod resolver;
 mod servers;

@@ -40,6 +40,8 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const SYSTEM: Duration = Duration::from_secs(30);
 /// How many answers are kept. chosen: a few pages of a few browsers, over a few links.
 pub(super) const MOST: usize = 2000;
+/// chosen: as the system's resolver has it, at most; each may take two seconds.
+const MOST_ASKED: usize = 2;
 /// RFC 1035 §3.1, as text; a final dot may follow.
 const LONGEST_NAME: usize = 254;
 
@@ -308,6 +310,19 @@ impl Resolver {
 }
 
 impl Resolver {
+    /// Whether the link's own name servers give names over it; none: no server of the link is known. They are asked for a name that all
+    /// servers know.
+    pub async fn gives_names(&self, link: &Interface) -> Option<bool> {
+        let servers = self.servers(None, link).await;
+        for (_, server) in servers.iter().take(MOST_ASKED) {
+            match ask(*server, Some(&link.name), nat64::KNOWN_NAME, &[Family::V4]).await {
+                Ok(_) | Err(Nothing::Denied(_)) => return Some(true),
+                Err(Nothing::Failed(_)) => {}
+            }
+        }
+        (!servers.is_empty()).then_some(false)
+    }
+
     /// The servers that can be asked over the link.
     async fn servers(&self, asker: Option<IpAddr>, link: &Interface) -> Vec<(Namer, SocketAddr)> {
         let (places, of) = (self.places.clone(), link.clone());

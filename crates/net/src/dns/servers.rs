@@ -3,8 +3,8 @@
 //! In: a link, the file system and the system's bus. Out: the servers in order, with the service that named them.
 //!
 //! 1. The first service that knows any server of the link counts alone: systemd-resolved or systemd-networkd (their
-//!    files, then the bus), NetworkManager, the files of DHCP clients and resolvconf ([`super::leases`]),
-//!    `/etc/resolv.conf`.
+//!    files, then the bus), NetworkManager, the files of DHCP clients, resolvconf ([`super::leases`]) and OpenWrt
+//!    ([`super::netifd`]), `/etc/resolv.conf`.
 //! 2. Servers on the loopback, and those of a family that the link lacks, cannot be asked over it.
 //! 3. Servers of `/etc/resolv.conf` with a private address count only on the link whose subnet they are in, or by which
 //!    the kernel's route to them leads: a provider's server may be beyond the subnet, and nowhere but on its own link.
@@ -162,8 +162,17 @@ fn entry_named<'a>(dictionary: &'a BusValue, key: &str) -> Option<&'a BusValue> 
 fn of_resolv_conf(places: &Places, link: &Interface) -> Vec<SocketAddr> {
     let text = places.read("etc/resolv.conf");
     let servers = leases::nameservers(&text).filter_map(|word| written(places, link, &word));
-    let is_there = |server: IpAddr| link.is_neighbour(server) || (places.route)(server) == Some(link.index);
-    servers.filter(|server| !is_private(server.ip()) || is_there(server.ip())).collect()
+    servers.filter(|server| !is_private(server.ip()) || is_there(places, link, server.ip())).collect()
+}
+
+/// Whether the server is in the link's subnet, or the kernel's route to it leads over the link.
+fn is_there(places: &Places, link: &Interface, server: IpAddr) -> bool {
+    link.is_neighbour(server) || (places.route)(server) == Some(link.index)
+}
+
+/// The same for a server in the services' notation.
+pub(super) fn is_route(places: &Places, link: &Interface, word: &str) -> bool {
+    written(places, link, word).is_some_and(|server| is_there(places, link, server.ip()))
 }
 
 /// Whether the address means another machine on each network.

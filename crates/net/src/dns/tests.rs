@@ -238,6 +238,22 @@ fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
 }
 
 #[test]
+fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
+    in_a_network(|link| {
+        let gives = |text: &str| {
+            let root = places(&[("etc/resolv.conf", text)]);
+            let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
+            block_on(resolver.gives_names(link))
+        };
+        // It denies the name; the other address has no server.
+        let Some(_dnsmasq) = Dnsmasq::start(&["--address=/arpa/"]) else { return };
+        assert_eq!(gives("nameserver 10.53.0.9\nnameserver 10.53.0.1\n"), Some(true));
+        assert_eq!(gives("nameserver 10.53.0.9\n"), Some(false));
+        assert_eq!(gives("nameserver 127.0.0.53\n"), None);
+    });
+}
+
+#[test]
 fn without_a_server_of_the_link_the_system_is_asked_and_the_answer_says_so() {
     in_a_network(|lo| {
         // Nothing of the system's configuration reaches this network, so the system knows no name either.

@@ -24,6 +24,7 @@ mod golden;
 mod link;
 pub mod mptcp;
 pub mod nftables;
+mod port_rule;
 pub mod queue;
 mod route;
 mod rule;
@@ -36,6 +37,7 @@ pub use attribute::{Attribute, Attributes};
 pub use detour::Detour;
 pub use generic::Family;
 pub use link::{Link, LinkChange};
+pub use port_rule::{Port, PortRule};
 pub use route::Route;
 pub use rule::{Inward, Rule};
 

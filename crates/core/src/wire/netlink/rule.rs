@@ -122,16 +122,16 @@ impl Inward {
 }
 
 /// What rules have in common: where they lead, and whose they are.
-struct Leads {
-    table: u32,
-    priority: u32,
-    suppress: Option<u32>,
-    protocol: u8,
+pub(super) struct Leads {
+    pub(super) table: u32,
+    pub(super) priority: u32,
+    pub(super) suppress: Option<u32>,
+    pub(super) protocol: u8,
 }
 
 impl Leads {
     /// Of a rule that sends packets to a table; what it asks of them goes to `asks`.
-    fn parse<'a>(message: &Message<'a>, mut asks: impl FnMut(Attribute<'a>)) -> Option<Self> {
+    pub(super) fn parse<'a>(message: &Message<'a>, mut asks: impl FnMut(Attribute<'a>)) -> Option<Self> {
         let body = message.body;
         if message.kind != kind::NEW_RULE || u8_at(body, 7)? != TO_TABLE {
             return None;
@@ -151,7 +151,7 @@ impl Leads {
     }
 
     /// `prefix` is that of the source.
-    fn request(
+    pub(super) fn request(
         &self,
         kind: u16,
         flags: u16,
@@ -179,7 +179,7 @@ impl Leads {
 
 const SRC: u16 = 2;
 /// `FRA_IIFNAME`.
-const INTERFACE: u16 = 3;
+pub(super) const INTERFACE: u16 = 3;
 const PRIORITY: u16 = 6;
 /// `FRA_OIFNAME`.
 const OUTPUT: u16 = 17;

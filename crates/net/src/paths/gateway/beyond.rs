@@ -17,7 +17,8 @@
 //! 5. Streams that run get the new link's address by themselves: the kernel ends a masquerade whose packets leave by another
 //!    interface, with one packet, and the next one begins a new masquerade.
 //!
-//! Which private networks TCP reaches in the same way is decided by two more rules in these places ([`private`]).
+//! Which private networks TCP reaches in the same way is decided by two more rules in these places ([`private`]). This host's own name
+//! queries, which a LAN depends on, have rules of their own while the host's default route leads nowhere ([`names`]).
 //!
 //! Marks by nftables were not used: rules that ask for an interface need no table in force, and the kernel's check of a
 //! packet's way back (`rp_filter`) takes them into account.
@@ -28,9 +29,10 @@ use std::net::IpAddr;
 use marline_core::wire::netlink::{Detour, Inward, Request, Route, Rule, family, messages};
 use marline_sys::netlink::RouteSocket;
 
+use super::names::{self, NameLinks};
 use super::private;
 use super::rules::Lan;
-use crate::links::{DefaultRoute, FAR_V4, FAR_V6, Interface, PROTOCOL};
+use crate::links::{FAR_V4, FAR_V6, Interface, PROTOCOL};
 use crate::paths::forward::rules::Families;
 
 /// The way of the rest, which is there while this lives.
@@ -49,6 +51,7 @@ impl Beyond {
     pub(super) fn new(lan: &Lan, families: Families) -> io::Result<Self> {
         let beyond = Self { socket: RouteSocket::open()?, lan: lan.clone(), families };
         beyond.lead(None)?;
+        names::clear(&beyond.socket)?;
         Ok(beyond)
     }
 
@@ -77,13 +80,21 @@ impl Beyond {
         outcome.and(remove(&self.socket, surplus_rules, surplus_marked, surplus))
     }
 
-    /// The link over which this host's own packets to the world leave, by the kernel's number: IPv4's, or IPv6's where IPv4 has none.
-    pub fn own(&self) -> Option<u32> {
+    /// Leads this host's own name queries over these links in place of its default routes. Blocks for as long as the kernel takes.
+    ///
+    /// # Errors
+    /// As [`Beyond::lead`].
+    pub fn lead_names(&self, links: NameLinks<'_>) -> io::Result<()> {
+        names::lead(&self.socket, links, self.families)
+    }
+
+    /// The links over which this host's own packets to the world leave, by the kernel's numbers: of IPv4 and of IPv6.
+    pub fn own(&self) -> [Option<u32>; 2] {
         let leaves = |far: IpAddr| {
             let answer = self.socket.request(&Route::lookup(None, far).finish(4)).ok()?;
             messages(&answer).find_map(|message| Route::parse(&message))?.link
         };
-        leaves(FAR_V4.into()).or_else(|| leaves(FAR_V6.into()))
+        [leaves(FAR_V4.into()), leaves(FAR_V6.into())]
     }
 
     fn rules(&self) -> Vec<Inward> {
@@ -109,18 +120,14 @@ impl Beyond {
 
     fn routes(&self, link: &Interface) -> Vec<Route> {
         let Families { ipv4, ipv6 } = self.families;
-        let of = |family, route: Option<DefaultRoute>| {
-            let gateway = route?.gateway;
-            Some(Route { gateway, table: TABLE, protocol: PROTOCOL, ..Route::default_over(family, link.index) })
-        };
-        let v4 = of(family::V4, link.v4).filter(|_| ipv4);
-        v4.into_iter().chain(of(family::V6, link.v6).filter(|_| ipv6)).collect()
+        let v4 = default_route(family::V4, link, TABLE).filter(|_| ipv4);
+        v4.into_iter().chain(default_route(family::V6, link, TABLE).filter(|_| ipv6)).collect()
     }
 }
 
 impl Drop for Beyond {
     fn drop(&mut self) {
-        if let Err(error) = clear(&self.socket) {
+        if let Err(error) = clear(&self.socket).and(names::clear(&self.socket)) {
             tracing::warn!(%error, "rules and routes of the LAN's gateway stay; `marline paths restore` removes them");
         }
     }
@@ -189,12 +196,18 @@ fn is_rule_of_ours(rule: &Inward) -> bool {
     rule.protocol == PROTOCOL && (place == (PLACE, Route::MAIN) || place == (PLACE + 1, TABLE))
 }
 
+/// The default route of this family over the link, in a table of ours; none: the link has none.
+pub(super) fn default_route(family: u8, link: &Interface, table: u32) -> Option<Route> {
+    let gateway = if family == family::V4 { link.v4 } else { link.v6 }?.gateway;
+    Some(Route { gateway, table, protocol: PROTOCOL, ..Route::default_over(family, link.index) })
+}
+
 /// Whether both lead the same way.
-fn is_same(a: &Route, b: &Route) -> bool {
+pub(super) fn is_same(a: &Route, b: &Route) -> bool {
     (a.family, a.link, a.gateway) == (b.family, b.link, b.gateway)
 }
 
-fn ask(socket: &RouteSocket, request: Request, passable: &[i32]) -> io::Result<()> {
+pub(super) fn ask(socket: &RouteSocket, request: Request, passable: &[i32]) -> io::Result<()> {
     match socket.request(&request.finish(3)) {
         Err(error) if !error.raw_os_error().is_some_and(|number| passable.contains(&number)) => Err(error),
         _ => Ok(()),
@@ -205,13 +218,13 @@ fn ask(socket: &RouteSocket, request: Request, passable: &[i32]) -> io::Result<(
 pub(super) const PLACE: u32 = 20_002;
 /// chosen: next to the tables of the detours.
 const TABLE: u32 = 28_003;
-const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
-const NO_ROUTE: i32 = rustix::io::Errno::SRCH.raw_os_error();
-const NO_DEVICE: i32 = rustix::io::Errno::NODEV.raw_os_error();
-const EXISTS: i32 = rustix::io::Errno::EXIST.raw_os_error();
+pub(super) const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
+pub(super) const NO_ROUTE: i32 = rustix::io::Errno::SRCH.raw_os_error();
+pub(super) const NO_DEVICE: i32 = rustix::io::Errno::NODEV.raw_os_error();
+pub(super) const EXISTS: i32 = rustix::io::Errno::EXIST.raw_os_error();
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::process::Command;
 
     use super::*;
@@ -222,7 +235,7 @@ mod tests {
     const LAN_V6: &str = "from fd77::2 iif lan0";
 
     /// Two LANs, two links with routers, and one with two ends only, by order of their metrics.
-    fn host() -> Lan {
+    pub(in crate::paths::gateway) fn host() -> Lan {
         for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
             std::fs::write(format!("/proc/sys/{name}"), "1").unwrap();
         }
@@ -245,7 +258,7 @@ mod tests {
     }
 
     /// By which interface a packet to there leaves.
-    fn way(to: &str, of: &str) -> String {
+    pub(in crate::paths::gateway) fn way(to: &str, of: &str) -> String {
         let output = Command::new("ip").args(["route", "get", to]).args(of.split_whitespace()).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         let mut words = said.split_whitespace().skip_while(|word| *word != "dev");
@@ -255,11 +268,11 @@ mod tests {
             .to_owned()
     }
 
-    fn lead(beyond: &Beyond, link: &str) {
+    pub(in crate::paths::gateway) fn lead(beyond: &Beyond, link: &str) {
         beyond.lead(survey().unwrap().named(link)).unwrap();
     }
 
-    fn open(lan: &Lan) -> Beyond {
+    pub(in crate::paths::gateway) fn open(lan: &Lan) -> Beyond {
         Beyond::new(lan, Families { ipv4: true, ipv6: true }).unwrap()
     }
 
@@ -273,7 +286,7 @@ mod tests {
             assert_eq!((way(far, LAN), way(far_v6, LAN_V6)), ("eth1".into(), "eth1".into()));
             assert_eq!((way(far, ""), way(far_v6, "")), ("eth0".into(), "eth0".into()), "this host's own");
             let index = |name: &str| survey().unwrap().named(name).map(|interface| interface.index);
-            assert_eq!(beyond.own(), index("eth0"));
+            assert_eq!(beyond.own(), [index("eth0"); 2]);
             for (to, over) in [("192.168.78.9", "lan1"), ("10.1.0.9", "eth0"), ("10.1.0.2", "lo")] {
                 assert_eq!(way(to, LAN), over, "{to}");
             }

@@ -21,6 +21,7 @@ mod beyond;
 mod block;
 mod firewall;
 mod legacy;
+mod names;
 mod obstacles;
 mod private;
 mod report;
@@ -38,6 +39,7 @@ use tokio::sync::watch::Receiver;
 
 pub use beyond::Beyond;
 pub use block::Standing;
+pub use names::NameLinks;
 pub use obstacles::Found as Obstructions;
 pub use rules::Lan;
 
@@ -243,7 +245,9 @@ pub(super) fn restore(run_dir: &Path) -> Restored {
     if let Some(standing) = standing.as_ref().filter(|standing| is_needed(Some(standing))) {
         block::seal(standing);
     }
-    let clear = |socket: RouteSocket| Ok(detour::clear(&socket, &detour::LAN)? + beyond::clear(&socket)?);
+    let clear = |socket: RouteSocket| {
+        Ok(detour::clear(&socket, &detour::LAN)? + beyond::clear(&socket)? + names::clear(&socket)?)
+    };
     match RouteSocket::open().and_then(clear) {
         Ok(0) => {}
         Ok(count) => lines.push(format!("{count} rules and routes of a LAN's gateway removed")),
@@ -272,8 +276,10 @@ pub(super) fn restore(run_dir: &Path) -> Restored {
 /// What such a gateway has left, a word for each; nothing while one runs.
 pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     let Some(mut left) = forwarding::leftovers(run_dir) else { return Vec::new() };
-    let count =
-        RouteSocket::open().and_then(|socket| Ok(detour::there(&socket, &detour::LAN)? + beyond::there(&socket)?));
+    let count = |socket: RouteSocket| {
+        Ok(detour::there(&socket, &detour::LAN)? + beyond::there(&socket)? + names::there(&socket)?)
+    };
+    let count = RouteSocket::open().and_then(count);
     if let Some(count) = count.ok().filter(|count| *count > 0) {
         left.push(format!("{count} rules and routes of a LAN's gateway"));
     }

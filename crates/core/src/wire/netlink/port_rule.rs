@@ -1,0 +1,138 @@
+//! Rules for what this host itself sends to, or from, one port of UDP or TCP (Linux 4.17).
+//!
+//! The kernel takes a packet of its own for one that has come in over the loopback, so the rule asks for that interface (`ip rule add iif lo
+//! ipproto udp dport 53 lookup TABLE`). Sockets that are bound to a device find only routes over that device, whatever the table.
+
+use super::rule::{INTERFACE, Leads};
+use super::{Message, Request, kind, u8_at, u16_at};
+
+/// "What this host sends to or from this port goes by that table."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRule {
+    /// Address family: [`family::V4`](super::family::V4) or [`family::V6`](super::family::V6).
+    pub family: u8,
+    /// The transport protocol by its number: 6 TCP, 17 UDP.
+    pub transport: u8,
+    /// The port.
+    pub port: Port,
+    /// The table to look them up in.
+    pub table: u32,
+    /// Its place among the rules: smaller comes earlier (0 local, 32766 main).
+    pub priority: u32,
+    /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
+    pub suppress: Option<u32>,
+    /// Whose rule it is (`RTPROT_…`); 0: nobody says.
+    pub protocol: u8,
+}
+
+/// A port of one of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// That of the peer.
+    To(u16),
+    /// That of this host.
+    From(u16),
+}
+
+impl PortRule {
+    /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send this host's packets of one port to a table.
+    pub fn parse(message: &Message<'_>) -> Option<Self> {
+        let (mut is_own, mut transport, mut ports) = (false, None, [None; 2]);
+        let leads = Leads::parse(message, |attribute| match attribute.kind {
+            INTERFACE => is_own = attribute.text() == LOOPBACK,
+            TRANSPORT => transport = attribute.u8(),
+            SOURCE_PORTS => ports[0] = one(attribute.value),
+            DESTINATION_PORTS => ports[1] = one(attribute.value),
+            _ => {}
+        })?;
+        let port = match ports {
+            [None, Some(to)] => Port::To(to),
+            [Some(from), None] => Port::From(from),
+            _ => return None,
+        };
+        let Leads { table, priority, suppress, protocol } = leads;
+        let family = u8_at(message.body, 0)?;
+        is_own.then_some(Self { family, transport: transport?, port, table, priority, suppress, protocol })
+    }
+
+    /// The request that adds it; it fails if the same rule exists.
+    pub fn add(&self) -> Request {
+        self.request(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
+    }
+
+    /// The request that removes it; it fails if there is none like it.
+    pub fn remove(&self) -> Request {
+        self.request(kind::DEL_RULE, Request::CHANGE)
+    }
+
+    fn request(&self, kind: u16, flags: u16) -> Request {
+        let Self { table, priority, suppress, protocol, .. } = *self;
+        let leads = Leads { table, priority, suppress, protocol };
+        let (attribute, port) = match self.port {
+            Port::To(port) => (DESTINATION_PORTS, port),
+            Port::From(port) => (SOURCE_PORTS, port),
+        };
+        let [low, high] = port.to_ne_bytes();
+        leads.request(kind, flags, (self.family, 0), |request| {
+            request.text(INTERFACE, LOOPBACK);
+            request.attribute(TRANSPORT, &[self.transport]);
+            // First and last.
+            request.attribute(attribute, &[low, high, low, high]);
+        })
+    }
+}
+
+/// `struct fib_rule_port_range` of a single port.
+fn one(range: &[u8]) -> Option<u16> {
+    let (first, last) = (u16_at(range, 0)?, u16_at(range, 2)?);
+    (first == last).then_some(first)
+}
+
+/// The interface over which packets of this host come in for its rules.
+const LOOPBACK: &str = "lo";
+/// `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
+const TRANSPORT: u16 = 22;
+const SOURCE_PORTS: u16 = 23;
+const DESTINATION_PORTS: u16 = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::netlink::{Detour, Rule, family, messages};
+
+    #[test]
+    fn it_reads_back_as_itself_and_is_no_rule_of_a_source_or_a_mark() {
+        for (family, transport, port, suppress) in
+            [(family::V4, 17, Port::To(53), Some(1)), (family::V6, 6, Port::From(853), None)]
+        {
+            let rule =
+                PortRule { family, transport, port, table: 28_004, priority: 32_765, suppress, protocol: 109 };
+            let (add, remove) = (rule.add().finish(1), rule.remove().finish(1));
+            let message = messages(&add).next().unwrap();
+            assert_eq!(PortRule::parse(&message), Some(rule));
+            assert_eq!((Rule::parse(&message), Detour::parse(&message)), (None, None));
+            let removal = messages(&remove).next().unwrap();
+            assert_eq!((removal.kind, PortRule::parse(&removal)), (kind::DEL_RULE, None));
+            assert_eq!(removal.body, message.body);
+        }
+    }
+
+    #[test]
+    fn rules_of_an_interface_of_several_ports_or_without_a_transport_are_none() {
+        let leads = Leads { table: 28_004, priority: 32_765, suppress: None, protocol: 109 };
+        let of = |interface: &str, transport: &[u8], ports: &[u8]| {
+            let rule = leads.request(kind::NEW_RULE, Request::CHANGE, (family::V4, 0), |request| {
+                request.text(INTERFACE, interface);
+                request.attribute(TRANSPORT, transport);
+                request.attribute(DESTINATION_PORTS, ports);
+            });
+            PortRule::parse(&messages(&rule.finish(1)).next().unwrap())
+        };
+        let range = |first: u16, last: u16| [first.to_ne_bytes(), last.to_ne_bytes()].concat();
+        assert!(of("lo", &[17], &range(53, 53)).is_some());
+        assert!(of("lan0", &[17], &range(53, 53)).is_none());
+        assert!(of("lo", &[17], &range(53, 54)).is_none());
+        assert!(of("lo", &[17], &[53]).is_none());
+        assert!(of("lo", &[], &range(53, 53)).is_none());
+    }
+}

@@ -1,0 +1,88 @@
+//! UDP of a LAN leaves a link that fails in other ways than by total silence, while no TCP is there to show it.
+
+use super::in_a_world;
+
+/// Words for the scripts below: a client that sends ten packets a second, and ways in which the first link fails.
+const WORDS: &str = r#"
+mkdir -m 755 run
+RELAY=203.0.113.1
+ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -Huln | grep -q :5000; do sleep 0.02; done
+portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
+    while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
+ip netns exec far perl -e "$portal" &
+# What other hosts of a provider's network send to all.
+noise='use IO::Socket::IP; my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => "10.0.1.255", PeerPort => 9, Broadcast => 1) or die;
+    while (1) { $s->send("who has?"); select undef, undef, undef, 0.05 }'
+dead() { ip netns exec far nft "table inet dead { chain in { type filter hook prerouting priority -90; $1; };
+    chain to { type nat hook prerouting priority -100; $2; }; }"; }
+fail() {
+    case $1 in
+        silent) dead 'iifname "up0" drop' '';;
+        noisy) ip netns exec far perl -e "$noise" & dead 'iifname "up0" drop' '';;
+        unreachable) ip netns exec far nft 'table inet dead { chain on { type filter hook forward priority 0; iifname "up0" reject with icmpx type host-unreachable; };
+            chain in { type filter hook input priority 0; iifname "up0" meta l4proto tcp reject with tcp reset; }; }';;
+        portal) dead 'iifname "up0" meta l4proto udp drop' 'iifname "up0" meta nfproto ipv4 meta l4proto tcp redirect to :81';;
+    esac
+}
+begin() { # sets $edge and $client
+    edge "$@"
+    : >talk.log; ip netns exec lan perl -e "$talk" 203.0.113.5 >talk.log & client=$!
+    until [ "$(cat talk.log)" = 10.0.1.2 ]; do sleep 0.05; kill -0 $edge; done
+}
+leaves() { # HOW MILLISECONDS
+    local began=$(date +%s%N) took
+    fail $1
+    until [ "$(tail -n 1 talk.log)" = 10.0.2.2 ]; do sleep 0.05; kill -0 $edge; done
+    took=$(( ($(date +%s%N) - began) / 1000000 )); [ $took -lt $2 ] && echo "$1: in time" || echo "$1: after $took ms"
+}
+stop() { kill $client; wait $client || true; kill -TERM $edge; wait $edge || true; free; ip netns exec far nft delete table inet dead; }
+"#;
+
+#[test]
+fn udp_leaves_a_link_with_a_captive_portal_or_that_refuses_or_on_which_only_broadcasts_come() {
+    let script = r#"
+relay
+for how in portal unreachable noisy; do
+    begin --no-direct
+    leaves $how 14000
+    "$MARLINE" edge status --run-dir run | awk '$1 == "up0" { print $1, $2 }'
+    stop
+done
+"#;
+    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let expected =
+        ["portal: in time", "up0 silent", "unreachable: in time", "up0 silent", "noisy: in time", "up0 silent"];
+    assert_eq!(lines, expected, "{lines:#?}");
+}
+
+#[test]
+fn udp_leaves_a_silent_link_while_no_relay_can_be_reached() {
+    let script = r#"
+RELAY=192.0.2.9
+begin --direct
+lan curl -sS -m 20 http://203.0.113.5/
+leaves silent 5000
+ip netns exec far nft delete table inet dead
+until "$MARLINE" edge status --run-dir run | grep -q "^up0 *up"; do sleep 0.1; kill -0 $edge; done
+echo "up again"
+"#;
+    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    assert_eq!(lines, ["10.0.1.2 to 203.0.113.5", "silent: in time", "up again"], "{lines:#?}");
+}
+
+#[test]
+fn udp_stays_on_a_link_over_which_the_relay_is_refused_as_over_the_others() {
+    let script = r#"
+relay
+begin --no-direct
+# The relay ends: its port is closed for all links, and the client's packets are not answered any more.
+kill $(pgrep -f "relay --listen"); until ! ip netns exec far ss -Htln 'sport = :4443' | grep -q .; do sleep 0.05; done
+ip netns exec srv nft 'table inet deaf { chain out { type filter hook output priority 0; meta l4proto udp drop; }; }'
+sleep 8
+tail -n 1 talk.log
+"$MARLINE" edge status --run-dir run | awk '$1 == "up0" || $1 == "up1" { print $1, $2 }'
+grep -c "go unanswered" edge.log || true
+"#;
+    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    assert_eq!(lines, ["10.0.1.2", "up0 up", "up1 up", "0"], "{lines:#?}");
+}
