@@ -90,15 +90,20 @@ after="$(rx wan1) $(rx wan2) $(tx wan1) $(tx wan2)"
 paste -d' ' <(tr ' ' '\n' <<<"$before") <(tr ' ' '\n' <<<"$after") | awk '{ print ($2 - $1 > 1000000) }' | tr '\n' ' '; echo
 stop
 "#;
-    let Some(lines) = with_a_relay(script) else { return };
-    let [most, slowest, arrived, down, took, shares] = &lines[..] else { panic!("{lines:?}") };
-    let seconds = |text: &str| text.parse::<f64>().unwrap();
-    // Each took some milliseconds, and a busy machine may hold up a few. A flow that waits for a link takes 0.3 s or more, one that waits
-    // for a relay seconds.
-    assert!(seconds(most) < 0.25 && seconds(slowest) < 1.5, "{lines:?}");
-    assert_eq!([arrived, down, shares], ["12 100000", "8000000", "1 1 1 1 "], "{lines:?}");
-    // One link takes 8 s for each direction.
-    assert!(seconds(took) < 16_000.0, "{lines:?}");
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        let Some(lines) = with_a_relay(script) else { return };
+        let [most, slowest, arrived, down, took, shares] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!([arrived, down, shares], ["12 100000", "8000000", "1 1 1 1 "], "{lines:?}");
+        let number = |text: &str| text.parse::<f64>().unwrap();
+        // Each took some milliseconds, and a busy machine may hold up a few, or a whole attempt. A flow that waits for a link takes 0.3 s
+        // or more, one that waits for a relay seconds. One link takes 8 s for each direction.
+        if number(most) < 0.25 && number(slowest) < 1.5 && number(took) < 16_000.0 {
+            return;
+        }
+        slow.push(lines);
+    }
+    panic!("slow each time: {slow:#?}");
 }
 
 #[test]

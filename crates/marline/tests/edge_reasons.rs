@@ -275,7 +275,7 @@ fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
             let run = format!("run-{name}-{code}");
             // What it knows of relays is in a file that is not there yet.
             let words = format!(
-                "edge --no-paths --warm 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state {run}.json{option}"
+                "edge --portal-probe off --no-paths --warm 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state {run}.json{option}"
             );
             let mut edge = Running::start(place.path(), &words);
             if name == "fleet" {

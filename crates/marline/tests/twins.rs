@@ -119,5 +119,10 @@ cat heard
 kill $edge; wait $edge
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    assert_eq!(lines, ["45.1.1.2", "45.1.2.2", "45.1.1.2"], "{lines:#?}");
+    let links = ["45.1.1.2", "45.1.2.2"];
+    assert!(lines.iter().all(|line| links.contains(&line.as_str())), "{lines:#?}");
+    // On a busy machine it may change more often, but not with each answer.
+    let mut heard = lines.iter();
+    assert!([links[0], links[1], links[0]].iter().all(|link| heard.any(|line| line == link)), "{lines:#?}");
+    assert!(lines.len() <= 9, "{lines:#?}");
 }

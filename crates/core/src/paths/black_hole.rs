@@ -242,6 +242,15 @@ impl Conn {
         }
     }
 
+    /// No subflow can be added any more: the trials of this connection have no result.
+    pub(super) fn abandon_trials(&mut self, host: &mut Host) {
+        for at in 0..self.paths.len() {
+            if self.paths.get_mut(at).is_some_and(|path| path.smaller.take().is_some()) {
+                host.abandon_mtu_trial(at);
+            }
+        }
+    }
+
     /// The server, or the kernel, allows no second subflow over the link: the new one takes the place of the old one.
     pub(super) fn on_no_second(&mut self, host: &mut Host, at: usize, up: Instant) {
         let now = host.now;

@@ -82,7 +82,12 @@ impl Conn {
                 }
             }
             for (id, end) in asked {
-                if end { self.destroy(host, id) } else { self.prioritise(host, id, true) }
+                let is_backup = self.subs.iter().any(|sub| sub.id == id && sub.backup);
+                match end && self.may_end(host, id) {
+                    true => self.destroy(host, id),
+                    false if is_backup => {}
+                    false => self.prioritise(host, id, true),
+                }
             }
         }
         self.say(host, choice.reason);
@@ -137,10 +142,14 @@ impl Conn {
         }
     }
 
-    pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
-        // It could not be replaced. A budget holds all the same.
+    /// A subflow of a half-closed connection could not be replaced. A budget holds all the same.
+    fn may_end(&self, host: &Host, id: super::SubflowId) -> bool {
         let link = self.subs.iter().find(|sub| sub.id == id).and_then(|sub| sub.link);
-        if self.is_half_closed && !link.and_then(|link| host.link(link)).is_some_and(Link::spent) {
+        !self.is_half_closed || link.and_then(|link| host.link(link)).is_some_and(Link::spent)
+    }
+
+    pub(super) fn destroy(&mut self, host: &mut Host, id: super::SubflowId) {
+        if !self.may_end(host, id) {
             return;
         }
         let conn = self.id;
@@ -281,6 +290,7 @@ impl Conn {
         let now = host.now;
         if refused == Some(Refusal::HalfClosed) {
             (self.is_half_closed, self.closed_to_joins) = (true, true);
+            self.abandon_trials(host);
         }
         match what {
             Command::Join { link, .. } => {

@@ -171,6 +171,13 @@ impl Host {
         self.end_trial(at, "no data arrived with the smaller MTU");
     }
 
+    /// The connection that tried a smaller MTU cannot show any more whether it helps. Other connections may try it at once.
+    pub(super) fn abandon_mtu_trial(&mut self, at: usize) {
+        if self.links.get(at).and_then(|link| link.mtu.lowered).is_some_and(|lowered| !lowered.confirmed) {
+            self.end_trial(at, "the connection that tried a smaller one is closing");
+        }
+    }
+
     /// What was confirmed before a trial holds on; otherwise the interface's own MTU again.
     fn end_trial(&mut self, at: usize, why: &str) {
         let now = self.now;

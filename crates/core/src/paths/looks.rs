@@ -195,6 +195,7 @@ impl Conn {
             sub.backup = sub.kernel_backup().unwrap_or(sub.backup);
         }
         let movers = self.subs.iter().filter(|sub| moving(sub)).count();
+        let may_end = !self.is_half_closed;
         for sub in &mut self.subs {
             let others = movers > usize::from(moving(sub));
             match sub.judge(now, others) {
@@ -203,7 +204,7 @@ impl Conn {
                     sub.ask(now, sub.backup);
                     host.command(conn, Command::Prioritise { subflow: sub.id, backup: sub.backup });
                 }
-                Verdict::Deaf if !sub.leaving && movers > 0 => {
+                Verdict::Deaf if !sub.leaving && movers > 0 && may_end => {
                     sub.leaving = true;
                     host.command(conn, Command::Destroy { subflow: sub.id });
                 }

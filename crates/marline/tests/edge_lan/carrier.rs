@@ -21,7 +21,7 @@ for how in "--relay 203.0.113.1 --no-direct" "--relay relay.test --no-direct" "-
         until "$MARLINE" edge status --run-dir run | grep -q '^up0 *down '; do sleep 0.1; kill -0 $edge; done
         sleep 0.3
         ip route get 203.0.113.5 | grep -o 'dev up0'
-        for client in lans programs; do $client | cut -d. -f1; done
+        for client in lans programs; do echo "$($client)"; done
         stop; carrier on
     done
 done
@@ -37,8 +37,15 @@ timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate 
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }
-    // Answered within a second: the status and the seconds of the time to the first byte.
-    let mut expected = ["dev up0", "200 0", "200 0"].repeat(6);
-    expected.push("it is renewed from");
-    assert_eq!(lines, expected);
+    assert_eq!(lines.len(), 6 * 3 + 1, "{lines:#?}");
+    for case in lines[..18].chunks(3) {
+        assert_eq!(case[0], "dev up0", "{lines:#?}");
+        for flow in &case[1..] {
+            let (code, time) = flow.split_once(' ').unwrap();
+            assert_eq!(code, "200", "{lines:#?}");
+            // Some milliseconds, and a busy machine may take seconds, as in `links.rs`.
+            assert!(time.parse::<f64>().unwrap() < 5.0, "{lines:#?}");
+        }
+    }
+    assert_eq!(lines[18], "it is renewed from");
 }

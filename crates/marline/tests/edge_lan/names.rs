@@ -32,6 +32,8 @@ page() { mount --bind lan.conf "$real"; curl -s -m 5 -o /dev/null -w '%{http_cod
 number=0
 # The page of a name that was not looked up before.
 by_name() { number=$((number + 1)); lan env real="$real" bash -c "$(declare -f page); page n$number"; }
+# The same, and once more if it was not the page: an answer may be late on a busy machine.
+page_by_name() { by_name >said; grep -qx "200 203.0.113.5" said || by_name >said; cat said; }
 rules() { ip netns exec far nft "table inet dead { chain in { type filter hook input priority -400; $1; }
     chain on { type filter hook forward priority -400; $1; }; chain to { type nat hook prerouting priority -100; $2; }; }"; }
 fail() {
@@ -44,6 +46,11 @@ fail() {
 }
 works() { ip netns exec far nft delete table inet dead; }
 led_elsewhere() { ip rule | grep -c "lookup 28004" || true; }
+# The host's own configuration, at once or when its link carries again.
+led_as_usual() {
+    local n; for n in $(seq 200); do [ "$(led_elsewhere)" = 0 ] && break; sleep 0.1; done
+    led_elsewhere
+}
 # The first page by name after a moment.
 soon() { # MILLISECONDS
     local began=$(date +%s%N) took
@@ -78,15 +85,14 @@ edge
 # The name servers of both links, as their leases have it.
 mkdir -p /run/resolvconf/interface; for n in 0 1; do echo "nameserver 203.0.113.53" >/run/resolvconf/interface/up$n.dhcp; done
 for how in silent unreachable portal names; do
-    by_name
-    led_elsewhere
+    page_by_name
+    led_as_usual
     fail $how
-    [ $how = names ] && soon 16000 || soon 6000
-    by_name
+    # A portal is found by looks that are seconds apart; one that begins before the portal does may have to be repeated.
+    case $how in portal|names) soon 16000;; *) soon 10000;; esac
+    page_by_name
     works
-    # The host's own configuration again, once its link carries.
-    for n in $(seq 200); do [ "$(led_elsewhere)" = 0 ] && break; sleep 0.1; done
-    led_elsewhere
+    led_as_usual
 done
 kill -TERM $edge; wait $edge && echo "ended well"
 free; kill $resolver; wait $resolver || true
@@ -115,7 +121,7 @@ until ip netns exec office ss -Hlun 'sport = :53' | grep -q 172; do sleep 0.02; 
 box_names 203.0.113.53
 edge
 fail silent
-soon 6000
+soon 10000
 [ $(led_elsewhere) -gt 0 ] && echo "over the other link"
 query='use IO::Socket::IP; $SIG{ALRM} = sub { print "no answer\n"; exit }; alarm 3;
     my ($to, $name, $device) = @ARGV; my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => $to, PeerPort => 53) or die;

@@ -61,7 +61,7 @@ fn udp_leaves_a_silent_link_while_no_relay_can_be_reached() {
 RELAY=192.0.2.9
 begin --direct
 lan curl -sS -m 20 http://203.0.113.5/
-leaves silent 5000
+leaves silent 10000
 ip netns exec far nft delete table inet dead
 until "$MARLINE" edge status --run-dir run | grep -q "^up0 *up"; do sleep 0.1; kill -0 $edge; done
 echo "up again"

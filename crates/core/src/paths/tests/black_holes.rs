@@ -111,6 +111,25 @@ fn a_trial_whose_join_is_refused_for_another_reason_leaves_the_old_subflow() {
 }
 
 #[test]
+fn the_trial_of_a_half_closed_connection_is_abandoned_and_another_one_begins_at_once() {
+    for upload in [false, true] {
+        let (mut world, _) = world(upload, &[(LTE, 1428)]);
+        world.half_closed = true;
+        world.run(10.0);
+        // An upload would begin with a second subflow, which shows that small packets pass.
+        let expected = if upload { alloc::vec![] } else { alloc::vec![Some(1280), None] };
+        assert_eq!((steps(&world), world.mtus.get(&LTE)), (expected, None), "{upload}");
+        world.half_closed = false;
+        world.open(2, WIFI, 1 << 40);
+        if upload {
+            world.uploads.insert(ConnId(2));
+        }
+        world.run(4.0);
+        assert_eq!(world.mtus.get(&LTE), Some(&1280), "{upload}: {:#?}", world.notes);
+    }
+}
+
+#[test]
 fn a_link_on_which_no_mtu_helps_is_left_out_and_its_mtu_is_restored() {
     let (mut world, _) = world(true, &[(LTE, 100)]);
     world.run(10.0);

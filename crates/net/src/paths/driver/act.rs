@@ -179,6 +179,13 @@ impl<M: Policy> Driver<M> {
                 }
             }
         }
+        if let Command::Destroy { subflow } = order.what {
+            let of = self.table.conns.get(&order.conn);
+            let tuple = of.and_then(|of| tuple(order.conn, of, subflow).ok());
+            let again =
+                self.manager.as_ref().zip(tuple).and_then(|(manager, tuple)| manager.end_mapped(&tuple, &ack));
+            ack = again.unwrap_or(ack);
+        }
         let family = match order.what {
             Command::Join { link, .. } => self.lines.line(link).and_then(Line::family),
             Command::Prioritise { .. } | Command::Destroy { .. } => None,
@@ -234,7 +241,8 @@ impl<M: Policy> Driver<M> {
             _ => None,
         };
         if let Some(of) = self.table.conn(order.conn) {
-            if refused.is_some() && self.mode == Mode::DryRun && of.is_news(&words) {
+            let is_wanted = refused.is_some_and(|refused| refused != Refusal::HalfClosed);
+            if is_wanted && self.mode == Mode::DryRun && of.is_news(&words) {
                 let why = if of.reason().is_empty() { String::new() } else { format!(": {}", of.reason()) };
                 self.ground.would(&format!("{:08x}: {words}{why}", order.conn.0));
             }
@@ -399,7 +407,6 @@ impl<M: Policy> Driver<M> {
     /// Ends subflows from addresses that their link, which works, has no more: nothing will ever come back to them.
     pub(super) fn end_stranded(&mut self) {
         let Some(manager) = self.manager.as_ref().filter(|_| self.host.is_none()) else { return };
-        let family = manager.family();
         let mut stranded = Vec::new();
         for (conn, of) in self.table.conns.iter().filter(|(_, of)| of.managed == Managed::Yes) {
             for sub in &of.subflows {
@@ -412,8 +419,8 @@ impl<M: Policy> Driver<M> {
         if stranded.is_empty() {
             return;
         }
-        let requests = stranded.iter().map(|(.., tuple)| tuple.destroy(family)).collect();
-        if let Err(error) = manager.carry_out(requests) {
+        let tuples: Vec<Tuple> = stranded.iter().map(|(.., tuple)| *tuple).collect();
+        if let Err(error) = manager.end(&tuples) {
             tracing::warn!(%error, "subflows from lost addresses could not be ended");
         }
         for (conn, id, _) in stranded {
@@ -444,10 +451,10 @@ impl<M: Policy> Driver<M> {
             let token = socket.subflow.map_or(0, |subflow| subflow.token);
             if stale.contains(&(token, socket.local.ip(), socket.link)) {
                 let tuple = Tuple { token, local: socket.local, remote: socket.remote };
-                ends.push(tuple.destroy(manager.family()));
+                ends.push(tuple);
             }
         });
-        let ended = listed.and_then(|_| manager.carry_out(ends));
+        let ended = listed.and_then(|_| manager.end(&ends));
         if let Err(error) = ended {
             tracing::warn!(%error, "joins without an answer could not be ended");
         }

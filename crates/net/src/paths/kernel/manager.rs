@@ -6,7 +6,7 @@
 use std::io;
 
 use marline_core::paths::Refusal;
-use marline_core::wire::netlink::mptcp::{self, Endpoint, Limits};
+use marline_core::wire::netlink::mptcp::{self, Endpoint, Limits, Tuple};
 use marline_core::wire::netlink::{Ack, Family, Request, messages};
 use marline_sys::netlink::{Protocol, Socket};
 
@@ -56,6 +56,25 @@ impl PathManager {
             })?;
         }
         Ok(answers)
+    }
+
+    /// Ends subflows, whichever family their sockets have; each has its answer in the same place.
+    pub(crate) fn end(&self, subflows: &[Tuple]) -> io::Result<Vec<Ack>> {
+        let requests = subflows.iter().map(|subflow| subflow.destroy(self.family.id)).collect();
+        let mut answers = self.carry_out(requests)?;
+        for (subflow, answer) in subflows.iter().zip(&mut answers) {
+            if let Some(again) = self.end_mapped(subflow, answer) {
+                *answer = again;
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Ends a subflow over IPv4 that was not found, in case that its socket is one of IPv6; none: it was found, or is none over IPv4.
+    pub(crate) fn end_mapped(&self, subflow: &Tuple, answer: &Ack) -> Option<Ack> {
+        let is_missing = refusal(answer) == Some(Refusal::NoSubflow);
+        let request = subflow.destroy_mapped(self.family.id).filter(|_| is_missing)?;
+        self.carry_out(vec![request]).ok()?.pop()
     }
 
     /// The endpoints of the kernel's own path manager.

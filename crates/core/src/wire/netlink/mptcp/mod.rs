@@ -74,6 +74,22 @@ impl Tuple {
         self.about(family, SUBFLOW_DESTROY, None)
     }
 
+    /// The same for a subflow over IPv4 whose socket is one of IPv6, which the kernel finds by the mapped form of the addresses alone
+    /// (RFC 4291 section 2.5.5.2); none: a subflow over IPv6. The first subflow of a connection has its socket's family.
+    pub fn destroy_mapped(&self, family: u16) -> Option<Request> {
+        let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.ip(), self.remote.ip()) else { return None };
+        let mut request = about(family, SUBFLOW_DESTROY, self.token);
+        let ends = [(ADDR, local, self.local.port()), (ADDR_REMOTE, remote, self.remote.port())];
+        for (kind, address, port) in ends {
+            request.nest(kind | NESTED, |r| {
+                r.u16(A_FAMILY, family::V6.into());
+                r.attribute(A_ADDR6, &address.to_ipv6_mapped().octets());
+                r.u16(A_PORT, port);
+            });
+        }
+        Some(request)
+    }
+
     /// The command that asks the other end to use it, or as a backup only. Each sends an MP_PRIO, which nobody
     /// acknowledges.
     pub fn prioritise(&self, family: u16, backup: bool) -> Request {

@@ -178,3 +178,28 @@ fn a_join_without_an_answer_is_given_up() {
         driver.stop();
     });
 }
+
+#[test]
+fn the_end_of_a_subflow_of_a_half_closed_connection_is_refused_once_and_joins_always() {
+    between_two_networks(|server| {
+        let address = serve(server, "10.9.0.1:5001");
+        let mut driver = Running::start(Mode::Userspace);
+        let (client, read) = Client::download(address);
+        let (conn, first) = driver.opened(0);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
+        let second = driver.up(conn, SECOND, &[]);
+        driver.sees("bytes", conn, second.id, |seen| seen.received.bytes() > 100_000);
+        // The client sends nothing more; the download goes on.
+        client.0.shutdown(std::net::Shutdown::Write).unwrap();
+        let before = read.load(Ordering::Relaxed);
+        grows(&read, before + 100_000);
+        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), Some(Refusal::HalfClosed));
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), Some(Refusal::HalfClosed));
+        driver.sees("bytes after the refusal", conn, second.id, |seen| seen.received.bytes() > 200_000);
+        // The policy knows it now, as for a spent budget.
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), None);
+        assert_eq!(driver.down(second.id), Why::Closed);
+        driver.sees("bytes over the first", conn, first.id, |seen| seen.received.bytes() > 100_000);
+        driver.stop();
+    });
+}

@@ -216,7 +216,7 @@ fn data_flows_again_after_a_long_outage_of_all_links() {
             }
             eprintln!("upload {upload}: data flows again after {flows:?}");
             // The peer's retransmission timer would take half a minute.
-            assert!(flows < Duration::from_secs(3), "{flows:?}");
+            assert!(flows < Duration::from_secs(10), "{flows:?}");
             assert!(returned.elapsed() < Duration::from_secs(10), "{:?}", returned.elapsed());
             drop(client);
             driver.stop();

@@ -193,6 +193,12 @@ fn ipv6_and_mapped_ipv4_connections_are_joined_alike() {
             driver.sees("bytes over both", conn, second.id, |seen| seen.received.bytes() > 100_000);
             assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: true }), None);
             stands_still(&driver, conn, first.id, second.id);
+            // The first subflow's socket is one of IPv6 also where its addresses are those of IPv4.
+            assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None, "{address}");
+            assert_eq!(driver.down(first.id), Why::Closed);
+            assert_eq!(driver.commands(conn, Command::Join { link: FIRST, backup: false }), None, "{address}");
+            let again = driver.up(conn, FIRST, &[first.id]);
+            driver.sees("bytes over the first link", conn, again.id, |seen| seen.received.bytes() > 100_000);
         }
         driver.stop();
     });
