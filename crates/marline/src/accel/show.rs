@@ -131,7 +131,7 @@ fn replay(flow: &Flow) -> Option<String> {
     ))
 }
 
-/// ` (not undo: it has no timestamps; not hide, late-hide: its answer has no strong validator)`, or nothing.
+/// ` (not undo: it has no timestamps; not hide, fast-fetch: its answer has no strong validator)`, or nothing.
 fn not_in_force(flow: &Flow) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for excuse in &flow.not_in_force {
@@ -217,12 +217,12 @@ mod tests {
             not_in_force: vec![
                 not(Mechanism::Offload, "a"),
                 not(Mechanism::Hide, "b"),
-                not(Mechanism::LateHide, "b"),
+                not(Mechanism::FastFetch, "b"),
             ],
             ..Flow::default()
         };
         let text = flows(std::slice::from_ref(&flow));
-        assert!(text.contains("undo, reserve (not offload: a; not hide, late-hide: b)"), "{text}");
+        assert!(text.contains("undo, reserve (not offload: a; not hide, fast-fetch: b)"), "{text}");
         (flow.in_force, flow.left_alone) = (Vec::new(), Some("a; b".into()));
         assert!(flows(&[flow]).contains("left alone: a; b"));
     }
