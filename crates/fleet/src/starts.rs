@@ -138,47 +138,21 @@ impl Starts {
         self.first.subscribe()
     }
 
-    /// A connection to a destination that proves by its certificate what it is.
+    /// A connection over the link whose attempt is the first to succeed. `order` makes the race: [`Race::new`] to a destination that proves
+    /// by its certificate what it is, [`Race::to_unproven`] to any other.
     ///
     /// # Errors
     /// No link reaches it: the error of the last attempt.
     pub(crate) async fn start<T, F>(
         self: &Arc<Self>,
+        order: fn(Instant, &LinkChoice) -> Race,
         attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
     ) -> io::Result<T>
     where
         T: Send + 'static,
         F: Future<Output = io::Result<(T, Shows)>> + Send + 'static,
     {
-        let race = Race::new(self.now(), &self.lock().choice);
-        self.run(race, attempt).await
-    }
-
-    /// A connection to any server: not over a link with a captive portal where another one carries.
-    ///
-    /// # Errors
-    /// No link reaches it: the error of the last attempt.
-    pub(crate) async fn start_to_unproven<T, F>(
-        self: &Arc<Self>,
-        attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
-    ) -> io::Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = io::Result<(T, Shows)>> + Send + 'static,
-    {
-        let race = Race::to_unproven(self.now(), &self.lock().choice);
-        self.run(race, attempt).await
-    }
-
-    async fn run<T, F>(
-        self: &Arc<Self>,
-        race: Race,
-        attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
-    ) -> io::Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = io::Result<(T, Shows)>> + Send + 'static,
-    {
+        let race = order(self.now(), &self.lock().choice);
         // A race over one link is one where another link is left out on purpose.
         if self.lock().links.len() < 2 {
             return attempt(None).await.map(|(value, _)| value);

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use marline_core::link_choice::Race;
 use marline_net::links::Interface;
 use marline_net::mptcp::is_spoken;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -98,7 +99,7 @@ pub(super) async fn dial(
         let (station, trusted, by, of) = (Arc::clone(&station), trusted.clone(), by.clone(), Arc::clone(&of));
         async move { dial_over(&station, &trusted, &by, link.as_deref(), &of).await }
     };
-    starts.start(attempt).await
+    starts.start(Race::new, attempt).await
 }
 
 /// The same over this link alone; none: as the kernel has it.

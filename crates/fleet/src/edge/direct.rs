@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_core::link_choice::Race;
 use marline_net::links::Interface;
 use marline_net::reach::{Right, Zone};
 use tokio::net::TcpStream;
@@ -54,7 +55,7 @@ pub(super) async fn reach(
         }
     };
     let late = |_| Problem::new(Status::NoAnswer, "connection_timeout", "no answer");
-    timeout(CONNECT, starts.start_to_unproven(attempt)).await.map_err(late)?.map_err(unreachable)?
+    timeout(CONNECT, starts.start(Race::to_unproven, attempt)).await.map_err(late)?.map_err(unreachable)?
 }
 
 /// Over this link. A private network may be behind a static route, which only the kernel knows.

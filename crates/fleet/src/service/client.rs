@@ -20,6 +20,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use marline_core::link_choice::Race;
 use marline_net::links::Interface;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
@@ -321,7 +322,7 @@ impl Client {
                     let (to, of) = (to.clone(), Arc::clone(&of));
                     async move { to.open_over(link.as_deref(), &of).await }
                 };
-                starts.start(attempt).await
+                starts.start(Race::new, attempt).await
             }
         };
         self.begin(stream.map_err(|error| self.network(error))?).await
