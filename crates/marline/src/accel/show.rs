@@ -6,7 +6,7 @@ use marline_net::accel::Need;
 use marline_net::accel::status::{Flow, Link, Status};
 
 use crate::energy::table;
-use crate::progress::{rate, size};
+use crate::progress::{rate, size, time};
 
 /// Everything, for a terminal.
 pub(super) fn status(status: &Status) -> String {
@@ -178,17 +178,6 @@ fn millis(millis: Option<f64>) -> String {
 
 fn none() -> String {
     "-".to_owned()
-}
-
-/// `0.8 s`, `12 s`, `3 min 5 s`, `2 h 4 min`.
-fn time(seconds: f64) -> String {
-    let whole = seconds.max(0.0) as u64;
-    match whole {
-        0..10 => format!("{seconds:.1} s"),
-        10..60 => format!("{whole} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
-    }
 }
 
 #[cfg(test)]
