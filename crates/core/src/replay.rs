@@ -123,11 +123,6 @@ where
         (self.records, self.outputs)
     }
 
-    /// The machine as the log left it.
-    pub fn into_machine(self) -> M {
-        self.machine
-    }
-
     fn drained(&mut self) -> Result<(), Difference<M::Output>> {
         match self.machine.poll() {
             None => Ok(()),

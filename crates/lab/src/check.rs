@@ -9,7 +9,7 @@ use std::time::Duration;
 use marline_core::units::Bitrate;
 use marline_sim::spec::LinkSpec;
 use marline_sys::clock::{self, Timer};
-use marline_sys::{namespace, sched, tun::Tun};
+use marline_sys::{sched, tun::Tun};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 
@@ -159,11 +159,6 @@ fn first_line(command: &mut Command) -> Option<String> {
     let mut text = String::new();
     output.stdout.as_slice().chain(output.stderr.as_slice()).read_to_string(&mut text).ok()?;
     text.lines().next().map(|line| line.trim().to_string())
-}
-
-/// Whether this process could build a lab as it is; for tests that skip.
-pub fn is_privileged() -> bool {
-    namespace::is_privileged() && fs::OpenOptions::new().read(true).write(true).open(Tun::NODE).is_ok()
 }
 
 #[cfg(test)]

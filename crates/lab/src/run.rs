@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
@@ -35,7 +34,6 @@ pub struct Task {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
-    pub(crate) directory: Option<PathBuf>,
     pub(crate) output: Output,
     pub(crate) limit: Option<Duration>,
 }
@@ -43,14 +41,7 @@ pub struct Task {
 impl Task {
     /// A command without arguments, with our output.
     pub fn new(program: impl Into<OsString>) -> Self {
-        Self {
-            program: program.into(),
-            args: Vec::new(),
-            env: Vec::new(),
-            directory: None,
-            output: Output::Inherit,
-            limit: None,
-        }
+        Self { program: program.into(), args: Vec::new(), env: Vec::new(), output: Output::Inherit, limit: None }
     }
 
     /// More arguments.
@@ -64,13 +55,6 @@ impl Task {
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
-        self
-    }
-
-    /// The directory that it starts in.
-    #[must_use]
-    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.directory = Some(directory.into());
         self
     }
 
@@ -96,9 +80,6 @@ impl Task {
         };
         let mut command = Command::new(fill(&self.program));
         command.args(self.args.iter().map(fill)).envs(self.env.iter().map(|(name, value)| (name, fill(value))));
-        if let Some(directory) = &self.directory {
-            command.current_dir(directory);
-        }
         let stdio = || match self.output {
             Output::Inherit => Stdio::inherit(),
             Output::Capture => Stdio::piped(),

@@ -26,8 +26,6 @@ impl Exit {
     pub const DISK: u8 = 74;
     /// A privilege is missing.
     pub const PRIVILEGE: u8 = 77;
-    /// The user stopped it (128 + SIGINT).
-    pub const INTERRUPTED: u8 = 130;
 
     /// Ends with `code`, saying `line`. Line ends within it become spaces.
     pub fn new(code: u8, line: impl Into<String>) -> Self {

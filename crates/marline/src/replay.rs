@@ -220,6 +220,20 @@ mod tests {
     }
 
     #[test]
+    fn recorded_logs_replay_with_the_recorded_counts() {
+        let place = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/tests/replay");
+        let results = std::fs::read_to_string(place.join("results.txt")).unwrap();
+        for row in results.lines().skip(1) {
+            let columns: Vec<&str> = row.split_whitespace().collect();
+            let file = place.join(columns[0]).with_extension("ndjson");
+            let equal =
+                replay(log::open(&file).unwrap()).unwrap_or_else(|(line, what)| panic!("{row}: {line}: {what}"));
+            assert_eq!([equal.records.to_string(), equal.outputs.to_string()], columns[1..3], "{row}");
+        }
+        assert_eq!(results.lines().count(), 6, "a heading and five logs");
+    }
+
+    #[test]
     fn a_changed_decision_is_found_at_its_line() {
         let mut lines = log();
         let at = lines.iter().position(|line| line.contains("\"log\":\"out\"")).unwrap();

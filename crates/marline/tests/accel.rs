@@ -125,7 +125,7 @@ exit 0
 const DEBTOR: &str = r#"
 cd "$PLACE"
 start() {
-    "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable hide,late-hide 2>>daemon.log & daemon=$!
+    "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable hide 2>>daemon.log & daemon=$!
     until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
         kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
         sleep 0.1
@@ -185,7 +185,7 @@ exit 0
 /// Downloads until a hole was filled by the replayed connection, then does `$THEN`; the download goes on to its end.
 const REPLAYER: &str = r#"
 cd "$PLACE"
-"$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch,hide,late-hide 2>>daemon.log & daemon=$!
+"$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch,hide 2>>daemon.log & daemon=$!
 until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
     kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
     sleep 0.1

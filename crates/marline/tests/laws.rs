@@ -26,7 +26,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
     ("net", &["core", "sys"]),
     ("fleet", &["core", "net"]),
     ("lab", &["core", "sim", "sys"]),
-    ("marline", &["core", "sim", "net", "fleet", "lab"]),
+    ("marline", &["core", "net", "fleet", "lab"]),
 ];
 
 /// The rooms of core from below, each with the rooms that it may use beside its own.

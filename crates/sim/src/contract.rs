@@ -38,11 +38,6 @@ where
         Self { machine, now: Instant::ZERO, drained: true, ticked: false, log }
     }
 
-    /// Everything that has happened.
-    pub fn log(&self) -> &Log<C, M> {
-        &self.log
-    }
-
     /// The machine.
     pub const fn machine(&self) -> &M {
         &self.machine

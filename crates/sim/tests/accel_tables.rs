@@ -118,7 +118,7 @@ fn median(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
 #[test]
 fn the_floors_cases_are_as_reviewed() {
     let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert];
-    let http = [&tls[..], &[Mechanism::Hide, Mechanism::LateHide]].concat();
+    let http = [&tls[..], &[Mechanism::Hide]].concat();
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
     writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain", "HTTP")
         .expect("text");
@@ -183,13 +183,12 @@ fn uploads_are_as_reviewed() {
 
 #[test]
 fn what_is_done_in_a_blackout_is_as_reviewed() {
-    let ways: [(&str, Option<&[Mechanism]>); 6] = [
+    let ways: [(&str, Option<&[Mechanism]>); 5] = [
         ("plain", None),
         ("freeze", Some(&[Mechanism::Freeze])),
         ("flight", Some(&[Mechanism::FreezeFlight])),
         ("reserve", Some(&[Mechanism::Reserve])),
         ("revert", Some(&[Mechanism::Revert])),
-        ("late", Some(&[Mechanism::LateHide])),
     ];
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s, plain HTTP, blackouts every 20 s\n\n");
     let names: String = ways.iter().map(|(name, _)| format!("{name:>8}")).collect();

@@ -5,12 +5,12 @@
 
 use marline_core::playback::{Player, Profile, Thresholds};
 use marline_core::replay::Record;
-use marline_core::stream::{Config, GreenBag, Policy, Said, Stream};
+use marline_core::stream::{Config, GreenBag, Policy, Radio, Said, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_core::{fetch, stream};
 use marline_sim::contract::{Checked, clamp, replay};
 use marline_sim::fluctuation::{Hole, dig, holes};
-use marline_sim::optimum::{Case, Grid, Radio, Supply};
+use marline_sim::optimum::{Case, Grid, Supply};
 use marline_sim::spec::{Event, LinkSpec};
 use marline_sim::world::{Outcome, Presence, Scene, Viewing, World};
 

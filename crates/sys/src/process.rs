@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -84,18 +84,6 @@ fn wait_for_ever() -> ! {
     }
 }
 
-/// Starts `command` such that it dies with the calling thread. Use it where there is no [`Room`].
-///
-/// # Errors
-/// Those of starting a program.
-pub fn spawn_bound(command: &mut Command) -> io::Result<Child> {
-    use std::os::unix::process::CommandExt;
-    let die = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: the closure makes one system call and touches no memory of the parent.
-    unsafe { command.pre_exec(die) };
-    command.spawn()
-}
-
 /// What a process used in its life, with the children that it waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
@@ -145,7 +133,7 @@ mod tests {
     use super::*;
     use crate::namespace::is_privileged;
     use std::io::{BufRead, BufReader};
-    use std::process::Stdio;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_process_tells_what_it_used() {

@@ -93,8 +93,6 @@ pub enum Mechanism {
     Revert,
     /// ACKs go past holes, and the bytes are fetched elsewhere (§3.3); only where the stream can be fetched.
     Hide,
-    /// When a blackout ends, what was lost in it is acknowledged and fetched; only where the stream can be fetched.
-    LateHide,
     /// §3.1 without §4.2's discarding of replaceable ACKs: what the second link cannot bear goes over the first.
     OffloadAsPublished,
     /// §3.2, first form: a zero window over the second link while the first is dark.
@@ -108,13 +106,12 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::Offload,
         Self::Undo,
         Self::Reserve,
         Self::Revert,
         Self::Hide,
-        Self::LateHide,
         Self::OffloadAsPublished,
         Self::Freeze,
         Self::FreezeFlight,
@@ -129,7 +126,6 @@ impl Mechanism {
             Self::Reserve => "reserve",
             Self::Revert => "revert",
             Self::Hide => "hide",
-            Self::LateHide => "late-hide",
             Self::OffloadAsPublished => "offload-as-published",
             Self::Freeze => "freeze",
             Self::FreezeFlight => "freeze-flight",
@@ -166,8 +162,7 @@ impl FromStr for Mechanism {
         known.ok_or_else(|| UnknownWord {
             word: word.to_string(),
             what: "mechanism",
-            words: "offload, undo, reserve, revert, hide, late-hide, offload-as-published, freeze, freeze-flight, \
-                    fast-fetch",
+            words: "offload, undo, reserve, revert, hide, offload-as-published, freeze, freeze-flight, fast-fetch",
         })
     }
 }
@@ -195,8 +190,8 @@ impl Mechanisms {
 
     /// Whether one of them acknowledges what is not here yet, and has to know where it can be had.
     pub fn acknowledge_ahead(&self) -> bool {
-        use Mechanism::{FastFetch, FreezeFlight, Hide, LateHide};
-        self.has_any(&[Hide, LateHide, FreezeFlight, FastFetch])
+        use Mechanism::{FastFetch, FreezeFlight, Hide};
+        self.has_any(&[Hide, FreezeFlight, FastFetch])
     }
 
     /// Switches one on or off.

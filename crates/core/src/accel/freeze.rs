@@ -61,8 +61,8 @@ impl Frost {
     }
 }
 
-/// When a sender is told again that it may go on: one that was frozen, or whose flight was acknowledged late. As long as
-/// that is not all here, for nobody else asks for what is missing.
+/// When a sender that was frozen is told again that it may go on. As long as its flight is not all here, for nobody else asks for
+/// what is missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Thaw {
     next: Option<(Instant, Duration)>,

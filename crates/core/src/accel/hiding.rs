@@ -8,10 +8,10 @@
 //!    with what it has acknowledged itself, so that nothing of the own stack counts as arrived that may be lost yet.
 //! 2. What was given is kept until it is acknowledged, and given again when the own stack waits for it: it may have had
 //!    no room.
-//! 3. When a blackout ends, all that was on its way is acknowledged by a ladder of ACKs with the timestamp from before,
-//!    from which the sender concludes that nothing was lost (facts "Late hide"). Behind it goes an ACK of a number that
-//!    is old, which TCP answers with where it stands (RFC 9293 §3.10.7.4): so the end of the hole is known, even if nothing more
-//!    is to come.
+//! 3. When a blackout ends in which a sender was frozen, all that was on its way is acknowledged by a ladder of ACKs with the
+//!    timestamp from before, from which the sender concludes that nothing was lost (RFC 3522). Behind it goes an ACK of a number
+//!    that is old, which TCP answers with where it stands (RFC 9293 §3.10.7.4): so the end of the hole is known, even if nothing
+//!    more is to come.
 //! 4. A hole that nobody fills ends the connection ([`super::hider`]), towards the application: it gets an error. Not while the
 //!    link is dark: TCP would outlast that as well.
 
@@ -264,7 +264,7 @@ impl Hiding {
 
     /// The link is back after a blackout: ACKs of all that may have been on its way, `flight` bytes at the most; then the
     /// question where the other end stands. None if its bytes cannot be had.
-    pub(super) fn late(
+    pub(super) fn open_ladder(
         &mut self,
         now: Instant,
         last: (Ack, Envelope),

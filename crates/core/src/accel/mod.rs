@@ -436,7 +436,7 @@ impl Accelerator {
                     flow.on_dark(now, cold, &mut self.outputs);
                     frost = frost.map(|frost| self.helpers.spend(now, frost, self.outputs.range(at..)));
                 }
-                Turn::Light => flow.on_light(now, primary, &self.config.mechanisms, &mut self.outputs),
+                Turn::Light => flow.on_light(now, primary, &mut self.outputs),
             }
             self.after(key, woken);
         }
@@ -596,8 +596,8 @@ impl Machine for Accelerator {
 }
 
 /// What has to know whether the primary link is dark.
-const BLACKOUTS: [Mechanism; 5] =
-    [Mechanism::Reserve, Mechanism::Revert, Mechanism::LateHide, Mechanism::Freeze, Mechanism::FreezeFlight];
+const BLACKOUTS: [Mechanism; 4] =
+    [Mechanism::Reserve, Mechanism::Revert, Mechanism::Freeze, Mechanism::FreezeFlight];
 /// chosen: 10 MB of memory; flows beyond that leave as they came.
 const FLOWS: usize = 10_000;
 /// chosen: the servers that a host talks to within some minutes; the one that was silent for longest is forgotten.

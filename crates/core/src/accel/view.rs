@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_flow_is_left_alone_only_if_nothing_is_done_for_it() {
         let why = |mechanism, why: &str| Excuse { mechanism, why: why.into() };
-        let others = [why(Mechanism::Undo, "one"), why(Mechanism::Hide, "two"), why(Mechanism::LateHide, "two")];
+        let others = [why(Mechanism::Undo, "one"), why(Mechanism::Hide, "two"), why(Mechanism::FastFetch, "two")];
         let mut view =
             FlowView { in_force: alloc::vec![Mechanism::Reserve], not_in_force: others.to_vec(), ..view() };
         assert_eq!(view.left_alone(), None);

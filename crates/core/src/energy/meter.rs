@@ -81,8 +81,9 @@ impl Meter {
         self.account(now, |radio| radio.finished(now))
     }
 
-    /// What these transfers add if all of them start now, side by side: as [`Radio::marginal`] of each, less what they
-    /// share, plus what they cost each other. Links without a bill cost nothing; a rate of zero costs the maximum.
+    /// What these transfers add to [`finish`](Self::finish) if all of them start now, side by side, each at its steady rate: a
+    /// promotion where the radio is idle, the active time, and the tail that begins anew, less the rest of the tail that is under way;
+    /// less what they share, plus what they cost each other. Links without a bill cost nothing; a rate of zero costs the maximum.
     /// Several loads on one link are one after another.
     pub fn cost(&self, now: Instant, plan: &[Load]) -> Energy {
         let together = self.model.together();

@@ -129,14 +129,6 @@ impl Radio {
         self.finish(now).total() - self.spent(now).total()
     }
 
-    /// What the first byte costs before it moves: the promotion of an idle radio, nothing of one that is awake.
-    pub fn wake_cost(&self, now: Instant) -> Energy {
-        match self.at(now, false).phase {
-            Phase::Idle => self.model.promotion.energy(),
-            _ => Energy::ZERO,
-        }
-    }
-
     /// How long it takes until bytes can move: the (rest of the) promotion.
     pub fn wake_time(&self, now: Instant) -> Duration {
         match self.at(now, false).phase {
@@ -144,24 +136,6 @@ impl Radio {
             Phase::Promotion { until } => until.since(now),
             Phase::Awake { .. } => Duration::ZERO,
         }
-    }
-
-    /// What a transfer that starts now at this steady rate adds to [`finish`](Self::finish): a promotion if the radio is
-    /// idle, the active time, and the tail that begins anew, less the rest of the tail that is under way and less what
-    /// an idle radio would draw meanwhile. Never less than nothing; at rate zero it is the maximum.
-    pub fn marginal(&self, now: Instant, direction: Direction, size: DataSize, rate: Bitrate) -> Energy {
-        if size.is_zero() {
-            return Energy::ZERO;
-        }
-        if rate.is_zero() {
-            return Energy::MAX;
-        }
-        let mut with = *self;
-        with.transfer(now, direction, size, rate);
-        let end = with.asleep(now);
-        let (with, without) = (with.at(end, true).sums, self.at(end, true).sums);
-        let bill = |sums: Sums| sums.bill(&self.model, Together::default()).total();
-        bill(with) - bill(without)
     }
 
     /// The model that it follows.

@@ -32,11 +32,6 @@ impl Energy {
         Self(n.saturating_mul(1_000_000))
     }
 
-    /// Nanojoules.
-    pub const fn nanojoules(self) -> u64 {
-        self.0
-    }
-
     /// Joules, for reports only.
     pub fn as_joules_f64(self) -> f64 {
         self.0 as f64 / 1e9

@@ -177,11 +177,6 @@ impl Authority {
         &self.certificate
     }
 
-    /// Its own certificate, as PEM.
-    pub fn certificate_pem(&self) -> String {
-        issue::pem(&self.certificate)
-    }
-
     /// What tokens carry, so that who enrols knows whom to trust.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)

@@ -7,8 +7,6 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::pki_types::UnixTime;
-
 /// A second between 1970 and 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(u64);
@@ -46,11 +44,6 @@ impl Stamp {
     /// How long it is since the beginning of 1970.
     pub fn since_1970(self) -> Duration {
         Duration::from_secs(self.0)
-    }
-
-    /// As rustls writes it.
-    pub fn unix_time(self) -> UnixTime {
-        UnixTime::since_unix_epoch(self.since_1970())
     }
 }
 

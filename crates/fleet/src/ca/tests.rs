@@ -180,9 +180,10 @@ fn files_of_a_member_are_written_once_and_its_key_is_for_its_owner() {
     let files = MemberFiles::of(home.path(), &edge().identity().name).unwrap();
     files.write(&chain, Some(&key)).unwrap();
     assert_eq!((mode(&files.key), mode(&files.certificate)), (0o600, 0o644));
-    assert_eq!(std::fs::read_to_string(&files.authority).unwrap(), authority.certificate_pem());
+    let certificate = pem(authority.certificate());
+    assert_eq!(std::fs::read_to_string(&files.authority).unwrap(), certificate);
     let ours = std::fs::read_to_string(authority.dir.join("ca.pem")).unwrap();
-    assert_eq!(ours, authority.certificate_pem(), "both are written alike");
+    assert_eq!(ours, certificate, "both are written alike");
     let before = std::fs::read(&files.key).unwrap();
     assert!(matches!(files.write(&chain, Some(&key)), Err(CaError::Exists { .. })));
     assert_eq!(std::fs::read(&files.key).unwrap(), before);

@@ -18,7 +18,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
 use super::{Peer, TlsError, file, library, words};
@@ -224,8 +224,18 @@ impl<V: ?Sized> PerAuthority<V> {
         Ok(Self { own, others, hints })
     }
 
+    /// The verifier of the member's own authority.
+    pub(super) fn own(&self) -> &V {
+        &self.own.1
+    }
+
+    /// The subjects of all authorities.
+    pub(super) fn hints(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
     /// The verifier of the authority that has signed this certificate; of the member's own where none has, which says so.
-    fn for_certificate(&self, certificate: &CertificateDer<'_>) -> &V {
+    pub(super) fn for_certificate(&self, certificate: &CertificateDer<'_>) -> &V {
         let (own, first) = &self.own;
         if self.others.is_empty() || has_signed(own, certificate) {
             return first;
@@ -268,51 +278,6 @@ impl PerAuthority<dyn ServerCertVerifier> {
     }
 }
 
-impl ClientCertVerifier for PerAuthority<dyn ClientCertVerifier> {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &self.hints
-    }
-
-    fn offer_client_auth(&self) -> bool {
-        self.own.1.offer_client_auth()
-    }
-
-    fn client_auth_mandatory(&self) -> bool {
-        self.own.1.client_auth_mandatory()
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        self.for_certificate(end_entity).verify_client_cert(end_entity, intermediates, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.own.1.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.own.1.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.own.1.supported_verify_schemes()
-    }
-}
-
 impl ServerCertVerifier for PerAuthority<dyn ServerCertVerifier> {
     fn verify_server_cert(
         &self,
@@ -332,7 +297,7 @@ impl ServerCertVerifier for PerAuthority<dyn ServerCertVerifier> {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.own.1.verify_tls12_signature(message, cert, dss)
+        self.own().verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -341,10 +306,10 @@ impl ServerCertVerifier for PerAuthority<dyn ServerCertVerifier> {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.own.1.verify_tls13_signature(message, cert, dss)
+        self.own().verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.own.1.supported_verify_schemes()
+        self.own().supported_verify_schemes()
     }
 }

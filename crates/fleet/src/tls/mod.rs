@@ -240,8 +240,8 @@ pub fn server_config(
     http: bool,
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(provider());
-    let chain = PerAuthority::of_clients(&own.authority, crl, &own.others, clients.strangers, &provider)?;
-    let verifier = OfRoles { chain: Arc::new(chain), roles: clients.roles.clone() };
+    let authorities = PerAuthority::of_clients(&own.authority, crl, &own.others, clients.strangers, &provider)?;
+    let verifier = OfRoles { authorities, roles: clients.roles.clone() };
     let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
     let builder = builder.map_err(library)?.with_client_cert_verifier(Arc::new(verifier));
     let mut config = builder.with_single_cert(own.chain.clone(), own.key.clone_key()).map_err(library)?;

@@ -14,27 +14,28 @@ use rustls::{
 };
 
 use super::TlsError;
+use super::authorities::PerAuthority;
 use crate::ca::Fingerprint;
 use crate::identity::{Identity, Role};
 
-/// Lets through whom `chain` lets through, if it has one of the roles.
+/// Lets through a client that the verifier of its authority lets through, if it has one of the roles.
 #[derive(Debug)]
 pub(super) struct OfRoles {
-    pub(super) chain: Arc<dyn ClientCertVerifier>,
+    pub(super) authorities: PerAuthority<dyn ClientCertVerifier>,
     pub(super) roles: Vec<Role>,
 }
 
 impl ClientCertVerifier for OfRoles {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.chain.root_hint_subjects()
+        self.authorities.hints()
     }
 
     fn offer_client_auth(&self) -> bool {
-        self.chain.offer_client_auth()
+        self.authorities.own().offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.chain.client_auth_mandatory()
+        self.authorities.own().client_auth_mandatory()
     }
 
     fn verify_client_cert(
@@ -43,7 +44,8 @@ impl ClientCertVerifier for OfRoles {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        let chain = self.authorities.for_certificate(end_entity);
+        let verified = chain.verify_client_cert(end_entity, intermediates, now)?;
         let identity = Identity::of(end_entity).map_err(refuse)?;
         if self.roles.contains(&identity.role) {
             return Ok(verified);
@@ -57,7 +59,7 @@ impl ClientCertVerifier for OfRoles {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chain.verify_tls12_signature(message, cert, dss)
+        self.authorities.own().verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -66,11 +68,11 @@ impl ClientCertVerifier for OfRoles {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chain.verify_tls13_signature(message, cert, dss)
+        self.authorities.own().verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chain.supported_verify_schemes()
+        self.authorities.own().supported_verify_schemes()
     }
 }
 

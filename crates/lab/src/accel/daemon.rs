@@ -30,7 +30,7 @@ pub(crate) enum Who {
 /// What is on unless it is switched off.
 const OURS: &str = "offload,undo,reserve,revert";
 /// What acknowledges data before it has arrived.
-const EARLY: &str = "hide,late-hide";
+const EARLY: &str = "hide";
 
 impl Who {
     /// Everything that is on by default.

@@ -145,10 +145,10 @@ impl Trial<'_> {
     }
 }
 
-/// `undo: it has no timestamps`, and so on; the two that hide have one reason.
+/// `undo: it has no timestamps`, and so on.
 fn excuses(flow: &Value) -> Option<String> {
     let mut all: Vec<String> = Vec::new();
-    for excuse in flow.get("not_in_force")?.as_array()?.iter().filter(|excuse| excuse["mechanism"] != "late-hide") {
+    for excuse in flow.get("not_in_force")?.as_array()? {
         all.push(format!("{}: {}", excuse["mechanism"].as_str()?, excuse["why"].as_str()?));
     }
     (!all.is_empty()).then(|| all.join("; "))
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn what_is_of_no_use_is_named_with_its_reason() {
         let excuse = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "why": "no"});
-        let flow = serde_json::json!({"not_in_force": [excuse("undo"), excuse("hide"), excuse("late-hide")]});
+        let flow = serde_json::json!({"not_in_force": [excuse("undo"), excuse("hide")]});
         assert_eq!(excuses(&flow).as_deref(), Some("undo: no; hide: no"));
         assert_eq!(excuses(&serde_json::json!({"not_in_force": []})), None);
     }

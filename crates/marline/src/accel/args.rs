@@ -19,15 +19,15 @@ Examples:
       Help the TCP flows of wlan0 by what needs no second link, until Ctrl-C; then all is as before.
   sudo marline accel --primary wlan0 --secondary wwan0 --flows 'tcp dst port 443'
       With a second link beside it, and only flows to servers' port 443.
-  sudo marline accel --primary wlan0 --secondary wwan0 --enable hide,late-hide
+  sudo marline accel --primary wlan0 --secondary wwan0 --enable hide
       With early ACK: losses of plain HTTP are acknowledged before their bytes are there, and fetched over the second link.
   marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
       A camera's stream for a player on this machine, with reports and commands over the second link.
   marline accel status
       Which mechanism is in force for each flow, and what it gains.
 
-Mechanisms, on unless disabled: offload, undo, reserve, revert. Off unless enabled, as they acknowledge data that has not
-arrived: hide and late-hide. Off unless enabled, for comparison: offload-as-published, freeze, freeze-flight and
+Mechanisms, on unless disabled: offload, undo, reserve, revert. Off unless enabled, as it acknowledges data that has not
+arrived: hide. Off unless enabled, for comparison: offload-as-published, freeze, freeze-flight and
 fast-fetch, forms of the mechanisms of a paper of 2009 (freeze-flight is its form for Linux senders; fast-fetch takes all
 that the second link brings). offload and these four need a second link. undo, reserve and revert help what this machine
 sends as well.

@@ -6,7 +6,7 @@ use marline_net::accel::Need;
 use marline_net::accel::status::{Flow, Link, Status};
 
 use crate::energy::table;
-use crate::progress::{rate, size};
+use crate::progress::{rate, size, time};
 
 /// Everything, for a terminal.
 pub(super) fn status(status: &Status) -> String {
@@ -131,7 +131,7 @@ fn replay(flow: &Flow) -> Option<String> {
     ))
 }
 
-/// ` (not undo: it has no timestamps; not hide, late-hide: its answer has no strong validator)`, or nothing.
+/// ` (not undo: it has no timestamps; not hide, fast-fetch: its answer has no strong validator)`, or nothing.
 fn not_in_force(flow: &Flow) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for excuse in &flow.not_in_force {
@@ -180,17 +180,6 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// `0.8 s`, `12 s`, `3 min 5 s`, `2 h 4 min`.
-fn time(seconds: f64) -> String {
-    let whole = seconds.max(0.0) as u64;
-    match whole {
-        0..10 => format!("{seconds:.1} s"),
-        10..60 => format!("{whole} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,12 +206,12 @@ mod tests {
             not_in_force: vec![
                 not(Mechanism::Offload, "a"),
                 not(Mechanism::Hide, "b"),
-                not(Mechanism::LateHide, "b"),
+                not(Mechanism::FastFetch, "b"),
             ],
             ..Flow::default()
         };
         let text = flows(std::slice::from_ref(&flow));
-        assert!(text.contains("undo, reserve (not offload: a; not hide, late-hide: b)"), "{text}");
+        assert!(text.contains("undo, reserve (not offload: a; not hide, fast-fetch: b)"), "{text}");
         (flow.in_force, flow.left_alone) = (Vec::new(), Some("a; b".into()));
         assert!(flows(&[flow]).contains("left alone: a; b"));
     }

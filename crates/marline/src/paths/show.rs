@@ -15,7 +15,7 @@ use marline_net::printable::{printable, printable_lines};
 
 use crate::Exit;
 use crate::energy::table;
-use crate::progress::{rate, size};
+use crate::progress::{rate, size, time};
 
 /// How many connections are shown where nobody says. chosen: more than a screen holds.
 pub(super) const MOST: usize = 100;
@@ -237,17 +237,6 @@ fn server(connection: &Connection) -> String {
     connection.server.map_or_else(|| "?".to_owned(), |server| server.to_string())
 }
 
-/// `0.8 s`, `12 s`, `3 min 5 s`, `2 h 4 min`.
-fn time(seconds: f64) -> String {
-    let whole = seconds.max(0.0) as u64;
-    match whole {
-        0..10 => format!("{seconds:.1} s"),
-        10..60 => format!("{whole} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
-    }
-}
-
 /// The word that options and JSON have for it.
 pub(super) fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
@@ -357,10 +346,5 @@ mod tests {
         assert!(lines[3].contains("active, the first") && lines[3].ends_with("21.5 ms"), "{text}");
         assert_eq!(lines[6], "3.0 s ago  join wwan0 as a backup");
         assert_eq!(lines[7], "0.5 s ago  wlan0 alone costs less");
-    }
-
-    #[test]
-    fn times_are_short() {
-        assert_eq!([0.8, 12.4, 185.0, 7440.0].map(time), ["0.8 s", "12 s", "3 min 5 s", "2 h 4 min"]);
     }
 }

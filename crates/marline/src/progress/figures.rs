@@ -21,6 +21,17 @@ pub(crate) fn size(bytes: u64) -> String {
     DataSize::from_bytes(bytes).to_string()
 }
 
+/// `0.8 s`, `12 s`, `3 min 5 s`, `2 h 4 min`.
+pub(crate) fn time(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+    }
+}
+
 /// `part` in whole percent of `whole`, to the nearest, so that the shares of two links make 100; of nothing: 0.
 pub(super) fn share(part: u64, whole: u64) -> u64 {
     let share = (u128::from(part) * 100 + u128::from(whole) / 2).checked_div(u128::from(whole)).unwrap_or(0);
@@ -87,5 +98,10 @@ mod tests {
         assert_eq!(percent(u64::MAX, 1), 100);
         assert_eq!((percent(999, 1000), share(999, 1000)), (99, 100));
         assert_eq!((share(586, 1000), share(414, 1000), share(1, 0)), (59, 41, 0));
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!([0.8, 12.4, 185.0, 7440.0].map(time), ["0.8 s", "12 s", "3 min 5 s", "2 h 4 min"]);
     }
 }

@@ -23,7 +23,7 @@ use std::io::IsTerminal;
 use marline_net::get::{Overview, Progress, Report, Watcher};
 
 pub(crate) use bars::Bars;
-pub(crate) use figures::{rate, size};
+pub(crate) use figures::{rate, size, time};
 pub(crate) use lines::Lines;
 
 /// Who looks on, by what standard error is.

@@ -13,9 +13,6 @@
 //! 6. Getting bytes from servers is not done on that thread: [`Errand`]s go out by a channel, answers come back by a
 //!    [`Bell`].
 
-use marline_core::accel::{Config, Input, Output};
-use marline_core::replay::Record;
-
 mod calls;
 pub mod control;
 mod engine;
@@ -49,9 +46,6 @@ pub use ledger::{ledger, orphan};
 pub use needs::{Need, look};
 pub use road::{Road, Wanted, roads};
 pub use works::Errand;
-
-/// One line of a log.
-pub type AccelRecord = Record<Config, Input, Output>;
 
 /// Removes what runs that were killed have left; the devices that it was for. Rules that a process serves stay.
 ///

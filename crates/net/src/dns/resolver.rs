@@ -57,25 +57,11 @@ impl Resolver {
         Self { places, ..Self::default() }
     }
 
-    /// The addresses of `host` as seen from `link`; from the machine as a whole where there is none. IPv6 literals
-    /// may wear brackets.
-    ///
-    /// # Errors
-    /// When the name has no address that the link can reach, or nobody answers in time.
-    pub async fn resolve(
-        &self,
-        host: &str,
-        link: Option<&Interface>,
-        timeout: Duration,
-    ) -> Result<Answer, NoAddress> {
-        self.resolve_for(None, host, link, timeout).await
-    }
-
-    /// The same for a connection with this right. Where that is restricted, the prefix of the link's NAT64 is learnt before,
+    /// As [`resolve_for`](Self::resolve_for), for a connection with this right. Where that is restricted, the prefix of the link's NAT64 is learnt before,
     /// so that an address behind it counts as what it translates to ([`reach`](crate::reach)).
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve).
+    /// As [`resolve_for`](Self::resolve_for).
     pub(crate) async fn resolve_with(
         &self,
         right: &Right,
@@ -95,10 +81,11 @@ impl Resolver {
         Ok(answer)
     }
 
-    /// The same for another host: what it asks for holds up nobody else.
+    /// The addresses of `host` as seen from `link`; from the machine as a whole where there is none. IPv6 literals
+    /// may wear brackets. `asker`: another host that asks, which then holds up nobody else.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve).
+    /// When the name has no address that the link can reach, or nobody answers in time.
     pub async fn resolve_for(
         &self,
         asker: Option<IpAddr>,

@@ -73,7 +73,7 @@ fn resolve(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Resu
 fn ask(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Answer, NoAddress> {
     let root = places(files);
     let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
-    block_on(resolver.resolve(host, link, Duration::from_secs(10)))
+    block_on(resolver.resolve_for(None, host, link, Duration::from_secs(10)))
 }
 
 fn addresses(texts: &[&str]) -> Vec<IpAddr> {
@@ -292,7 +292,7 @@ fn an_answer_is_kept_for_the_link_that_asked() {
                 asked
             });
             block_on(async {
-                let ask = || resolver.resolve("edge.test", Some(&four), Duration::from_secs(5));
+                let ask = || resolver.resolve_for(None, "edge.test", Some(&four), Duration::from_secs(5));
                 let first = ask().await.unwrap();
                 assert_eq!(ask().await.unwrap(), first);
                 resolver.forget();
@@ -310,7 +310,8 @@ fn no_answer_ends_with_the_time_limit() {
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
         let root = places(&[CONF]);
         let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
-        let trouble = block_on(resolver.resolve("edge.test", Some(lo), Duration::from_millis(300))).unwrap_err();
+        let trouble =
+            block_on(resolver.resolve_for(None, "edge.test", Some(lo), Duration::from_millis(300))).unwrap_err();
         assert_eq!(trouble.text, "edge.test: no answer within 0.3 s");
     });
 }

@@ -214,11 +214,6 @@ impl Connection {
         Spoken::of(self.socket()).unwrap_or(Spoken::Never)
     }
 
-    /// This end.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
     /// The other end.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer

@@ -19,7 +19,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(mechanisms: &Mechanisms) -> Self {
-        let hiding = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight, Mechanism::FastFetch];
+        let hiding = [Mechanism::Hide, Mechanism::FreezeFlight, Mechanism::FastFetch];
         Self { may_hide: mechanisms.has_any(&hiding) }
     }
 

@@ -649,7 +649,7 @@ fn name(output: &Output) -> &'static str {
 
 /// Whether one of these mechanisms needs bytes that can be fetched.
 pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
-    matches!(mechanism, Mechanism::Hide | Mechanism::LateHide | Mechanism::FreezeFlight | Mechanism::FastFetch)
+    matches!(mechanism, Mechanism::Hide | Mechanism::FreezeFlight | Mechanism::FastFetch)
 }
 
 /// What may be done for uploads.

@@ -21,62 +21,10 @@
 
 use std::collections::VecDeque;
 
-use marline_core::energy::RadioModel;
-use marline_core::units::{DataSize, Duration, Energy, EnergyPerBit, Power};
+use marline_core::stream::Radio;
+use marline_core::units::{DataSize, Duration, Energy};
 
 use super::{Case, bits};
-
-/// What a link's radio costs, in the few figures that the optimum needs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Radio {
-    /// α: for each bit (mW per Mbit/s are nJ per bit).
-    pub per_bit: EnergyPerBit,
-    /// β: while it is active, whatever the rate.
-    pub power: Power,
-    /// After the last byte of a burst.
-    pub tail_power: Power,
-    /// For how long.
-    pub tail: Duration,
-}
-
-impl Radio {
-    /// GreenBag's LTE (Table I; §IV-B: 1350 mW for 11.2 s).
-    pub const GREENBAG_LTE: Self = Self {
-        per_bit: EnergyPerBit::from_picojoules(16_720),
-        power: Power::from_microwatts(2_022_200),
-        tail_power: Power::from_milliwatts(1350),
-        tail: Duration::from_millis(11_200),
-    };
-    /// GreenBag's Wi-Fi (Table I).
-    pub const GREENBAG_WIFI: Self = Self {
-        per_bit: EnergyPerBit::from_picojoules(24_190),
-        power: Power::from_microwatts(360_900),
-        tail_power: Power::ZERO,
-        tail: Duration::ZERO,
-    };
-
-    fn has_tail(&self) -> bool {
-        !self.tail_power.is_zero() && !self.tail.is_zero()
-    }
-
-    pub(super) fn per_bit_joules(&self) -> f64 {
-        self.per_bit.picojoules() as f64 * 1e-12
-    }
-}
-
-impl From<&RadioModel> for Radio {
-    /// Several stages of a tail become one of their mean power; promotions are left out (GreenBag §IV-B).
-    fn from(model: &RadioModel) -> Self {
-        let tail = model.tail.time();
-        let watts = model.tail.energy().as_joules_f64() / tail.as_secs_f64().max(1e-9);
-        Self {
-            per_bit: model.down.per_bit,
-            power: model.down.base,
-            tail_power: Power::from_microwatts((watts * 1e6).round() as u64),
-            tail,
-        }
-    }
-}
 
 /// How finely time and bytes are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +58,7 @@ impl Case {
     /// When there are not as many radios as links, more than one of them has a tail, or the grid has no size.
     pub fn least_energy(&self, radios: &[Radio], playback: Duration, grid: Grid) -> Option<Least> {
         assert_eq!(radios.len(), self.links.len(), "a radio for each link");
-        assert!(radios.iter().filter(|radio| radio.has_tail()).count() <= 1, "one link with a tail at most");
+        assert!(radios.iter().filter(|radio| has_tail(radio)).count() <= 1, "one link with a tail at most");
         assert!(!grid.bin.is_zero() && !grid.grain.is_zero(), "a grid of some size");
         if self.least_playback()? > playback + Duration::from_nanos(1000) {
             return None;
@@ -153,7 +101,7 @@ struct Bin {
 
 impl Bin {
     fn push(&mut self, lane: Lane, radio: &Radio) {
-        if radio.has_tail() {
+        if has_tail(radio) {
             self.tailed = Some(lane);
         } else {
             self.plain.push(lane);
@@ -185,16 +133,8 @@ impl Tail {
     /// `left` of tail, cut into bins from its end.
     fn new(radio: Option<&Radio>, shorter: f64, bin: f64) -> Self {
         let Some(radio) = radio else { return Self { cost: vec![0.0] } };
-        let watts = radio.tail_power.as_watts_f64();
         let length = (radio.tail.as_secs_f64() - shorter).max(0.0);
-        let count = (length / bin - 1e-9).ceil().max(0.0) as usize;
-        let first = length - bin * (count as f64 - 1.0);
-        let part = |left: usize| match left {
-            0 => 0.0,
-            1 => first * watts,
-            _ => bin * watts,
-        };
-        Self { cost: (0..=count).map(part).collect() }
+        Self { cost: tail_costs(radio.tail_power.as_watts_f64(), length, bin) }
     }
 
     /// Bins of a whole tail.
@@ -244,14 +184,14 @@ impl Program {
                     made.push(Lane::default(), radio);
                     continue;
                 }
-                let price = grain * (radio.per_bit_joules() + radio.power.as_watts_f64() / rate);
+                let price = grain * (per_bit_joules(radio) + radio.power.as_watts_f64() / rate);
                 let kept = price - grain * radio.tail_power.as_watts_f64() / rate;
                 let idle = radio.tail_power.as_watts_f64() * (to - from);
                 made.push(Lane { most: most.max(0.0) as usize, price, kept, idle }, radio);
             }
             bins.push(made);
         }
-        let tailed = radios.iter().find(|radio| radio.has_tail());
+        let tailed = radios.iter().find(|radio| has_tail(radio));
         let (shorter, doubt) = match view {
             View::Schedule => (0.0, 0.0),
             View::Bound => (bin, rises(&bins)),
@@ -369,4 +309,24 @@ fn slide(from: &[f64], lane: &Lane, price: f64, least: usize, range: Range) -> V
         }
     }
     to
+}
+
+fn has_tail(radio: &Radio) -> bool {
+    !radio.tail_power.is_zero() && !radio.tail.is_zero()
+}
+
+/// Joules of each bin of a tail of `length` seconds, by how many bins are left; the last one may be shorter.
+pub(super) fn tail_costs(watts: f64, length: f64, bin: f64) -> Vec<f64> {
+    let count = (length / bin - 1e-9).ceil().max(0.0) as usize;
+    let first = length - bin * (count as f64 - 1.0);
+    let part = |left: usize| match left {
+        0 => 0.0,
+        1 => first * watts,
+        _ => bin * watts,
+    };
+    (0..=count).map(part).collect()
+}
+
+pub(super) fn per_bit_joules(radio: &Radio) -> f64 {
+    radio.per_bit.picojoules() as f64 * 1e-12
 }

@@ -26,7 +26,7 @@ pub mod transfer;
 use marline_core::playback::Profile;
 use marline_core::units::DataSize;
 
-pub use energy::{Grid, Least, Radio};
+pub use energy::{Grid, Least};
 pub use supply::Supply;
 pub use transfer::Transfer;
 

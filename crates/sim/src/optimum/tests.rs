@@ -1,6 +1,7 @@
 //! The optimum against brute force on toys, against the player, and against the figures of GreenBag's settings.
 
 use marline_core::playback::{Player, Profile, State, Thresholds};
+use marline_core::stream::Radio;
 use marline_core::units::{Bitrate, DataSize, Duration, EnergyPerBit, Instant, Power};
 
 use super::*;
@@ -203,7 +204,7 @@ impl Toy {
                 }
                 let cost = |radio: &Radio, x: u64, rate: u64| {
                     let time = if x == 0 { 0.0 } else { x as f64 / rate as f64 };
-                    x as f64 * 1e6 * radio.per_bit_joules() + time * radio.power.as_watts_f64()
+                    x as f64 * 1e6 * super::energy::per_bit_joules(radio) + time * radio.power.as_watts_f64()
                 };
                 let spent = joules + cost(lte, x, carried[0]) + cost(wifi, y, carried[1]);
                 if x == 0 {

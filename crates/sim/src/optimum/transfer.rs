@@ -23,7 +23,7 @@
 use marline_core::energy::{RadioModel, Together};
 use marline_core::units::{Bitrate, DataSize, Duration, Energy};
 
-use super::energy::{Grid, Least, Range, lower};
+use super::energy::{Grid, Least, Range, lower, tail_costs};
 use super::{Supply, bits};
 
 /// Bytes to be brought over links.
@@ -178,16 +178,9 @@ impl Walk {
         // Several stages become one of their mean power.
         let watts = radio.tail.energy().as_joules_f64() / time;
         let length = (time - shorter).max(0.0);
-        let count = (length / bin - 1e-9).ceil().max(0.0) as usize;
-        let first = length - bin * (count as f64 - 1.0);
-        let part = |left: usize| match left {
-            0 => 0.0,
-            1 => first * watts,
-            _ => bin * watts,
-        };
         let promotion = radio.promotion.energy().as_joules_f64();
         let instead = radio.down.base.as_watts_f64() * radio.promotion.time.as_secs_f64();
-        Self { cost: (0..=count).map(part).collect(), watts, wake: promotion - instead, has_tail: true }
+        Self { cost: tail_costs(watts, length, bin), watts, wake: promotion - instead, has_tail: true }
     }
 
     fn whole(&self) -> usize {

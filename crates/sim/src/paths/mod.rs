@@ -106,11 +106,6 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
         old
     }
 
-    /// The world's time.
-    pub const fn now(&self) -> Instant {
-        self.now
-    }
-
     /// What came of it so far.
     pub fn outcome(&self) -> Outcome {
         self.kernel.outcome(self.now)

@@ -68,11 +68,6 @@ impl Outcome {
         self.account.total()
     }
 
-    /// Joules for each million bytes.
-    pub fn joules_per_megabyte(&self) -> f64 {
-        self.energy().as_joules_f64() / (self.delivered.bytes() as f64 / 1e6).max(1e-9)
-    }
-
     /// Payload that came in order between two moments, by the samples around them.
     pub fn delivered_between(&self, from: Duration, to: Duration) -> DataSize {
         let until = |at: Duration| {

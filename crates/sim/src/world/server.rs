@@ -73,11 +73,6 @@ impl Fault {
         Self { link: None, from: Duration::ZERO, until: None, times: None, what }
     }
 
-    /// Always on this link.
-    pub const fn on(link: usize, what: What) -> Self {
-        Self { link: Some(link), ..Self::always(what) }
-    }
-
     /// So often.
     #[must_use]
     pub const fn times(self, times: u32) -> Self {

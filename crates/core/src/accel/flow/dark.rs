@@ -4,12 +4,10 @@
 //!
 //! 1. Chains of old timestamps end with the dark, and the byte that is kept back is put aside for the end of it.
 //! 2. What says again what the own stack has said last echoes a timestamp of now, not of before the silence.
-//! 3. A flight that is acknowledged late has to be fetched over the link that the sender fills again at once. Where round
-//!    trips are long the fetch is slower than the sender, which a byte kept back restarts as well.
-//! 4. What restarts it is news: a byte that was kept back, or where there is none, that what it has repeated since had no way
+//! 3. What restarts it is news: a byte that was kept back, or where there is none, that what it has repeated since had no way
 //!    to go. Of what was missing before nothing more is told then than that (see [`super::super::reserve`], rule 3), but
 //!    once more how far all is here, for that may be lost, and the word is only of the first segment that is not.
-//! 5. Towards the own stack (upward) the same packets are delivered, not sent.
+//! 4. Towards the own stack (upward) the same packets are delivered, not sent.
 
 use alloc::collections::VecDeque;
 
@@ -51,24 +49,14 @@ impl Flow {
     }
 
     /// The link is back.
-    pub(in crate::accel) fn on_light(
-        &mut self,
-        now: Instant,
-        primary: LinkId,
-        mechanisms: &Mechanisms,
-        outputs: &mut VecDeque<Output>,
-    ) {
+    pub(in crate::accel) fn on_light(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
         self.handler.on_light(now);
         self.filling.on_light(now);
         self.hiding.iter_mut().for_each(|hiding| hiding.on_light(now));
         let was_stilled = core::mem::take(&mut self.is_stilled);
-        let is_far = self.trip.least() > FAR && self.reserve.may_restart();
         let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
-        if was_stilled
-            || has_ladder
-            || (mechanisms.has(Mechanism::LateHide) && !is_far && !self.filling.is_paused(now))
-        {
-            self.hide_late(now, primary, self.flight.bytes(), outputs);
+        if was_stilled || has_ladder {
+            self.repeat_ladder(now, primary, self.flight.bytes(), outputs);
             // Question or answer may be lost, and a sender that believes all of it has nothing more to say.
             self.thaw.on_light(now, was_stilled);
         }
@@ -101,7 +89,7 @@ impl Flow {
         }
         match self.thaw.tick(now) {
             // What has left since was not on its way then.
-            Some(Again::All) => self.hide_late(now, primary, 0, outputs),
+            Some(Again::All) => self.repeat_ladder(now, primary, 0, outputs),
             Some(Again::Question) => self.ask(primary, outputs),
             None => {}
         }
@@ -131,11 +119,11 @@ impl Flow {
         outputs.extend(due.map(|packet| Output::Send { link, packet }));
     }
 
-    /// Acknowledges what was on its way when the link went dark, `flight` bytes, if it can be had elsewhere.
-    fn hide_late(&mut self, now: Instant, link: LinkId, flight: u64, outputs: &mut VecDeque<Output>) {
+    /// Sends the ladder of the frozen flight again with the window open, over `flight` bytes, if they can be had elsewhere.
+    fn repeat_ladder(&mut self, now: Instant, link: LinkId, flight: u64, outputs: &mut VecDeque<Output>) {
         let scale = self.scale();
         let (Some(last), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
-        let packets = hiding.late(now, last, flight, self.segment, scale);
+        let packets = hiding.open_ladder(now, last, flight, self.segment, scale);
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
     }
 
@@ -229,5 +217,3 @@ const SEVERAL: u64 = 4;
 const WORDS: u32 = 2;
 /// chosen: on its way is what a round trip brings, and twice a queue of 100 ms.
 const QUEUED: Duration = Duration::from_millis(200);
-/// chosen: in virtual time, with blackouts of 2 and 10 s, late acknowledgement brings more than a kick up to 100 ms, less at 200.
-const FAR: Duration = Duration::from_millis(100);

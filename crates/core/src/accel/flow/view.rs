@@ -108,12 +108,12 @@ impl Flow {
         }
         let is_news = |refusal: &Refusal| *refusal != Refusal::Over;
         if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal).filter(is_news) {
-            let of_bytes = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FastFetch];
+            let of_bytes = [Mechanism::Hide, Mechanism::FastFetch];
             of_bytes.into_iter().for_each(|one| not(one, refusal.to_string()));
         }
         let can_be_had = self.hiding.as_ref().is_some_and(|hiding| hiding.refusal().is_none());
         if can_be_had && self.filling.is_paused(now) {
-            let all = [Mechanism::Hide, Mechanism::FastFetch, Mechanism::LateHide, Mechanism::FreezeFlight];
+            let all = [Mechanism::Hide, Mechanism::FastFetch, Mechanism::FreezeFlight];
             all.into_iter().for_each(|one| not(one, "missing bytes come too late".into()));
         } else if can_be_had && !self.has_window_for_holes(now) {
             let of_holes = [Mechanism::Hide, Mechanism::FastFetch];
@@ -157,6 +157,6 @@ impl Flow {
 }
 
 /// What needs bytes that can be had elsewhere.
-const MIRRORED: [Mechanism; 3] = [Mechanism::Hide, Mechanism::LateHide, Mechanism::FreezeFlight];
+const MIRRORED: [Mechanism; 2] = [Mechanism::Hide, Mechanism::FreezeFlight];
 /// chosen: where one loss was there will be others; a few seconds of looking cost little.
 const WATCHED: Duration = Duration::from_secs(10);

@@ -83,7 +83,6 @@ fn states_follow_the_traffic() {
     assert_eq!(radio.wake_time(at(1000)), Duration::from_micros(582_100));
     radio.on_bytes(at(1000), UP, DataSize::ZERO);
     assert_eq!(radio.state(at(1582)), State::Promotion);
-    assert_eq!(radio.wake_cost(at(1582)), Energy::ZERO);
     assert_eq!(radio.state(at(1583)), State::Active);
     radio.on_bytes(at(1600), DOWN, DataSize::from_kib(1));
     assert_eq!(radio.state(at(2100)), State::Active);
@@ -145,24 +144,26 @@ fn idle_draws_its_own_power() {
 }
 
 #[test]
-fn a_marginal_cost_knows_the_state() {
-    let model = the(&huang(), LinkKind::Lte);
+fn the_cost_of_a_transfer_knows_the_state() {
+    let lte = LinkId(0);
     let (size, rate) = (DataSize::from_bytes(1_000_000), Bitrate::from_mbps(8));
     // One second at 1288.04 + 8 × 51.97 mW.
     let active = 1.7038;
-    let mut radio = Radio::new(model, at(0));
-    let cost = |radio: &Radio, ms| joules(radio.marginal(at(ms), DOWN, size, rate));
-    near(cost(&radio, 0), 12.585_463_07 + active, 1e-7);
-    radio.on_bytes(at(0), UP, DataSize::ZERO);
+    let mut meter = Meter::new(huang(), at(0));
+    meter.on_link(at(0), lte, LinkKind::Lte);
+    let load = |size, rate| [Load { link: lte, direction: DOWN, size, rate }];
+    let cost = |meter: &Meter, ms| joules(meter.cost(at(ms), &load(size, rate)));
+    near(cost(&meter, 0), 12.585_463_07 + active, 1e-7);
+    meter.on_bytes(at(0), lte, UP, DataSize::ZERO);
     // Five seconds into the tail: six and a half of it would have come anyway, and so would not have without.
     let into_tail = 260.1 + 5000.0;
     let spared = 1.06 * (11.576 - 5.0);
-    let mut tail = radio;
-    tail.on_bytes(at(260), UP, DataSize::ZERO);
-    near(joules(tail.marginal(at(5260), DOWN, size, rate)), active + 1.06 * 11.576 - spared, 2e-4);
-    near(cost(&radio, into_tail as u64), active + 1.06 * 11.576 - spared, 2e-4);
-    assert_eq!(radio.marginal(at(0), DOWN, DataSize::ZERO, rate), Energy::ZERO);
-    assert_eq!(radio.marginal(at(0), DOWN, size, Bitrate::ZERO), Energy::MAX);
+    let mut tail = meter.clone();
+    tail.on_bytes(at(260), lte, UP, DataSize::ZERO);
+    near(cost(&tail, 5260), active + 1.06 * 11.576 - spared, 2e-4);
+    near(cost(&meter, into_tail as u64), active + 1.06 * 11.576 - spared, 2e-4);
+    assert_eq!(meter.cost(at(0), &load(DataSize::ZERO, rate)), Energy::ZERO);
+    assert_eq!(meter.cost(at(0), &load(size, Bitrate::ZERO)), Energy::MAX);
 }
 
 #[test]

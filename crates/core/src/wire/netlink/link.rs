@@ -90,11 +90,6 @@ impl Link {
     pub const fn is_loopback(&self) -> bool {
         self.flags & 0x8 != 0
     }
-
-    /// It has one other end and no neighbours (`IFF_POINTOPOINT`): tunnels, TUN, PPP, many modems.
-    pub const fn is_point_to_point(&self) -> bool {
-        self.flags & 0x10 != 0
-    }
 }
 
 /// What to set on a link; what is `None` stays.
@@ -157,7 +152,7 @@ mod tests {
         let link = Link::parse(&messages(&bytes).next().unwrap()).unwrap();
         assert_eq!((link.index, link.mtu, link.queue), (9, 1280, 5000));
         assert_eq!(link.alias, "marline-lab kind=wifi");
-        assert!(link.is_up() && !link.is_loopback() && !link.is_point_to_point());
+        assert!(link.is_up() && !link.is_loopback());
     }
 
     #[test]

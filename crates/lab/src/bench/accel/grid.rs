@@ -3,7 +3,7 @@
 //! | mechanism | second link, kbit/s each way | loss |
 //! |---|---|---|
 //! | `offload` | 50, 100, 400, 1000 | 0, 1, 3 % |
-//! | `hide` and `late-hide`, plain HTTP | 50, 100, 400, 1000 | 1, 3 % |
+//! | `hide`, plain HTTP | 50, 100, 400, 1000 | 1, 3 % |
 //! | `undo`, `reserve` and `revert`, which need no second link | 400 | 0, 1, 3 % |
 //! | all | 50 | 1 % |
 //!
@@ -34,7 +34,7 @@ fn cells() -> Vec<Cell> {
     };
     let rates = [50, 100, 400, 1000];
     let mut all = of("offload", "offload", true, &rates, &[0, 1, 3]);
-    all.extend(of("hide", "hide,late-hide", false, &rates, &[1, 3]));
+    all.extend(of("hide", "hide", false, &rates, &[1, 3]));
     all.extend(of("undo", "undo,reserve,revert", true, &[400], &[0, 1, 3]));
     all.extend(of("all", "", true, &[50], &[1]));
     all

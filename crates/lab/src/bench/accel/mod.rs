@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `loss` | 1 % random loss, 50 and 200 ms, TLS | 4 and 8 times plain |
 //! | `loss-http` | 1, 2 and 3 %, plain HTTP, the second link also with 600 kbit/s | 0.95 to 0.9 of loss-free; 5 times plain |
-//! | `blackout` | 2 s and 10 s of every 20 s | 0.94 to 0.97 of loss-free × availability |
+//! | `blackout` | 2 s and 10 s of every 20 s | 0.94 and 0.95 of loss-free × availability |
 //! | `upload` | 1 % random loss of what the client sends, 50 and 200 ms; 10 s of every 20 s dark | plain |
 //! | `offload` | an 802.11g cell, the second link with 400 and 100 kbit/s up | 0.95 of UDP's goodput; 1.15 times plain |
 //! | `both` | 1 % and 2 s of every 20 s | 5 and 8 times plain; no stall |

@@ -14,10 +14,10 @@ use std::path::PathBuf;
 
 use marline_core::link::LinkKind;
 use marline_core::playback::{Player, Profile, Thresholds};
-use marline_core::stream::{Config, GreenBag, Policy, Stream};
+use marline_core::stream::{Config, GreenBag, Policy, Radio, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_sim::ideal::Curve;
-use marline_sim::optimum::{Case, Grid, Radio, Supply};
+use marline_sim::optimum::{Case, Grid, Supply};
 use marline_sim::scenario;
 use marline_sim::spec::{Carrier, LinkSpec, QueueLimit};
 use marline_sim::world::{Scene, World};

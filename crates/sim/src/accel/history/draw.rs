@@ -211,6 +211,10 @@ fn mechanisms(chance: &mut Chance, seed: u64) -> Mechanisms {
         // What harms by itself is drawn more rarely.
         let share = if USUAL.contains(&mechanism) { share } else { 4 };
         mechanisms.set(mechanism, chance.one_in(share));
+        if mechanism == Mechanism::Hide {
+            // A mechanism that has been removed was drawn here. Without this draw all seeds would mean other histories.
+            let _ = chance.one_in(share);
+        }
     }
     // By the seed, too.
     mechanisms.set(Mechanism::Revert, (seed / UPWARD).is_multiple_of(REVERTS));
@@ -225,14 +229,8 @@ fn hostile(chance: &mut Chance, lasts: f64) -> Vec<(Duration, Hostility)> {
 
 /// What histories have most often: all that does not harm by itself. It stays when the defaults change, so that a seed goes on
 /// to mean the same history.
-const USUAL: [Mechanism; 6] = [
-    Mechanism::Offload,
-    Mechanism::Undo,
-    Mechanism::Reserve,
-    Mechanism::Revert,
-    Mechanism::Hide,
-    Mechanism::LateHide,
-];
+const USUAL: [Mechanism; 5] =
+    [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert, Mechanism::Hide];
 /// Of so many histories without all of [`USUAL`] one has it.
 const REVERTS: u64 = 4;
 /// Of so many histories one goes up.

@@ -6,8 +6,8 @@ use super::super::attribute::NESTED;
 use super::super::generic::{attributes, command};
 use super::super::{Attributes, Message, Request};
 use super::{
-    A_ADDR4, A_ADDR6, A_FLAGS, A_ID, A_IF_IDX, A_PORT, ADD_ADDR, ADDR, BACKUP, DEL_ADDR, FLUSH_ADDRS, FULLMESH,
-    GET_ADDR, GET_LIMITS, RCV_ADD_ADDRS, SET_FLAGS, SET_LIMITS, SIGNAL, SUBFLOW, SUBFLOWS, plain,
+    A_ADDR4, A_ADDR6, A_FLAGS, A_ID, A_IF_IDX, A_PORT, ADD_ADDR, ADDR, BACKUP, DEL_ADDR, FULLMESH, GET_ADDR,
+    GET_LIMITS, RCV_ADD_ADDRS, SET_FLAGS, SET_LIMITS, SIGNAL, SUBFLOW, SUBFLOWS, plain,
 };
 
 /// An address that the kernel's path manager uses.
@@ -55,11 +55,6 @@ impl Endpoint {
     /// Asks for all of them.
     pub fn dump(family: u16) -> Request {
         Request::new(family, Request::DUMP, &[GET_ADDR, super::VERSION, 0, 0])
-    }
-
-    /// The command that removes all of them.
-    pub fn flush(family: u16) -> Request {
-        plain(family, FLUSH_ADDRS)
     }
 
     /// Reads an answer to [`dump`](Self::dump); `None` for anything else.

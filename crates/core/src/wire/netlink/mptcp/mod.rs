@@ -146,7 +146,6 @@ const VERSION: u8 = 1;
 const ADD_ADDR: u8 = 1;
 const DEL_ADDR: u8 = 2;
 const GET_ADDR: u8 = 3;
-const FLUSH_ADDRS: u8 = 4;
 const SET_LIMITS: u8 = 5;
 const GET_LIMITS: u8 = 6;
 const SET_FLAGS: u8 = 7;
