@@ -14,6 +14,7 @@
 //! 6. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
 //!    one link.
 
+mod again;
 mod agent;
 mod ask;
 mod dial;
@@ -33,6 +34,7 @@ mod portal;
 mod priority;
 mod probe;
 mod queue;
+mod reached;
 mod relays;
 mod remembered;
 mod rest;
