@@ -55,7 +55,7 @@ pub(super) async fn watch(edge: &Edge) -> Infallible {
         let is_new =
             edge.nameless.send_if_modified(|now| std::mem::replace(now, found.nameless.clone()) != found.nameless);
         if is_due {
-            pace.ended(now(), sent(), found.is_suspected, is_new);
+            pace.ended(now(), sent(), &found, is_new);
         }
     }
 }
@@ -91,7 +91,10 @@ fn unknown_name() -> String {
 struct Pace {
     /// What each link by which packets leave had sent.
     before: BTreeMap<String, u64>,
+    /// After the servers of a link did not answer.
     again: Option<Again>,
+    /// That link was left.
+    is_left: bool,
 }
 
 impl Pace {
@@ -99,21 +102,22 @@ impl Pace {
         let all = sent.values().sum();
         let before = std::mem::replace(&mut self.before, sent);
         if links < 2 {
-            self.again = None;
+            (self.again, self.is_left) = (None, false);
             return false;
         }
         let is_used = |(link, sent): (&String, &u64)| {
             before.get(link).is_some_and(|before| sent.saturating_sub(*before) > FEW)
         };
-        self.again.as_ref().map_or_else(|| self.before.iter().any(is_used), |again| again.is_due(now, all))
+        let is_used = self.before.iter().any(is_used);
+        (is_used || self.is_left) && self.again.as_ref().is_none_or(|again| again.is_due(now, all))
     }
 
     /// The links have been asked. What was sent for that is no traffic.
-    fn ended(&mut self, now: Instant, sent: BTreeMap<String, u64>, is_suspected: bool, is_new: bool) {
+    fn ended(&mut self, now: Instant, sent: BTreeMap<String, u64>, found: &Found, is_new: bool) {
         let all = sent.values().sum();
-        self.before = sent;
+        (self.before, self.is_left) = (sent, !found.nameless.is_empty());
         match &mut self.again {
-            _ if !is_suspected => self.again = None,
+            _ if !found.is_suspected => self.again = None,
             Some(again) if !is_new => again.has_failed(now, all),
             _ => self.again = Some(Again::new(now, PAUSES, all)),
         }
@@ -291,7 +295,7 @@ mod tests {
     }
 
     /// Seconds at which links are asked within an hour, if so many packets leave in each look.
-    fn looks(pace: &mut Pace, each: u64, links: usize, (is_suspected, is_new): (bool, bool)) -> Vec<u64> {
+    fn looks(pace: &mut Pace, each: u64, links: usize, found: &Found) -> Vec<u64> {
         let (mut sent, mut due) = (0, Vec::new());
         for second in (5..=3600).step_by(5) {
             sent += each;
@@ -299,7 +303,7 @@ mod tests {
                 due.push(second);
                 // The queries themselves.
                 sent += 8;
-                pace.ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), is_suspected, is_new);
+                pace.ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), found, false);
             }
         }
         due
@@ -307,17 +311,26 @@ mod tests {
 
     #[test]
     fn links_are_asked_while_packets_leave_and_there_is_another_one() {
-        assert_eq!(looks(&mut Pace::default(), 5, 2, (false, false)).len(), 719);
-        assert_eq!(looks(&mut Pace::default(), 4, 2, (false, false)), [0; 0]);
-        assert_eq!(looks(&mut Pace::default(), 5, 1, (false, false)), [0; 0]);
+        assert_eq!(looks(&mut Pace::default(), 5, 2, &Found::default()).len(), 719);
+        assert_eq!(looks(&mut Pace::default(), 4, 2, &Found::default()), [0; 0]);
+        assert_eq!(looks(&mut Pace::default(), 5, 1, &Found::default()), [0; 0]);
     }
 
     #[test]
     fn a_link_without_names_is_asked_at_growing_intervals_and_not_while_nothing_is_sent() {
-        let nameless = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), ..Pace::default() };
-        assert_eq!(looks(&mut nameless(), 0, 2, (true, false)), [5, 15, 35, 75]);
-        let due = looks(&mut nameless(), 5, 2, (true, false));
+        let found = Found { nameless: set(&["own"]), is_suspected: true };
+        let nameless = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), is_left: true, ..Pace::default() };
+        assert_eq!(looks(&mut nameless(), 0, 2, &found), [5, 15, 35, 75]);
+        let due = looks(&mut nameless(), 5, 2, &found);
         assert_eq!((&due[..6], due.len()), (&[5, 15, 35, 75, 135, 195][..], 62));
-        assert_eq!(looks(&mut nameless(), 5, 1, (true, false)), [0; 0]);
+        assert_eq!(looks(&mut nameless(), 5, 1, &found), [0; 0]);
+    }
+
+    #[test]
+    fn where_no_link_gives_names_they_are_asked_at_growing_intervals_while_packets_leave() {
+        let found = Found { nameless: set(&[]), is_suspected: true };
+        let suspected = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), ..Pace::default() };
+        assert_eq!(looks(&mut suspected(), 0, 2, &found), [0; 0]);
+        assert_eq!(looks(&mut suspected(), 5, 2, &found)[..4], [10, 20, 40, 80]);
     }
 }
