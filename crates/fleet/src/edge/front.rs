@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Edge, flow, local, names, nearby, pass, unanswered};
+use super::{Edge, flow, local, nameless, nearby, pass, unanswered};
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, end, parse};
 
 /// chosen: a program on this machine or beside it.
@@ -109,7 +109,7 @@ pub async fn attend_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError
         lost = accept_lan(gateway, edge) => lost,
         never = pass::lead(beyond, edge) => match never {},
         never = unanswered::watch(edge) => match never {},
-        never = names::watch(edge) => match never {},
+        never = nameless::watch(edge) => match never {},
     }
 }
 

@@ -14,6 +14,7 @@
 //! 6. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
 //!    one link.
 
+mod again;
 mod agent;
 mod ask;
 mod dial;
@@ -26,6 +27,7 @@ mod live;
 mod local;
 pub mod machine;
 mod meter;
+mod nameless;
 mod names;
 mod nearby;
 mod pass;
@@ -33,6 +35,7 @@ mod portal;
 mod priority;
 mod probe;
 mod queue;
+mod reached;
 mod relays;
 mod remembered;
 mod rest;
@@ -60,6 +63,7 @@ pub(crate) use ask::answer;
 pub use front::{Front, FrontError, attend_lan};
 pub use links::LinkNow;
 pub use live::Live;
+pub use names::{NamesNow, NamesOver, NamesWhy};
 pub use portal::PortalProbe;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
@@ -186,11 +190,12 @@ pub struct Edge {
     state: watch::Sender<EdgeState>,
     links: watch::Sender<Vec<LinkNow>>,
     rest: watch::Sender<Option<RestNow>>,
+    names: watch::Sender<Option<NamesNow>>,
     /// The interfaces by which the rest of a LAN's packets and this host's own name queries leave.
     passing: watch::Sender<BTreeSet<String>>,
     /// Links over which UDP of the LAN goes unanswered (`unanswered`).
     silent: watch::Sender<BTreeSet<String>>,
-    /// Links whose name servers give no names (`names`).
+    /// Links whose name servers give no names (`nameless`).
     nameless: watch::Sender<BTreeSet<String>>,
     carried_names: nearby::CarriedNames,
     /// Why what is known of relays could not be written down last.
@@ -220,6 +225,7 @@ impl Edge {
             state: watch::Sender::default(),
             links: watch::Sender::default(),
             rest: watch::Sender::default(),
+            names: watch::Sender::default(),
             passing: watch::Sender::default(),
             silent: watch::Sender::default(),
             nameless: watch::Sender::default(),
@@ -255,6 +261,11 @@ impl Edge {
     /// Which way the rest of a LAN's packets takes; none: it serves no LAN, or has not looked yet. Changes are told.
     pub fn rest(&self) -> watch::Receiver<Option<RestNow>> {
         self.rest.subscribe()
+    }
+
+    /// Over which links this host's own name queries leave; none: it serves no LAN, or has not looked yet. Changes are told.
+    pub fn names(&self) -> watch::Receiver<Option<NamesNow>> {
+        self.names.subscribe()
     }
 
     /// The relays that new flows are led to, the best first.

@@ -1,76 +1,71 @@
 //! Over which link this host's own name queries leave: a LAN's clients often have this host as their name server.
 //!
 //! As long as the link of the host's default route carries, its queries leave as its routes have it, because a provider's name servers may
-//! answer over that provider's link alone. A link does not carry if it is down, does not answer, or gives no names. Then queries take the link
-//! of the LAN's UDP, or the best one that carries. A VPN's default route is never left.
-//!
-//! A link gives no names if its own name servers do not answer over it, and those of another link do over that one ([`watch`]). Look-ups of
-//! relays do not show this: they may be answered over the other link by the system's resolver.
+//! answer over that provider's link alone. A link does not carry if it is down, does not answer, or gives no names ([`nameless`](super::nameless)).
+//! Then queries take the link of the LAN's UDP, or the best one that carries and has a default route of the query's family. A VPN's default
+//! route is never left.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use marline_net::links::{Interface, Survey, survey};
+use marline_net::links::{Interface, Survey};
 use marline_net::paths::gateway::NameLinks;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 
-use super::Edge;
 use super::links::LinkNow;
 use super::rest::best;
-use super::unanswered::packets;
 
-/// chosen: a user looks for a reason after some seconds; one query is some 150 bytes.
-const EACH: Duration = Duration::from_secs(5);
-/// chosen: more than a look itself sends.
-const FEW: u64 = 4;
-
-/// Looks whether the links by which packets leave give names, until dropped.
-pub(super) async fn watch(edge: &Edge) -> Infallible {
-    let mut before = BTreeMap::<String, u64>::new();
-    loop {
-        sleep(EACH).await;
-        let passing = edge.passing.borrow().clone();
-        let now: BTreeMap<String, u64> =
-            passing.iter().filter_map(|link| Some((link.clone(), packets(link)?.sent))).collect();
-        let is_used = |(link, sent): (&String, &u64)| {
-            before.get(link).is_some_and(|before| sent.saturating_sub(*before) > FEW)
-        };
-        if !edge.nameless.borrow().is_empty() || now.iter().any(is_used) {
-            let Ok(Ok(survey)) = spawn_blocking(survey).await else { continue };
-            let links: Vec<LinkNow> = edge.links().into_iter().filter(|link| link.up && !link.silent).collect();
-            let found = nameless(edge, &survey, &links, &passing).await;
-            edge.nameless.send_if_modified(|nameless| std::mem::replace(nameless, found.clone()) != found);
-        }
-        before = now;
-    }
+/// Over which links this host's own name queries leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NamesNow {
+    /// Those over IPv4; none: as the host's own routes have it.
+    pub v4: Option<NamesOver>,
+    /// Those over IPv6.
+    pub v6: Option<NamesOver>,
+    /// Links whose own name servers do not answer over them, while those of another link do.
+    pub nameless: BTreeSet<String>,
+    /// Why the kernel refuses the way over these links; none: it does not.
+    pub error: Option<String>,
 }
 
-/// Those of the links by which packets leave that give no names, if another link does.
-async fn nameless(edge: &Edge, survey: &Survey, links: &[LinkNow], passing: &BTreeSet<String>) -> BTreeSet<String> {
-    let gives = async |link: &LinkNow| match survey.named(&link.name) {
-        Some(interface) => edge.roads.starts.resolver.gives_names(interface).await,
-        None => None,
-    };
-    let (of_passing, others): (Vec<_>, Vec<_>) = links.iter().partition(|link| passing.contains(&link.name));
-    let (mut without, mut is_given) = (BTreeSet::new(), false);
-    for link in of_passing {
-        match gives(link).await {
-            Some(true) => is_given = true,
-            Some(false) => drop(without.insert(link.name.clone())),
-            None => {}
+/// A link that name queries take in place of that of the host's own default route.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NamesOver {
+    /// The link.
+    pub link: String,
+    /// That of the default route.
+    pub instead_of: String,
+    /// Why that one is not taken.
+    pub why: NamesWhy,
+}
+
+/// Why name queries do not take a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NamesWhy {
+    /// It is down.
+    Down,
+    /// It does not answer.
+    Silent,
+    /// Its name servers do not answer.
+    Nameless,
+}
+
+impl NamesWhy {
+    /// In a sentence.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Down => "it is down",
+            Self::Silent => "it does not answer",
+            Self::Nameless => "its name servers do not answer, and those of another link do",
         }
     }
-    if without.is_empty() || is_given {
-        return without;
-    }
-    for other in others {
-        if gives(other).await == Some(true) {
-            return without;
+
+    fn of(link: &LinkNow, nameless: &BTreeSet<String>) -> Option<Self> {
+        match link {
+            link if !link.up => Some(Self::Down),
+            link if link.silent => Some(Self::Silent),
+            link => nameless.contains(&link.name).then_some(Self::Nameless),
         }
     }
-    BTreeSet::new()
 }
 
 /// The links for the queries of each family; `own` are the interfaces of the default routes, `rest` is the link of the LAN's UDP.
@@ -80,34 +75,41 @@ pub(super) fn over<'a>(
     nameless: &BTreeSet<String>,
     own: [Option<&Interface>; 2],
     rest: Option<&str>,
-) -> NameLinks<'a> {
+) -> (NameLinks<'a>, NamesNow) {
+    let now = |[v4, v6]: [Option<NamesOver>; 2]| NamesNow { v4, v6, nameless: nameless.clone(), error: None };
     if survey.vpn.is_some() {
-        return NameLinks::default();
+        return (NameLinks::default(), now([None, None]));
     }
-    let [v4, v6] = own.map(|own| survey.named(instead(links, nameless, &own?.name, rest)?));
-    NameLinks { v4, v6 }
+    let has: [fn(&Interface) -> bool; 2] = [|link| link.v4.is_some(), |link| link.v6.is_some()];
+    let of = |family: usize| {
+        let able = |link: &LinkNow| survey.named(&link.name).is_some_and(has[family]);
+        instead(links, nameless, &own[family]?.name, rest, able)
+    };
+    let found = [of(0), of(1)];
+    let [v4, v6] = found.each_ref().map(|over| survey.named(&over.as_ref()?.link));
+    (NameLinks { v4, v6 }, now(found))
 }
 
-/// The link in place of `own`; none: that one carries, or no other one does.
-fn instead<'a>(
-    links: &'a [LinkNow],
+/// The link in place of `own`, of those that are `able`; none: that one carries, or no other one does.
+fn instead(
+    links: &[LinkNow],
     nameless: &BTreeSet<String>,
     own: &str,
     rest: Option<&str>,
-) -> Option<&'a str> {
-    let carries = |link: &&LinkNow| link.up && !link.silent && !nameless.contains(&link.name);
+    able: impl Fn(&LinkNow) -> bool,
+) -> Option<NamesOver> {
     // What is no link is not known to fail.
-    if links.iter().find(|link| link.name == own).is_none_or(|link| carries(&link)) {
-        return None;
-    }
-    let able = || links.iter().filter(carries);
-    let chosen = able().find(|link| Some(link.name.as_str()) == rest).or_else(|| best(able()));
-    chosen.map(|link| link.name.as_str())
+    let why = NamesWhy::of(links.iter().find(|link| link.name == own)?, nameless)?;
+    let able = || links.iter().filter(|link| NamesWhy::of(link, nameless).is_none() && able(link));
+    let link = able().find(|link| Some(link.name.as_str()) == rest).or_else(|| best(able()))?;
+    Some(NamesOver { link: link.name.clone(), instead_of: own.to_owned(), why })
 }
 
 #[cfg(test)]
 mod tests {
+    use marline_core::link::LinkKind;
     use marline_core::units::Bitrate;
+    use marline_net::links::{DefaultRoute, Verdict};
 
     use super::*;
 
@@ -124,7 +126,7 @@ mod tests {
     }
 
     fn of(links: &[LinkNow], rest: Option<&str>) -> Option<String> {
-        instead(links, &BTreeSet::new(), "eth0", rest).map(str::to_owned)
+        instead(links, &BTreeSet::new(), "eth0", rest, |_| true).map(|over| over.link)
     }
 
     #[test]
@@ -148,12 +150,64 @@ mod tests {
         assert_eq!(of(&[down(link("eth0", 9)), metered, link("wlan0", 2)], None).unwrap(), "wlan0");
     }
 
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn a_link_whose_name_servers_are_dead_gives_no_names_to_the_lan_either() {
         let links = [link("eth0", 9), link("wlan0", 1)];
-        let nameless = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!(instead(&links, &nameless(&["eth0"]), "eth0", Some("eth0")), Some("wlan0"));
-        assert_eq!(instead(&links, &nameless(&["wlan0"]), "eth0", None), None);
-        assert_eq!(instead(&links, &nameless(&["eth0", "wlan0"]), "eth0", None), None);
+        let of = |nameless: &[&str], rest| instead(&links, &names(nameless), "eth0", rest, |_| true);
+        let over = of(&["eth0"], Some("eth0")).unwrap();
+        assert_eq!((over.link.as_str(), over.instead_of.as_str(), over.why), ("wlan0", "eth0", NamesWhy::Nameless));
+        assert_eq!(of(&["wlan0"], None), None);
+        assert_eq!(of(&["eth0", "wlan0"], None), None);
+    }
+
+    /// With default routes of IPv4 and of IPv6.
+    fn interface(name: &str, index: u32, families: [bool; 2]) -> Interface {
+        let [v4, v6] = families.map(|has| has.then_some(DefaultRoute { metric: 100, table: 254, gateway: None }));
+        Interface {
+            name: name.into(),
+            index,
+            kind: LinkKind::Ethernet,
+            addresses: Vec::new(),
+            passing: Vec::new(),
+            networks: Vec::new(),
+            v4,
+            v6,
+            metered: None,
+            mtu: 1500,
+            emulated: false,
+            verdict: Verdict::Usable,
+        }
+    }
+
+    #[test]
+    fn each_family_takes_a_link_that_has_a_default_route_of_it() {
+        let interfaces = vec![
+            interface("eth0", 1, [true, true]),
+            interface("wlan0", 2, [true, false]),
+            interface("wwan0", 3, [false, true]),
+            interface("wwan1", 4, [true, true]),
+        ];
+        let mut survey = Survey { interfaces, vpn: None };
+        let links = [silent(link("eth0", 9)), link("wlan0", 9), link("wwan0", 1), link("wwan1", 0)];
+        let chosen = |survey: &Survey, links: &[LinkNow], rest| {
+            let own = [survey.named("eth0"); 2];
+            let (chosen, now) = over(survey, links, &names(&["wwan9"]), own, rest);
+            let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(led, told)| {
+                assert_eq!(led.map(|link| &link.name), told.as_ref().map(|over| &over.link));
+                led.map_or("", |link| &link.name).to_owned()
+            });
+            assert_eq!((now.nameless, now.error), (names(&["wwan9"]), None));
+            (v4, v6)
+        };
+        let pair = |v4: &str, v6: &str| (v4.to_owned(), v6.to_owned());
+        assert_eq!(chosen(&survey, &links, Some("wlan0")), pair("wlan0", "wwan0"));
+        assert_eq!(chosen(&survey, &links, Some("wwan1")), pair("wwan1", "wwan1"));
+        assert_eq!(chosen(&survey, &links[..2], Some("wlan0")), pair("wlan0", ""), "IPv6 has no other way");
+        survey.vpn = Some("tun0".to_owned());
+        assert_eq!(chosen(&survey, &links, Some("wlan0")), pair("", ""));
     }
 }

@@ -1,5 +1,5 @@
 //! Lines of a running edge, one for each change: relays that cannot be used, links that are not used, which way new flows go, what the
-//! fleet's service gives, which link the rest of a LAN's packets takes.
+//! fleet's service gives, which link the rest of a LAN's packets and this host's name queries take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -7,7 +7,7 @@ use std::future::pending;
 use std::time::{Duration, Instant};
 
 use marline_core::link_choice::LinkFailure;
-use marline_fleet::edge::{Edge, EdgeState, FailingLink, FleetView, RelayRow, RestNow, UnusedLink};
+use marline_fleet::edge::{Edge, EdgeState, FailingLink, FleetView, NamesNow, RelayRow, RestNow, UnusedLink};
 use marline_fleet::service::words::Reason;
 use marline_net::paths::gateway::Obstructions;
 use tokio::sync::watch;
@@ -294,6 +294,24 @@ pub(super) async fn rest(mut rest: watch::Receiver<Option<RestNow>>) -> Infallib
         if let Some(now) = rest.borrow_and_update().as_ref() {
             say(&format!("UDP and the rest of the LAN pass {}", status::over(now)));
         }
+    }
+}
+
+/// Says when this host's own name queries leave over another link than its routes have it, why, and when they do not any more.
+pub(super) async fn names(mut names: watch::Receiver<Option<NamesNow>>) -> Infallible {
+    let mut told: Vec<String> = Vec::new();
+    loop {
+        if names.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        // A link that changes is followed by others within a moment.
+        tokio::time::sleep(SETTLED).await;
+        let lines: Vec<String> = names.borrow_and_update().iter().flat_map(status::names).collect();
+        lines.iter().filter(|line| !told.contains(line)).for_each(|line| say(line));
+        if lines.is_empty() && !told.is_empty() {
+            say("this host's name queries leave as its own routes have it again");
+        }
+        told = lines;
     }
 }
 

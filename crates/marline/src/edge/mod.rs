@@ -140,6 +140,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = lines::flows(&edge, refusal) => match never {},
             never = lines::fleet(&edge, view.clone(), without, refusal) => match never {},
             never = lines::rest(edge.rest()) => match never {},
+            never = lines::names(edge.names()) => match never {},
             never = lines::obstacles(obstacles.clone()) => match never {},
             never = keep(&edge, state.as_ref()) => match never {},
             never = lines::relays(&edge) => match never {},

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
-use marline_fleet::edge::{Edge, EdgeState, FleetView, LinkNow, RelayRow, RestNow, UnusedLink};
+use marline_fleet::edge::{
+    Edge, EdgeState, FleetView, LinkNow, NamesNow, NamesOver, RelayRow, RestNow, UnusedLink,
+};
 use marline_net::control::{AskError, ask};
 use marline_net::paths::gateway::{self, Obstructions};
 use marline_net::printable::printable;
@@ -64,6 +66,9 @@ pub(super) struct Status {
     /// None: it serves no LAN.
     #[serde(default)]
     rest: Option<RestNow>,
+    /// None: it serves no LAN.
+    #[serde(default)]
+    names: Option<NamesNow>,
 }
 
 /// A relay, and what its failure means.
@@ -135,6 +140,7 @@ impl Status {
             steering: about.steering.borrow().clone(),
             state_error: edge.state_trouble().borrow().clone(),
             rest: edge.rest().borrow().clone(),
+            names: edge.names().borrow().clone(),
         }
     }
 }
@@ -278,6 +284,9 @@ fn shown(status: &Status) -> String {
     if let Some(rest) = &status.rest {
         text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));
     }
+    for line in status.names.iter().flat_map(names) {
+        text += &format!("\n{line}\n");
+    }
     text
 }
 
@@ -322,6 +331,27 @@ pub(super) fn over(rest: &RestNow) -> String {
     format!("{link}: {}", rest.why.words())
 }
 
+/// Over which links this host's own name queries leave, and why, where that is not as its routes have it; a line each.
+pub(super) fn names(now: &NamesNow) -> Vec<String> {
+    let line = |of: &str, over: &NamesOver| {
+        let NamesOver { link, instead_of, why } = over;
+        let (link, own) = (printable(link), printable(instead_of));
+        let refused = now
+            .error
+            .as_ref()
+            .map_or_else(String::new, |error| format!("; the kernel refuses: {}", printable(error)));
+        let (verb, refused) = if refused.is_empty() { ("leave", refused) } else { ("should leave", refused) };
+        format!("this host's name queries{of} {verb} over {link} instead of {own}: {}{refused}", why.words())
+    };
+    match (&now.v4, &now.v6) {
+        (Some(v4), Some(v6)) if v4 == v6 => vec![line("", v4)],
+        (v4, v6) => {
+            let v4 = v4.iter().map(|over| line(" by IPv4", over));
+            v4.chain(v6.iter().map(|over| line(" by IPv6", over))).collect()
+        }
+    }
+}
+
 fn state(link: &LinkNow) -> &'static str {
     match (link.up, link.silent) {
         (false, _) => "down",
@@ -353,4 +383,30 @@ fn none() -> String {
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_fleet::edge::NamesWhy;
+
+    use super::*;
+
+    #[test]
+    fn name_queries_that_leave_over_another_link_have_a_line_with_the_reason() {
+        let over = |link: &str, why| Some(NamesOver { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
+        assert_eq!(names(&NamesNow::default()), [""; 0]);
+        let both = NamesNow {
+            v4: over("wlan0", NamesWhy::Nameless),
+            v6: over("wlan0", NamesWhy::Nameless),
+            ..NamesNow::default()
+        };
+        let line = "this host's name queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
+                    link do";
+        assert_eq!(names(&both), [line]);
+        let each = NamesNow { v6: over("wwan0", NamesWhy::Down), error: Some("no such device".to_owned()), ..both };
+        let lines = names(&each);
+        assert!(lines[0].starts_with("this host's name queries by IPv4 should leave over wlan0"), "{lines:?}");
+        let line = "this host's name queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";
+        assert_eq!(lines[1], line);
+    }
 }

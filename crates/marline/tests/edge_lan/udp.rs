@@ -86,3 +86,30 @@ grep -c "go unanswered" edge.log || true
     let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
     assert_eq!(lines, ["10.0.1.2", "up0 up", "up1 up", "0"], "{lines:#?}");
 }
+
+#[test]
+fn a_quiet_lan_and_a_single_link_cause_no_attempt() {
+    let script = r#"
+relay
+counted() { # How many connections to the relay begin, and how many names are asked for, within 12 s.
+    ip netns exec far nft 'table inet count { counter relay { }; counter names { }; chain in { type filter hook prerouting priority -500;
+        iifname { "up0", "up1" } tcp flags & (syn | ack) == syn tcp dport 4443 counter name relay; iifname { "up0", "up1" } udp dport 53 counter name names; }; }'
+    sleep 12
+    ip netns exec far nft list counters table inet count | awk '/counter/ { name = $2 } /packets/ { print name, $2 }' | sort
+    ip netns exec far nft delete table inet count
+}
+begin --no-direct
+sleep 9; kill $client; wait $client || true
+# What it has sent before it ended may be looked at once.
+sleep 11
+counted
+kill -TERM $edge; wait $edge || true; free
+ip -n far link set up1 down
+begin --no-direct
+sleep 5
+counted
+tail -n 1 talk.log
+"#;
+    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    assert_eq!(lines, ["names 0", "relay 0", "names 0", "relay 0", "10.0.1.2"], "{lines:#?}");
+}

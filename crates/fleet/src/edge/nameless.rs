@@ -1,0 +1,336 @@
+//! Which links give no names: a link whose own name servers do not answer over it, while those of another link do over that one.
+//!
+//! Look-ups of relays do not show this: they may be answered over the other link by the system's resolver.
+//!
+//! 1. The servers of the links by which packets leave are asked each [`EACH`] while more than [`FEW`] packets do. A link that gives no names is
+//!    asked at growing intervals ([`Again`]), and not at all any more when nothing is sent.
+//! 2. Lost packets are no failure: a link counts only when its servers have not answered two times in a row.
+//! 3. Metered links are asked last, and a link is not left for them if the system's own resolver answers: it may use servers that no link
+//!    has announced.
+//! 4. With fewer than two links that carry nothing is asked, because there is no other one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::time::{Duration, SystemTime};
+
+use marline_core::units::Instant;
+use marline_net::links::{Survey, survey};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::Edge;
+use super::again::{Again, Pauses};
+use super::links::LinkNow;
+use super::unanswered::packets;
+
+/// chosen: a user looks for a reason after some seconds; one query is some 150 bytes.
+const EACH: Duration = Duration::from_secs(5);
+/// chosen: more than the keep-alives of ready connections, and less than the queries of one page that nobody answers.
+const FEW: u64 = 4;
+/// Between looks at a link that gives no names.
+const PAUSES: Pauses = Pauses { first: EACH, longest: Duration::from_secs(60) };
+/// chosen: as the resolver's own limit for a link's server, and a second one's beginning.
+const SYSTEM: Duration = Duration::from_secs(3);
+
+/// Looks whether the links by which packets leave give names, until dropped.
+pub(super) async fn watch(edge: &Edge) -> Infallible {
+    let begun = std::time::Instant::now();
+    let now = || Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let mut pace = Pace::default();
+    loop {
+        sleep(EACH).await;
+        let passing = edge.passing.borrow().clone();
+        let sent = || passing.iter().filter_map(|link| Some((link.clone(), packets(link)?.sent))).collect();
+        let links: Vec<LinkNow> = edge.links().into_iter().filter(|link| link.up && !link.silent).collect();
+        let is_due = pace.is_due(now(), sent(), links.len());
+        let found = if is_due {
+            let Ok(Ok(survey)) = spawn_blocking(survey).await else { continue };
+            let before = edge.nameless.borrow().clone();
+            look(edge, &survey, Inquiry::new(&links, &passing, &before)).await
+        } else if links.len() < 2 {
+            Found::default()
+        } else {
+            continue;
+        };
+        let is_new =
+            edge.nameless.send_if_modified(|now| std::mem::replace(now, found.nameless.clone()) != found.nameless);
+        if is_due {
+            pace.ended(now(), sent(), &found, is_new);
+        }
+    }
+}
+
+async fn look(edge: &Edge, survey: &Survey, mut inquiry: Inquiry) -> Found {
+    let resolver = &edge.roads.starts.resolver;
+    loop {
+        match inquiry.next() {
+            Step::Link(link) => {
+                let gives = match survey.named(&link) {
+                    Some(interface) => resolver.gives_names(interface).await,
+                    None => None,
+                };
+                inquiry.link_answers(&link, gives);
+            }
+            Step::System => {
+                let answer = resolver.resolve(&unknown_name(), None, SYSTEM).await;
+                inquiry.system = Some(answer.map_or_else(|error| error.denied, |_| true));
+            }
+            Step::Ended(found) => return found,
+        }
+    }
+}
+
+/// A name that no resolver has in its memory.
+fn unknown_name() -> String {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("x{:x}.arpa.", time.as_nanos())
+}
+
+/// When links are asked. Rules 1 and 4.
+#[derive(Debug, Default)]
+struct Pace {
+    /// What each link by which packets leave had sent.
+    before: BTreeMap<String, u64>,
+    /// After the servers of a link did not answer.
+    again: Option<Again>,
+    /// That link was left.
+    is_left: bool,
+}
+
+impl Pace {
+    fn is_due(&mut self, now: Instant, sent: BTreeMap<String, u64>, links: usize) -> bool {
+        let all = sent.values().sum();
+        let before = std::mem::replace(&mut self.before, sent);
+        if links < 2 {
+            (self.again, self.is_left) = (None, false);
+            return false;
+        }
+        let is_used = |(link, sent): (&String, &u64)| {
+            before.get(link).is_some_and(|before| sent.saturating_sub(*before) > FEW)
+        };
+        let is_used = self.before.iter().any(is_used);
+        (is_used || self.is_left) && self.again.as_ref().is_none_or(|again| again.is_due(now, all))
+    }
+
+    /// The links have been asked. What was sent for that is no traffic.
+    fn ended(&mut self, now: Instant, sent: BTreeMap<String, u64>, found: &Found, is_new: bool) {
+        let all = sent.values().sum();
+        (self.before, self.is_left) = (sent, !found.nameless.is_empty());
+        match &mut self.again {
+            _ if !found.is_suspected => self.again = None,
+            Some(again) if !is_new => again.has_failed(now, all),
+            _ => self.again = Some(Again::new(now, PAUSES, all)),
+        }
+    }
+}
+
+/// What has been found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// The links that give no names.
+    nameless: BTreeSet<String>,
+    /// The servers of a link do not answer, whether that link is to be left or not.
+    is_suspected: bool,
+}
+
+/// What is asked next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Link(String),
+    /// The system's own resolver.
+    System,
+    Ended(Found),
+}
+
+/// What the links have answered.
+#[derive(Debug)]
+struct Inquiry {
+    links: Vec<Asked>,
+    /// Whether the system's own resolver answers.
+    system: Option<bool>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    name: String,
+    metered: bool,
+    is_passing: bool,
+    /// It gave no names before.
+    was_nameless: bool,
+    /// Whether it gives names, each time; none: no server of it is known.
+    answers: Vec<Option<bool>>,
+}
+
+impl Asked {
+    fn gives(&self) -> Option<bool> {
+        self.answers.last().copied().flatten()
+    }
+
+    /// Rule 2.
+    fn is_open(&self) -> bool {
+        self.answers.is_empty() || (self.answers == [Some(false)] && !self.was_nameless)
+    }
+}
+
+impl Inquiry {
+    fn new(links: &[LinkNow], passing: &BTreeSet<String>, nameless: &BTreeSet<String>) -> Self {
+        let of = |link: &LinkNow| Asked {
+            name: link.name.clone(),
+            metered: link.metered,
+            is_passing: passing.contains(&link.name),
+            was_nameless: nameless.contains(&link.name),
+            answers: Vec::new(),
+        };
+        Self { links: links.iter().map(of).collect(), system: None }
+    }
+
+    fn link_answers(&mut self, link: &str, gives: Option<bool>) {
+        if let Some(asked) = self.links.iter_mut().find(|asked| asked.name == link) {
+            asked.answers.push(gives);
+        }
+    }
+
+    fn next(&self) -> Step {
+        let passing = || self.links.iter().filter(|link| link.is_passing);
+        if let Some(link) = passing().find(|link| link.is_open()) {
+            return Step::Link(link.name.clone());
+        }
+        let suspects = || passing().filter(|link| link.gives() == Some(false));
+        if suspects().next().is_none() {
+            return Step::Ended(Found::default());
+        }
+        for metered in [false, true] {
+            // A link that was left already is not what the system's resolver uses now.
+            if metered && !suspects().any(|link| link.was_nameless) {
+                match self.system {
+                    None => return Step::System,
+                    Some(true) => break,
+                    Some(false) => {}
+                }
+            }
+            let mut of = self.links.iter().filter(|link| link.metered == metered);
+            if of.clone().any(|link| link.gives() == Some(true)) {
+                let nameless = suspects().map(|link| link.name.clone()).collect();
+                return Step::Ended(Found { nameless, is_suspected: true });
+            }
+            if let Some(link) = of.find(|link| !link.is_passing && link.answers.is_empty()) {
+                return Step::Link(link.name.clone());
+            }
+        }
+        Step::Ended(Found { nameless: BTreeSet::new(), is_suspected: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(seconds * 1000)
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Links `own` and `free`, and `metered`, of which packets leave by `own`. `answers` are what each says, the last of them for good.
+    /// Gives who was asked, and the links that give no names.
+    fn run(before: &[&str], system: bool, answers: &[(&str, &[bool])]) -> (Vec<String>, Found) {
+        let link = |name: &str| LinkNow {
+            name: name.to_owned(),
+            up: true,
+            metered: name == "metered",
+            ..LinkNow::default()
+        };
+        // A metered one comes first in the kernel's order.
+        let links: Vec<LinkNow> = ["metered", "own", "free"]
+            .into_iter()
+            .filter(|name| answers.iter().any(|(link, _)| link == name))
+            .map(link)
+            .collect();
+        let (mut inquiry, mut asked) = (Inquiry::new(&links, &set(&["own"]), &set(before)), Vec::<String>::new());
+        loop {
+            match inquiry.next() {
+                Step::Link(link) => {
+                    let (_, said) = answers.iter().find(|(name, _)| *name == link).unwrap();
+                    let times = asked.iter().filter(|name| **name == link).count();
+                    inquiry.link_answers(&link, Some(said[times.min(said.len() - 1)]));
+                    asked.push(link);
+                }
+                Step::System => {
+                    inquiry.system = Some(system);
+                    asked.push("system".to_owned());
+                }
+                Step::Ended(found) => return (asked, found),
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_gives_no_names_if_its_servers_are_silent_twice_and_another_ones_answer() {
+        let (asked, found) = run(&[], false, &[("own", &[true]), ("free", &[true])]);
+        assert_eq!((asked.concat(), found), ("own".into(), Found::default()), "the other link is left alone");
+        let (asked, found) = run(&[], false, &[("own", &[false, true]), ("free", &[true])]);
+        assert_eq!((asked.concat(), found), ("ownown".into(), Found::default()), "packets were lost");
+        let (asked, found) = run(&[], false, &[("own", &[false]), ("free", &[true]), ("metered", &[true])]);
+        assert_eq!(asked, ["own", "own", "free"]);
+        assert_eq!(found, Found { nameless: set(&["own"]), is_suspected: true });
+        let (_, found) = run(&[], false, &[("own", &[false]), ("free", &[false])]);
+        assert_eq!(found, Found { nameless: set(&[]), is_suspected: true }, "none is better");
+    }
+
+    #[test]
+    fn a_metered_link_is_asked_last_and_only_if_the_systems_resolver_does_not_answer() {
+        let all: [(&str, &[bool]); 3] = [("own", &[false]), ("free", &[false]), ("metered", &[true])];
+        let (asked, found) = run(&[], true, &all);
+        assert_eq!(asked, ["own", "own", "free", "system"]);
+        assert_eq!(found, Found { nameless: set(&[]), is_suspected: true });
+        let (asked, found) = run(&[], false, &all);
+        assert_eq!(asked, ["own", "own", "free", "system", "metered"]);
+        assert_eq!(found.nameless, set(&["own"]));
+        // It was left: the resolver uses the metered link now.
+        let (asked, found) = run(&["own"], true, &all);
+        assert_eq!((asked.join(" "), found.nameless), ("own free metered".into(), set(&["own"])));
+        assert_eq!(run(&["own"], true, &[("own", &[true]), ("metered", &[true])]).1, Found::default());
+    }
+
+    /// Seconds at which links are asked within an hour, if so many packets leave in each look.
+    fn looks(pace: &mut Pace, each: u64, links: usize, found: &Found) -> Vec<u64> {
+        let (mut sent, mut due) = (0, Vec::new());
+        for second in (5..=3600).step_by(5) {
+            sent += each;
+            if pace.is_due(at(second), BTreeMap::from([("own".to_owned(), sent)]), links) {
+                due.push(second);
+                // The queries themselves.
+                sent += 8;
+                pace.ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), found, false);
+            }
+        }
+        due
+    }
+
+    #[test]
+    fn links_are_asked_while_packets_leave_and_there_is_another_one() {
+        assert_eq!(looks(&mut Pace::default(), 5, 2, &Found::default()).len(), 719);
+        assert_eq!(looks(&mut Pace::default(), 4, 2, &Found::default()), [0; 0]);
+        assert_eq!(looks(&mut Pace::default(), 5, 1, &Found::default()), [0; 0]);
+    }
+
+    #[test]
+    fn a_link_without_names_is_asked_at_growing_intervals_and_not_while_nothing_is_sent() {
+        let found = Found { nameless: set(&["own"]), is_suspected: true };
+        let nameless = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), is_left: true, ..Pace::default() };
+        assert_eq!(looks(&mut nameless(), 0, 2, &found), [5, 15, 35, 75]);
+        let due = looks(&mut nameless(), 5, 2, &found);
+        assert_eq!((&due[..6], due.len()), (&[5, 15, 35, 75, 135, 195][..], 62));
+        assert_eq!(looks(&mut nameless(), 5, 1, &found), [0; 0]);
+    }
+
+    #[test]
+    fn where_no_link_gives_names_they_are_asked_at_growing_intervals_while_packets_leave() {
+        let found = Found { nameless: set(&[]), is_suspected: true };
+        let suspected = || Pace { again: Some(Again::new(at(0), PAUSES, 0)), ..Pace::default() };
+        assert_eq!(looks(&mut suspected(), 0, 2, &found), [0; 0]);
+        assert_eq!(looks(&mut suspected(), 5, 2, &found)[..4], [10, 20, 40, 80]);
+    }
+}
