@@ -24,6 +24,7 @@ mod lanes;
 mod links;
 mod live;
 mod local;
+mod local_domain;
 pub mod machine;
 mod meter;
 mod names;
@@ -60,6 +61,7 @@ pub(crate) use ask::answer;
 pub use front::{Front, FrontError, attend_lan};
 pub use links::LinkNow;
 pub use live::Live;
+pub use local_domain::LocalDomain;
 pub use portal::PortalProbe;
 pub use probe::{Probed, Terms as ProbeTerms};
 pub use relays::RelayAt;
@@ -94,6 +96,8 @@ pub struct Config {
     pub guests: GuestTerms,
     /// How captive portals are looked for that do not answer in a relay's place.
     pub portal_probe: PortalProbe,
+    /// Domains whose names this box looks up where no relay knows them, beside those that are always local.
+    pub local_domains: Vec<LocalDomain>,
 }
 
 /// Whom an edge serves, and who comes first.
@@ -192,7 +196,7 @@ pub struct Edge {
     silent: watch::Sender<BTreeSet<String>>,
     /// Links whose name servers give no names (`names`).
     nameless: watch::Sender<BTreeSet<String>>,
-    carried_names: nearby::CarriedNames,
+    public_names: nearby::PublicNames,
     /// Why what is known of relays could not be written down last.
     state_trouble: watch::Sender<Option<String>>,
     unused: watch::Sender<Vec<UnusedLink>>,
@@ -223,7 +227,7 @@ impl Edge {
             passing: watch::Sender::default(),
             silent: watch::Sender::default(),
             nameless: watch::Sender::default(),
-            carried_names: nearby::CarriedNames::default(),
+            public_names: nearby::PublicNames::default(),
             state_trouble: watch::Sender::default(),
             unused: watch::Sender::default(),
             wanted: watch::Sender::default(),

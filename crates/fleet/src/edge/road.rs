@@ -33,7 +33,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
-use super::ask::{Asked, ask};
+use super::ask::{Answer, Asked, TIMED_OUT, ask};
 use super::dial::{self, By, CONNECT, Road, dial, dial_over};
 use super::portal::Portals;
 use super::relays::{RelayAt, Relays, Station};
@@ -73,9 +73,9 @@ pub(super) enum RoadError {
     /// The fleet's service has said that no relay has room for this edge, and has given none in time.
     #[error("no relay of the fleet has room for this edge; it waits for one")]
     Waiting,
-    /// A relay has answered: its status, and its words.
-    #[error("{words}")]
-    Refused { status: u16, words: String },
+    /// A relay has answered.
+    #[error("{}", .0.words)]
+    Refused(Answer),
 }
 
 /// A way to a server through a relay.
@@ -261,12 +261,12 @@ impl Roads {
                     self.works(&station);
                     return Ok(Tunnel { road, station, rest });
                 }
-                Err(Asked::Refused(status, words)) if !matches!(status, NO_ROOM | TIMED_OUT) => {
-                    return Err(RoadError::Refused { status, words });
+                Err(Asked::Refused(answer)) if !matches!(answer.status, NO_ROOM | TIMED_OUT) => {
+                    return Err(RoadError::Refused(answer));
                 }
-                Err(Asked::Refused(_, words)) => {
-                    self.left(&station, station.note_refusal(&words));
-                    last = words;
+                Err(Asked::Refused(answer)) => {
+                    self.left(&station, station.note_refusal(&answer.words));
+                    last = answer.words;
                 }
                 Err(Asked::Broke(error)) => {
                     self.fail(&station, &error.to_string(), began);
@@ -284,7 +284,7 @@ impl Roads {
             tokio::pin!(asked);
             let second = tokio::select! {
                 first = &mut asked => match first {
-                    Err(Asked::Broke(_) | Asked::Refused(TIMED_OUT, _)) => continue,
+                    Err(asked) if asked.is_no_answer() => continue,
                     decided => return decided,
                 },
                 () = sleep(HEDGE) => self.fresh(station),
@@ -297,7 +297,7 @@ impl Roads {
             tokio::pin!(second);
             return tokio::select! {
                 first = &mut asked => match first {
-                    Err(Asked::Broke(_) | Asked::Refused(TIMED_OUT, _)) => second.await,
+                    Err(asked) if asked.is_no_answer() => second.await,
                     decided => decided,
                 },
                 decided = &mut second => decided,
@@ -568,8 +568,6 @@ impl Roads {
 const NONE: &str = "no relay is configured";
 /// HTTP's status of a relay that has no room or drains.
 const NO_ROOM: u16 = 503;
-/// HTTP's status of a relay that has waited for long enough.
-const TIMED_OUT: u16 = 408;
 
 /// Rule 2: open, and nothing has come.
 fn is_silent(road: &mut Road) -> bool {
@@ -608,6 +606,7 @@ mod tests {
             portal_probe: super::super::PortalProbe::OFF,
         };
         let provider = Arc::new(crate::tls::provider());
+            local_domains: Vec::new(),
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = builder.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
         Roads::new(&config, Arc::new(tls).into())
