@@ -432,6 +432,11 @@ impl Starts {
     fn link(&self, name: &str) -> Option<Arc<Interface>> {
         self.lock().links.iter().find(|link| link.name == name).cloned()
     }
+    /// Whether this is the number of a link's interface.
+    pub(crate) fn is_link(&self, index: u32) -> bool {
+        self.lock().links.iter().any(|link| link.index == index)
+    }
+
 
     /// Reports what has changed.
     fn publish(&self) {
