@@ -485,6 +485,11 @@ impl Edge {
         self.roads.starts.failing()
     }
 
+    /// Whether the URL of the portal probe may be wrong or blocked: it is answered like a portal over each link. Changes are told.
+    pub fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
+        self.roads.starts.portal_probe_doubted()
+    }
+
     /// A flow wants to go there.
     fn wants(&self, target: &Target) {
         if let Ok(origin) = target.authority().parse() {

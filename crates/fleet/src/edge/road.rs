@@ -196,7 +196,9 @@ impl Roads {
         let order = self.order();
         let failures: Vec<String> = order.iter().filter_map(|station| station.unreachable()).collect();
         if failures.len() == order.len() {
-            if order.iter().fold(false, |is_sooner, station| station.retry_soon() | is_sooner) {
+            // Where a request of plain HTTP finds a portal, no handshake with a relay is needed for that.
+            let soon = |is_sooner, station: &Arc<Station>| station.retry_soon() | is_sooner;
+            if self.portals.is_off() && order.iter().fold(false, soon) {
                 self.retry.notify_one();
             }
             return Err(RoadError::None(failures.into_iter().next_back().unwrap_or_else(|| NONE.to_owned())));
@@ -604,9 +606,9 @@ mod tests {
             lan: false,
             guests: super::super::GuestTerms::default(),
             portal_probe: super::super::PortalProbe::OFF,
+            local_domains: Vec::new(),
         };
         let provider = Arc::new(crate::tls::provider());
-            local_domains: Vec::new(),
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = builder.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
         Roads::new(&config, Arc::new(tls).into())

@@ -95,8 +95,8 @@ pub(super) struct RunArgs {
     /// With --lan: send flows directly over one link while no relay can be had. The default without --lan.
     #[arg(long, conflicts_with = "no_direct")]
     pub(super) direct: bool,
-    /// What is requested over a link, by plain HTTP, to find a captive portal: another answer than 204 is one. Requested when a link has
-    /// come up or failed and while no relay works. `off`: nothing.
+    /// What is requested over a link, by plain HTTP, to find a captive portal: a page or a redirect in place of the answer 204 is one. Requested
+    /// when a link has come up or failed and while no relay works. `off`: nothing.
     #[arg(long, value_name = "URL|off", default_value = PortalProbe::DEFAULT)]
     pub(super) portal_probe: PortalProbe,
     /// Names of this domain are those of private networks, as names without a dot and those of lan, local, internal, home.arpa and fritz.box

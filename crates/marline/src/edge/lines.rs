@@ -234,6 +234,21 @@ pub(super) async fn failing(edge: &Edge) -> Infallible {
     }
 }
 
+/// Says that the URL of the portal probe may be wrong or blocked.
+pub(super) async fn portal_probe(mut doubted: watch::Receiver<bool>) -> Infallible {
+    loop {
+        if doubted.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        if *doubted.borrow_and_update() {
+            say(
+                "the portal probe is answered with something else than 204 over each link: its URL may be wrong or blocked (--portal-probe), \
+                 or all links have captive portals; it counts against no link",
+            );
+        }
+    }
+}
+
 /// Says what the service gives, and when it does not answer.
 /// `refusal` says what becomes of flows `without` a relay.
 pub(super) async fn fleet(
@@ -358,7 +373,6 @@ mod tests {
         again.carried.insert("fra-1".to_owned(), 2);
         assert_eq!(Way::of(&direct, &again), way);
     }
-}
 
     #[test]
     fn an_outage_soon_after_another_one_is_said_later_if_it_lasts() {
@@ -379,3 +393,4 @@ mod tests {
         assert_eq!((told.note(at(14), relay()), told.due()), (None, None));
         assert_eq!(told.note(at(21), Way::Refused), Some(Way::Refused));
     }
+}
