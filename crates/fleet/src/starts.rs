@@ -432,6 +432,11 @@ impl Starts {
         Ok(addresses)
     }
 
+    /// The links.
+    pub(crate) fn links(&self) -> Vec<Arc<Interface>> {
+        self.lock().links.clone()
+    }
+
     /// Whether this is the number of a link's interface.
     pub(crate) fn is_link(&self, index: u32) -> bool {
         self.lock().links.iter().any(|link| link.index == index)

@@ -5,7 +5,7 @@
 //! device, it takes at most [`TIME`], and no more than a head is read.
 //!
 //! Only an answer from an address that the link itself is responsible for makes it a link with a portal: one that its own name servers have
-//! given, `/etc/hosts`, or the URL. An address that the system's resolver has from another link may be one of an attacker there, who answers
+//! given, `/etc/hosts`, or the URL. `/etc/resolv.conf` counts for a public server only if no link is known to have servers of its own. An address that the system's resolver has from another link may be one of an attacker there, who answers
 //! as a portal does to whom he likes. A portal's name servers may give private addresses for a name that has led to the Internet before.
 //! These are asked as well: the request gives away nothing, and leads to no LAN of this machine. Where the name servers give nothing, the
 //! request goes to the address at which the server has answered over this link before, since a portal answers there as well.
@@ -27,6 +27,7 @@ use marline_core::units::DataSize;
 use marline_net::dns::Source;
 use marline_net::http::{Connection, Event, Get, Sink};
 use marline_net::links::Interface;
+use marline_net::reach::Zone;
 use tokio::time::timeout;
 use url::Url;
 
@@ -107,13 +108,12 @@ impl Portals {
             addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect()
         };
         let why = match starts.resolver.resolve_for(None, &target.host, Some(link), LOOK_UP).await {
-            Ok(answer) => return Ok((to(answer.addresses), answer.source != Source::System)),
+            Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await)),
             Err(why) => why,
         };
         if why.denied {
-            let given = starts.resolver.given_over(&target.host, link).await;
-            if !given.is_empty() {
-                return Ok((to(given), true));
+            if let Some(answer) = starts.resolver.given_over(&target.host, link).await {
+                return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await));
             }
         }
         let known = self.known().get(&link.index).cloned();
@@ -164,6 +164,23 @@ impl Target {
     }
 }
 
+/// Whether a link is responsible for an address from this source, which was asked over it.
+async fn is_of_link(source: &Source, starts: &Starts) -> bool {
+    let mut is_dynamic = false;
+    if is_in_doubt(source) {
+        for link in starts.links() {
+            is_dynamic |= starts.resolver.has_own_servers(&link).await;
+        }
+    }
+    *source != Source::System && !is_dynamic
+}
+
+/// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has named, if there are such. A private one is in the
+/// link's network, or the kernel's route to it leads over the link.
+fn is_in_doubt(source: &Source) -> bool {
+    matches!(source, Source::ResolvConf { server, .. } if Zone::of(*server) == Zone::Internet)
+}
+
 /// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511: RFC 6585, section 6.
 fn judge(status: u16, is_of_link: bool) -> PortalAnswer {
     match status {
@@ -207,6 +224,16 @@ mod tests {
         {
             assert!(target(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_public_server_that_belongs_to_no_link_may_be_another_links() {
+        let of = |server: &str| Source::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
+        assert!(
+            is_in_doubt(&of("198.51.100.53")) && !is_in_doubt(&of("192.168.7.1")) && !is_in_doubt(&of("fe80::1"))
+        );
+        let lease = Source::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
+        assert!(!is_in_doubt(&lease) && !is_in_doubt(&Source::Literal));
     }
 
     #[test]

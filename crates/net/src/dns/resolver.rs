@@ -319,18 +319,23 @@ impl Resolver {
         (!servers.is_empty()).then_some(false)
     }
 
-    /// The addresses that the link's own name servers give for a name, whatever these are: neither the system's resolver nor where the name
-    /// has led before counts. Empty: they give none. For requests that trust no answer.
-    pub async fn given_over(&self, name: &str, link: &Interface) -> Vec<IpAddr> {
+    /// What the servers that can be asked over the link give for a name, whatever it is: neither the system's resolver nor where the name has
+    /// led before counts. None: they give nothing. For requests that trust no answer.
+    pub async fn given_over(&self, name: &str, link: &Interface) -> Option<Answer> {
         let families = families(link);
-        for (_, server) in self.servers(None, link).await.into_iter().take(MOST_ASKED) {
-            match ask(server, Some(&link.name), name, &families).await {
-                Ok(found) => return sorted(found.addresses, link),
+        for (namer, server) in self.servers(None, link).await.into_iter().take(MOST_ASKED) {
+            match self.ask(namer, server, name, link, &families).await {
+                Ok((answer, _)) => return Some(answer),
                 Err(Nothing::Denied(_)) => break,
                 Err(Nothing::Failed(_)) => {}
             }
         }
-        Vec::new()
+        None
+    }
+
+    /// Whether a service of this machine names servers of this link, and not `/etc/resolv.conf` alone.
+    pub async fn has_own_servers(&self, link: &Interface) -> bool {
+        self.servers(None, link).await.first().is_some_and(|(namer, _)| *namer != Namer::ResolvConf)
     }
 
     /// The servers that can be asked over the link.
