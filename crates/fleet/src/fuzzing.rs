@@ -26,7 +26,7 @@ pub fn connect_authority(host: &str, port: u16) -> Option<String> {
 /// # Errors
 /// It is none.
 pub fn relay_answer(bytes: &[u8]) -> std::io::Result<Option<(u16, String, usize)>> {
-    crate::edge::answer(bytes)
+    Ok(crate::edge::answer(bytes)?.map(|answer| (answer.status, answer.words, answer.len)))
 }
 
 /// What holds of any head of an edge, however it is cut.

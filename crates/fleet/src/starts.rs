@@ -50,6 +50,8 @@ pub(crate) struct Starts {
     state: Mutex<State>,
     pub(crate) resolver: Resolver,
     failing: watch::Sender<Vec<FailingLink>>,
+    /// The URL of the portal probe may be wrong or blocked.
+    doubted: watch::Sender<bool>,
     /// The link over which connections begin first.
     first: watch::Sender<Option<String>>,
     /// The evidence or the links have changed.
@@ -82,6 +84,7 @@ impl Starts {
             state: Mutex::default(),
             resolver: Resolver::new(),
             failing: watch::Sender::default(),
+            doubted: watch::Sender::default(),
             first: watch::Sender::default(),
             changed: Notify::new(),
         })
@@ -97,7 +100,8 @@ impl Starts {
                 survey.interfaces.into_iter().partition(|interface| interface.is_usable());
             usable.sort_by_key(preference);
             let seen = |link: Interface| {
-                (LinkSeen { name: link.name.clone(), index: link.index, silent: false, receives: false }, link)
+                let (name, index) = (link.name.clone(), link.index);
+                (LinkSeen { name, index, silent: false, receives: false, metered: false }, link)
             };
             starts.set_links(usable.into_iter().map(seen).collect(), &others);
         }
@@ -140,6 +144,11 @@ impl Starts {
     /// Links over which connections do not begin. Changes are reported.
     pub(crate) fn failing(&self) -> watch::Receiver<Vec<FailingLink>> {
         self.failing.subscribe()
+    }
+
+    /// Whether the URL of the portal probe may be wrong or blocked ([`LinkChoice::is_portal_probe_doubted`]). Changes are reported.
+    pub(crate) fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
+        self.doubted.subscribe()
     }
 
     /// The link over which connections begin first. Changes are reported.
@@ -324,7 +333,7 @@ impl Starts {
     /// No relay can be reached.
     pub(crate) fn none_reached(&self) {
         let now = self.now();
-        self.lock().choice.none_reached(now);
+        self.lock().choice.used_unproven(now);
         self.changed.notify_waiters();
     }
 
@@ -423,6 +432,16 @@ impl Starts {
         Ok(addresses)
     }
 
+    /// The links.
+    pub(crate) fn links(&self) -> Vec<Arc<Interface>> {
+        self.lock().links.clone()
+    }
+
+    /// Whether this is the number of a link's interface.
+    pub(crate) fn is_link(&self, index: u32) -> bool {
+        self.lock().links.iter().any(|link| link.index == index)
+    }
+
     /// Whether the address is behind the links: not this host's own, nor on a LAN of its.
     pub(crate) fn is_behind_links(&self, address: IpAddr) -> bool {
         let is_neighbour = self.lock().networks.iter().any(|network| network.contains(address));
@@ -435,13 +454,15 @@ impl Starts {
 
     /// Reports what has changed.
     fn publish(&self) {
-        let (failing, order) = {
+        let (failing, order, doubted) = {
             let state = self.lock();
             let (failing, order) = (state.choice.failing(), state.choice.order());
             let well = order.iter().find(|link| state.choice.failure(link).is_none());
             let row = |(name, why)| FailingLink { name, why, instead: well.cloned() };
-            (failing.into_iter().map(row).collect::<Vec<_>>(), order)
+            let doubted = state.choice.is_portal_probe_doubted();
+            (failing.into_iter().map(row).collect::<Vec<_>>(), order, doubted)
         };
+        self.doubted.send_if_modified(|now| std::mem::replace(now, doubted) != doubted);
         let first = order.into_iter().next();
         self.first.send_if_modified(|now| {
             let is_new = *now != first;
@@ -556,7 +577,8 @@ mod tests {
     /// Over which link one attempt is made.
     fn attempts_over(links: &[Interface], others: &[Interface]) -> Option<String> {
         let seen = |link: &Interface| {
-            (LinkSeen { name: link.name.clone(), index: link.index, silent: false, receives: false }, link.clone())
+            let (name, index) = (link.name.clone(), link.index);
+            (LinkSeen { name, index, silent: false, receives: false, metered: false }, link.clone())
         };
         let starts = Starts::new();
         starts.set_links(links.iter().map(seen).collect(), others);

@@ -17,6 +17,7 @@ mod race;
 #[cfg(test)]
 mod tests;
 
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -101,6 +102,8 @@ pub struct LinkSeen {
     pub silent: bool,
     /// Data came over established subflows since the last time.
     pub receives: bool,
+    /// Its bytes cost money.
+    pub metered: bool,
 }
 
 /// The evidence of all links. See the [module](self).
@@ -108,6 +111,10 @@ pub struct LinkSeen {
 pub struct LinkChoice {
     /// In the order of the kernel's preference.
     links: Vec<Known>,
+    /// When a portal was looked for last, by link, also of links that have gone since.
+    asked: BTreeMap<String, Instant>,
+    /// The server of the portal probe's URL has answered over some link.
+    opened: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +154,7 @@ impl LinkChoice {
     /// The links that are up, in the order of the kernel's preference. One that was not among them starts without evidence.
     pub fn set_links(&mut self, now: Instant, links: Vec<LinkSeen>) {
         let mut before = core::mem::take(&mut self.links);
+        self.remember_portal_probes(now, &before);
         for seen in links {
             let known =
                 before.iter().position(|known| known.seen.name == seen.name && known.seen.index == seen.index);
@@ -157,7 +165,7 @@ impl LinkChoice {
                     took: None,
                     failure: None,
                     check_at: now + FIRST_CHECK,
-                    portal: portal::Schedule::new(now),
+                    portal: portal::Schedule::new(now, self.asked.get(&seen.name).copied()),
                 },
             };
             // Data over established subflows begin to arrive: the link carries data. Whether new connections can begin over it is

@@ -1,13 +1,17 @@
 //! Requests of plain HTTP that find captive portals: when one is due over which link, and what its result says of the link.
 //!
 //! Many portals redirect port 80 and drop or refuse the rest, so that a connection to the relay shows no certificate. A request is due when a
-//! link has come up, when it has failed, while it has a portal, and while no relay is reached or flows go to servers that prove nothing;
-//! over one link not more often than each [`PAUSE`].
+//! link has come up, when it has failed, and while it has a portal; over one link not more often than each [`PAUSE`], also if it goes and
+//! comes meanwhile. While no relay is reached, or flows go to servers that prove nothing, one is due each [`REPEAT`] over links that are
+//! not metered, and over a metered one if connections begin over it.
+//!
+//! If the answers over all links look like a portal's, and the server itself has never answered, the URL may be wrong or blocked, and the
+//! answers count against no link. This needs two links: of a single one nothing can be told apart.
 
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{FIRST_PROBE, Failed, LAST_PROBE, LinkChoice, LinkFailure};
+use super::{FIRST_PROBE, Failed, Known, LinkChoice, LinkFailure};
 use crate::units::Instant;
 
 /// What the request shows.
@@ -29,16 +33,23 @@ pub(super) struct Schedule {
     last: Option<Instant>,
     /// When the server itself answered last.
     open: Option<Instant>,
+    /// The last answer was not the server's.
+    captive: bool,
 }
 
-/// chosen: a request is about 1 kB, and a portal that appears answers direct flows no longer than this.
+/// chosen: a request is about 1 kB.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
+/// chosen: 3 MB a day over a link. A portal that appears answers direct flows for about as long.
+const REPEAT: Duration = Duration::from_secs(30);
 /// chosen: so long a wrong certificate, which no other link contradicts, is the destination's.
 const OPEN: Duration = Duration::from_secs(60);
 
 impl Schedule {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { due: Some(now), last: None, open: None }
+    /// Of a link that comes; over an earlier one of this name the last request began at `last`.
+    pub(super) fn new(now: Instant, last: Option<Instant>) -> Self {
+        let mut schedule = Self { due: None, last, open: None, captive: false };
+        schedule.want(now, PAUSE);
+        schedule
     }
 
     /// A request is due, so long after the last one.
@@ -69,8 +80,10 @@ impl LinkChoice {
     /// What a request over this link has shown.
     pub fn report_portal(&mut self, now: Instant, link: &str, answer: PortalAnswer) {
         let Some(known) = self.links.iter_mut().find(|known| known.seen.name == link) else { return };
+        known.portal.captive = answer == PortalAnswer::Captive;
         match answer {
             PortalAnswer::Open => {
+                self.opened = true;
                 known.portal.open = Some(now);
                 let was_portal = |failed: &Failed| {
                     failed.kind == LinkFailure::Portal
@@ -80,16 +93,7 @@ impl LinkChoice {
             }
             PortalAnswer::Captive => {
                 known.portal.open = None;
-                known.failure = Some(match known.failure {
-                    Some(failed) => Failed { kind: LinkFailure::Portal, suspected: false, ..failed }.postponed(now),
-                    None => Failed {
-                        kind: LinkFailure::Portal,
-                        suspected: false,
-                        since: now,
-                        probe_at: now + FIRST_PROBE,
-                        pause: FIRST_PROBE,
-                    },
-                });
+                known.fail_by_portal(now);
             }
             // A portal that does not answer any more is no longer the reason.
             PortalAnswer::Nothing => {
@@ -98,15 +102,46 @@ impl LinkChoice {
                 }
             }
         }
+        if self.is_portal_probe_doubted() {
+            self.forgive(LinkFailure::Portal);
+        } else if answer == PortalAnswer::Open {
+            // What was not counted while the URL was in doubt.
+            let doubted = self.links.iter_mut().filter(|known| known.portal.captive && known.failure.is_none());
+            doubted.for_each(|known| known.fail_by_portal(now));
+        }
     }
 
-    /// No relay is reached.
-    pub fn none_reached(&mut self, now: Instant) {
-        self.links.iter_mut().for_each(|known| known.portal.want(now, LAST_PROBE));
+    /// Whether the URL of the requests may be wrong or blocked: all links show another answer than the server's, which no link has ever shown.
+    pub fn is_portal_probe_doubted(&self) -> bool {
+        !self.opened && self.links.len() > 1 && self.links.iter().all(|known| known.portal.captive)
     }
 
-    /// A connection begins to a server that does not prove what it is: a portal would answer it.
+    /// No relay is reached, or a connection begins to a server that does not prove what it is: a portal would answer it.
     pub fn used_unproven(&mut self, now: Instant) {
-        self.links.iter_mut().for_each(|known| known.portal.want(now, PAUSE));
+        let first = self.order().into_iter().next();
+        let used =
+            self.links.iter_mut().filter(|known| !known.seen.metered || Some(&known.seen.name) == first.as_ref());
+        used.for_each(|known| known.portal.want(now, REPEAT));
+    }
+
+    /// Keeps when a portal was looked for over links that may go now, as long as it matters.
+    pub(super) fn remember_portal_probes(&mut self, now: Instant, links: &[Known]) {
+        self.asked.retain(|_, last| now.since(*last) < PAUSE);
+        self.asked.extend(links.iter().filter_map(|known| Some((known.seen.name.clone(), known.portal.last?))));
+    }
+}
+
+impl Known {
+    fn fail_by_portal(&mut self, now: Instant) {
+        self.failure = Some(match self.failure {
+            Some(failed) => Failed { kind: LinkFailure::Portal, suspected: false, ..failed }.postponed(now),
+            None => Failed {
+                kind: LinkFailure::Portal,
+                suspected: false,
+                since: now,
+                probe_at: now + FIRST_PROBE,
+                pause: FIRST_PROBE,
+            },
+        });
     }
 }

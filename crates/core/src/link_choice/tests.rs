@@ -12,7 +12,7 @@ fn at(millis: u64) -> Instant {
 }
 
 fn seen(name: &str) -> LinkSeen {
-    LinkSeen { name: name.to_string(), index: 1, silent: false, receives: false }
+    LinkSeen { name: name.to_string(), index: 1, silent: false, receives: false, metered: false }
 }
 
 fn links(names: &[&str]) -> LinkChoice {
@@ -296,27 +296,83 @@ fn what_answers_over_a_portal_in_the_place_of_a_server_says_nothing_of_the_links
     }
 }
 
-#[test]
-fn a_portal_is_looked_for_when_a_link_comes_fails_or_is_used_without_a_relay_and_not_too_often() {
-    let mut choice = links(&["wan1", "wan2"]);
+/// Seconds at which portals are looked for, by link.
+fn asked(mut choice: LinkChoice, seconds: u64, what: impl Fn(&mut LinkChoice, u64)) -> impl Fn(&str) -> Vec<u64> {
     let mut asked = Vec::new();
-    for millis in (0..120_000).step_by(100) {
-        match millis {
-            20_000 => choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Silent)),
-            // Many flows, and none is carried by a relay.
-            40_000..50_000 => choice.used_unproven(at(millis)),
-            70_000.. => choice.none_reached(at(millis)),
-            _ => {}
-        }
-        while let Some((due, link)) = choice.next_portal_probe().filter(|(due, _)| *due <= at(millis)) {
-            assert!(due <= at(millis));
+    for millis in (0..seconds * 1000).step_by(100) {
+        what(&mut choice, millis);
+        while let Some((_, link)) = choice.next_portal_probe().filter(|(due, _)| *due <= at(millis)) {
             choice.probing_portal(at(millis), &link);
             asked.push((millis / 1000, link));
         }
     }
-    let of = |name: &str| asked.iter().filter(|(_, link)| link == name).map(|(at, _)| *at).collect::<Vec<_>>();
-    assert_eq!(of("wan1"), [0, 20, 40, 45, 50, 80, 110]);
-    assert_eq!(of("wan2"), [0, 40, 45, 50, 80, 110]);
+    move |name| asked.iter().filter(|(_, link)| link == name).map(|(at, _)| *at).collect()
+}
+
+#[test]
+fn a_portal_is_looked_for_when_a_link_comes_fails_or_is_used_without_a_relay_and_not_too_often() {
+    let asked = asked(links(&["wan1", "wan2"]), 160, |choice, millis| match millis {
+        20_000 | 22_000 => choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Silent)),
+        // Many flows, and none is carried by a relay.
+        60_000.. => choice.used_unproven(at(millis)),
+        _ => {}
+    });
+    assert_eq!(asked("wan1"), [0, 20, 25, 60, 90, 120, 150]);
+    assert_eq!(asked("wan2"), [0, 60, 90, 120, 150]);
+}
+
+#[test]
+fn over_a_metered_link_a_portal_is_looked_for_without_a_relay_only_if_connections_begin_over_it() {
+    let all = || vec![seen("wan1"), LinkSeen { metered: true, ..seen("wwan0") }];
+    let mut choice = LinkChoice::default();
+    choice.set_links(at(0), all());
+    let used = |choice: &mut LinkChoice, millis| {
+        if millis == 100_000 {
+            choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Unreachable));
+        }
+        choice.used_unproven(at(millis));
+    };
+    let asked = asked(choice, 150, used);
+    assert_eq!(asked("wan1"), [0, 30, 60, 90, 100, 130]);
+    assert_eq!(asked("wwan0"), [0, 100, 130]);
+}
+
+#[test]
+fn over_a_link_that_comes_and_goes_a_portal_is_looked_for_each_five_seconds_at_the_most() {
+    let asked = asked(links(&["wan1", "wan2"]), 20, |choice, millis| {
+        // It is gone for half of each second, and its interface is another one each time.
+        let wan1 = LinkSeen { index: u32::try_from(millis / 1000).unwrap(), ..seen("wan1") };
+        let is_up = millis % 1000 < 500;
+        choice.set_links(at(millis), is_up.then_some(wan1).into_iter().chain([seen("wan2")]).collect());
+    });
+    assert_eq!((asked("wan1"), asked("wan2")), (vec![0, 5, 10, 15], vec![0]));
+}
+
+#[test]
+fn answers_that_look_like_a_portals_over_all_links_count_against_none_before_the_server_has_answered() {
+    use PortalAnswer::*;
+    let mut choice = links(&["wan1", "wan2"]);
+    choice.report_portal(at(100), "wan1", Captive);
+    assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
+    choice.report_portal(at(200), "wan2", Captive);
+    assert_eq!((choice.failing(), choice.is_portal_probe_doubted()), (vec![], true));
+    choice.report_portal(at(5_200), "wan1", Captive);
+    assert_eq!((choice.failing(), choice.is_portal_probe_doubted()), (vec![], true));
+    // The server answers over one of them: it was not the URL.
+    choice.report_portal(at(9_000), "wan2", Open);
+    assert_eq!(
+        (choice.failing(), choice.is_portal_probe_doubted()),
+        (vec![("wan1".to_string(), LinkFailure::Portal)], false)
+    );
+    choice.report_portal(at(15_000), "wan2", Captive);
+    assert_eq!((choice.failing().len(), choice.is_portal_probe_doubted()), (2, false));
+    // A link that does not answer says nothing of the URL, and neither does a single link.
+    for second in [Some(Nothing), None] {
+        let mut choice = links(if second.is_some() { &["wan1", "wan2"] } else { &["wan1"] });
+        choice.report_portal(at(100), "wan1", Captive);
+        second.into_iter().for_each(|answer| choice.report_portal(at(200), "wan2", answer));
+        assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
+    }
 }
 
 #[test]

@@ -19,10 +19,32 @@ const LONGEST: usize = 4096;
 /// Why there is no tunnel.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// The relay's status, and its words.
-    Refused(u16, String),
+    /// What the relay has answered.
+    Refused(Answer),
     /// The connection is no good.
     Broke(io::Error),
+}
+
+impl Asked {
+    /// The connection is no good, or was given up before the request came: what it says is no answer to it.
+    pub(super) fn is_no_answer(&self) -> bool {
+        match self {
+            Self::Broke(_) => true,
+            Self::Refused(answer) => answer.status == TIMED_OUT,
+        }
+    }
+}
+
+/// What a relay answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Why, of the words that an edge decides by or passes on ([`ERRORS`], RFC 9209).
+    pub(crate) error: Option<&'static str>,
+    /// Why, for people.
+    pub(crate) words: String,
+    /// How long its head is.
+    pub(crate) len: usize,
 }
 
 /// Asks for a tunnel; with it comes what came behind the answer.
@@ -36,21 +58,22 @@ pub(super) async fn ask(mut road: Road, target: &Target) -> Result<(Road, Vec<u8
             if road.read_buf(&mut bytes).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            if let Some((status, words, len)) = answer(&bytes)? {
-                return Ok((status, words, bytes.split_off(len)));
+            if let Some(answer) = answer(&bytes)? {
+                let rest = bytes.split_off(answer.len);
+                return Ok((answer, rest));
             }
         }
     };
     match timeout(ANSWER, asked).await {
-        Ok(Ok((200, _, rest))) => Ok((road, rest)),
-        Ok(Ok((status, words, _))) => Err(Asked::Refused(status, words)),
+        Ok(Ok((answer, rest))) if answer.status == 200 => Ok((road, rest)),
+        Ok(Ok((answer, _))) => Err(Asked::Refused(answer)),
         Ok(Err(error)) => Err(Asked::Broke(error)),
         Err(_) => Err(Asked::Broke(io::Error::new(io::ErrorKind::TimedOut, "no answer"))),
     }
 }
 
-/// A relay's answer: its status, what it says, and how long its head is; none: there is more to come.
-pub(crate) fn answer(bytes: &[u8]) -> io::Result<Option<(u16, String, usize)>> {
+/// A relay's answer; none: there is more to come.
+pub(crate) fn answer(bytes: &[u8]) -> io::Result<Option<Answer>> {
     let mut fields = [httparse::EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
@@ -63,12 +86,33 @@ pub(crate) fn answer(bytes: &[u8]) -> io::Result<Option<(u16, String, usize)>> {
                 text.split_once("details=\"")
                     .map_or(text.clone(), |(_, rest)| rest.trim_end_matches('"').to_owned())
             });
-            Ok(Some((status, words, len)))
+            let error = said.and_then(|field| error(&String::from_utf8_lossy(field.value)));
+            Ok(Some(Answer { status, error, words, len }))
         }
         Ok(httparse::Status::Partial) if bytes.len() < LONGEST => Ok(None),
         Ok(httparse::Status::Partial) => Err(bad("the answer is too long")),
         Err(error) => Err(bad(&error.to_string())),
     }
+}
+
+/// HTTP's status of a relay that has waited for long enough.
+pub(super) const TIMED_OUT: u16 = 408;
+/// Those of the errors of RFC 9209, section 2.3, that a relay answers with where it does not reach a server.
+const ERRORS: [&str; 7] = [
+    "connection_refused",
+    "connection_timeout",
+    "destination_ip_prohibited",
+    "destination_ip_unroutable",
+    "dns_error",
+    "dns_timeout",
+    "http_request_denied",
+];
+
+/// The error in a field `Proxy-Status`; none: it names none, or another one.
+fn error(field: &str) -> Option<&'static str> {
+    let parameters = field.split_once("details=").map_or(field, |(before, _)| before).split(';');
+    let word = parameters.filter_map(|parameter| parameter.trim().strip_prefix("error=")).next()?.trim();
+    ERRORS.into_iter().find(|error| *error == word)
 }
 
 #[cfg(test)]
@@ -80,11 +124,15 @@ mod tests {
     fn a_relays_answers_are_understood() {
         assert_eq!(
             answer(crate::tunnel::CONNECTED.as_bytes()).unwrap(),
-            Some((200, "Connection established".to_owned(), 39))
+            Some(Answer { status: 200, error: None, words: "Connection established".to_owned(), len: 39 })
         );
         let problem = Problem::new(Status::NoRoom, "connection_limit_reached", "this relay is draining").answer();
-        let (status, words, _) = answer(problem.as_bytes()).unwrap().unwrap();
-        assert_eq!((status, words.as_str()), (503, "this relay is draining"));
+        let of = answer(problem.as_bytes()).unwrap().unwrap();
+        assert_eq!((of.status, of.error, of.words.as_str()), (503, None, "this relay is draining"));
+        for error in ERRORS {
+            let problem = Problem::new(Status::Forbidden, error, "h: error=dns_error; no").answer();
+            assert_eq!(answer(problem.as_bytes()).unwrap().unwrap().error, Some(error));
+        }
         assert!(answer(&problem.as_bytes()[..20]).unwrap().is_none());
         assert!(answer(b"SSH-2.0-x\r\n").is_err());
         assert!(answer(&[b"HTTP/1.1 200 OK\r\nx: ".as_slice(), &[b'y'; 5000]].concat()).is_err());

@@ -14,7 +14,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use marline_net::links::is_refused;
-use marline_net::reach::Right;
+use marline_net::reach::{Right, Zone};
 use tokio::net::TcpStream;
 
 use super::Edge;
@@ -33,6 +33,16 @@ pub(super) enum Way {
     Direct(TcpStream),
 }
 
+impl Way {
+    /// As far as is known: where a relay has reached the server, it may be anywhere.
+    fn leads_to_the_internet(&self) -> bool {
+        match self {
+            Self::Relay(_) => true,
+            Self::Direct(socket) => socket.peer_addr().is_ok_and(|peer| Zone::of(peer.ip()) == Zone::Internet),
+        }
+    }
+}
+
 /// Opens a way for a client with this right, which reaches private networks as `passes` says.
 pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Passes) -> Result<Way, Problem> {
     let private = nearby::private(target);
@@ -44,6 +54,7 @@ pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Pas
     }
     let private = private.filter(|_| passes != Passes::Nowhere);
     let near = private.filter(|address| nearby::is_near(*address));
+    let domains = &edge.config.local_domains;
     let way = match (passes, near, private) {
         (Passes::Everywhere, Some(near), _) => nearby::reach(edge, near).await.map(Way::Direct),
         (_, None, Some(private)) => match over_a_relay(edge, target, right).await {
@@ -53,12 +64,12 @@ pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Pas
         },
         (Passes::Everywhere, ..) => match over_a_relay(edge, target, right).await {
             Ok(way) => {
-                if matches!(way, Way::Relay(_)) {
-                    edge.carried_names.note(target);
+                if way.leads_to_the_internet() {
+                    edge.public_names.note(target, domains);
                 }
                 Ok(way)
             }
-            Err(refused) if nearby::may_be_named(target, &refused) && !edge.carried_names.has(target) => {
+            Err(refused) if nearby::may_be_named(target, &refused, domains) && !edge.public_names.has(target) => {
                 nearby::reach_named(edge, target, right).await.map(Way::Direct).ok_or(refused)
             }
             Err(refused) => Err(refused),
@@ -100,7 +111,10 @@ async fn over_a_relay(edge: &Edge, target: &Target, right: Right) -> Result<Way,
         Err(waiting @ RoadError::Waiting) => {
             Err(Problem::new(Status::NoRoom, "proxy_internal_error", waiting.to_string()))
         }
-        Err(RoadError::Refused { status, words }) => Err(Problem::new(of(status), "http_request_denied", words)),
+        Err(RoadError::Refused(answer)) => {
+            let error = answer.error.unwrap_or("http_request_denied");
+            Err(Problem::new(of(answer.status), error, answer.words))
+        }
     }
 }
 

@@ -169,7 +169,8 @@ pub(super) fn beginnings(look: &Look, now: &[LinkNow], survey: &Survey) -> Vec<(
     let seen = look.links.iter().filter(|seen| seen.up).filter_map(|seen| {
         let interface = survey.named(&seen.name)?;
         let receives = now.iter().any(|link| link.name == seen.name && !link.down.is_zero());
-        let of = LinkSeen { name: seen.name.clone(), index: interface.index, silent: seen.silent, receives };
+        let (name, index) = (seen.name.clone(), interface.index);
+        let of = LinkSeen { name, index, silent: seen.silent, receives, metered: seen.metered };
         Some((preference(interface)?, of, interface.clone()))
     });
     let mut seen: Vec<_> = seen.collect();

@@ -25,6 +25,7 @@ mod lanes;
 mod links;
 mod live;
 mod local;
+mod local_domain;
 pub mod machine;
 mod meter;
 mod nameless;
@@ -63,6 +64,7 @@ pub(crate) use ask::answer;
 pub use front::{Front, FrontError, attend_lan};
 pub use links::LinkNow;
 pub use live::Live;
+pub use local_domain::LocalDomain;
 pub use names::{NamesNow, NamesOver, NamesWhy};
 pub use portal::PortalProbe;
 pub use probe::{Probed, Terms as ProbeTerms};
@@ -98,6 +100,8 @@ pub struct Config {
     pub guests: GuestTerms,
     /// How captive portals are looked for that do not answer in a relay's place.
     pub portal_probe: PortalProbe,
+    /// Domains whose names this box looks up where no relay knows them, beside those that are always local.
+    pub local_domains: Vec<LocalDomain>,
 }
 
 /// Whom an edge serves, and who comes first.
@@ -197,7 +201,7 @@ pub struct Edge {
     silent: watch::Sender<BTreeSet<String>>,
     /// Links whose name servers give no names (`nameless`).
     nameless: watch::Sender<BTreeSet<String>>,
-    carried_names: nearby::CarriedNames,
+    public_names: nearby::PublicNames,
     /// Why what is known of relays could not be written down last.
     state_trouble: watch::Sender<Option<String>>,
     unused: watch::Sender<Vec<UnusedLink>>,
@@ -229,7 +233,7 @@ impl Edge {
             passing: watch::Sender::default(),
             silent: watch::Sender::default(),
             nameless: watch::Sender::default(),
-            carried_names: nearby::CarriedNames::default(),
+            public_names: nearby::PublicNames::default(),
             state_trouble: watch::Sender::default(),
             unused: watch::Sender::default(),
             wanted: watch::Sender::default(),
@@ -490,6 +494,11 @@ impl Edge {
     /// Links over which connections to relays do not begin. Changes are reported.
     pub fn failing_links(&self) -> watch::Receiver<Vec<FailingLink>> {
         self.roads.starts.failing()
+    }
+
+    /// Whether the URL of the portal probe may be wrong or blocked: it is answered like a portal over each link. Changes are told.
+    pub fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
+        self.roads.starts.portal_probe_doubted()
     }
 
     /// A flow wants to go there.

@@ -72,7 +72,7 @@ async fn look(edge: &Edge, survey: &Survey, mut inquiry: Inquiry) -> Found {
                 inquiry.link_answers(&link, gives);
             }
             Step::System => {
-                let answer = resolver.resolve(&unknown_name(), None, SYSTEM).await;
+                let answer = resolver.resolve_for(None, &unknown_name(), None, SYSTEM).await;
                 inquiry.system = Some(answer.map_or_else(|error| error.denied, |_| true));
             }
             Step::Ended(found) => return found,

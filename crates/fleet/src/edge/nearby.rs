@@ -6,9 +6,11 @@
 //! 1. A program that uses the proxy names a private address. Where the kernel has more than a default route, this box connects at once.
 //! 2. Only a default route leads to the address. A relay that is allowed to reach private networks goes first; when none carries the flow,
 //!    this box connects over the link that UDP takes.
-//! 3. A program that uses the proxy names a host (`fritz.box`). A relay goes first. If it does not reach the host or refuses its address, the
-//!    name servers of this box and of its links are asked. Where all addresses are private and the kernel has more than a default route for
-//!    them, this box connects. A name under which a relay has reached a host before is not looked up here: it would be DNS rebinding.
+//! 3. A program that uses the proxy names a host of a local domain (`fritz.box`, `local_domain`). A relay goes first. If it knows no address
+//!    for the name or refuses its address, the name servers of this box and of its links are asked. Where all addresses are private and the
+//!    kernel has more than a default route for them, this box connects. No other name is looked up here: an attacker who owns it may change
+//!    its addresses to private ones (DNS rebinding), and the look-ups show it to the access networks. A local name that has led to the Internet
+//!    within [`LASTS`] is not looked up either ([`PublicNames`]).
 //!
 //! A connection of a LAN that TPROXY has led here although there is such a route, because its packets bear a mark of another program, goes to
 //! a relay alone ([`Passes::BesideRoutes`]): a connection of this box would bypass the host's rules for forwarded packets.
@@ -29,13 +31,14 @@ use tokio::time::timeout;
 
 use super::Edge;
 use super::dial::{By, connect};
+use super::local_domain::{LocalDomain, is_local};
 use crate::tunnel::{Problem, Status, Target};
 
 /// chosen: as for a connection without a relay.
 const CONNECT: Duration = Duration::from_secs(10);
 /// chosen: a name server's first answer and a repeated one.
 const LOOK_UP: Duration = Duration::from_secs(3);
-/// chosen: longer than a page is left open, and as many as a household's browsers ask for in a day.
+/// chosen: longer than a page is left open, and more local names than a site has.
 const LASTS: Duration = Duration::from_secs(6 * 3600);
 const MOST: usize = 10_000;
 
@@ -50,38 +53,62 @@ pub(super) enum Passes {
     Everywhere,
 }
 
-/// Names under which a relay has reached hosts.
+/// Local names that have led to the Internet: through a relay, or directly.
 #[derive(Debug, Default)]
-pub(super) struct CarriedNames(Mutex<BTreeMap<String, Instant>>);
+pub(super) struct PublicNames(Mutex<Seen>);
 
-impl CarriedNames {
-    /// A relay has reached it. Addresses are no names.
-    pub(super) fn note(&self, target: &Target) {
-        if is_name(target) {
-            self.note_at(Instant::now(), &target.host);
+#[derive(Debug, Default)]
+struct Seen {
+    names: BTreeMap<String, Instant>,
+    /// When the newest of the names was seen that are forgotten before their time.
+    forgotten: Option<Instant>,
+}
+
+impl PublicNames {
+    /// A flow to this name has been carried to the Internet.
+    pub(super) fn note(&self, target: &Target, domains: &[LocalDomain]) {
+        if is_local_name(target, domains) {
+            self.lock().note(Instant::now(), &target.host);
         }
     }
 
+    /// Whether it has led there, as far as that is known: where it may have been forgotten, it has.
     pub(super) fn has(&self, target: &Target) -> bool {
-        self.lock().get(&target.host).is_some_and(|seen| seen.elapsed() < LASTS)
+        self.lock().has(Instant::now(), &target.host)
     }
 
-    fn note_at(&self, now: Instant, host: &str) {
-        let mut names = self.lock();
-        if names.len() >= MOST && !names.contains_key(host) {
-            let oldest = names.iter().min_by_key(|(_, seen)| **seen).map(|(name, _)| name.clone());
-            oldest.map(|oldest| names.remove(&oldest));
-        }
-        names.insert(host.to_owned(), now);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn is_name(target: &Target) -> bool {
-    target.host.parse::<IpAddr>().is_err()
+impl Seen {
+    fn note(&mut self, now: Instant, host: &str) {
+        if self.names.len() >= MOST && !self.names.contains_key(host) {
+            self.names.retain(|_, seen| is_fresh(now, *seen));
+        }
+        if self.names.len() >= MOST && !self.names.contains_key(host) {
+            let oldest = self.names.iter().min_by_key(|(_, seen)| **seen).map(|(name, seen)| (name.clone(), *seen));
+            if let Some((oldest, seen)) = oldest {
+                self.names.remove(&oldest);
+                self.forgotten = self.forgotten.max(Some(seen));
+            }
+        }
+        self.names.insert(host.to_owned(), now);
+    }
+
+    fn has(&self, now: Instant, host: &str) -> bool {
+        let seen = self.names.get(host).into_iter().chain(&self.forgotten);
+        seen.copied().any(|seen| is_fresh(now, seen))
+    }
+}
+
+fn is_fresh(now: Instant, seen: Instant) -> bool {
+    now.saturating_duration_since(seen) < LASTS
+}
+
+fn is_local_name(target: &Target, domains: &[LocalDomain]) -> bool {
+    target.host.parse::<IpAddr>().is_err() && is_local(&target.host, domains)
 }
 
 /// Those of a client of the proxy: a program of this machine and a host of the LAN reach them by routing, too.
@@ -98,9 +125,9 @@ pub(super) fn private(target: &Target) -> Option<SocketAddr> {
     (Zone::of(address) == Zone::Private).then(|| SocketAddr::new(address.to_canonical(), target.port))
 }
 
-/// Whether the target is named, and this answer of a relay leaves open that the name is one of a private network.
-pub(super) fn may_be_named(target: &Target, answer: &Problem) -> bool {
-    is_name(target) && matches!(answer.status, Status::Forbidden | Status::Unreachable)
+/// Whether the target has a local name, and a relay has answered that it knows no address for it or may not connect to the address.
+pub(super) fn may_be_named(target: &Target, answer: &Problem, domains: &[LocalDomain]) -> bool {
+    is_local_name(target, domains) && matches!(answer.error, "dns_error" | "destination_ip_prohibited")
 }
 
 /// Whether the routing table has more than a default route for it.
@@ -163,33 +190,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_a_relay_does_not_reach_may_be_those_of_a_private_network() {
-        let (name, address) = (Target::parse("fritz.box:80").unwrap(), Target::parse("192.0.2.1:80").unwrap());
-        let answer = |status| Problem::new(status, "x", String::new());
-        for (status, may) in [
-            (Status::Forbidden, true),
-            (Status::Unreachable, true),
-            (Status::NoRoom, false),
-            (Status::NoAnswer, false),
-            (Status::TooMany, false),
+    fn local_names_that_a_relay_does_not_know_or_refuses_may_be_those_of_a_private_network() {
+        let answer = |error| Problem::new(Status::Unreachable, error, String::new());
+        let local = Target::parse("fritz.box:80").unwrap();
+        for (error, may) in [
+            ("dns_error", true),
+            ("destination_ip_prohibited", true),
+            ("dns_timeout", false),
+            ("connection_refused", false),
+            ("http_request_denied", false),
         ] {
-            assert_eq!(may_be_named(&name, &answer(status)), may);
-            assert!(!may_be_named(&address, &answer(status)));
+            assert_eq!(may_be_named(&local, &answer(error), &[]), may, "{error}");
         }
+        for other in ["192.0.2.1:80", "www.example:80"] {
+            assert!(!may_be_named(&Target::parse(other).unwrap(), &answer("dns_error"), &[]), "{other}");
+        }
+        let named = ["example".parse().unwrap()];
+        assert!(may_be_named(&Target::parse("www.example:80").unwrap(), &answer("dns_error"), &named));
         let own = ["127.0.0.1:80", "192.0.2.1:80"].map(|address| address.parse().unwrap());
         assert!(!are_near(&[]) && !are_near(&own));
     }
 
     #[test]
-    fn names_that_a_relay_has_reached_are_remembered_within_bounds() {
-        let (names, target) = (CarriedNames::default(), Target::parse("a.example:443").unwrap());
-        assert!(!names.has(&target));
-        names.note(&target);
-        names.note(&Target::parse("192.0.2.1:443").unwrap());
-        assert!(names.has(&target) && names.lock().len() == 1);
-        for n in 0..MOST {
-            names.note_at(Instant::now(), &format!("{n}.example"));
+    fn only_local_names_are_remembered() {
+        let names = PublicNames::default();
+        let [local, other, address] =
+            ["a.lan:443", "a.example:443", "192.0.2.1:443"].map(|to| Target::parse(to).unwrap());
+        for target in [&local, &other, &address] {
+            names.note(target, &[]);
         }
-        assert!(!names.has(&target) && names.lock().len() == MOST, "the oldest one has made room");
+        assert!(names.has(&local) && !names.has(&other) && !names.has(&address));
+    }
+
+    #[test]
+    fn where_a_name_was_forgotten_before_its_time_every_name_may_have_led_to_the_internet() {
+        let (mut seen, began) = (Seen::default(), Instant::now());
+        seen.note(began, "a.lan");
+        let later = began + Duration::from_secs(60);
+        for n in 1..MOST {
+            seen.note(later, &format!("{n}.lan"));
+        }
+        assert!(seen.has(later, "a.lan") && !seen.has(later, "b.lan"));
+        // One too many.
+        seen.note(later, "c.lan");
+        assert!(seen.names.len() == MOST && seen.has(later, "a.lan") && seen.has(later, "b.lan"));
+        assert!(seen.has(began + LASTS - Duration::from_secs(1), "b.lan"));
+        // By then the name would not count any more.
+        assert!(!seen.has(began + LASTS, "a.lan") && !seen.has(began + LASTS, "b.lan"));
+        // Names that do not count any more make room first.
+        seen.note(later + LASTS, "d.lan");
+        assert!(seen.names.len() == 1 && !seen.has(later + LASTS, "b.lan"));
     }
 }

@@ -1,14 +1,22 @@
 //! A request of plain HTTP over one link, whose answer a captive portal gives in the place of the server.
 //!
-//! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, as it must for browsers to show it. The
-//! request is bound to the link's device, its name is looked up at the link's own name servers, it takes at most [`TIME`], and no more than a
-//! head is read. Where these give no address, or a private one for a name that has a public one, as a portal's do, the request goes to the
-//! address at which the server answered last: a portal answers there as well. It is in clear, which is its purpose: it names the program (`User-Agent`) and nothing that identifies the edge. What a DHCP server says of a portal (RFC 8910) was not used: it
-//! does not say whether the link is still captive, and few networks say it.
+//! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, as it must for browsers to show it, or
+//! with 511. Other answers are those of a server or a proxy that refuses, and say nothing of a portal. The request is bound to the link's
+//! device, it takes at most [`TIME`], and no more than a head is read.
+//!
+//! Only an answer from an address that the link itself is responsible for makes it a link with a portal: one that its own name servers have
+//! given, `/etc/hosts`, or the URL. `/etc/resolv.conf` counts for a public server only if no link is known to have servers of its own. An address that the system's resolver has from another link may be one of an attacker there, who answers
+//! as a portal does to whom he likes. A portal's name servers may give private addresses for a name that has led to the Internet before.
+//! These are asked as well: the request gives away nothing, and leads to no LAN of this machine. Where the name servers give nothing, the
+//! request goes to the address at which the server has answered over this link before, since a portal answers there as well.
+//!
+//! The request is in clear, which is its purpose: it names the program (`User-Agent`) and nothing that identifies the edge. What a DHCP
+//! server says of a portal (RFC 8910) was not used: it does not say whether the link is still captive, and few networks say it.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,8 +24,10 @@ use std::time::Duration;
 use marline_core::fetch::{Ask, ReqId};
 use marline_core::link_choice::PortalAnswer;
 use marline_core::units::DataSize;
+use marline_net::dns::Source;
 use marline_net::http::{Connection, Event, Get, Sink};
 use marline_net::links::Interface;
+use marline_net::reach::Zone;
 use tokio::time::timeout;
 use url::Url;
 
@@ -49,8 +59,8 @@ impl PortalProbe {
 #[derive(Debug)]
 pub(super) struct Portals {
     target: Option<Target>,
-    /// Where the server has answered last.
-    known: Mutex<Vec<SocketAddr>>,
+    /// Where the server has answered last, by the link's number.
+    known: Mutex<BTreeMap<u32, Vec<SocketAddr>>>,
 }
 
 impl Portals {
@@ -66,7 +76,7 @@ impl Portals {
     pub(super) async fn probe(&self, link: &Interface, starts: &Starts) -> PortalAnswer {
         let Some(target) = &self.target else { return PortalAnswer::Nothing };
         match timeout(TIME, self.status(target, link, starts)).await {
-            Ok(Ok(status)) => judge(status),
+            Ok(Ok((status, is_of_link))) => judge(status, is_of_link),
             Ok(Err(error)) => {
                 tracing::debug!(link = link.name, %error, "no answer to the portal probe");
                 PortalAnswer::Nothing
@@ -75,24 +85,42 @@ impl Portals {
         }
     }
 
-    /// The status of the answer.
-    async fn status(&self, target: &Target, link: &Interface, starts: &Starts) -> io::Result<u16> {
-        let found = starts.addresses(None, (&target.host, target.port), link).await;
-        let mut addresses = found.or_else(|error| {
-            let known = self.known().clone();
-            if known.is_empty() { Err(error) } else { Ok(known) }
-        })?;
+    /// The status of the answer, and whether the link is responsible for the address that it comes from.
+    async fn status(&self, target: &Target, link: &Interface, starts: &Starts) -> io::Result<(u16, bool)> {
+        let (mut addresses, is_of_link) = self.addresses(target, link, starts).await?;
         // A name server of the link does not make this request lead to this machine or into a LAN of it.
         addresses.retain(|address| starts.is_behind_links(address.ip()));
         addresses.truncate(ADDRESSES);
         let status = target.status(&Starts::of_families(addresses.clone(), link)?, link).await?;
-        if judge(status) == PortalAnswer::Open {
-            *self.known() = addresses;
+        if is_of_link && judge(status, true) == PortalAnswer::Open {
+            self.known().insert(link.index, addresses);
         }
-        Ok(status)
+        Ok((status, is_of_link))
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
+    async fn addresses(
+        &self,
+        target: &Target,
+        link: &Interface,
+        starts: &Starts,
+    ) -> io::Result<(Vec<SocketAddr>, bool)> {
+        let to = |addresses: Vec<IpAddr>| {
+            addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect()
+        };
+        let why = match starts.resolver.resolve_for(None, &target.host, Some(link), LOOK_UP).await {
+            Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await)),
+            Err(why) => why,
+        };
+        if why.denied
+            && let Some(answer) = starts.resolver.given_over(&target.host, link).await
+        {
+            return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await));
+        }
+        let known = self.known().get(&link.index).cloned();
+        known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.text))
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u32, Vec<SocketAddr>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -136,12 +164,29 @@ impl Target {
     }
 }
 
-/// What a status shows. A server or a proxy that has no answer just now is no portal, but 511 is one (RFC 6585, section 6).
-fn judge(status: u16) -> PortalAnswer {
+/// Whether a link is responsible for an address from this source, which was asked over it.
+async fn is_of_link(source: &Source, starts: &Starts) -> bool {
+    let mut is_dynamic = false;
+    if is_in_doubt(source) {
+        for link in starts.links() {
+            is_dynamic |= starts.resolver.has_own_servers(&link).await;
+        }
+    }
+    *source != Source::System && !is_dynamic
+}
+
+/// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has named, if there are such. A private one is in the
+/// link's network, or the kernel's route to it leads over the link.
+fn is_in_doubt(source: &Source) -> bool {
+    matches!(source, Source::ResolvConf { server, .. } if Zone::of(*server) == Zone::Internet)
+}
+
+/// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511: RFC 6585, section 6.
+fn judge(status: u16, is_of_link: bool) -> PortalAnswer {
     match status {
         204 => PortalAnswer::Open,
-        500..=599 if status != 511 => PortalAnswer::Nothing,
-        _ => PortalAnswer::Captive,
+        200..=399 | 511 if is_of_link => PortalAnswer::Captive,
+        _ => PortalAnswer::Nothing,
     }
 }
 
@@ -154,6 +199,8 @@ impl Sink for Unread {
 
 /// chosen: a link that takes longer for a name and two round trips is not waited for.
 const TIME: Duration = Duration::from_secs(5);
+/// chosen: a name server's first answer and a repeated one; as much time is left for the request.
+const LOOK_UP: Duration = Duration::from_millis(2500);
 /// chosen: a name may have many.
 const ADDRESSES: usize = 4;
 /// Read at once.
@@ -180,17 +227,32 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_the_server_itself_or_of_an_overloaded_one_is_no_portal() {
-        for (status, answer) in [
-            (204, PortalAnswer::Open),
-            (200, PortalAnswer::Captive),
-            (302, PortalAnswer::Captive),
-            (403, PortalAnswer::Captive),
-            (511, PortalAnswer::Captive),
-            (502, PortalAnswer::Nothing),
-            (504, PortalAnswer::Nothing),
+    fn a_public_server_that_belongs_to_no_link_may_be_another_links() {
+        let of = |server: &str| Source::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
+        assert!(
+            is_in_doubt(&of("198.51.100.53")) && !is_in_doubt(&of("192.168.7.1")) && !is_in_doubt(&of("fe80::1"))
+        );
+        let lease = Source::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
+        assert!(!is_in_doubt(&lease) && !is_in_doubt(&Source::Literal));
+    }
+
+    #[test]
+    fn redirects_and_pages_are_a_portals_where_the_link_is_responsible_for_the_address() {
+        use PortalAnswer::{Captive, Nothing, Open};
+        for (status, of_link, of_another) in [
+            (204, Open, Open),
+            (200, Captive, Nothing),
+            (302, Captive, Nothing),
+            (511, Captive, Nothing),
+            // Of a server or a proxy that refuses or is overloaded, or of one that does not know the URL.
+            (400, Nothing, Nothing),
+            (403, Nothing, Nothing),
+            (404, Nothing, Nothing),
+            (429, Nothing, Nothing),
+            (502, Nothing, Nothing),
+            (504, Nothing, Nothing),
         ] {
-            assert_eq!(judge(status), answer, "{status}");
+            assert_eq!((judge(status, true), judge(status, false)), (of_link, of_another), "{status}");
         }
     }
 }

@@ -149,8 +149,8 @@ impl Words {
         if !self.begun {
             match answer(&self.bytes)? {
                 None => return Ok(Vec::new()),
-                Some((200, _, len)) => drop(self.bytes.drain(..len)),
-                Some((status, words, _)) => return Err(io::Error::other(format!("{status} {words}"))),
+                Some(answer) if answer.status == 200 => drop(self.bytes.drain(..answer.len)),
+                Some(answer) => return Err(io::Error::other(format!("{} {}", answer.status, answer.words))),
             }
             self.begun = true;
         }

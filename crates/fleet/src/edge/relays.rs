@@ -6,7 +6,7 @@
 //! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
 //! 2. A relay that failed is asked after the others until an attempt succeeds. It is tried in the background at intervals that grow
 //!    from [`FIRST_RETRY`] to [`LAST_RETRY`], at once when a link comes, and after [`DIRECT_RETRY`] while flows go directly for want
-//!    of it. One that answers and refuses flows is tried by a flow, after [`LAST_RETRY`].
+//!    of it and no portal probe is sent. One that answers and refuses flows is tried by a flow, after [`LAST_RETRY`].
 //! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
 //!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
 
@@ -31,7 +31,8 @@ use crate::starts::Starts;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// chosen: how soon a relay that has come back is used again, and how long one that has no room, or drains, is left alone.
 const LAST_RETRY: Duration = Duration::from_secs(10);
-/// chosen: only a handshake with a relay shows a captive portal that has appeared on a link, and until then the portal answers direct flows.
+/// chosen: without a portal probe only a handshake with a relay shows a captive portal that has appeared on a link, and until then the portal
+/// answers direct flows.
 const DIRECT_RETRY: Duration = Duration::from_secs(2);
 /// chosen: as a name's usual life; one that has moved is found by then.
 const FRESH: Duration = Duration::from_secs(60);

@@ -33,7 +33,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
-use super::ask::{Asked, ask};
+use super::ask::{Answer, Asked, TIMED_OUT, ask};
 use super::dial::{self, By, CONNECT, Road, dial, dial_over};
 use super::portal::Portals;
 use super::relays::{RelayAt, Relays, Station};
@@ -73,9 +73,9 @@ pub(super) enum RoadError {
     /// The fleet's service has said that no relay has room for this edge, and has given none in time.
     #[error("no relay of the fleet has room for this edge; it waits for one")]
     Waiting,
-    /// A relay has answered: its status, and its words.
-    #[error("{words}")]
-    Refused { status: u16, words: String },
+    /// A relay has answered.
+    #[error("{}", .0.words)]
+    Refused(Answer),
 }
 
 /// A way to a server through a relay.
@@ -196,7 +196,9 @@ impl Roads {
         let order = self.order();
         let failures: Vec<String> = order.iter().filter_map(|station| station.unreachable()).collect();
         if failures.len() == order.len() {
-            if order.iter().fold(false, |is_sooner, station| station.retry_soon() | is_sooner) {
+            // Where a request of plain HTTP finds a portal, no handshake with a relay is needed for that.
+            let soon = |is_sooner, station: &Arc<Station>| station.retry_soon() | is_sooner;
+            if self.portals.is_off() && order.iter().fold(false, soon) {
                 self.retry.notify_one();
             }
             return Err(RoadError::None(failures.into_iter().next_back().unwrap_or_else(|| NONE.to_owned())));
@@ -261,12 +263,12 @@ impl Roads {
                     self.works(&station);
                     return Ok(Tunnel { road, station, rest });
                 }
-                Err(Asked::Refused(status, words)) if !matches!(status, NO_ROOM | TIMED_OUT) => {
-                    return Err(RoadError::Refused { status, words });
+                Err(Asked::Refused(answer)) if !matches!(answer.status, NO_ROOM | TIMED_OUT) => {
+                    return Err(RoadError::Refused(answer));
                 }
-                Err(Asked::Refused(_, words)) => {
-                    self.left(&station, station.note_refusal(&words));
-                    last = words;
+                Err(Asked::Refused(answer)) => {
+                    self.left(&station, station.note_refusal(&answer.words));
+                    last = answer.words;
                 }
                 Err(Asked::Broke(error)) => {
                     self.fail(&station, &error.to_string(), began);
@@ -284,7 +286,7 @@ impl Roads {
             tokio::pin!(asked);
             let second = tokio::select! {
                 first = &mut asked => match first {
-                    Err(Asked::Broke(_) | Asked::Refused(TIMED_OUT, _)) => continue,
+                    Err(asked) if asked.is_no_answer() => continue,
                     decided => return decided,
                 },
                 () = sleep(HEDGE) => self.fresh(station),
@@ -297,7 +299,7 @@ impl Roads {
             tokio::pin!(second);
             return tokio::select! {
                 first = &mut asked => match first {
-                    Err(Asked::Broke(_) | Asked::Refused(TIMED_OUT, _)) => second.await,
+                    Err(asked) if asked.is_no_answer() => second.await,
                     decided => decided,
                 },
                 decided = &mut second => decided,
@@ -568,8 +570,6 @@ impl Roads {
 const NONE: &str = "no relay is configured";
 /// HTTP's status of a relay that has no room or drains.
 const NO_ROOM: u16 = 503;
-/// HTTP's status of a relay that has waited for long enough.
-const TIMED_OUT: u16 = 408;
 
 /// Rule 2: open, and nothing has come.
 fn is_silent(road: &mut Road) -> bool {
@@ -606,6 +606,7 @@ mod tests {
             lan: false,
             guests: super::super::GuestTerms::default(),
             portal_probe: super::super::PortalProbe::OFF,
+            local_domains: Vec::new(),
         };
         let provider = Arc::new(crate::tls::provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

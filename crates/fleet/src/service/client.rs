@@ -20,7 +20,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use marline_net::links::{Interface, is_routed};
+use marline_net::links::{Interface, routed_over};
 use marline_net::reach::Zone;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
@@ -126,7 +126,7 @@ impl To {
         };
         let is_behind = found
             .iter()
-            .any(|address| starts.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link));
+            .any(|address| starts.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link, starts));
         let link = link.filter(|_| is_behind);
         if let Some(link) = link {
             found = Starts::of_families(found, link)?;
@@ -163,10 +163,19 @@ impl To {
     }
 }
 
-/// Whether an address is in a private network behind a static route, which only the kernel knows, and not one of this link's own.
-fn is_beyond_routes(address: IpAddr, link: Option<&Interface>) -> bool {
+/// Whether an address is behind a static route that only the kernel knows.
+fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &Starts) -> bool {
     let is_own = link.is_some_and(|link| link.is_neighbour(address));
-    Zone::of(address) == Zone::Private && !is_own && is_routed(address)
+    leaves_beside(Zone::of(address), is_own, routed_over(address).map(|over| starts.is_link(over)))
+}
+
+/// Whether an address of this zone, which may be in the link's own network, is reached by a static route and not over the link in its own
+/// right. `static_route`: there is such a route, and whether it leaves by one of the links.
+///
+/// A public address whose route leaves by a link can be behind the others as well; one behind a VPN or another router cannot. A private
+/// network is where its route leads.
+fn leaves_beside(zone: Zone, is_own: bool, static_route: Option<bool>) -> bool {
+    !is_own && static_route.is_some_and(|by_a_link| zone == Zone::Private || !by_a_link)
 }
 
 /// For whom a process of the service asks another one.
@@ -407,6 +416,26 @@ mod tests {
     use super::*;
     use crate::ca::{Authority, Grant, Revocations, Stamp};
     use crate::tls::{Clients, Credentials, client_config, server_config};
+
+    #[test]
+    fn a_service_behind_a_static_route_is_reached_as_the_kernel_has_it() {
+        let (by_a_link, by_another) = (Some(true), Some(false));
+        for (zone, is_own, static_route, beside) in [
+            (Zone::Internet, false, None, false),
+            // Pinned to a link: it can be behind the others as well.
+            (Zone::Internet, false, by_a_link, false),
+            // Behind a VPN or another router.
+            (Zone::Internet, false, by_another, true),
+            (Zone::Private, false, None, false),
+            (Zone::Private, false, by_a_link, true),
+            (Zone::Private, false, by_another, true),
+            // In the link's own network.
+            (Zone::Private, true, by_a_link, false),
+            (Zone::Internet, true, by_a_link, false),
+        ] {
+            assert_eq!(leaves_beside(zone, is_own, static_route), beside, "{zone:?} {is_own} {static_route:?}");
+        }
+    }
 
     /// What a service and an edge of this authority show to each other.
     fn two_sides(authority: &Authority) -> (rustls::ServerConfig, rustls::ClientConfig) {

@@ -40,6 +40,7 @@ async fn edge_of(
         lan: false,
         guests,
         portal_probe: PortalProbe::OFF,
+        local_domains: Vec::new(),
     };
     let tls = client_config(&place.edge("cam-1"), None, true).unwrap();
     let edge = Edge::new(config, Arc::new(tls));

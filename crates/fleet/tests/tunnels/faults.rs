@@ -174,6 +174,7 @@ fn a_program_of_the_edges_machine_reaches_that_machine_also_where_others_may_con
             lan: false,
             guests: marline_fleet::edge::GuestTerms::default(),
             portal_probe: marline_fleet::edge::PortalProbe::OFF,
+            local_domains: Vec::new(),
         };
         let tls = marline_fleet::tls::client_config(&place.edge("cam-1"), None, true).unwrap();
         let edge = marline_fleet::edge::Edge::new(config, Arc::new(tls));

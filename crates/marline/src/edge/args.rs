@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::congestion::Congestion;
-use marline_fleet::edge::{Live, PortalProbe};
+use marline_fleet::edge::{Live, LocalDomain, PortalProbe};
 use marline_fleet::service::Position;
 use marline_fleet::service::words::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -95,10 +95,15 @@ pub(super) struct RunArgs {
     /// With --lan: send flows directly over one link while no relay can be had. The default without --lan.
     #[arg(long, conflicts_with = "no_direct")]
     pub(super) direct: bool,
-    /// What is requested over a link, by plain HTTP, to find a captive portal: another answer than 204 is one. Requested when a link has
-    /// come up or failed and while no relay works. `off`: nothing.
+    /// What is requested over a link, by plain HTTP, to find a captive portal: a page or a redirect in place of the answer 204 is one. Requested
+    /// when a link has come up or failed and while no relay works. `off`: nothing.
     #[arg(long, value_name = "URL|off", default_value = PortalProbe::DEFAULT)]
     pub(super) portal_probe: PortalProbe,
+    /// Names of this domain are those of private networks, as names without a dot and those of lan, local, internal, home.arpa and fritz.box
+    /// are: where no relay knows one, programs that use the proxy reach it by the name servers of this machine and its links. May be given
+    /// several times. Name no domain below which others choose names.
+    #[arg(long, value_name = "SUFFIX")]
+    pub(super) local_domain: Vec<LocalDomain>,
     #[command(flatten)]
     pub(super) asks: AskArgs,
     /// Use only these links, as `marline paths --link`.

@@ -18,7 +18,7 @@ use super::status;
 use crate::output::say;
 
 /// Which way the newest flow went.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Way {
     /// Through this relay.
     Relay(String),
@@ -43,32 +43,72 @@ impl Way {
 /// Says when flows go another way than before; of those that no relay can be had for, `refusal` says what becomes.
 pub(super) async fn flows(edge: &Edge, refusal: &str) -> Infallible {
     let mut state = edge.state();
-    let (mut way, mut refused) = (None, None::<Instant>);
+    let mut told = Told::default();
     let mut before = EdgeState::default();
     loop {
-        if state.changed().await.is_err() {
-            pending::<()>().await;
-        }
-        let now = state.borrow_and_update().clone();
-        let new = Way::of(&before, &now).filter(|new| way.as_ref() != Some(new));
-        before = now;
+        let due = async {
+            match told.due() {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => pending().await,
+            }
+        };
+        let new = tokio::select! {
+            changed = state.changed() => {
+                if changed.is_err() {
+                    pending::<()>().await;
+                }
+                let now = state.borrow_and_update().clone();
+                let way = Way::of(&before, &now);
+                before = now;
+                way.and_then(|way| told.note(Instant::now(), way))
+            }
+            () = due => told.note(Instant::now(), Way::Refused),
+        };
         let Some(new) = new else { continue };
-        // A relay that is full carries some flows and refuses others.
-        if new == Way::Refused && refused.replace(Instant::now()).is_some_and(|at| at.elapsed() < APART) {
-            continue;
-        }
         // Reasons change more often than the way, and have lines of their own.
         let reasons: Vec<String> = match new {
             Way::Relay(_) => Vec::new(),
             _ => edge.relays().iter().filter_map(reason).collect(),
         };
         let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
-        match &new {
+        match new {
             Way::Relay(relay) => say(&format!("new flows go through {relay}")),
             Way::Direct => say(&format!("new flows go directly, over one link: no relay can be had{reasons}")),
             Way::Refused => say(&format!("new flows {refusal}: no relay can be had{reasons}")),
         }
-        way = Some(new);
+    }
+}
+
+/// What was said of the way of new flows. A relay that is full carries some flows and refuses others: that they are refused is said once in
+/// [`APART`] at the most, and later if it is still so.
+#[derive(Debug, Default)]
+struct Told {
+    way: Option<Way>,
+    /// When it was said last that flows are refused.
+    refused: Option<Instant>,
+    /// The newest flow was refused, and that is still to be said.
+    is_open: bool,
+}
+
+impl Told {
+    /// A flow goes this way; the way if it is to be said now.
+    fn note(&mut self, now: Instant, new: Way) -> Option<Way> {
+        let is_news = self.way.as_ref() != Some(&new);
+        self.is_open = false;
+        if is_news && new == Way::Refused {
+            self.is_open = self.refused.is_some_and(|at| now < at + APART);
+            self.refused = if self.is_open { self.refused } else { Some(now) };
+        }
+        if !is_news || self.is_open {
+            return None;
+        }
+        self.way = Some(new.clone());
+        Some(new)
+    }
+
+    /// When it is to be said that flows are refused, unless one goes another way before.
+    fn due(&self) -> Option<Instant> {
+        self.refused.filter(|_| self.is_open).map(|at| at + APART)
     }
 }
 
@@ -191,6 +231,21 @@ pub(super) async fn failing(edge: &Edge) -> Infallible {
             }
         }
         told = now;
+    }
+}
+
+/// Says that the URL of the portal probe may be wrong or blocked.
+pub(super) async fn portal_probe(mut doubted: watch::Receiver<bool>) -> Infallible {
+    loop {
+        if doubted.changed().await.is_err() {
+            pending::<()>().await;
+        }
+        if *doubted.borrow_and_update() {
+            say(
+                "the portal probe is answered with something else than 204 over each link: its URL may be wrong or blocked (--portal-probe), \
+                 or all links have captive portals; it counts against no link",
+            );
+        }
     }
 }
 
@@ -335,5 +390,25 @@ mod tests {
         let mut again = EdgeState { last: carried.last.clone(), ..direct.clone() };
         again.carried.insert("fra-1".to_owned(), 2);
         assert_eq!(Way::of(&direct, &again), way);
+    }
+
+    #[test]
+    fn an_outage_soon_after_another_one_is_said_later_if_it_lasts() {
+        let (mut told, began) = (Told::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let relay = || Way::Relay("fra-1".to_owned());
+        assert_eq!(told.note(at(0), Way::Refused), Some(Way::Refused));
+        assert_eq!(told.note(at(1), relay()), Some(relay()));
+        // Of many flows, each is refused.
+        for second in 2..10 {
+            assert_eq!((told.note(at(second), Way::Refused), told.due()), (None, Some(at(10))));
+        }
+        assert_eq!((told.note(at(10), Way::Refused), told.due()), (Some(Way::Refused), None));
+        assert_eq!((told.note(at(11), Way::Refused), told.due()), (None, None));
+        // Some are carried: that is said once, and that others are refused once in ten seconds.
+        assert_eq!(told.note(at(12), relay()), Some(relay()));
+        assert_eq!((told.note(at(13), Way::Refused), told.due()), (None, Some(at(20))));
+        assert_eq!((told.note(at(14), relay()), told.due()), (None, None));
+        assert_eq!(told.note(at(21), Way::Refused), Some(Way::Refused));
     }
 }

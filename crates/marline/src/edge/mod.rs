@@ -148,6 +148,7 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = lines::unused(edge.unused()) => match never {},
             never = lines::state(edge.state_trouble()) => match never {},
             never = lines::failing(&edge) => match never {},
+            never = lines::portal_probe(edge.portal_probe_doubted()) => match never {},
             never = steering.watch() => match never {},
             ended = stop.heard() => ended,
         };

@@ -76,6 +76,7 @@ impl Terms {
             lan: !args.lan.is_empty(),
             guests,
             portal_probe: args.portal_probe.clone(),
+            local_domains: args.local_domain.clone(),
         };
         let fleet = args.fleet.as_ref().map(|url| {
             let client = member.client(url)?;

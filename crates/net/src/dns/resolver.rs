@@ -178,11 +178,7 @@ impl Resolver {
             return some(addresses, Source::Hosts, name).map(|answer| (answer, SHORTEST));
         }
         let Some(link) = link else { return self.ask_system(asker, name, None).await };
-        let families: Vec<Family> = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)]
-            .iter()
-            .filter(|f| f.0)
-            .map(|f| f.1)
-            .collect();
+        let families = families(link);
         let mut why = None;
         if is_global(name) {
             for (namer, server) in self.servers(asker, link).await {
@@ -310,6 +306,25 @@ impl Resolver {
         (!servers.is_empty()).then_some(false)
     }
 
+    /// What the servers that can be asked over the link give for a name, whatever it is: neither the system's resolver nor where the name has
+    /// led before counts. None: they give nothing. For requests that trust no answer.
+    pub async fn given_over(&self, name: &str, link: &Interface) -> Option<Answer> {
+        let families = families(link);
+        for (namer, server) in self.servers(None, link).await.into_iter().take(MOST_ASKED) {
+            match self.ask(namer, server, name, link, &families).await {
+                Ok((answer, _)) => return Some(answer),
+                Err(Nothing::Denied(_)) => break,
+                Err(Nothing::Failed(_)) => {}
+            }
+        }
+        None
+    }
+
+    /// Whether a service of this machine names servers of this link, and not `/etc/resolv.conf` alone.
+    pub async fn has_own_servers(&self, link: &Interface) -> bool {
+        self.servers(None, link).await.first().is_some_and(|(namer, _)| *namer != Namer::ResolvConf)
+    }
+
     /// The servers that can be asked over the link.
     async fn servers(&self, asker: Option<IpAddr>, link: &Interface) -> Vec<(Namer, SocketAddr)> {
         let (places, of) = (self.places.clone(), link.clone());
@@ -348,6 +363,12 @@ fn literal(host: &str) -> Result<Option<IpAddr>, NoAddress> {
         return Err(denial(format!("{host}: an address with a zone is refused; the link decides the interface")));
     }
     Ok(bare.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
+}
+
+/// Those that the link has.
+fn families(link: &Interface) -> Vec<Family> {
+    let all = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)];
+    all.into_iter().filter(|(has, _)| *has).map(|(_, family)| family).collect()
 }
 
 fn lacks_v4(link: &Interface) -> bool {

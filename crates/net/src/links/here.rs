@@ -37,6 +37,11 @@ pub fn is_routed(address: IpAddr) -> bool {
     })
 }
 
+/// The number of the interface by which packets to an address leave if they do so by another route than a default one.
+pub fn routed_over(address: IpAddr) -> Option<u32> {
+    is_routed(address).then(|| leads_over(address)).flatten()
+}
+
 /// Whether the routing table refuses packets to an address: its route there is `unreachable`, `prohibit` or `blackhole`.
 ///
 /// For IPv4 the kernel answers such a lookup with an error, and an address without any route with another one.

@@ -40,7 +40,7 @@ pub(crate) use dbus::fuzzing;
 pub(crate) use dbus::{Bus, Value as BusValue};
 
 pub(crate) use here::{is_beside, leads_over};
-pub use here::{is_beside_links, is_refused, is_routed, leads_here};
+pub use here::{is_beside_links, is_refused, is_routed, leads_here, routed_over};
 pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
 pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;
