@@ -61,7 +61,7 @@ impl Frost {
     }
 }
 
-/// When a sender that was frozen is told again that it may go on. As long as its flight is not all here, for nobody else asks for
+/// When a window update is repeated to a frozen sender. As long as its flight is not all here, for nobody else asks for
 /// what is missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Thaw {

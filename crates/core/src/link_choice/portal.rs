@@ -19,7 +19,7 @@ use crate::units::Instant;
 pub enum PortalAnswer {
     /// The server's own answer.
     Open,
-    /// Another one.
+    /// A redirect, or a page in place of the server's answer: a captive portal's.
     Captive,
     /// None, or one that says nothing of the link.
     Nothing,

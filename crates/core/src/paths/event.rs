@@ -289,12 +289,12 @@ pub enum IpFamily {
 }
 
 impl IpFamily {
-    /// That of an address.
+    /// The family of an address.
     pub const fn of(address: core::net::IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The other one.
+    /// IPv6 for IPv4, and the reverse.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {

@@ -1,6 +1,6 @@
 //! When a link that has failed is tried again: at growing intervals, and while nothing is sent not at all any more.
 //!
-//! A link that recovers soon is found soon. A box that nobody uses becomes quiet, so that its radios can sleep: at the longest interval an
+//! A link that recovers soon is found soon. An idle box becomes quiet, so that its radios can sleep: at the longest interval an
 //! attempt needs packets that have left since the last one.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use marline_core::units::Instant;
 /// chosen: more than keep-alives of ready connections within the longest interval, and less than anybody's traffic.
 pub(super) const FEW: u64 = 20;
 
-/// Between attempts.
+/// How long to wait between two attempts over a link that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pauses {
     pub(super) first: Duration,
@@ -18,7 +18,7 @@ pub(super) struct Pauses {
     pub(super) longest: Duration,
 }
 
-/// The next attempt.
+/// When a link that has failed is tried again, and after how long a pause the attempt after that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Again {
     next: Instant,
@@ -29,14 +29,14 @@ pub(super) struct Again {
 }
 
 impl Again {
-    /// `sent`: how many packets have been sent until now, whoever did.
+    /// `sent`: packets that the interface has sent until now, of all programs.
     pub(super) fn new(now: Instant, pauses: Pauses, sent: u64) -> Self {
         let Pauses { first, longest } = pauses;
         Self { next: now + first, pause: first, longest, sent }
     }
 
     pub(super) fn is_due(&self, now: Instant, sent: u64) -> bool {
-        // Counters begin anew with an interface.
+        // An interface that was removed and added starts its counters at zero.
         now >= self.next && (self.pause < self.longest || sent.abs_diff(self.sent) > FEW)
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     /// Why, of the words that an edge decides by or passes on ([`ERRORS`], RFC 9209).
     pub(crate) error: Option<&'static str>,
-    /// Why, for people.
+    /// The reason as text for the user.
     pub(crate) words: String,
     /// How long its head is.
     pub(crate) len: usize,

@@ -1,4 +1,4 @@
-//! Local domains: names that mean hosts of private networks, and that nobody registers in the public DNS.
+//! Local domains: names of hosts in private networks, which are not registered in the public DNS.
 //!
 //! A name of another domain may be one of an attacker, who changes its addresses to private ones (DNS rebinding). So this box looks up no
 //! other names by itself for programs that use the proxy (`nearby`), unless the user names their domain.

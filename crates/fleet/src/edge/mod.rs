@@ -262,12 +262,12 @@ impl Edge {
         links
     }
 
-    /// Which way the rest of a LAN's packets takes; none: it serves no LAN, or has not looked yet. Changes are told.
+    /// Which way the rest of a LAN's packets takes; none: it serves no LAN, or has not checked yet. Receivers are notified of changes.
     pub fn rest(&self) -> watch::Receiver<Option<RestNow>> {
         self.rest.subscribe()
     }
 
-    /// Over which links this host's own name queries leave; none: it serves no LAN, or has not looked yet. Changes are told.
+    /// Over which links this host's own name queries leave; none: it serves no LAN, or has not checked yet. Receivers are notified of changes.
     pub fn names(&self) -> watch::Receiver<Option<NamesNow>> {
         self.names.subscribe()
     }
@@ -496,7 +496,7 @@ impl Edge {
         self.roads.starts.failing()
     }
 
-    /// Whether the URL of the portal probe may be wrong or blocked: it is answered like a portal over each link. Changes are told.
+    /// Whether the URL of the portal probe may be wrong or blocked: it is answered like a portal over each link. Receivers are notified of changes.
     pub fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
         self.roads.starts.portal_probe_doubted()
     }

@@ -25,7 +25,7 @@ use super::unanswered::packets;
 
 /// chosen: a user looks for a reason after some seconds; one query is some 150 bytes.
 const EACH: Duration = Duration::from_secs(5);
-/// chosen: more than the keep-alives of ready connections, and less than the queries of one page that nobody answers.
+/// chosen: more than the keep-alives of ready connections, and less than the unanswered queries of one page.
 const FEW: u64 = 4;
 /// Between looks at a link that gives no names.
 const PAUSES: Pauses = Pauses { first: EACH, longest: Duration::from_secs(60) };
@@ -166,7 +166,7 @@ impl Asked {
         self.answers.last().copied().flatten()
     }
 
-    /// Rule 2.
+    /// Whether another query decides (rule 2): none was made yet, or the first one got no answer.
     fn is_open(&self) -> bool {
         self.answers.is_empty() || (self.answers == [Some(false)] && !self.was_nameless)
     }

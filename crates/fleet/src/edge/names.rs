@@ -16,9 +16,9 @@ use super::rest::best;
 /// Over which links this host's own name queries leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NamesNow {
-    /// Those over IPv4; none: as the host's own routes have it.
+    /// Queries over IPv4; none: as the host's own routes have it.
     pub v4: Option<NamesOver>,
-    /// Those over IPv6.
+    /// Queries over IPv6; none: as the host's own routes have it.
     pub v6: Option<NamesOver>,
     /// Links whose own name servers do not answer over them, while those of another link do.
     pub nameless: BTreeSet<String>,

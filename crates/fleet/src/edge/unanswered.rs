@@ -61,9 +61,9 @@ pub(super) struct Packets {
 /// An attempt that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// Rule 1.
+    /// Packets leave and nothing comes back (rule 1).
     Unanswered,
-    /// Rule 2.
+    /// Packets leave, and the last attempt was long ago (rule 2).
     Periodic {
         /// With TLS.
         whole: bool,

@@ -85,7 +85,7 @@ impl Resolver {
     /// may wear brackets. `asker`: another host that asks, which then holds up nobody else.
     ///
     /// # Errors
-    /// When the name has no address that the link can reach, or nobody answers in time.
+    /// When the name has no address that the link can reach, or no server answers in time.
     pub async fn resolve_for(
         &self,
         asker: Option<IpAddr>,

@@ -7,7 +7,7 @@
 //! 3. What restarts it is news: a byte that was kept back, or where there is none, that what it has repeated since had no way
 //!    to go. Of what was missing before nothing more is told then than that (see [`super::super::reserve`], rule 3), but
 //!    once more how far all is here, for that may be lost, and the word is only of the first segment that is not.
-//! 4. Towards the own stack (upward) the same packets are delivered, not sent.
+//! 4. Towards the local stack (upward) the same packets are delivered, not sent.
 
 use alloc::collections::VecDeque;
 

@@ -13,7 +13,7 @@ pub struct PortRule {
     pub family: u8,
     /// The transport protocol by its number: 6 TCP, 17 UDP.
     pub transport: u8,
-    /// The port.
+    /// The port that packets must have, as their source or their destination.
     pub port: Port,
     /// The table to look them up in.
     pub table: u32,
@@ -21,16 +21,16 @@ pub struct PortRule {
     pub priority: u32,
     /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
     pub suppress: Option<u32>,
-    /// Whose rule it is (`RTPROT_…`); 0: nobody says.
+    /// The program that added the rule (`RTPROT_…`); 0: not recorded.
     pub protocol: u8,
 }
 
 /// A port of one of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// That of the peer.
+    /// The destination port.
     To(u16),
-    /// That of this host.
+    /// The source port.
     From(u16),
 }
 
@@ -90,7 +90,7 @@ fn one(range: &[u8]) -> Option<u16> {
 
 /// The interface over which packets of this host come in for its rules.
 const LOOPBACK: &str = "lo";
-/// `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
+/// Attributes of a rule (`linux/fib_rules.h`): `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
 const TRANSPORT: u16 = 22;
 const SOURCE_PORTS: u16 = 23;
 const DESTINATION_PORTS: u16 = 24;

@@ -21,7 +21,7 @@ pub struct Rule {
     pub priority: u32,
     /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
     pub suppress: Option<u32>,
-    /// Whose rule it is (`RTPROT_…`); 0: nobody says.
+    /// The program that added the rule (`RTPROT_…`); 0: not recorded.
     pub protocol: u8,
 }
 
@@ -87,7 +87,7 @@ pub struct Inward {
     pub priority: u32,
     /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
     pub suppress: Option<u32>,
-    /// Whose rule it is (`RTPROT_…`); 0: nobody says.
+    /// The program that added the rule (`RTPROT_…`); 0: not recorded.
     pub protocol: u8,
 }
 
