@@ -71,13 +71,13 @@ impl fmt::Display for LinkKind {
 /// The word is no kind of link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no kind of link: ethernet, wifi, lte, nr (5G), umts (3G), satellite, tunnel or other")]
-pub struct UnknownKind(String);
+pub struct UnknownLinkKind(String);
 
 impl FromStr for LinkKind {
-    type Err = UnknownKind;
-    fn from_str(s: &str) -> Result<Self, UnknownKind> {
+    type Err = UnknownLinkKind;
+    fn from_str(s: &str) -> Result<Self, UnknownLinkKind> {
         let found = Self::NAMES.iter().find(|(_, name)| *name == s);
-        found.map(|(kind, _)| *kind).ok_or_else(|| UnknownKind(s.to_string()))
+        found.map(|(kind, _)| *kind).ok_or_else(|| UnknownLinkKind(s.to_string()))
     }
 }
 
@@ -94,13 +94,13 @@ pub struct LinkProfile {
     /// How many bytes it may carry in this run; none: as many as are wanted.
     pub budget: Option<DataSize>,
     /// The most it may carry a second; none: all it can.
-    pub limit: Option<Bitrate>,
+    pub rate_limit: Option<Bitrate>,
 }
 
 impl LinkProfile {
     /// An unmetered link without budget or limit.
     pub fn new(name: &str, kind: LinkKind) -> Self {
-        Self { name: name.to_string(), kind, metered: false, budget: None, limit: None }
+        Self { name: name.to_string(), kind, metered: false, budget: None, rate_limit: None }
     }
 }
 

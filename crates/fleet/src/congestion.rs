@@ -13,13 +13,13 @@ use std::str::FromStr;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// The longest name, TCP_CA_NAME_MAX of linux/tcp.h with its end.
-const LONGEST: usize = 15;
+const MAX_NAME_LEN: usize = 15;
 
 /// A congestion control.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Congestion(String);
+pub struct CongestionControl(String);
 
-impl Congestion {
+impl CongestionControl {
     /// BBR, if this process may use it.
     pub fn bbr() -> Option<Self> {
         let bbr = Self("bbr".to_owned());
@@ -48,16 +48,16 @@ impl Congestion {
     }
 
     /// Has this connection use it.
-    pub(crate) fn set(&self, socket: impl AsFd) {
+    pub(crate) fn apply_to(&self, socket: impl AsFd) {
         // It was allowed at the start; a connection with the kernel's own is as good as any.
         let _ = SockRef::from(&socket).set_tcp_congestion(self.0.as_bytes());
     }
 }
 
-impl FromStr for Congestion {
+impl FromStr for CongestionControl {
     type Err = String;
     fn from_str(name: &str) -> Result<Self, String> {
-        let fits = !name.is_empty() && name.len() <= LONGEST;
+        let fits = !name.is_empty() && name.len() <= MAX_NAME_LEN;
         let is_name = fits && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         is_name
             .then(|| Self(name.to_owned()))
@@ -71,15 +71,15 @@ mod tests {
 
     #[test]
     fn a_connection_has_what_was_said_and_what_the_kernel_lacks_is_told() {
-        let reno: Congestion = "reno".parse().unwrap();
+        let reno: CongestionControl = "reno".parse().unwrap();
         reno.check().unwrap();
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
-        reno.set(&socket);
+        reno.apply_to(&socket);
         assert!(socket.tcp_congestion().unwrap().starts_with(b"reno"));
-        let none: Congestion = "no_such_thing".parse().unwrap();
+        let none: CongestionControl = "no_such_thing".parse().unwrap();
         assert!(none.check().unwrap_err().to_string().starts_with("no_such_thing: this kernel does not have it"));
         for bad in ["", "a b", "sixteen_letters_", "bbr;"] {
-            assert!(bad.parse::<Congestion>().is_err(), "{bad}");
+            assert!(bad.parse::<CongestionControl>().is_err(), "{bad}");
         }
     }
 }

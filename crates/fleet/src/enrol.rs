@@ -15,15 +15,15 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::ca::{CaError, EnrolError, Fingerprint, MemberFiles, NewKey, Revocations, Token};
+use crate::ca::{CaError, EnrolError, Fingerprint, KeyWithRequest, MemberFiles, RevocationFile, Token};
 use crate::identity::Identity;
-use crate::service::{Client, ClientError, Enrol, Enrolled};
-use crate::starts::Starts;
+use crate::link_dialer::LinkDialer;
+use crate::service::{Client, ClientError, EnrolReply, EnrolRequest};
 use crate::tls::{Credentials, TlsError, client_config, first_contact_config};
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
-pub enum JoinError {
+pub enum EnrolmentError {
     /// The token is none.
     #[error(transparent)]
     Token(#[from] EnrolError),
@@ -38,12 +38,12 @@ pub enum JoinError {
     Tls(#[from] TlsError),
     /// What came is not what the token has promised.
     #[error("the service has answered with something else than the token promises: {0}")]
-    Other(String),
+    Mismatch(String),
 }
 
 /// What enrolment has brought.
 #[derive(Clone, Debug)]
-pub struct Joined {
+pub struct EnrolledMember {
     /// Who this machine is now.
     pub identity: Identity,
     /// Until when.
@@ -53,52 +53,53 @@ pub struct Joined {
     /// There was a `ca.pem`, which was kept, and it trusts other authorities than the service does.
     pub trusts_others: bool,
     /// The revocation list, or why it is not there.
-    pub revoked: Result<PathBuf, String>,
+    pub revocation_list: Result<PathBuf, String>,
 }
 
 /// Spends a token at the service of this URL, for files in `out`.
 ///
 /// # Errors
 /// There is no certificate; whether the token was spent the words tell.
-pub async fn join(url: &str, token: &str, out: &Path) -> Result<Joined, JoinError> {
-    let known = Token::read(token.trim())?;
-    let identity = known.grant.identity().clone();
+pub async fn enrol_member(url: &str, token: &str, out: &Path) -> Result<EnrolledMember, EnrolmentError> {
+    let parsed = Token::parse_unverified(token.trim())?;
+    let identity = parsed.template.identity().clone();
     let files = MemberFiles::of(out, &identity.name)?;
-    files.room(known.authority)?;
-    let new = NewKey::generate()?;
-    let starts = Starts::surveyed().await;
-    let mut client = Client::new(url, first_contact_config(known.authority, true)?)?.over(Arc::clone(&starts));
-    let enrol = Enrol { token: token.trim().to_owned(), request: new.request };
-    let enrolled: Enrolled = client.send("/v1/enrol", &enrol).await?;
-    let other = |text: &str| JoinError::Other(text.to_owned());
+    files.check_absent(parsed.authority)?;
+    let new = KeyWithRequest::generate()?;
+    let starts = LinkDialer::from_survey().await;
+    let mut client =
+        Client::new(url, first_contact_config(parsed.authority, true)?)?.with_dialer(Arc::clone(&starts));
+    let enrol = EnrolRequest { token: token.trim().to_owned(), request: new.request };
+    let enrolled: EnrolReply = client.post("/v1/enrol", &enrol).await?;
+    let mismatch = |text: &str| EnrolmentError::Mismatch(text.to_owned());
     let authority = CertificateDer::from_pem_slice(enrolled.authority.as_bytes());
-    let authority = authority.map_err(|_| other("no certificate of an authority"))?;
-    if Fingerprint::of(&authority) != known.authority {
-        return Err(other("another authority"));
+    let authority = authority.map_err(|_| mismatch("no certificate of an authority"))?;
+    if Fingerprint::of(&authority) != parsed.authority {
+        return Err(mismatch("another authority"));
     }
     let certificate = CertificateDer::from_pem_slice(enrolled.certificate.as_bytes());
-    let certificate = certificate.map_err(|_| other("no certificate"))?;
-    let own = Credentials::new(certificate, &new.key, authority.clone())?;
-    let own = own.with_bundle_of(url, &enrolled.authority)?;
+    let certificate = certificate.map_err(|_| mismatch("no certificate"))?;
+    let credentials = Credentials::new(certificate, &new.key, authority.clone())?;
+    let credentials = credentials.with_bundle_pem(url, &enrolled.authority)?;
     // The library compares key and certificate.
-    let tls = client_config(&own, None, true)?;
-    if own.peer()?.identity != identity {
-        return Err(other("another name"));
+    let tls = client_config(&credentials, None, true)?;
+    if credentials.peer()?.identity != identity {
+        return Err(mismatch("another name"));
     }
-    files.write_parts(&enrolled.certificate, (&authority, &own.bundle()), Some(&new.key))?;
-    let trusts_others = files.trusts_others(&own.bundle())?;
-    let revoked = list((url, tls, starts), &authority, out).await.map_err(|error| error.to_string());
-    Ok(Joined { identity, not_after: enrolled.not_after, files, trusts_others, revoked })
+    files.write_parts(&enrolled.certificate, (&authority, &credentials.bundle_pem()), Some(&new.key))?;
+    let trusts_others = files.has_other_authorities(&credentials.bundle_pem())?;
+    let revoked = fetch_crl((url, tls, starts), &authority, out).await.map_err(|error| error.to_string());
+    Ok(EnrolledMember { identity, not_after: enrolled.not_after, files, trusts_others, revocation_list: revoked })
 }
 
 /// Rule 4.
-async fn list(
-    (url, tls, starts): (&str, rustls::ClientConfig, Arc<Starts>),
+async fn fetch_crl(
+    (url, tls, starts): (&str, rustls::ClientConfig, Arc<LinkDialer>),
     authority: &CertificateDer<'static>,
     out: &Path,
-) -> Result<PathBuf, JoinError> {
-    let text = Client::new(url, tls)?.over(starts).text("/v1/revoked").await?;
+) -> Result<PathBuf, EnrolmentError> {
+    let text = Client::new(url, tls)?.with_dialer(starts).get_text("/v1/revoked").await?;
     let path = out.join("revoked.pem");
-    Revocations::bring(&path, authority, &text)?;
+    RevocationFile::install_if_newer(&path, authority, &text)?;
     Ok(path)
 }

@@ -12,12 +12,12 @@ pub fn connect_head(bytes: &[u8]) -> Result<Option<(String, u16, usize)>, String
     match parse(bytes) {
         Ok(Some((Request::Connect(Target { host, port }), len))) => Ok(Some((host, port, len))),
         Ok(None) => Ok(None),
-        Err(problem) => Err(problem.answer()),
+        Err(problem) => Err(problem.to_response()),
     }
 }
 
 /// How a target that was read is asked for again.
-pub fn connect_authority(host: &str, port: u16) -> Option<String> {
+pub fn format_authority(host: &str, port: u16) -> Option<String> {
     Target::new(host, port).map(|target| target.authority())
 }
 
@@ -25,8 +25,8 @@ pub fn connect_authority(host: &str, port: u16) -> Option<String> {
 ///
 /// # Errors
 /// It is none.
-pub fn relay_answer(bytes: &[u8]) -> std::io::Result<Option<(u16, String, usize)>> {
-    Ok(crate::edge::answer(bytes)?.map(|answer| (answer.status, answer.words, answer.len)))
+pub fn relay_response(bytes: &[u8]) -> std::io::Result<Option<(u16, String, usize)>> {
+    Ok(crate::edge::parse_response(bytes)?.map(|answer| (answer.status, answer.words, answer.len)))
 }
 
 /// What holds of any head of an edge, however it is cut.
@@ -34,8 +34,8 @@ pub fn relay_answer(bytes: &[u8]) -> std::io::Result<Option<(u16, String, usize)
 /// # Panics
 /// It does not hold.
 pub fn check_connect_head(bytes: &[u8]) {
-    let whole = connect_head(bytes);
-    match &whole {
+    let parsed = connect_head(bytes);
+    match &parsed {
         Ok(Some((host, port, len))) => {
             assert!((1..=bytes.len()).contains(len) && *port > 0, "{host}:{port}, {len} bytes");
             assert!(
@@ -43,18 +43,18 @@ pub fn check_connect_head(bytes: &[u8]) {
                 "{host:?}"
             );
             // Asked for again it is the same target.
-            let authority = connect_authority(host, *port).expect("what was understood can be asked for");
-            let again = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
-            assert_eq!(connect_head(again.as_bytes()), Ok(Some((host.clone(), *port, again.len()))));
+            let authority = format_authority(host, *port).expect("what was understood can be asked for");
+            let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+            assert_eq!(connect_head(head.as_bytes()), Ok(Some((host.clone(), *port, head.len()))));
             // What follows belongs to the tunnel, and nothing before its end is a request.
-            assert_eq!(connect_head(bytes.get(..*len).unwrap_or_default()), whole);
+            assert_eq!(connect_head(bytes.get(..*len).unwrap_or_default()), parsed);
             assert_eq!(connect_head(bytes.get(..len - 1).unwrap_or_default()), Ok(None));
         }
         Ok(None) => assert!(bytes.len() < 8192, "a head that never ends"),
-        Err(said) => {
-            let (head, body) = said.split_once("\r\n\r\n").expect("an answer has a head");
+        Err(response) => {
+            let (head, body) = response.split_once("\r\n\r\n").expect("an answer has a head");
             assert!(head.starts_with("HTTP/1.1 4") && head.contains("Proxy-Status: marline; error="), "{head}");
-            assert!(head.contains(&format!("Content-Length: {}", body.len())), "{said}");
+            assert!(head.contains(&format!("Content-Length: {}", body.len())), "{response}");
         }
     }
 }
@@ -63,11 +63,11 @@ pub fn check_connect_head(bytes: &[u8]) {
 ///
 /// # Panics
 /// It does not hold.
-pub fn check_relay_answer(bytes: &[u8]) {
-    match relay_answer(bytes) {
+pub fn check_relay_response(bytes: &[u8]) {
+    match relay_response(bytes) {
         Ok(Some((status, _, len))) => {
             assert!((1..=bytes.len()).contains(&len) && status < 1000, "{status}, {len} bytes");
-            let alone = relay_answer(bytes.get(..len).unwrap_or_default());
+            let alone = relay_response(bytes.get(..len).unwrap_or_default());
             assert!(matches!(alone, Ok(Some((again, _, all))) if (again, all) == (status, len)));
         }
         Ok(None) => assert!(bytes.len() < 4096, "an answer that never ends"),
@@ -85,7 +85,7 @@ mod tests {
         #[test]
         fn any_bytes_are_a_head_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             check_connect_head(&bytes);
-            check_relay_answer(&bytes);
+            check_relay_response(&bytes);
         }
 
         #[test]
@@ -104,7 +104,7 @@ mod tests {
             fields in "(Proxy-Status: [ -~]{0,30}\r\n|A: b\r\n){0,3}",
             behind in "[ -~]{0,20}",
         ) {
-            check_relay_answer(format!("HTTP/1.1 {status} words\r\n{fields}\r\n{behind}").as_bytes());
+            check_relay_response(format!("HTTP/1.1 {status} words\r\n{fields}\r\n{behind}").as_bytes());
         }
     }
 }

@@ -31,14 +31,14 @@ impl Role {
     const ALL: [(Self, &'static str); 4] =
         [(Self::Edge, "edge"), (Self::Relay, "relay"), (Self::Fleet, "fleet"), (Self::Operator, "operator")];
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(role, _)| *role == self).map_or("", |(_, word)| word)
     }
 }
 
 impl Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -74,9 +74,9 @@ impl FromStr for Name {
     fn from_str(text: &str) -> Result<Self, String> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let inner = |byte: u8| plain(byte) || matches!(byte, b'-' | b'_' | b'.');
-        let good = text.len() <= LONGEST && text.bytes().next().is_some_and(plain) && text.bytes().all(inner);
+        let good = text.len() <= MAX_NAME_LEN && text.bytes().next().is_some_and(plain) && text.bytes().all(inner);
         let wrong =
-            || format!("`{text}` is no name: 1 to {LONGEST} of a-z, 0-9, - _ and ., a letter or digit first");
+            || format!("`{text}` is no name: 1 to {MAX_NAME_LEN} of a-z, 0-9, - _ and ., a letter or digit first");
         good.then(|| Self(text.to_owned())).ok_or_else(wrong)
     }
 }
@@ -94,7 +94,7 @@ impl From<Name> for String {
     }
 }
 
-const LONGEST: usize = 63;
+const MAX_NAME_LEN: usize = 63;
 
 /// Who somebody is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,17 +9,17 @@ pub mod ca;
 pub mod congestion;
 pub mod edge;
 pub mod enrol;
+mod fair_share;
 /// No part of what this crate promises.
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod happy_eyeballs;
 pub mod identity;
-mod race;
+mod link_dialer;
 pub mod relay;
 pub mod reload;
 pub mod renew;
 pub mod service;
-mod share;
-mod starts;
 pub mod tls;
 mod tunnel;

@@ -10,7 +10,7 @@ pub struct Reloader(watch::Sender<u64>);
 
 /// Receives requests; several that come while a task is busy count as one.
 #[derive(Clone, Debug)]
-pub struct Reloads(watch::Receiver<u64>);
+pub struct ReloadRequests(watch::Receiver<u64>);
 
 impl Reloader {
     /// Without a request yet.
@@ -24,8 +24,8 @@ impl Reloader {
     }
 
     /// A receiver of the requests from now on.
-    pub fn subscribe(&self) -> Reloads {
-        Reloads(self.0.subscribe())
+    pub fn subscribe(&self) -> ReloadRequests {
+        ReloadRequests(self.0.subscribe())
     }
 }
 
@@ -35,7 +35,7 @@ impl Default for Reloader {
     }
 }
 
-impl Reloads {
+impl ReloadRequests {
     /// Nobody makes requests.
     pub fn never() -> Self {
         Reloader::new().subscribe()

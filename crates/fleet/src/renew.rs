@@ -22,19 +22,19 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::json;
 
-use crate::ca::{CaError, MemberFiles, Span, Stamp};
-use crate::reload::Reloads;
-use crate::service::{Client, ClientError, Enrolled};
-use crate::starts::Starts;
+use crate::ca::{CaError, MemberFiles, UtcSeconds, Validity};
+use crate::link_dialer::LinkDialer;
+use crate::reload::ReloadRequests;
+use crate::service::{Client, ClientError, EnrolReply};
 use crate::tls::{Credentials, TlsError, client_config};
 
 /// chosen: a clock that was set is seen soon.
-const LOOK: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// chosen: of ten days that are left it is a thousandth.
-const AGAIN: Duration = Duration::from_secs(600);
+const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 const DAY: Duration = Duration::from_secs(86_400);
 /// chosen: certificates may live for a minute.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why there is no new certificate.
 #[derive(Debug, thiserror::Error)]
@@ -47,23 +47,23 @@ pub enum RenewalError {
     Tls(#[from] TlsError),
     /// What came is not what was asked for.
     #[error("the service has answered with something else than the same certificate for longer: {0}")]
-    Other(String),
+    Mismatch(String),
 }
 
 /// A member's files, and where its renewed certificate is kept when the first one cannot be written.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct MemberCert {
     files: MemberFiles,
-    kept: Option<MemberFiles>,
+    fallback: Option<MemberFiles>,
 }
 
-impl Own {
+impl MemberCert {
     /// With a directory of the program's own, if it has one.
     pub fn new(files: MemberFiles, state: Option<&Path>) -> Self {
         let in_state = |dir: &Path| Some(dir.join(files.certificate.file_name()?));
         let certificate = state.and_then(in_state).filter(|path| *path != files.certificate);
         let kept = certificate.map(|certificate| MemberFiles { certificate, ..files.clone() });
-        Self { files, kept }
+        Self { files, fallback: kept }
     }
 
     /// What is to be shown: the later one of both.
@@ -72,12 +72,12 @@ impl Own {
     /// A file cannot be read, or holds something else.
     pub fn read(&self) -> Result<Credentials, TlsError> {
         let first = Credentials::read(&self.files.certificate, &self.files.key, &self.files.authority)?;
-        let kept = self.kept.as_ref().and_then(|files| put_there(files, &first));
+        let kept = self.fallback.as_ref().and_then(|files| newer_in_files(files, &first));
         Ok(kept.unwrap_or(first))
     }
 
     fn write(&self, new: &Renewed) -> Result<(), CaError> {
-        match (new.write(&self.files), &self.kept) {
+        match (new.write(&self.files), &self.fallback) {
             (Err(_), Some(kept)) => new.write(kept),
             (done, _) => done,
         }
@@ -88,9 +88,9 @@ impl Own {
 #[derive(Debug)]
 pub struct Renewed {
     /// What is shown from now on.
-    pub own: Credentials,
+    pub credentials: Credentials,
     /// When it ends.
-    pub ends: Stamp,
+    pub not_after: UtcSeconds,
     /// Its text, for its file.
     chain: String,
 }
@@ -101,7 +101,7 @@ impl Renewed {
     /// # Errors
     /// The file cannot be written.
     pub fn write(&self, files: &MemberFiles) -> Result<(), CaError> {
-        files.renew(&self.chain)
+        files.replace_certificate(&self.chain)
     }
 }
 
@@ -109,47 +109,48 @@ impl Renewed {
 ///
 /// # Errors
 /// There is none; the old one stays as it is.
-pub async fn renew(url: &str, own: &Credentials) -> Result<Renewed, RenewalError> {
-    let mut client = Client::new(url, client_config(own, None, true)?)?.over(Starts::surveyed().await);
-    let came: Enrolled = client.send("/v1/renew", &json!({})).await?;
-    let other = |text: &str| RenewalError::Other(text.to_owned());
-    let certificate = CertificateDer::from_pem_slice(came.certificate.as_bytes());
-    let next = own.renewed(certificate.map_err(|_| other("no certificate"))?);
+pub async fn renew(url: &str, credentials: &Credentials) -> Result<Renewed, RenewalError> {
+    let mut client =
+        Client::new(url, client_config(credentials, None, true)?)?.with_dialer(LinkDialer::from_survey().await);
+    let response: EnrolReply = client.post("/v1/renew", &json!({})).await?;
+    let mismatch = |text: &str| RenewalError::Mismatch(text.to_owned());
+    let certificate = CertificateDer::from_pem_slice(response.certificate.as_bytes());
+    let renewed = credentials.with_certificate(certificate.map_err(|_| mismatch("no certificate"))?);
     // The library compares key and certificate.
-    client_config(&next, None, true).map_err(|_| other("another key"))?;
-    if next.peer()?.identity != own.peer()?.identity {
-        return Err(other("another name"));
+    client_config(&renewed, None, true).map_err(|_| mismatch("another key"))?;
+    if renewed.peer()?.identity != credentials.peer()?.identity {
+        return Err(mismatch("another name"));
     }
-    if !next.is_of_its_authority() {
-        return Err(other("another authority"));
+    if !renewed.is_signed_by_authority() {
+        return Err(mismatch("another authority"));
     }
-    let ends = next.span()?.ends;
-    if ends <= own.span()?.ends {
-        return Err(other("it ends no later"));
+    let ends = renewed.validity()?.not_after;
+    if ends <= credentials.validity()?.not_after {
+        return Err(mismatch("it ends no later"));
     }
-    Ok(Renewed { own: next, ends, chain: came.certificate })
+    Ok(Renewed { credentials: renewed, not_after: ends, chain: response.certificate })
 }
 
 /// Keeps a member's certificate new until dropped. `shows` puts one in force, or says why it cannot; on request it is called with
 /// what counts then, changed or not, so that it reads again what else belongs to it.
-pub async fn keep_renewed(
+pub async fn run_renewal(
     url: Option<&str>,
-    files: &Own,
-    mut own: Credentials,
-    mut reloads: Reloads,
-    mut shows: impl FnMut(&Credentials) -> Result<(), String>,
+    files: &MemberCert,
+    mut credentials: Credentials,
+    mut reload_requests: ReloadRequests,
+    mut install: impl FnMut(&Credentials) -> Result<(), String>,
 ) -> Infallible {
-    let (mut unwritten, mut asked, mut told): (Option<Renewed>, Option<Instant>, Option<Instant>) =
+    let (mut unwritten, mut last_attempt, mut last_warning): (Option<Renewed>, Option<Instant>, Option<Instant>) =
         (None, None, None);
-    warn_without_list(&files.files.authority, &own);
+    warn_without_crl(&files.files.authority, &credentials);
     loop {
-        let life = own.span().map_or(Duration::ZERO, Span::life);
+        let life = credentials.validity().map_or(Duration::ZERO, Validity::lifetime);
         tokio::select! {
-            () = tokio::time::sleep((life / 60).clamp(SHORTEST, LOOK)) => {}
-            () = reloads.requested() => {
-                if let Some(there) = reloaded(files, &own, &mut shows) {
-                    (own, unwritten) = (there, None);
-                    warn_without_list(&files.files.authority, &own);
+            () = tokio::time::sleep((life / 60).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)) => {}
+            () = reload_requests.requested() => {
+                if let Some(reloaded) = reload(files, &credentials, &mut install) {
+                    (credentials, unwritten) = (reloaded, None);
+                    warn_without_crl(&files.files.authority, &credentials);
                 }
             }
         }
@@ -160,47 +161,52 @@ pub async fn keep_renewed(
             unwritten = Some(new);
         }
         // Rule 5.
-        if let Some(there) = put_there(&files.files, &own).filter(|_| unwritten.is_none()) {
+        if let Some(newer) = newer_in_files(&files.files, &credentials).filter(|_| unwritten.is_none()) {
             let file = files.files.certificate.display();
-            match shows(&there) {
+            match install(&newer) {
                 Ok(()) => tracing::info!("{file}: another certificate, which counts from now on"),
                 Err(error) => tracing::warn!("{file}: another certificate counts from now on, but {error}"),
             }
-            own = there;
+            credentials = newer;
         }
-        let Ok(span) = own.span() else { continue };
-        let pause = AGAIN.min(life / 30);
-        if Stamp::now() < span.due() || asked.is_some_and(|at| at.elapsed() < pause) {
+        let Ok(validity) = credentials.validity() else { continue };
+        let pause = RETRY_INTERVAL.min(life / 30);
+        if UtcSeconds::now() < validity.renewal_due() || last_attempt.is_some_and(|at| at.elapsed() < pause) {
             continue;
         }
-        let is_told = told.is_some_and(|at| at.elapsed() < DAY);
+        let has_warned = last_warning.is_some_and(|at| at.elapsed() < DAY);
         let Some(url) = url else {
-            if !is_told {
+            if !has_warned {
                 let file = files.files.certificate.display();
-                tracing::warn!("{file}: the certificate ends at {}: put another one in its place", span.ends);
-                told = Some(Instant::now());
+                tracing::warn!(
+                    "{file}: the certificate ends at {}: put another one in its place",
+                    validity.not_after
+                );
+                last_warning = Some(Instant::now());
             }
             continue;
         };
-        asked = Some(Instant::now());
-        match renew(url, &own).await {
-            Ok(new) => {
-                (own, told) = (new.own.clone(), None);
-                match shows(&own) {
-                    Ok(()) => tracing::info!("the certificate was renewed, until {}", new.ends),
-                    Err(error) => tracing::warn!("the certificate was renewed, until {}, but {error}", new.ends),
+        last_attempt = Some(Instant::now());
+        match renew(url, &credentials).await {
+            Ok(renewed) => {
+                (credentials, last_warning) = (renewed.credentials.clone(), None);
+                match install(&credentials) {
+                    Ok(()) => tracing::info!("the certificate was renewed, until {}", renewed.not_after),
+                    Err(error) => {
+                        tracing::warn!("the certificate was renewed, until {}, but {error}", renewed.not_after)
+                    }
                 }
-                if let Err(error) = files.write(&new) {
+                if let Err(error) = files.write(&renewed) {
                     tracing::warn!("{error}: the new certificate counts until this process ends");
-                    unwritten = Some(new);
+                    unwritten = Some(renewed);
                 }
             }
-            Err(error) if !is_told => {
+            Err(error) if !has_warned => {
                 tracing::warn!(
                     "{error}: the certificate, which ends at {}, is not renewed; asked again",
-                    span.ends
+                    validity.not_after
                 );
-                told = Some(Instant::now());
+                last_warning = Some(Instant::now());
             }
             Err(_) => {}
         }
@@ -208,8 +214,8 @@ pub async fn keep_renewed(
 }
 
 /// Names the authorities in this file that are trusted without a list of the certificates that they have revoked.
-pub fn warn_without_list(authority: &Path, own: &Credentials) {
-    for subject in own.without_list() {
+pub fn warn_without_crl(authority: &Path, credentials: &Credentials) {
+    for subject in credentials.authorities_without_crl() {
         tracing::warn!(
             "{}: {subject} is trusted without its revocation list, and so are the certificates that it has revoked: append its revoked.pem",
             authority.display()
@@ -218,27 +224,27 @@ pub fn warn_without_list(authority: &Path, own: &Credentials) {
 }
 
 /// Rule 6: what is in the files, if it is in force now.
-fn reloaded(
-    files: &Own,
-    own: &Credentials,
-    shows: &mut impl FnMut(&Credentials) -> Result<(), String>,
+fn reload(
+    files: &MemberCert,
+    credentials: &Credentials,
+    install: &mut impl FnMut(&Credentials) -> Result<(), String>,
 ) -> Option<Credentials> {
-    let read = files.read().map_err(|error| error.to_string()).and_then(|there| {
+    let read = files.read().map_err(|error| error.to_string()).and_then(|loaded| {
         // The library compares key and certificate.
-        client_config(&there, None, true).map_err(|error| error.to_string())?;
+        client_config(&loaded, None, true).map_err(|error| error.to_string())?;
         let identity = |of: &Credentials| of.peer().map(|peer| peer.identity).map_err(|error| error.to_string());
-        let (new, old) = (identity(&there)?, identity(own)?);
-        if !there.is_of_its_authority() {
+        let (new, old) = (identity(&loaded)?, identity(credentials)?);
+        if !loaded.is_signed_by_authority() {
             return Err(format!("another authority than {} has signed it", files.files.authority.display()));
         }
-        if new == old { Ok(there) } else { Err(format!("it is of {new}, and this process is {old}: restart it")) }
+        if new == old { Ok(loaded) } else { Err(format!("it is of {new}, and this process is {old}: restart it")) }
     });
     let file = files.files.certificate.display();
     match read {
-        Ok(there) => match shows(&there) {
+        Ok(loaded) => match install(&loaded) {
             Ok(()) => {
                 tracing::info!("{file}: certificate, key, authority and revocation list are read again");
-                Some(there)
+                Some(loaded)
             }
             Err(error) => {
                 tracing::warn!("{error}: what was read before stays in force");
@@ -248,7 +254,7 @@ fn reloaded(
         Err(error) => {
             tracing::warn!("{file}: {error}: certificate, key and authority that were read before stay in force");
             // The list may be good.
-            if let Err(error) = shows(own) {
+            if let Err(error) = install(credentials) {
                 tracing::warn!("{error}: what was read before stays in force");
             }
             None
@@ -257,10 +263,11 @@ fn reloaded(
 }
 
 /// Another certificate of the same member in its file, if it is whole and was made later.
-fn put_there(files: &MemberFiles, own: &Credentials) -> Option<Credentials> {
-    let there = Credentials::read(&files.certificate, &files.key, &files.authority).ok()?;
-    let later = there.span().ok()?.made > own.span().ok()?.made;
-    let same = there.peer().ok()?.identity == own.peer().ok()?.identity && there.authority() == own.authority();
+fn newer_in_files(files: &MemberFiles, credentials: &Credentials) -> Option<Credentials> {
+    let loaded = Credentials::read(&files.certificate, &files.key, &files.authority).ok()?;
+    let is_later = loaded.validity().ok()?.issued_at > credentials.validity().ok()?.issued_at;
+    let is_same_member = loaded.peer().ok()?.identity == credentials.peer().ok()?.identity
+        && loaded.authority() == credentials.authority();
     // Half of two files that are being changed is no pair.
-    (later && same && client_config(&there, None, true).is_ok()).then_some(there)
+    (is_later && is_same_member && client_config(&loaded, None, true).is_ok()).then_some(loaded)
 }

@@ -61,7 +61,7 @@ fn configure(own: Ipv4Addr, way: Option<Ipv4Addr>) -> io::Result<()> {
     let index = found.map(|link| link.index).ok_or(io::ErrorKind::NotFound)?;
     ask(up.request(index))?;
     ask(Address::assign(index, own.into(), BITS))?;
-    let route = Route { source: Some(own.into()), ..Route::default_over(family::V4, index) };
+    let route = Route { source: Some(own.into()), ..Route::default_via_interface(family::V4, index) };
     ask(Route { destination: Some((IpAddr::V4(NETWORK), BITS)), ..route.clone() }.install())?;
     match way {
         Some(way) => ask(Route { gateway: Some(way.into()), ..route }.install()),

@@ -17,7 +17,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, Rule, family, messages};
+use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, SourceRule, family, messages};
 use marline_sim::spec::LinkSpec;
 use marline_sys::namespace::Network;
 use marline_sys::netlink::RouteSocket;
@@ -122,7 +122,7 @@ pub(crate) fn build(
 /// Packets that each link's TUN has dropped so far because the emulator was late, in the order of `links`.
 pub(crate) fn drops(network: &Network, links: &[LinkSpec]) -> io::Result<Vec<u64>> {
     let all = network.run(|| all_links(&RouteSocket::open()?))?;
-    let dropped = |link: &LinkSpec| all.iter().find(|l| l.name == link.name).map_or(0, |l| l.dropped);
+    let dropped = |link: &LinkSpec| all.iter().find(|l| l.name == link.name).map_or(0, |l| l.tx_dropped);
     Ok(links.iter().map(dropped).collect())
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn connect(socket: &RouteSocket, link: &LinkSpec) -> io::Result<u32> 
     let change = LinkChange {
         up: Some(true),
         mtu: u32::try_from(link.mtu.bytes()).ok(),
-        queue: Some(TUN_QUEUE),
+        tx_queue_len: Some(TUN_QUEUE),
         alias: Some(&alias),
     };
     socket.request(&change.request(index).finish(1))?;
@@ -244,7 +244,7 @@ impl End {
         if self.side == Side::Client {
             let table = 1000 + u32::try_from(at).unwrap_or(0);
             let bits = if address.is_ipv4() { 32 } else { 128 };
-            self.ask(step, Rule::new((address, bits), table, table).add())?;
+            self.ask(step, SourceRule::new((address, bits), table, table).add())?;
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ impl End {
     fn routes(&self, step: &str, at: usize, index: u32, address: IpAddr, prefix: u8) -> Result<(), LabError> {
         let number = u32::try_from(at).unwrap_or(0);
         let family = if address.is_ipv4() { family::V4 } else { family::V6 };
-        let route = Route { source: Some(address), ..Route::default_over(family, index) };
+        let route = Route { source: Some(address), ..Route::default_via_interface(family, index) };
         let source = if self.side == Side::Server { server_address(address) } else { address };
         self.route(
             step,
@@ -271,7 +271,7 @@ impl End {
     /// Installs the route with the congestion control, and without it where the kernel knows none of that name; the
     /// report then says what connections got instead.
     fn route(&self, step: &str, route: Route) -> Result<(), LabError> {
-        let with = Route { congestion: self.congestion.name().into(), ..route.clone() };
+        let with = Route { congestion_control: self.congestion.name().into(), ..route.clone() };
         self.ask(step, with.install()).or_else(|_| self.ask(step, route.install()))
     }
 }

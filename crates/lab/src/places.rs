@@ -89,10 +89,10 @@ fn begin(place: usize) -> io::Result<()> {
 fn route(own: usize, other: usize, link: &LinkSpec, wanted: Congestion) -> io::Result<()> {
     let socket = RouteSocket::open()?;
     let index = connect(&socket, link)?;
-    let over = Route { source: Some(address(own).into()), ..Route::default_over(family::V4, index) };
+    let over = Route { source: Some(address(own).into()), ..Route::default_via_interface(family::V4, index) };
     let towards = Route { destination: Some((address(other).into(), 32)), ..over.clone() };
     for route in [Some(towards), (other == 0).then_some(over)].into_iter().flatten() {
-        let with = Route { congestion: wanted.name().into(), ..route.clone() };
+        let with = Route { congestion_control: wanted.name().into(), ..route.clone() };
         socket.request(&with.install().finish(1)).or_else(|_| socket.request(&route.install().finish(1)))?;
     }
     Ok(())

@@ -67,7 +67,7 @@ fn rows(survey: &Survey, chosen: &[(Interface, LinkProfile)]) -> Vec<Row> {
             interface: interface.clone(),
             used: true,
             budget_bytes: profile.budget.map(|budget| budget.bytes()),
-            limit_mbps: profile.limit.map(|limit| limit.as_mbps_f64()),
+            limit_mbps: profile.rate_limit.map(|limit| limit.as_mbps_f64()),
         });
     }
     for interface in &survey.interfaces {

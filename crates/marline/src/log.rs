@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use marline_core::replay::Record;
+use marline_core::decision_log::Record;
 use marline_core::{accel, fetch, paths, stream};
 use marline_net::get::{FetchRecord, StreamRecord};
 use marline_net::paths::PathsRecord;

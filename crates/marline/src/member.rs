@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use marline_fleet::ca::MemberFiles;
 use marline_fleet::identity::{Identity, Role};
-use marline_fleet::renew::Own;
+use marline_fleet::renew::MemberCert;
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
 
@@ -58,7 +58,7 @@ pub(crate) struct Member {
     /// Where that stands.
     pub(crate) files: MemberFiles,
     /// The same, and where it is renewed to.
-    pub(crate) kept: Own,
+    pub(crate) kept: MemberCert,
     /// What it shows to others, and whom it trusts.
     pub(crate) own: Credentials,
     /// As the certificate says.
@@ -131,7 +131,7 @@ impl Member {
         let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
         // Edges and relays that run renew theirs.
         let state = matches!(role, Some(Role::Edge | Role::Relay)).then(unit_state).flatten();
-        let kept = Own::new(files.clone(), state.as_deref());
+        let kept = MemberCert::new(files.clone(), state.as_deref());
         let own = kept.read().map_err(|error| bad(&error))?;
         let identity = own.peer().map_err(|error| bad(&error))?.identity;
         if let Some(role) = role.filter(|role| *role != identity.role) {

@@ -12,10 +12,10 @@
 use std::io::BufRead;
 
 use marline_core::accel::Accelerator;
+use marline_core::decision_log::{Record, Replayer};
 use marline_core::fetch::Fetch;
 use marline_core::machine::Machine;
 use marline_core::paths::Paths;
-use marline_core::replay::{Record, Replayer};
 use marline_core::stream::{self, Stream};
 use marline_core::units::Instant;
 
@@ -76,7 +76,7 @@ fn feed(replayer: &mut Replayer<Recorded>, record: Line, line: u64) -> Result<()
             None => none.to_owned(),
         };
         let logged = show(difference.logged, "no further decision here");
-        let done = show(difference.done, "nothing");
+        let done = show(difference.actual, "nothing");
         (line, format!("different: the log has {logged}, this version does {done}"))
     })
 }
@@ -147,7 +147,7 @@ impl Machine for Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::energy::{Model, Together};
+    use marline_core::energy::{ConcurrentDraw, Model};
     use marline_core::link::{LinkId, LinkKind, LinkProfile};
     use marline_core::units::Duration;
     use marline_core::units::Power;
@@ -204,9 +204,9 @@ mod tests {
     #[test]
     fn a_log_of_mptcps_policy_replays_equal_too() {
         let model =
-            Model::new("none", std::collections::BTreeMap::new(), Together::default(), Power::ZERO).unwrap();
+            Model::new("none", std::collections::BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
         let config = paths::Config::new(model, Vec::new());
-        let opened = paths::Input::Opened { conn: paths::ConnId(7), adopted: false, only_announced: false };
+        let opened = paths::Input::Opened { conn: paths::ConnId(7), adopted: false, deny_join_id0: false };
         let equal = replayed(&log_with(Config::Paths(Box::new(config)), Input::Paths(opened))).unwrap();
         assert!(equal.records > 2);
     }

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{LONG, MARLINE, Running, STANDS, marline, members, server, tunnel};
-use marline_fleet::ca::{Authority, Grant, MemberFiles, Stamp};
+use marline_fleet::ca::{Authority, CertTemplate, MemberFiles, UtcSeconds};
 use marline_fleet::identity::{Identity, Role};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -42,11 +42,11 @@ impl Place {
     }
 
     /// Files of a member of `ca`, made then, good for so long.
-    fn member(&self, identity: &str, address: &str, made: Stamp, life: Duration) {
+    fn member(&self, identity: &str, address: &str, made: UtcSeconds, life: Duration) {
         let authority = Authority::open(&self.path().join("ca")).unwrap();
         let identity: Identity = identity.parse().unwrap();
         let addresses = if identity.role == Role::Relay { vec![address.parse().unwrap()] } else { vec![] };
-        let grant = Grant::new(identity.clone(), addresses, life).unwrap();
+        let grant = CertTemplate::new(identity.clone(), addresses, life).unwrap();
         let (chain, key) = authority.issue_with_key(&grant, made).unwrap();
         MemberFiles::of(self.path(), &identity.name).unwrap().write(&chain, Some(&key)).unwrap();
     }
@@ -104,9 +104,9 @@ impl Place {
 #[test]
 fn clocks_and_certificates_of_a_relay() {
     let place = Place::new();
-    let now = Stamp::now();
-    place.member("marline://relay/early", "127.0.0.1", now.after(DAY), DAY);
-    place.member("marline://relay/late", "127.0.0.1", now.before(DAY), HOUR);
+    let now = UtcSeconds::now();
+    place.member("marline://relay/early", "127.0.0.1", now.saturating_add(DAY), DAY);
+    place.member("marline://relay/late", "127.0.0.1", now.saturating_sub(DAY), HOUR);
     place.member("marline://relay/gone", "127.0.0.1", now, DAY);
     place.member("marline://relay/elsewhere", "127.0.0.2", now, DAY);
     place.must("fleet ca revoke --role relay gone --dir ca");
@@ -128,9 +128,9 @@ fn clocks_and_certificates_of_a_relay() {
 #[test]
 fn clocks_and_certificates_of_an_edge() {
     let place = Place::new();
-    let now = Stamp::now();
-    place.member("marline://edge/early", "", now.after(DAY), DAY);
-    place.member("marline://edge/late", "", now.before(DAY), HOUR);
+    let now = UtcSeconds::now();
+    place.member("marline://edge/early", "", now.saturating_add(DAY), DAY);
+    place.member("marline://edge/late", "", now.saturating_sub(DAY), HOUR);
     place.member("marline://edge/gone", "", now, DAY);
     place.must("fleet ca revoke --role edge gone --dir ca");
     let relay = place.relay("r1", "");

@@ -200,15 +200,15 @@ fn a_token_says_what_it_will_bring_and_no_two_are_alike() {
     let words = ["token", "--role", "relay", "--name", "fra-1", "--address", "fra-1.example.org", "--valid", "2d"];
     let (one, two) = (home.done(&words), home.done(&words));
     assert_ne!(one, two);
-    let token = marline_fleet::ca::Token::read(&one).unwrap();
-    assert_eq!(token.grant.identity().to_string(), "marline://relay/fra-1");
-    assert_eq!(token.grant.life(), Duration::from_secs(30 * 86_400));
+    let token = marline_fleet::ca::Token::parse_unverified(&one).unwrap();
+    assert_eq!(token.template.identity().to_string(), "marline://relay/fra-1");
+    assert_eq!(token.template.lifetime(), Duration::from_secs(30 * 86_400));
     assert_eq!(home.list(), [], "a token is no certificate yet");
     // What it brings, and only once: by the library, as the fleet does it.
     let authority = marline_fleet::ca::Authority::open(&home.path("ca")).unwrap();
-    let now = marline_fleet::ca::Stamp::now();
-    let mut spent = marline_fleet::ca::SpentFile::open(&authority, now).unwrap();
-    let new = marline_fleet::ca::NewKey::generate().unwrap();
+    let now = marline_fleet::ca::UtcSeconds::now();
+    let mut spent = marline_fleet::ca::UsedTokensFile::open(&authority, now).unwrap();
+    let new = marline_fleet::ca::KeyWithRequest::generate().unwrap();
     let chain = authority.enrol(&one, new.request.as_bytes(), now, &mut spent).unwrap();
     assert!(authority.enrol(&one, new.request.as_bytes(), now, &mut spent).is_err());
     std::fs::write(home.path("fra-1.pem"), chain.pem()).unwrap();

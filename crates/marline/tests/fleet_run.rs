@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use marline_fleet::ca::{Authority, Grant, MemberFiles, Stamp};
+use marline_fleet::ca::{Authority, CertTemplate, MemberFiles, UtcSeconds};
 use marline_fleet::identity::{Identity, Role};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use serde_json::Value;
@@ -362,8 +362,8 @@ fn aged(home: &Home, identity: &str, age: Duration) {
     let authority = Authority::open(&home.0.path().join("ca")).unwrap();
     let identity: Identity = identity.parse().unwrap();
     let addresses = if identity.role == Role::Relay { vec!["127.0.0.1".parse().unwrap()] } else { vec![] };
-    let grant = Grant::new(identity.clone(), addresses, Duration::from_secs(60)).unwrap();
-    let (chain, key) = authority.issue_with_key(&grant, Stamp::now().before(age)).unwrap();
+    let grant = CertTemplate::new(identity.clone(), addresses, Duration::from_secs(60)).unwrap();
+    let (chain, key) = authority.issue_with_key(&grant, UtcSeconds::now().saturating_sub(age)).unwrap();
     MemberFiles::of(home.0.path(), &identity.name).unwrap().write(&chain, Some(&key)).unwrap();
 }
 

@@ -12,8 +12,8 @@ use std::io::{self, BufWriter, Write};
 use std::marker::PhantomData;
 use std::path::PathBuf;
 
+use marline_core::decision_log::Record;
 use marline_core::machine::Machine;
-use marline_core::replay::Record;
 use marline_core::units::Instant;
 use serde::Serialize;
 

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use marline_core::paths::queue::{self, Queue};
+use marline_core::paths::send_gate::{self, SubflowQueue};
 use marline_core::units::{Bitrate, DataSize};
 use marline_sys::mptcp::subflows;
 use marline_sys::tcp_info::TcpInfo;
@@ -21,7 +21,7 @@ const ROOM: usize = 4 * 1024 * 1024;
 /// # Errors
 /// When it does not speak MPTCP, or the kernel cannot say (before 5.16).
 pub fn wait(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    Ok(queue::wait(subflows(socket)?.iter().map(of)))
+    Ok(send_gate::wait(subflows(socket)?.iter().map(of)))
 }
 
 /// Makes room for all that may be unacknowledged while a slow subflow holds up what came over a fast one: the buffer that the
@@ -41,10 +41,10 @@ pub fn unacknowledged(socket: impl AsFd) -> io::Result<DataSize> {
     marline_sys::queue::unacknowledged(socket).map(DataSize::from_bytes)
 }
 
-fn of(info: &TcpInfo) -> Queue {
-    Queue {
+fn of(info: &TcpInfo) -> SubflowQueue {
+    SubflowQueue {
         unsent: DataSize::from_bytes(info.unsent.into()),
         rate: Bitrate::from_bits_per_sec(info.pacing_rate.saturating_mul(8)),
-        rests: info.last_sent,
+        since_last_send: info.last_sent,
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! Rules 5 and 6 are about meaning and are left to each machine's own tests.
 
+use marline_core::decision_log::{Difference, Record, Replayer};
 use marline_core::machine::Machine;
-use marline_core::replay::{Difference, Record, Replayer};
 use marline_core::units::Instant;
 
 /// What a machine of type `M`, made from a `C`, has been through.
@@ -142,7 +142,7 @@ where
         loop {
             let (logged, done) = (clamped.poll(), machine.poll());
             if logged != done {
-                return Err(Difference { record: n, logged, done });
+                return Err(Difference { record: n, logged, actual: done });
             }
             if done.is_none() {
                 break;

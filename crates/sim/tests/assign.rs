@@ -1,7 +1,7 @@
 //! The matching of boxes and relays on drawn fleets: against a general solver, and at given amounts of work.
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, constraint, default_solver, variable};
-use marline_core::assign::{Instance, Solver, Stay, by_density, random};
+use marline_core::assign::{Instance, Solver, SwitchingCost, bass_random, density_greedy};
 use marline_core::units::{Bitrate, Ratio};
 use marline_sim::fleet::{Churn, Fleet, Plan};
 use marline_sim::rng::{Purpose, Stream};
@@ -20,14 +20,14 @@ fn solved(instance: &Instance) -> (f64, usize) {
     let mut chosen_at = Vec::new();
     let mut variables = ProblemVariables::new();
     let mut gain = Expression::default();
-    let mut loads = vec![Expression::default(); instance.relays()];
+    let mut loads = vec![Expression::default(); instance.relay_count()];
     let mut sums = Vec::new();
-    for at in 0..instance.boxes() {
+    for at in 0..instance.edge_count() {
         let mut sum = Expression::default();
-        for candidate in instance.of(at) {
+        for candidate in instance.candidates_of(at) {
             let chosen = variables.add(variable().binary());
             chosen_at.push((at, candidate.rate, chosen));
-            gain += (candidate.rate - instance.own(at)).as_mbps_f64() * chosen;
+            gain += (candidate.rate - instance.direct_rate(at)).as_mbps_f64() * chosen;
             loads[candidate.relay] += candidate.rate.as_mbps_f64() * chosen;
             sum += chosen;
         }
@@ -35,18 +35,18 @@ fn solved(instance: &Instance) -> (f64, usize) {
     }
     let mut model = variables.maximise(gain.clone()).using(default_solver);
     for (relay, load) in loads.into_iter().enumerate() {
-        model = model.with(constraint!(load <= instance.room(relay).as_mbps_f64()));
+        model = model.with(constraint!(load <= instance.capacity(relay).as_mbps_f64()));
     }
     for sum in sums {
         model = model.with(constraint!(sum <= 1.0));
     }
     let solution = model.solve().expect("a plan, if only the one in which everybody stays alone");
-    let best = |at: usize| instance.of(at).map(|candidate| candidate.rate).max();
+    let best = |at: usize| instance.candidates_of(at).map(|candidate| candidate.rate).max();
     let is_best = |at: usize| {
         let mut of = chosen_at.iter().filter(|(box_, ..)| *box_ == at);
         best(at).is_none_or(|best| of.any(|(_, rate, chosen)| *rate == best && solution.value(*chosen) > 0.5))
     };
-    (gain.eval_with(&solution), (0..instance.boxes()).filter(|at| is_best(*at)).count())
+    (gain.eval_with(&solution), (0..instance.edge_count()).filter(|at| is_best(*at)).count())
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn the_hit_rate_is_that_of_the_best_plan_where_a_general_solver_finds_it() {
         let instance = Fleet::instance(&plan(8, 60, 50, seed));
         let mut solver = Solver::new(&instance, None);
         solver.step(u64::MAX);
-        ours += solver.plan().hits(&instance).as_f64() * 60.0;
+        ours += solver.matching().hit_share(&instance).as_f64() * 60.0;
         best += solved(&instance).1;
     }
     // The floor: nine of ten boxes, else two points less than the best plan's at most.
@@ -89,7 +89,7 @@ fn small_fleets_are_solved_to_the_optimum() {
             let mut solver = Solver::new(&instance, None);
             let progress = solver.step(100_000_000);
             proved += u32::from(progress.is_done);
-            assert!(progress.gap() < 0.02, "{percent} {seed}: {}", progress.gap());
+            assert!(progress.relative_gap() < 0.02, "{percent} {seed}: {}", progress.relative_gap());
         }
         assert!(proved >= proofs, "load {percent}: {proved} proved");
     }
@@ -107,10 +107,10 @@ fn larger_fleets_are_matched_to_within_a_fraction_of_the_bound() {
         let instance = Fleet::instance(&plan(relays, boxes, percent, 1));
         let mut solver = Solver::new(&instance, None);
         let progress = solver.step(work);
-        assert!(progress.gap() < most, "{relays}/{boxes} load {percent}: {}", progress.gap());
-        assert!(progress.gain > by_density(&instance).gain());
+        assert!(progress.relative_gap() < most, "{relays}/{boxes} load {percent}: {}", progress.relative_gap());
+        assert!(progress.gain > density_greedy(&instance).gain());
         let mut chance = Stream::new(1, "random", 0, Purpose::Other);
-        assert!(progress.gain > random(&instance, |n| chance.below(n)).gain());
+        assert!(progress.gain > bass_random(&instance, |n| chance.below(n)).gain());
     }
 }
 
@@ -142,8 +142,8 @@ fn a_fleet_has_the_figures_of_the_paper() {
 #[test]
 fn a_fleet_that_comes_and_goes_stays_well_matched_and_few_move() {
     let mut churn = Churn::new(&plan(50, 10_000, 120, 1));
-    churn.rematch(Stay::default(), 20_000_000);
-    let stay = Stay { share: Ratio::ZERO, fee: Bitrate::from_bits_per_sec(500_000) };
+    churn.rematch(SwitchingCost::default(), 20_000_000);
+    let stay = SwitchingCost { share: Ratio::ZERO, fee: Bitrate::from_bits_per_sec(500_000) };
     let (mut regret, mut moved) = ([0.0; 2], 0);
     for second in 0..40 {
         churn.replace(Ratio::from_percent(1));

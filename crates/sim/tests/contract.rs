@@ -2,11 +2,11 @@
 
 use std::fmt::Debug;
 
+use marline_core::decision_log::Record;
 use marline_core::fetch::{self, Fetch, MeteredUse};
 use marline_core::machine::Machine;
-use marline_core::playback::{Player, Profile, Thresholds};
-use marline_core::replay::Record;
-use marline_core::stream::{self, Stream, Viewer};
+use marline_core::playback::{BufferThresholds, MediaProfile, Player};
+use marline_core::stream::{self, PlayerInput, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_sim::contract::{Checked, Log, clamp, replay};
 use marline_sim::world::{Fault, Order, Scene, What, World};
@@ -78,10 +78,10 @@ fn download(policy: fetch::Policy) -> fetch::Config {
 /// The scene's file as a video of two thirds of what its links carry, or one that nobody knows.
 fn video(scene: &Scene, policy: stream::Policy, known: bool) -> (stream::Config, Player) {
     let size = scene.server.editions[0].size;
-    let video = Profile::variable([(size / Bitrate::from_mbps(20), size)]).expect("a video");
-    let thresholds = Thresholds { low: DataSize::from_kib(256), high: None };
+    let video = MediaProfile::variable([(size / Bitrate::from_mbps(20), size)]).expect("a video");
+    let thresholds = BufferThresholds { low: DataSize::from_kib(256), high: None };
     let mut config = stream::Config { policy, player: thresholds, ..stream::Config::default() };
-    config.fetch.window = Some(DataSize::from_kib(1024));
+    config.fetch.reader_window = Some(DataSize::from_kib(1024));
     config.fetch.metered = MeteredUse::Use;
     config.video = known.then(|| video.clone());
     (config, Player::new(video, thresholds, Instant::ZERO))
@@ -122,13 +122,13 @@ fn a_downloads_log_survives_its_lines() {
 
 #[test]
 fn a_players_words_survive_their_lines() {
-    let video = Profile::constant(Bitrate::from_mbps(3), Duration::from_secs(9)).expect("a video");
-    let player = Thresholds::GREENBAG;
+    let video = MediaProfile::constant(Bitrate::from_mbps(3), Duration::from_secs(9)).expect("a video");
+    let player = BufferThresholds::GREENBAG;
     let position = Duration::from_millis(1234);
     for word in [
-        Viewer::Seek { to: u64::MAX },
-        Viewer::Video { video, player, position, plays: true },
-        Viewer::Stands { position, plays: false },
+        PlayerInput::Seek { offset: u64::MAX },
+        PlayerInput::Video { video, player, position, is_playing: true },
+        PlayerInput::Position { position, is_playing: false },
     ] {
         let word = stream::Input::from(word);
         let line = serde_json::to_string(&word).expect("a line");

@@ -3,9 +3,9 @@
 //! Links carry 3 + 3 Mbit/s of payload unless a test says otherwise; the player starts at 4 MiB.
 //! `cargo test -p marline-sim --test greenbag -- --nocapture` prints the tables.
 
-use marline_core::playback::{Player, Profile, Thresholds};
-use marline_core::replay::Record;
-use marline_core::stream::{Config, GreenBag, Policy, Radio, Said, Stream};
+use marline_core::decision_log::Record;
+use marline_core::playback::{BufferThresholds, MediaProfile, Player};
+use marline_core::stream::{Config, GreenBagParams, GreenBagRadio, Policy, Stream, StreamEvent};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_core::{fetch, stream};
 use marline_sim::contract::{Checked, clamp, replay};
@@ -28,8 +28,8 @@ fn kbps(n: u64) -> Bitrate {
     Bitrate::from_bits_per_sec(n * 1000)
 }
 
-fn video(rate: u64, seconds: u64) -> Profile {
-    Profile::constant(kbps(rate), Duration::from_secs(seconds)).expect("a video")
+fn video(rate: u64, seconds: u64) -> MediaProfile {
+    MediaProfile::constant(kbps(rate), Duration::from_secs(seconds)).expect("a video")
 }
 
 fn events(written: &[String]) -> Vec<Event> {
@@ -51,17 +51,17 @@ impl Run {
 
 const LIMIT: Duration = Duration::from_secs(1000);
 
-fn run(policy: Policy, greenbag: GreenBag, scene: Scene, video: &Profile) -> Run {
+fn run(policy: Policy, greenbag: GreenBagParams, scene: Scene, video: &MediaProfile) -> Run {
     let config = Config { policy, greenbag, video: Some(video.clone()), ..Config::default() };
-    let player = Player::new(video.clone(), Thresholds::default(), Instant::ZERO);
+    let player = Player::new(video.clone(), BufferThresholds::default(), Instant::ZERO);
     let (outcome, stream) = World::new(scene, Stream::new(config)).watched_by(player).run_machine(LIMIT);
     assert!(outcome.is_good(), "{:?} {:?}", outcome.failed, outcome.notices);
-    let joules = stream.meter().finish(Instant::ZERO + LIMIT).total().as_joules_f64();
+    let joules = stream.energy_meter().energy_until_idle(Instant::ZERO + LIMIT).total().as_joules_f64();
     Run { viewing: outcome.viewing.clone().expect("somebody watched"), joules, outcome }
 }
 
-fn play(policy: Policy, links: Vec<LinkSpec>, video: &Profile) -> Run {
-    run(policy, GreenBag::default(), Scene::new(video.size(), links), video)
+fn play(policy: Policy, links: Vec<LinkSpec>, video: &MediaProfile) -> Run {
+    run(policy, GreenBagParams::default(), Scene::new(video.size(), links), video)
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn figure_13_and_its_clairvoyant() {
         let gbp = play(Policy::GreenbagP, pair(3000, 3000), &video);
         let gbe = play(Policy::GreenbagE, pair(3000, 3000), &video);
         let links = vec![Supply::constant(kbps(3000)), Supply::constant(kbps(3000))];
-        let case = Case { links, video, low: Thresholds::default().low };
+        let case = Case { links, video, low: BufferThresholds::default().low };
         let least = case.least_playback().expect("it can be played");
         let at = gbe.viewing.playback_time.expect("an end").max(least);
-        let radios = [Radio::GREENBAG_LTE, Radio::GREENBAG_WIFI];
+        let radios = [GreenBagRadio::GREENBAG_LTE, GreenBagRadio::GREENBAG_WIFI];
         let oracle = case.least_energy(&radios, at, Grid::default()).expect("it can be played");
         print!("{percent:3} %");
         for run in [&lte, &wifi, &gbp, &gbe] {
@@ -113,9 +113,9 @@ fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
     let video = video(4800, 40);
     println!("ratio   adaptive   1:1");
     for (lte, wifi) in [(3000, 3000), (1500, 4500), (1000, 5000)] {
-        let fixed = GreenBag { adapts: false, ..GreenBag::default() };
+        let fixed = GreenBagParams { adaptive_subsegments: false, ..GreenBagParams::default() };
         let scene = || Scene::new(video.size(), pair(lte, wifi));
-        let ours = run(Policy::GreenbagP, GreenBag::default(), scene(), &video).seconds();
+        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scene(), &video).seconds();
         let equal = run(Policy::GreenbagP, fixed, scene(), &video).seconds();
         println!("1:{}     {ours:6.1} s   {equal:6.1} s", wifi / lte);
         assert!(ours < 46.5, "1:{}: {ours}", wifi / lte);
@@ -125,7 +125,7 @@ fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
 
 /// 110 s of video over 3 + 3 Mbit/s with holes of 6 to 25 s in Wi-Fi. `level`: outside of them Wi-Fi is faster, so that the
 /// average over the video stays 6 Mbit/s.
-fn with_holes(video: &Profile, holes: &[Hole], level: bool) -> (Scene, Case) {
+fn with_holes(video: &MediaProfile, holes: &[Hole], level: bool) -> (Scene, Case) {
     let lost: u64 = holes.iter().map(|hole| hole.length as u64).sum();
     let outside = if level { (3000 * 110 - 100 * lost) / (110 - lost) } else { 3000 };
     let mut rates = vec![kbps(outside); 110];
@@ -138,7 +138,7 @@ fn with_holes(video: &Profile, holes: &[Hole], level: bool) -> (Scene, Case) {
     let scene =
         Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, rates[0].bits_per_sec() / 1000)) };
     let links = vec![Supply::constant(kbps(3000)), Supply::stepped(Duration::from_secs(1), rates)];
-    (scene, Case { links, video: video.clone(), low: Thresholds::default().low })
+    (scene, Case { links, video: video.clone(), low: BufferThresholds::default().low })
 }
 
 /// Means over ten draws of so many holes: with recovery, without, of the clairvoyant.
@@ -147,8 +147,8 @@ fn through_holes(rate: u64, count: usize, level: bool) -> [f64; 3] {
     let mut sums = [0.0; 3];
     for seed in 0..10 {
         let (scene, case) = with_holes(&video, &holes(seed, count, 10..110, 6, 25), level);
-        let none = GreenBag { recovers: false, ..GreenBag::default() };
-        let ours = run(Policy::GreenbagP, GreenBag::default(), scene.clone(), &video);
+        let none = GreenBagParams { recovery_enabled: false, ..GreenBagParams::default() };
+        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scene.clone(), &video);
         let without = run(Policy::GreenbagP, none, scene, &video);
         assert!(ours.outcome.wasted * 50 < video.size(), "{:?}", ours.outcome.wasted);
         let least = case.least_playback().expect("it can be played").as_secs_f64();
@@ -189,7 +189,7 @@ fn segments_neither_tiny_nor_huge_are_best() {
     let video = video(5400, 40);
     println!("segment   playback time");
     let played = |kib: u64| {
-        let greenbag = GreenBag { segment: DataSize::from_kib(kib), ..GreenBag::default() };
+        let greenbag = GreenBagParams { segment_size: DataSize::from_kib(kib), ..GreenBagParams::default() };
         let scene = Scene::new(video.size(), pair(3000, 3000));
         let seconds = run(Policy::GreenbagP, greenbag, scene, &video).seconds();
         println!("{kib:6} KiB  {seconds:6.1} s");
@@ -206,7 +206,7 @@ fn a_link_that_goes_away_with_a_full_buffer_stalls_nothing() {
         for policy in [Policy::GreenbagP, Policy::GreenbagE] {
             let presence = vec![Presence { at: Duration::from_secs(20), link: gone.into(), present: false }];
             let scene = Scene { presence, ..Scene::new(video.size(), pair(3000, 3000)) };
-            let run = run(policy, GreenBag::default(), scene, &video);
+            let run = run(policy, GreenBagParams::default(), scene, &video);
             assert_eq!(run.viewing.stalls, 0, "{gone} {policy:?}");
         }
     }
@@ -220,7 +220,7 @@ fn a_stream_keeps_rules_1_to_4_and_its_log_survives_its_lines() {
         let config = Config { policy, video: Some(video.clone()), ..Config::default() };
         let written = ["8s:wifi=rate=200kbit/s".to_string(), "14s:wifi=down".into(), "17s:wifi=up".into()];
         let scene = Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, 3000)) };
-        let player = Player::new(video, Thresholds::default(), Instant::ZERO);
+        let player = Player::new(video, BufferThresholds::default(), Instant::ZERO);
         let watched: Checked<Config, Stream> = Checked::new(config.clone(), make(&config));
         let (outcome, watched) = World::new(scene, watched).watched_by(player).run_machine(LIMIT);
         assert!(outcome.is_good(), "{:?}", outcome.failed);
@@ -228,7 +228,7 @@ fn a_stream_keeps_rules_1_to_4_and_its_log_survives_its_lines() {
         replay(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 4: {found}"));
         clamp(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 2: {found}"));
         let delivers = |record: &Record<Config, stream::Input, stream::Output>| match record {
-            Record::Out { output: stream::Output::Stream(Said::Deliver { upto }) } => Some(*upto),
+            Record::Out { output: stream::Output::Stream(StreamEvent::Deliver { end: upto }) } => Some(*upto),
             _ => None,
         };
         let delivered: Vec<u64> = log.iter().filter_map(delivers).collect();
@@ -240,7 +240,7 @@ fn a_stream_keeps_rules_1_to_4_and_its_log_survives_its_lines() {
             assert_eq!(read, record, "{line}");
         }
     }
-    let download = fetch::Input::Consumed { upto: 7 };
+    let download = fetch::Input::Consumed { end: 7 };
     let line = serde_json::to_string(&download).expect("a line");
     assert_eq!(serde_json::to_string(&stream::Input::from(download)).expect("a line"), line);
 }

@@ -7,9 +7,9 @@ mod cases;
 
 use std::collections::BTreeMap;
 
-use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::{Config, LinkTerms, Paths, Policy};
+use marline_core::paths::{Config, LinkConfig, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::contract::Checked;
 use marline_sim::history::Defect;
@@ -22,13 +22,13 @@ const POLICIES: [Policy; 4] = [Policy::Marline, Policy::Emptcp, Policy::WifiFirs
 
 fn phone() -> Model {
     let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
-    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+    toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
 #[test]
 fn a_link_that_is_plugged_in_later_helps_a_bad_one() {
-    let terms = |number, name: &str, kind| LinkTerms {
-        link: LinkId(number),
+    let terms = |number, name: &str, kind| LinkConfig {
+        id: LinkId(number),
         name: name.to_owned(),
         kind,
         metered: false,
@@ -49,8 +49,8 @@ fn a_link_that_is_plugged_in_later_helps_a_bad_one() {
 #[test]
 fn a_download_that_begins_on_dying_wifi_is_helped() {
     let terms = [(0, "wifi", LinkKind::Wifi), (1, "lte", LinkKind::Lte)];
-    let terms = terms.map(|(number, name, kind)| LinkTerms {
-        link: LinkId(number),
+    let terms = terms.map(|(number, name, kind)| LinkConfig {
+        id: LinkId(number),
         name: name.to_owned(),
         kind,
         metered: false,

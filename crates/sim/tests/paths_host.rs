@@ -1,7 +1,7 @@
 //! What a browser does: connections that are kept for later requests, and several at once. The dear radio is for what is
 //! large, and none of this is.
 
-use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::paths::{Flow, Outcome, Request, Scene, World, page, terms};
@@ -9,7 +9,7 @@ use marline_sim::spec::LinkSpec;
 
 fn phone() -> Model {
     let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
-    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+    toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
 fn run(wifi: &str, work: (Vec<Flow>, Vec<Vec<Request>>)) -> Outcome {

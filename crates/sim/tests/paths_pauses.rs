@@ -3,15 +3,15 @@
 //! Wi-Fi loses single packets, of handshakes and requests as well as of data. That wakes no LTE; a link that swallows
 //! everything is left, as soon as somebody wants something of it.
 
-use marline_core::energy::{BUILT_IN, Model, Written};
-use marline_core::paths::{Config, Paths, Profile};
+use marline_core::energy::{BUILT_IN, Model, ModelSpec};
+use marline_core::paths::{Config, Goal, Paths};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::paths::{Flow, Outcome, Request, Scene, World, terms};
 use marline_sim::spec::LinkSpec;
 
 fn phone() -> Model {
     let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
-    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+    toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
 /// So many answers of `bytes`, each asked for `pause` after the one before; Wi-Fi first, with this round trip and loss.
@@ -21,7 +21,7 @@ struct Case<'a> {
     pause: Duration,
     wifi: &'a str,
     events: &'a [&'a str],
-    profile: Profile,
+    profile: Goal,
     seed: u64,
 }
 
@@ -32,7 +32,7 @@ impl Case<'_> {
         let mut terms = terms(&links);
         terms[1].metered = true;
         let mut config = Config::new(phone(), terms);
-        config.profile = self.profile;
+        config.goal = self.profile;
         let request = Request { after: self.pause, size: DataSize::from_bytes(self.bytes) };
         let flow = Flow { start: Duration::ZERO, first: 0, pool: 0 };
         let mut scene = Scene::new(phone(), links, (vec![flow], vec![vec![request; self.requests]]));
@@ -53,14 +53,14 @@ const CHAT: Case<'static> = Case {
     pause: Duration::from_secs(3),
     wifi: "wifi,rate=16Mbit/s,rtt=30ms",
     events: &[],
-    profile: Profile::Energy,
+    profile: Goal::Energy,
     seed: 0,
 };
 
 /// A download in parts, of half a second to half a minute. LTE is to help only where Wi-Fi does not work: it would pay
 /// where a loss of 10 % makes Wi-Fi slow.
 const STOP_AND_GO: Case<'static> =
-    Case { requests: 60, bytes: 500_000, pause: Duration::from_secs(4), profile: Profile::Metered, ..CHAT };
+    Case { requests: 60, bytes: 500_000, pause: Duration::from_secs(4), profile: Goal::Cost, ..CHAT };
 
 #[test]
 fn lost_packets_of_who_pauses_wake_nothing() {
@@ -91,7 +91,7 @@ fn a_download_whose_link_dies_goes_on_over_the_other_within_three_seconds() {
             let wifi = format!("wifi,rate=16Mbit/s,rtt=150ms,loss={loss}");
             let case =
                 Case { requests: 1, bytes: 64_000_000, wifi: &wifi, events: &["15s:wifi=down"], seed, ..CHAT };
-            let outcome = Case { profile: Profile::Metered, ..case }.run();
+            let outcome = Case { profile: Goal::Cost, ..case }.run();
             let time = until_lte(&outcome, 15.0);
             assert!((0.0..=3.0).contains(&time), "{wifi} seed {seed}: {time} {:?}", outcome.notes);
             assert!(outcome.finished.is_some(), "{wifi} seed {seed}");

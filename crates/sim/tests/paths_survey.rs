@@ -9,7 +9,7 @@
 //! 2. Everybody meets the same draws. Compared are energy (tails included) and energy times time, as geometric means of the
 //!    ratios, and the worst single ratio.
 
-use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::paths::{Nobody, Scene, World, download, terms};
@@ -57,7 +57,7 @@ fn draw(seed: u64, changing: bool) -> Draw {
 
 fn phone() -> Model {
     let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
-    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+    toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
 /// Seconds and joules; without a policy it is TCP over Wi-Fi.

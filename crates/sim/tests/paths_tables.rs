@@ -7,7 +7,7 @@ mod review;
 
 use std::fmt::Write;
 
-use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::contract::{Checked, clamp, replay};
@@ -26,7 +26,7 @@ const POLICIES: [(&str, Policy); 5] = [
 
 fn phone() -> Model {
     let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
-    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+    toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
 struct Case {

@@ -9,16 +9,16 @@
 
 use std::collections::BTreeSet;
 
-use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::machine::Machine;
-use marline_core::paths::{Config, ConnId, Input, Output, Paths, Policy, Profile, Wake};
+use marline_core::paths::{Config, ConnId, Goal, Input, Output, Paths, Policy, TimerReason};
 use marline_core::units::{DataSize, Duration, Instant};
 use marline_sim::paths::{Flow, Nobody, Outcome, Scene, World, download, terms};
 use marline_sim::spec::LinkSpec;
 
 fn phone() -> Model {
     let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
-    toml::from_str::<Written>(text).expect("a model").read("emptcp-s3").expect("a phone").0
+    toml::from_str::<ModelSpec>(text).expect("a model").into_model("emptcp-s3").expect("a phone").0
 }
 
 /// Two links, the first of which carries the first subflow: Mbit/s and milliseconds.
@@ -58,7 +58,7 @@ impl Pair {
             links = vec![links.swap_remove(link)];
         }
         let mut config = Config::new(model.clone(), terms(&links));
-        config.profile = Profile::Throughput;
+        config.goal = Goal::Speed;
         config.policy = if who == Who::Default { Policy::Mptcp } else { Policy::Marline };
         let flows = (0..connections).map(|pool| Flow { pool, ..flow[0] }).collect();
         let mut scene = Scene::new(model, links, (flows, vec![pool[0].clone(); connections]));
@@ -162,7 +162,7 @@ struct Listener {
 impl Machine for Listener {
     type Input = Input;
     type Output = Output;
-    type Reason = Wake;
+    type Reason = TimerReason;
 
     fn handle(&mut self, now: Instant, input: Input) {
         self.paths.handle(now, input);
@@ -186,7 +186,7 @@ impl Machine for Listener {
         output
     }
 
-    fn deadline(&self) -> Option<(Instant, Wake)> {
+    fn deadline(&self) -> Option<(Instant, TimerReason)> {
         self.paths.deadline()
     }
 }

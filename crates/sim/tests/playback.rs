@@ -2,7 +2,7 @@
 //!
 //! `PROPTEST_RNG_SEED=n` runs other histories.
 
-use marline_core::playback::{Player, Profile, State, Thresholds, Timing};
+use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState, Timing};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use proptest::prelude::*;
 
@@ -11,9 +11,9 @@ fn videos() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((1..400_u64, 1..50_u64), 1..6)
 }
 
-fn profile(pieces: &[(u64, u64)]) -> Profile {
+fn profile(pieces: &[(u64, u64)]) -> MediaProfile {
     let piece = |(millis, each): &(u64, u64)| (Duration::from_millis(*millis), DataSize::from_bytes(millis * each));
-    Profile::variable(pieces.iter().map(piece)).expect("a video")
+    MediaProfile::variable(pieces.iter().map(piece)).expect("a video")
 }
 
 /// Bytes that come, and how many milliseconds after those before them.
@@ -89,7 +89,7 @@ proptest! {
     #[test]
     fn it_does_what_a_naive_player_does(pieces in videos(), low in 1..3000_u64, comes in arrivals()) {
         let mut naive = Naive::new(&pieces, low);
-        let thresholds = Thresholds { low: DataSize::from_bytes(low), high: None };
+        let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: None };
         let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
         let (mut now, mut upto) = (0, 0);
         for (gap, bytes) in comes {
@@ -100,10 +100,10 @@ proptest! {
             upto += bytes;
             let whole = naive.floor(upto);
             naive.arrive(whole);
-            player.arrive(Instant::from_millis(now), whole);
+            player.on_arrival(Instant::from_millis(now), whole);
             prop_assert_eq!(player.decoded(), naive.decoded);
             prop_assert_eq!(player.stalls(), naive.stalls);
-            prop_assert_eq!(player.interrupted(), Duration::from_millis(naive.waited));
+            prop_assert_eq!(player.buffering_time(), Duration::from_millis(naive.waited));
             prop_assert_eq!(player.playback_time(), naive.ended.map(Duration::from_millis));
         }
     }
@@ -113,35 +113,35 @@ proptest! {
         pieces in videos(), low in 0..3000_u64, high in prop::option::of(0..6000_u64),
         comes in arrivals(), jump in prop::option::of((0..40_usize, 0..20_000_u64)),
     ) {
-        let thresholds = Thresholds { low: DataSize::from_bytes(low), high: high.map(DataSize::from_bytes) };
+        let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: high.map(DataSize::from_bytes) };
         let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
         let (mut now, mut before, mut ended) = (Instant::ZERO, 0, false);
         for (i, (gap, bytes)) in comes.into_iter().enumerate() {
             now += Duration::from_micros(gap * 997);
             player.advance(now);
-            ended |= player.state() == State::Ended;
+            ended |= player.state() == PlayerState::Ended;
             if let Some((_, to)) = jump.filter(|(when, _)| *when == i) {
                 player.seek(now, to);
                 before = 0;
             }
-            let may = player.reads_upto();
+            let may = player.read_limit();
             prop_assert!(may >= player.arrived() && may <= player.profile().size().bytes());
-            player.arrive(now, (player.arrived() + bytes).min(may));
+            player.on_arrival(now, (player.arrived() + bytes).min(may));
             prop_assert!(player.decoded() >= before && player.decoded() <= player.arrived());
             before = player.decoded();
             prop_assert!(player.next_change().is_none_or(|at| at >= now));
-            ended |= player.state() == State::Ended;
+            ended |= player.state() == PlayerState::Ended;
             if !ended {
-                prop_assert_eq!(player.played() + player.interrupted(), now.since(Instant::ZERO));
+                prop_assert_eq!(player.playing_time() + player.buffering_time(), now.since(Instant::ZERO));
             }
         }
         let seeks = jump.is_some();
-        player.arrive(now, u64::MAX);
+        player.on_arrival(now, u64::MAX);
         player.advance(now + Duration::from_secs(3600));
-        prop_assert_eq!(player.state(), State::Ended);
+        prop_assert_eq!(player.state(), PlayerState::Ended);
         if !seeks {
             let duration = player.profile().duration();
-            prop_assert_eq!(player.playback_time(), Some(duration + player.interrupted()));
+            prop_assert_eq!(player.playback_time(), Some(duration + player.buffering_time()));
         }
     }
 
@@ -149,13 +149,13 @@ proptest! {
     fn deadlines_rise_and_are_exact(pieces in videos(), a in 0..20_000_u64, b in 0..20_000_u64) {
         let video = profile(&pieces);
         let (low, high) = (a.min(b), a.max(b));
-        let player = Player::new(video.clone(), Thresholds::default(), Instant::ZERO);
+        let player = Player::new(video.clone(), BufferThresholds::default(), Instant::ZERO);
         prop_assert!(player.deadline(low) <= player.deadline(high));
         // The first nanosecond by which so many bytes are decoded.
-        let due = video.time_of(low);
-        prop_assert!(video.bytes_by(due) >= low.min(video.size().bytes()));
+        let due = video.time_at(low);
+        prop_assert!(video.bytes_at(due) >= low.min(video.size().bytes()));
         if let Some(sooner) = due.checked_sub(Duration::from_nanos(1)) {
-            prop_assert!(video.bytes_by(sooner) < low);
+            prop_assert!(video.bytes_at(sooner) < low);
         }
     }
 
@@ -165,12 +165,12 @@ proptest! {
         let rate = Bitrate::from_bits_per_sec(kbps * 1000);
         let total = video.size().bytes();
         let head = head.min(total);
-        let thresholds = Thresholds { low: DataSize::from_bytes(1), high: None };
+        let thresholds = BufferThresholds { low: DataSize::from_bytes(1), high: None };
         let mut player = Player::new(video.clone(), thresholds, Instant::ZERO);
-        player.arrive(Instant::ZERO, head);
-        let timing = video.keeps_up(head, rate, Duration::ZERO);
+        player.on_arrival(Instant::ZERO, head);
+        let timing = video.timing_at_rate(head, rate, Duration::ZERO);
         for upto in head + 1..=total {
-            player.arrive(Instant::ZERO + DataSize::from_bytes(upto - head) / rate, upto);
+            player.on_arrival(Instant::ZERO + DataSize::from_bytes(upto - head) / rate, upto);
         }
         let end = Instant::ZERO + Duration::from_secs(100_000);
         player.advance(end);
@@ -180,7 +180,7 @@ proptest! {
             Timing::Spare(_) => {}
             Timing::Late(late) => {
                 let byte = DataSize::from_bytes(2) / rate;
-                let waited = player.interrupted();
+                let waited = player.buffering_time();
                 prop_assert!(waited + byte >= late && waited <= late + byte, "{waited:?} {late:?}");
             }
         }

@@ -13,12 +13,12 @@ use std::fmt::{Debug, Write};
 use std::path::PathBuf;
 
 use marline_core::accel::{self, Accelerator, Helper, Mechanism, Mechanisms};
-use marline_core::energy::{BUILT_IN, Model, Written};
+use marline_core::decision_log::{Record, Replayer};
+use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::fetch::{self, Fetch};
 use marline_core::machine::Machine;
 use marline_core::paths::{self, Paths};
-use marline_core::playback::{Player, Profile, Thresholds};
-use marline_core::replay::{Record, Replayer};
+use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{self, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 use marline_sim::contract::{Checked, Log};
@@ -155,7 +155,7 @@ fn download() -> Log<fetch::Config, Fetch> {
         Fault::always(What::Stall(DataSize::from_kib(300))).times(1),
     ];
     scene.server.keepalive_requests = Some(6);
-    let config = fetch::Config { open_first: true, origins: 2, ..fetch::Config::default() };
+    let config = fetch::Config { open_ended_first: true, mirrors: 2, ..fetch::Config::default() };
     run(scene, config, |config| Fetch::new(config.clone()), None)
 }
 
@@ -163,12 +163,12 @@ fn download() -> Log<fetch::Config, Fetch> {
 fn video() -> Log<stream::Config, Stream> {
     let links = ["wifi,rate=1Mbit/s,rtt=30ms", "lte,rate=1Mbit/s,rtt=60ms"];
     let size = DataSize::from_bytes(1_500_000);
-    let video = Profile::variable([(Duration::from_secs(20), size)]).expect("a video");
-    let thresholds = Thresholds { low: DataSize::from_kib(64), high: None };
+    let video = MediaProfile::variable([(Duration::from_secs(20), size)]).expect("a video");
+    let thresholds = BufferThresholds { low: DataSize::from_kib(64), high: None };
     let mut scene = Scene::new(size, links.map(link));
     scene.events = vec![event("5s:wifi=rate=100kbit/s"), event("9s:wifi=down"), event("12s:wifi=up")];
     let mut config = stream::Config { player: thresholds, ..stream::Config::default() };
-    config.fetch.window = Some(DataSize::from_kib(256));
+    config.fetch.reader_window = Some(DataSize::from_kib(256));
     config.video = Some(video.clone());
     let player = Player::new(video, thresholds, Instant::ZERO);
     run(scene, config, |config| Stream::new(config.clone()), Some(player))
@@ -192,7 +192,8 @@ where
 /// that takes over from another one in the middle.
 fn connections() -> Log<paths::Config, Paths> {
     let (_, model) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
-    let model: Model = toml::from_str::<Written>(model).expect("a model").read("emptcp-s3").expect("a phone").0;
+    let model: Model =
+        toml::from_str::<ModelSpec>(model).expect("a model").into_model("emptcp-s3").expect("a phone").0;
     let links: Vec<LinkSpec> =
         ["wifi,rate=6Mbit/s,rtt=40ms", "lte,rate=10Mbit/s,rtt=60ms", "eth,rate=4Mbit/s,rtt=20ms"].map(link).into();
     let mut terms = mptcp::terms(&links);

@@ -62,7 +62,7 @@ fn events(lines: &[&str]) -> Vec<Event> {
 
 /// The machine as `marline get` uses it.
 fn shipped() -> Config {
-    Config { open_first: true, ..Config::default() }
+    Config { open_ended_first: true, ..Config::default() }
 }
 
 /// The median run of the seeds, by time.

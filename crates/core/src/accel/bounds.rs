@@ -8,24 +8,24 @@
 //!    its way. What is refused wrongly is echoed soon.
 
 use crate::units::{Duration, Instant};
-use crate::wire::packet::Stamp;
+use crate::wire::packet::TcpTimestamp;
 
 /// One flow's bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bounds {
-    echoed: Option<(Stamp, Instant)>,
+    echoed: Option<(TcpTimestamp, Instant)>,
 }
 
 impl Bounds {
     /// The own stack echoes this.
-    pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp) {
+    pub(super) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         if self.echoed.is_none_or(|(old, _)| old.is_before(echo)) {
             self.echoed = Some((echo, now));
         }
     }
 
     /// Whether this one may be real; a tick is at least so long.
-    pub(super) fn allow(&self, now: Instant, stamp: Stamp, tick: Duration) -> bool {
+    pub(super) fn allow(&self, now: Instant, stamp: TcpTimestamp, tick: Duration) -> bool {
         let Some((echo, at)) = self.echoed else { return true };
         let most = (now.since(at) + SLACK).as_nanos() / tick.as_nanos().max(1);
         i64::try_from(most).map_or(true, |most| i64::from(stamp.since(echo)) <= most)
@@ -42,10 +42,11 @@ mod tests {
     #[test]
     fn a_stamp_is_ahead_of_what_was_echoed_by_the_time_since_and_a_little() {
         let (mut bounds, at) = (Bounds::default(), Instant::from_millis);
-        let allows = |bounds: &Bounds, ms, stamp| bounds.allow(at(ms), Stamp::new(stamp), Duration::from_millis(1));
+        let allows =
+            |bounds: &Bounds, ms, stamp| bounds.allow(at(ms), TcpTimestamp::new(stamp), Duration::from_millis(1));
         assert!(allows(&bounds, 0, 1 << 30), "nothing is known");
-        bounds.on_echo(at(1000), Stamp::new(u32::MAX - 10));
-        bounds.on_echo(at(2000), Stamp::new(u32::MAX - 20));
+        bounds.on_echo(at(1000), TcpTimestamp::new(u32::MAX - 10));
+        bounds.on_echo(at(2000), TcpTimestamp::new(u32::MAX - 20));
         assert!(allows(&bounds, 1500, u32::MAX - 500), "older ones are late");
         assert!(allows(&bounds, 1500, 10_489) && !allows(&bounds, 1500, 10_490));
         assert!(!allows(&bounds, 60_000, 1 << 30));

@@ -78,7 +78,7 @@ const LONG: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::packet::{Ack, Flags, Sacks, Seq, Span};
+    use crate::wire::packet::{Ack, Flags, SackBlocks, Seq, SeqRange};
 
     /// Of a minute with a hole of `open` ms after each so many: how much was calm, in how many pieces, and how much strained.
     fn run(between: u64, open: u64) -> (u32, u32, u32) {
@@ -86,11 +86,19 @@ mod tests {
         let (mut calms, mut pieces, mut strained, mut was) = (0, 0, 0, false);
         for ms in 0..60_000 {
             let now = Instant::from_millis(ms);
-            let blocks: &[Span] = if ms % between < open { &[Span::at(Seq::new(200), 9)] } else { &[] };
+            let blocks: &[SeqRange] =
+                if ms % between < open { &[SeqRange::with_len(Seq::new(200), 9)] } else { &[] };
             let (seq, ack) = (Seq::new(1), Seq::new(100));
             holes.on_ack(
                 now,
-                &Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sacks: Sacks::of(blocks) },
+                &Ack {
+                    seq,
+                    ack,
+                    window: 9,
+                    flags: Flags::ACK,
+                    timestamps: None,
+                    sack_blocks: SackBlocks::of(blocks),
+                },
                 1448,
             );
             let is = calm.is_calm(now, &holes);

@@ -11,7 +11,7 @@
 //! A regression over all samples was not used: queues bias it, and which of five lengths a tick has shows without.
 
 use crate::units::{Duration, Instant};
-use crate::wire::packet::Stamp;
+use crate::wire::packet::TcpTimestamp;
 
 /// One connection's far clock.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct Clock {
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Instant,
-    stamp: Stamp,
+    stamp: TcpTimestamp,
     ticks: i64,
 }
 
@@ -40,7 +40,7 @@ enum Tick {
 impl Clock {
     /// A packet with this stamp came now. The answer is its delay, if the clock is one that can be read: nanoseconds
     /// beyond that of the first packet.
-    pub(super) fn on_stamp(&mut self, now: Instant, stamp: Stamp) -> Option<i64> {
+    pub(super) fn on_stamp(&mut self, now: Instant, stamp: TcpTimestamp) -> Option<i64> {
         let first = *self.first.get_or_insert(now);
         let ticks = self.last.map_or(0, |last| last.ticks + i64::from(stamp.since(last.stamp)));
         if self.last.is_none_or(|last| ticks >= last.ticks) {
@@ -52,7 +52,7 @@ impl Clock {
     }
 
     /// What it would show if a packet left it now and came at once: the newest stamp, moved on by the time since.
-    pub(super) fn shows(&self, now: Instant) -> Option<Stamp> {
+    pub(super) fn shows(&self, now: Instant) -> Option<TcpTimestamp> {
         let last = self.last?;
         let passed = now.since(last.at).as_nanos() / self.tick()?.as_nanos().max(1);
         Some(last.stamp.plus(u32::try_from(passed).unwrap_or(u32::MAX)))
@@ -118,7 +118,7 @@ mod tests {
             let sent = Duration::from_millis(5 * n);
             let ticks = u32::try_from(sent.as_nanos() / tick.as_nanos()).unwrap();
             let came = Instant::from_millis(20) + sent;
-            delay = clock.on_stamp(came, Stamp::new(start).plus(ticks));
+            delay = clock.on_stamp(came, TcpTimestamp::new(start).plus(ticks));
         }
         (clock, delay)
     }

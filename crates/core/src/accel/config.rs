@@ -9,7 +9,7 @@ use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::link::LinkId;
-use crate::units::{Bitrate, UnknownWord};
+use crate::units::{Bitrate, UnknownName};
 
 /// Everything that shapes the decisions, apart from what happens. A log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -155,14 +155,14 @@ impl fmt::Display for Mechanism {
 }
 
 impl FromStr for Mechanism {
-    type Err = UnknownWord;
+    type Err = UnknownName;
 
-    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+    fn from_str(word: &str) -> Result<Self, UnknownName> {
         let known = Self::ALL.into_iter().find(|mechanism| mechanism.name() == word);
-        known.ok_or_else(|| UnknownWord {
-            word: word.to_string(),
-            what: "mechanism",
-            words: "offload, undo, reserve, revert, hide, offload-as-published, freeze, freeze-flight, fast-fetch",
+        known.ok_or_else(|| UnknownName {
+            name: word.to_string(),
+            kind: "mechanism",
+            known: "offload, undo, reserve, revert, hide, offload-as-published, freeze, freeze-flight, fast-fetch",
         })
     }
 }

@@ -17,7 +17,7 @@ use super::line::{Line, Says};
 use super::trial::{Moment, Trial};
 use super::ways::{By, Ways};
 use crate::units::{Duration, Instant};
-use crate::wire::packet::Stamp;
+use crate::wire::packet::TcpTimestamp;
 
 /// What becomes of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +94,7 @@ impl Detour {
     }
 
     /// A helping link has taken an ACK with this timestamp.
-    pub(super) fn on_taken(&mut self, now: Instant, value: Option<Stamp>) {
+    pub(super) fn on_taken(&mut self, now: Instant, value: Option<TcpTimestamp>) {
         self.length = Length::Long;
         if let Some(value) = value {
             self.ways.on_leaving(now, value, By::Second);
@@ -104,7 +104,7 @@ impl Detour {
     /// An ACK leaves over the first link, so late. It is given back if that is now.
     pub(super) fn hold(&mut self, now: Instant, packet: Vec<u8>, says: Says, late: Duration) -> Option<Vec<u8>> {
         let packet = self.line.push(now, packet, says, late);
-        let value = says.ack.timestamps.map(|stamps| stamps.value);
+        let value = says.ack.timestamps.map(|stamps| stamps.ts_val);
         match value.filter(|_| packet.is_some()) {
             Some(value) => self.ways.on_leaving(now, value, By::First),
             None => self.ways.on_held(),
@@ -113,7 +113,7 @@ impl Detour {
     }
 
     /// A packet comes that echoes this, and has waited so long.
-    pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, waited: Option<Duration>) {
+    pub(super) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
         self.ways.on_echo(now, echo, waited);
         if self.ways.is_proved() {
             self.proof = None;

@@ -41,7 +41,7 @@ impl Far {
         if self.ack.is_none_or(|old| !ack.is_before(old)) {
             (self.ack, self.window) = (Some(ack), segment.window());
         }
-        let is_newer = |new: &Timestamps| self.stamps.is_none_or(|old| !new.value.is_before(old.value));
+        let is_newer = |new: &Timestamps| self.stamps.is_none_or(|old| !new.ts_val.is_before(old.ts_val));
         self.stamps = segment.timestamps().filter(is_newer).or(self.stamps);
         true
     }
@@ -60,15 +60,15 @@ mod tests {
     use core::net::Ipv4Addr;
 
     use super::*;
-    use crate::wire::packet::{Flow, NewSegment, Pair, Stamp};
+    use crate::wire::packet::{AddrPair, FourTuple, NewSegment, TcpTimestamp};
 
     /// A far end that was sent everything before 1000, and whether it has said this.
     fn says(ack: u32) -> (Far, bool) {
         let mut far = Far::default();
         far.on_sent(Seq::new(1000));
-        let pair = Pair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
-        let flow = Flow { pair, source_port: 80, destination_port: 9 };
-        let stamps = Some(Timestamps { value: Stamp::new(7), echo: Stamp::new(6) });
+        let pair = AddrPair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
+        let flow = FourTuple { addrs: pair, source_port: 80, destination_port: 9 };
+        let stamps = Some(Timestamps { ts_val: TcpTimestamp::new(7), ts_ecr: TcpTimestamp::new(6) });
         let packet = NewSegment::data(&flow, Seq::new(1), Seq::new(ack), 5, stamps, b"x").emit().unwrap();
         let is_its = far.on_arrival(&Segment::parse(&packet).unwrap(), Seq::new(ack));
         (far, is_its)

@@ -35,7 +35,9 @@ use super::undo::{Shown, Undo};
 use super::upward::Upward;
 use super::{Mechanism, Mechanisms};
 use crate::units::{DataSize, Instant};
-use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Rewrite, Segment, Stamp, TcpOption, Timestamps};
+use crate::wire::packet::{
+    Ack, Flags, FourTuple as Key, IpParams, Rewrite, Segment, TcpOption, TcpTimestamp, Timestamps,
+};
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +73,7 @@ pub(super) struct Flow {
     /// Its ends speak MPTCP, as far as is known.
     is_multipath: bool,
     segment: u32,
-    last: Option<(Ack, Envelope)>,
+    last: Option<(Ack, IpParams)>,
     /// What is missing, as the own stack says it.
     missing: Holes,
     /// The same, less what is hidden from the other end.
@@ -81,7 +83,7 @@ pub(super) struct Flow {
     gate: Gate,
     undo: Undo,
     /// The older timestamp that the last ACK echoed.
-    echoed: Option<Stamp>,
+    echoed: Option<TcpTimestamp>,
     sender: Sender,
     reserve: Reserve,
     handler: Handler,
@@ -263,7 +265,7 @@ impl Flow {
         &mut self,
         now: Instant,
         packet: &mut [u8],
-        (ack, envelope): (Ack, Envelope),
+        (ack, envelope): (Ack, IpParams),
         may: &May<'_>,
         trust: &mut Trust,
     ) -> News {
@@ -285,16 +287,16 @@ impl Flow {
         self.has_closed &= advance <= 1;
         if let Some(stamps) = ack.timestamps {
             match self.way {
-                Way::Down => self.trip.on_leaving(now, stamps.value, may.is_watched),
+                Way::Down => self.trip.on_leaving(now, stamps.ts_val, may.is_watched),
                 Way::Up => {
-                    let trip = self.upward.on_echo(now, stamps.echo, self.gate.clock().tick());
+                    let trip = self.upward.on_echo(now, stamps.ts_ecr, self.gate.clock().tick());
                     trip.into_iter().for_each(|trip| self.trip.on_measure(trip));
                 }
             }
             let fresh =
-                before.and_then(|before| before.timestamps).is_none_or(|old| old.echo.is_before(stamps.echo));
+                before.and_then(|before| before.timestamps).is_none_or(|old| old.ts_ecr.is_before(stamps.ts_ecr));
             if fresh && !may.is_watched {
-                self.gate.on_stamp(now, stamps.echo, self.trip.least());
+                self.gate.on_stamp(now, stamps.ts_ecr, self.trip.least());
             }
         }
         let came = high.zip(self.missing.high()).map_or(0, |(old, new)| new.offset_from(old));
@@ -323,7 +325,7 @@ impl Flow {
                 high: self.holes.high().unwrap_or(ack.ack),
                 is_open: self.holes.is_open(),
                 is_long: self.holes.is_long(),
-                echo: stamps.echo,
+                echo: stamps.ts_ecr,
                 is_random: is_random && is_helped,
                 rtt: self.trip.assumed(),
             };
@@ -333,7 +335,7 @@ impl Flow {
         // Without SACK a repair that one byte less acknowledges is taken for a loss of what has come (RFC 6582 §3.2), and a
         // duplicate is all that tells of a hole.
         let is_plain =
-            self.has_sack && advance > 0 && ack.sacks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
+            self.has_sack && advance > 0 && ack.sack_blocks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
         let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.may_keep_byte(now);
         let patience = if self.way == Way::Down { reserve::PATIENCE } else { reserve::UPWARD };
         // What does not leave says nothing.
@@ -343,12 +345,12 @@ impl Flow {
                 rewrite.set_ack(says);
             }
             if let (Some(echo), Some(stamps)) = (echo, ack.timestamps)
-                && echo != stamps.echo
+                && echo != stamps.ts_ecr
             {
-                rewrite.set_echo(echo);
+                rewrite.set_ts_ecr(echo);
             }
         }
-        let has_data = advance > 0 || new > 0 || before.is_some_and(|before| before.sacks != ack.sacks);
+        let has_data = advance > 0 || new > 0 || before.is_some_and(|before| before.sack_blocks != ack.sack_blocks);
         if has_data {
             self.handler.on_data(now);
         }
@@ -367,7 +369,7 @@ impl Flow {
     /// A packet of the other end came.
     pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         let finest = self.gate.clock().finest();
-        let may_be = |stamps: Timestamps| self.bounds.allow(now, stamps.value, finest);
+        let may_be = |stamps: Timestamps| self.bounds.allow(now, stamps.ts_val, finest);
         if self.way == Way::Up || !segment.timestamps().is_none_or(may_be) {
             return;
         }
@@ -375,11 +377,11 @@ impl Flow {
             hiding.on_arrival(now, segment, length);
         }
         if let Some(stamps) = segment.timestamps() {
-            self.gate.on_stamp(now, stamps.value, self.trip.least());
-            self.trip.on_echo(now, stamps.echo);
-            self.detour.on_echo(now, stamps.echo, self.gate.queue(now));
+            self.gate.on_stamp(now, stamps.ts_val, self.trip.least());
+            self.trip.on_echo(now, stamps.ts_ecr);
+            self.detour.on_echo(now, stamps.ts_ecr, self.gate.queue(now));
         }
-        self.has_mark |= segment.packet().envelope().class & CONGESTED == CONGESTED;
+        self.has_mark |= segment.packet().ip_params().traffic_class & CONGESTED == CONGESTED;
         if length > 0 {
             self.thaw.on_data();
         }
@@ -389,7 +391,7 @@ impl Flow {
     /// The own stack has said this.
     fn on_echo(&mut self, now: Instant, ack: &Ack) {
         if let Some(stamps) = ack.timestamps.filter(|_| self.way == Way::Down) {
-            self.bounds.on_echo(now, stamps.echo);
+            self.bounds.on_echo(now, stamps.ts_ecr);
         }
     }
 
@@ -438,8 +440,8 @@ impl Flow {
 /// What a segment acknowledges, whatever it carries.
 fn said(segment: &Segment<'_>) -> Option<Ack> {
     let (seq, flags, window) = (segment.seq(), segment.flags(), segment.window());
-    let (timestamps, sacks) = (segment.timestamps(), segment.sacks());
-    segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sacks })
+    let (timestamps, sacks) = (segment.timestamps(), segment.sack_blocks());
+    segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sack_blocks: sacks })
 }
 
 /// The CE codepoint (RFC 3168 section 5).

@@ -22,7 +22,7 @@ use super::clock::Clock;
 use super::odds::Odds;
 use super::window::Window;
 use crate::units::{Duration, Instant};
-use crate::wire::packet::Stamp;
+use crate::wire::packet::TcpTimestamp;
 
 /// One flow's gate.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// A packet with this stamp came, of a flow with this round trip.
-    pub(super) fn on_stamp(&mut self, now: Instant, stamp: Stamp, rtt: Duration) {
+    pub(super) fn on_stamp(&mut self, now: Instant, stamp: TcpTimestamp, rtt: Duration) {
         let tick = self.clock.tick();
         let delay = self.clock.on_stamp(now, stamp);
         if tick != self.clock.tick() {
@@ -196,7 +196,7 @@ mod tests {
         for n in 0..1000_u64 {
             let wait = waits[usize::try_from(n).unwrap() * waits.len() / 1000];
             now = Instant::from_millis(30 + n + wait);
-            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()), RTT);
+            gate.on_stamp(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
         (gate, now)
     }
@@ -217,12 +217,12 @@ mod tests {
         let (mut gate, mut now) = (Gate::default(), Instant::ZERO);
         for n in 0..990_u64 {
             now = Instant::from_millis(30 + n + wait(n));
-            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()), RTT);
+            gate.on_stamp(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
         assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now, RTT));
         for n in 990..1100_u64 {
             now = Instant::from_millis(30 + n + 30);
-            gate.on_stamp(now, Stamp::new(u32::try_from(n).unwrap()), RTT);
+            gate.on_stamp(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
         assert!(!gate.is_random(now, RTT));
     }
@@ -238,7 +238,7 @@ mod tests {
         let mut later = now;
         for n in 1000..2100_u64 {
             later = Instant::from_millis(30 + n + 12);
-            short.on_stamp(later, Stamp::new(u32::try_from(n).unwrap()), RTT);
+            short.on_stamp(later, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
         for _ in 0..8 {
             short.on_loss(later);

@@ -24,7 +24,7 @@ use super::roles::{Roles, Traits};
 use super::view::LinkView;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
-use crate::wire::packet::{Ack, Flow as Key, Pair};
+use crate::wire::packet::{Ack, AddrPair, FourTuple as Key};
 
 /// All of them.
 #[derive(Debug)]
@@ -275,9 +275,9 @@ impl Lane {
     /// Whether it leads to this flow's server.
     fn carries(&self, flow: &Key) -> bool {
         let families = self.interface.terms().families;
-        match flow.pair {
-            Pair::V4(..) => families.has_v4(),
-            Pair::V6(..) => families.has_v6(),
+        match flow.addrs {
+            AddrPair::V4(..) => families.has_v4(),
+            AddrPair::V6(..) => families.has_v6(),
         }
     }
 

@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use super::mirror::Mirror;
 use super::stretch::{Stretch, Stretches, near, number};
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Ack, Rewrite, Sacks, Seq, Span, Stamp, Timestamps};
+use crate::wire::packet::{Ack, Rewrite, SackBlocks, Seq, SeqRange, TcpTimestamp, Timestamps};
 
 /// A flow's holes.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub(super) struct Hider {
     /// When something was last said.
     said: Instant,
     /// The newest timestamp of the other end, by what came or what the own stack echoes.
-    newest: Option<Stamp>,
+    newest: Option<TcpTimestamp>,
     /// Bytes that were ever hidden.
     total: u64,
 }
@@ -70,7 +70,7 @@ struct Hole {
     stretch: Stretch,
     since: Instant,
     /// The newest timestamp that had come then: older than any that comes later, newer than what came before the hole.
-    stamp: Option<Stamp>,
+    stamp: Option<TcpTimestamp>,
 }
 
 /// What a decision rests on, beside the flow itself.
@@ -83,7 +83,7 @@ pub(super) struct Terms<'a> {
     /// How many bytes more may be missing at the same time.
     pub(super) room: u64,
     /// The newest timestamp of the other end.
-    pub(super) newest: Option<Stamp>,
+    pub(super) newest: Option<TcpTimestamp>,
 }
 
 /// What becomes of a segment that leaves.
@@ -103,11 +103,11 @@ pub(super) struct Said {
     /// Its number.
     pub(super) ack: Seq,
     /// Its SACK blocks: no more than it had.
-    pub(super) sacks: Sacks,
+    pub(super) sacks: SackBlocks,
     /// Its window, as it stands in the header.
     pub(super) window: u16,
     /// The timestamp that it echoes, if another.
-    pub(super) echo: Option<Stamp>,
+    pub(super) echo: Option<TcpTimestamp>,
 }
 
 impl Said {
@@ -117,18 +117,18 @@ impl Said {
         rewrite.set_ack(self.ack);
         rewrite.set_window(self.window);
         let mut blocks = self.sacks.blocks().iter();
-        rewrite.map_sacks(|_| blocks.next().copied());
+        rewrite.map_sack_blocks(|_| blocks.next().copied());
         if let Some(echo) = self.echo {
-            rewrite.set_echo(echo);
+            rewrite.set_ts_ecr(echo);
         }
     }
 
     /// What `ack` says then.
     #[must_use]
     pub(super) fn said(&self, ack: &Ack) -> Ack {
-        let fresh = |stamps: Timestamps| Timestamps { echo: self.echo.unwrap_or(stamps.echo), ..stamps };
+        let fresh = |stamps: Timestamps| Timestamps { ts_ecr: self.echo.unwrap_or(stamps.ts_ecr), ..stamps };
         let timestamps = ack.timestamps.map(fresh);
-        Ack { ack: self.ack, window: self.window, timestamps, sacks: self.sacks, ..*ack }
+        Ack { ack: self.ack, window: self.window, timestamps, sack_blocks: self.sacks, ..*ack }
     }
 }
 
@@ -161,7 +161,7 @@ impl Hider {
         scale: u8,
         terms: &Terms<'_>,
     ) -> Verdict {
-        self.note(ack.timestamps.map(|stamps| stamps.echo));
+        self.note(ack.timestamps.map(|stamps| stamps.ts_ecr));
         self.note(terms.newest);
         self.hear(ack, scale);
         let end = self.walk(now, terms);
@@ -176,7 +176,7 @@ impl Hider {
         let is_new = end > self.told || self.edge > self.told_edge;
         let said = self.say(end, ack, scale);
         let has_blocks = !said.sacks.is_empty();
-        let is_asked = ack.duplicate_span().is_some() || carries || has_blocks;
+        let is_asked = ack.dsack_range().is_some() || carries || has_blocks;
         self.told = self.told.max(end);
         if !is_new && !is_asked && now.since(self.said) < HELD {
             return Verdict::Hold(said);
@@ -243,7 +243,7 @@ impl Hider {
     }
 
     /// The timestamp of a segment that fills this hole; none if it is none, or there are no timestamps.
-    pub(super) fn stamp(&self, position: u64) -> Option<Stamp> {
+    pub(super) fn stamp(&self, position: u64) -> Option<TcpTimestamp> {
         self.hidden.iter().find(|hole| hole.stretch.contains(position)).and_then(|hole| hole.stamp)
     }
 
@@ -263,7 +263,7 @@ impl Hider {
     }
 
     /// What is acknowledged and not here, with the timestamp of a segment that fills it.
-    pub(super) fn open(&self) -> impl Iterator<Item = (Stretch, Option<Stamp>)> + '_ {
+    pub(super) fn open(&self) -> impl Iterator<Item = (Stretch, Option<TcpTimestamp>)> + '_ {
         self.hidden.iter().map(|hole| (hole.stretch, hole.stamp))
     }
 
@@ -294,9 +294,9 @@ impl Hider {
             self.here = here;
             self.edge = near(here, ack.right_edge(scale)).max(here);
         }
-        let blocks = ack.sacks.blocks().iter().map(|block| {
+        let blocks = ack.sack_blocks.blocks().iter().map(|block| {
             let start = near(self.here, block.start);
-            Stretch::new(start, start.saturating_add(block.bytes().into()))
+            Stretch::new(start, start.saturating_add(block.len().into()))
         });
         let blocks: Vec<Stretch> =
             blocks.filter(|block| block.start > self.here && block.end <= self.edge).collect();
@@ -376,22 +376,22 @@ impl Hider {
     }
 
     /// The SACK blocks of an acknowledgement that says `end`: those behind it, over what is hidden between them, each once.
-    fn blocks(&self, end: u64, ack: &Ack) -> Sacks {
+    fn blocks(&self, end: u64, ack: &Ack) -> SackBlocks {
         let mut there = self.beyond.clone();
         self.hidden.iter().for_each(|hole| there.insert(hole.stretch));
-        let mut blocks: Vec<Span> = Vec::with_capacity(Sacks::MOST);
-        for block in ack.sacks.blocks() {
+        let mut blocks: Vec<SeqRange> = Vec::with_capacity(SackBlocks::MAX_BLOCKS);
+        for block in ack.sack_blocks.blocks() {
             let position = near(self.here, block.start);
             let run = there.run_around(position).filter(|run| run.start > end);
-            let Some(span) = run.map(|run| Span::new(number(run.start), number(run.end))) else { continue };
+            let Some(span) = run.map(|run| SeqRange::new(number(run.start), number(run.end))) else { continue };
             if !blocks.contains(&span) {
                 blocks.push(span);
             }
         }
-        Sacks::of(&blocks)
+        SackBlocks::of(&blocks)
     }
 
-    fn note(&mut self, stamp: Option<Stamp>) {
+    fn note(&mut self, stamp: Option<TcpTimestamp>) {
         let Some(new) = stamp else { return };
         self.newest = Some(self.newest.map_or(new, |old| if old.is_before(new) { new } else { old }));
     }

@@ -30,7 +30,9 @@ use super::mirror::{Mirror, Place, Seen};
 use super::owed::{self, Hole, Owed};
 use super::stretch::{Stretch, number};
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, NewSegment, Sacks, Segment, Seq, Stamp, Timestamps};
+use crate::wire::packet::{
+    Ack, Flags, FourTuple as Key, IpParams, NewSegment, SackBlocks, Segment, Seq, TcpTimestamp, Timestamps,
+};
 
 /// A flow's hiding.
 #[derive(Clone, Debug)]
@@ -47,7 +49,7 @@ pub(super) struct Hiding {
     far: Far,
     grain: Grain,
     /// The newest timestamp of what was given, and of what the own stack echoes.
-    floor: Option<Stamp>,
+    floor: Option<TcpTimestamp>,
     /// When the application was told that this is the end.
     over: Option<Instant>,
     /// When the own stack got further last, or the link came back.
@@ -63,7 +65,7 @@ pub(super) struct Hiding {
 struct Given {
     bytes: Vec<u8>,
     at: Instant,
-    stamp: Option<Stamp>,
+    stamp: Option<TcpTimestamp>,
 }
 
 /// What may be done, beside what is known here.
@@ -155,7 +157,7 @@ impl Hiding {
         }
         self.far.on_sent(ack.seq);
         if let Some(stamps) = ack.timestamps {
-            self.floor = Some(later(self.floor, stamps.echo));
+            self.floor = Some(later(self.floor, stamps.ts_ecr));
         }
         let newest = self.newest();
         let Some(hider) = &mut self.hider else { return Verdict::Leave };
@@ -179,7 +181,7 @@ impl Hiding {
 
     /// What is to be fetched now; what was fetched already is given again instead.
     pub(super) fn wants(&mut self, now: Instant, packets: &mut Vec<Vec<u8>>) -> Vec<Want> {
-        let server = SocketAddr::new(self.key.pair.destination(), self.key.destination_port);
+        let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
         let flow = self.number;
         let want = |stretch, place| Want { flow, stretch, place, server };
         let mut wants: Vec<Want> =
@@ -267,7 +269,7 @@ impl Hiding {
     pub(super) fn open_ladder(
         &mut self,
         now: Instant,
-        last: (Ack, Envelope),
+        last: (Ack, IpParams),
         flight: u64,
         step: u32,
         scale: u8,
@@ -283,15 +285,15 @@ impl Hiding {
     }
 
     /// The question where the other end stands.
-    pub(super) fn ask(&self, last: (Ack, Envelope), scale: u8) -> Vec<Vec<u8>> {
+    pub(super) fn ask(&self, last: (Ack, IpParams), scale: u8) -> Vec<Vec<u8>> {
         let told = self.hider.as_ref().map(|hider| number(hider.told()));
         told.and_then(|told| self.say(last, last.0.seq.minus(1), told, scale)).into_iter().collect()
     }
 
     /// An acknowledgement of this, with the right edge as it was told.
-    fn say(&self, (last, envelope): (Ack, Envelope), seq: Seq, ack: Seq, scale: u8) -> Option<Vec<u8>> {
+    fn say(&self, (last, envelope): (Ack, IpParams), seq: Seq, ack: Seq, scale: u8) -> Option<Vec<u8>> {
         let window = self.hider.as_ref()?.window_at(ack, scale);
-        let ack = Ack { seq, ack, window, flags: Flags::ACK, sacks: Sacks::default(), ..last };
+        let ack = Ack { seq, ack, window, flags: Flags::ACK, sack_blocks: SackBlocks::default(), ..last };
         Some(ack.emit(&self.key, envelope))
     }
 
@@ -300,14 +302,14 @@ impl Hiding {
     pub(super) fn freeze(
         &mut self,
         now: Instant,
-        (last, envelope): (&Ack, Envelope),
+        (last, envelope): (&Ack, IpParams),
         rungs: &RangeInclusive<u64>,
         step: u32,
     ) -> Vec<Vec<u8>> {
         let ladder = self.ladder(now, rungs.end().saturating_mul(step.into()), step);
         let Some(lowest) = ladder.last().copied() else { return Vec::new() };
         let is_sent = |rung: &&Seq| u64::from(rung.since(lowest) / step.max(1)) >= *rungs.start();
-        let say = |ack| Ack { ack, window: 0, flags: Flags::ACK, sacks: Sacks::default(), ..*last };
+        let say = |ack| Ack { ack, window: 0, flags: Flags::ACK, sack_blocks: SackBlocks::default(), ..*last };
         ladder.iter().filter(is_sent).map(|rung| say(*rung).emit(&self.key, envelope)).collect()
     }
 
@@ -320,7 +322,7 @@ impl Hiding {
     pub(super) fn here(&self) -> Option<(Place, SocketAddr)> {
         let here = self.hider.as_ref().map(Hider::here)?;
         let place = self.mirror.place(Stretch::new(here, here + 1))?;
-        Some((place, SocketAddr::new(self.key.pair.destination(), self.key.destination_port)))
+        Some((place, SocketAddr::new(self.key.addrs.destination(), self.key.destination_port)))
     }
 
     /// Whether these bytes are wanted to be compared.
@@ -400,8 +402,8 @@ impl Hiding {
 
     /// What was acknowledged, or may have been, and is not here; none if there is nothing.
     pub(super) fn owed(&self) -> Option<Owed> {
-        let server = SocketAddr::new(self.key.pair.destination(), self.key.destination_port);
-        let hole = |(stretch, stamp): (Stretch, Option<Stamp>)| {
+        let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
+        let hole = |(stretch, stamp): (Stretch, Option<TcpTimestamp>)| {
             let place = self.mirror.place(stretch).map(|place| (server, place));
             let stamp = stamp.map(|stamp| later(self.floor, stamp));
             owed::hole(number(stretch.start), stretch.bytes(), stamp, place)
@@ -409,9 +411,10 @@ impl Hiding {
         let hider = self.hider.as_ref()?;
         let holes: Vec<Hole> = hider.open().map(hole).collect();
         let is_sure = hider.ladder_top().is_none();
-        let stamps = self.far.stamps.map(|stamps| (later(self.floor, stamps.value).ticks(), stamps.echo.ticks()));
+        let stamps =
+            self.far.stamps.map(|stamps| (later(self.floor, stamps.ts_val).ticks(), stamps.ts_ecr.ticks()));
         (!holes.is_empty() || !is_sure).then(|| Owed {
-            local: SocketAddr::new(self.key.pair.source(), self.key.source_port),
+            local: SocketAddr::new(self.key.addrs.source(), self.key.source_port),
             server,
             said: (self.far.ack().number(), self.far.window),
             stamps,
@@ -427,8 +430,8 @@ impl Hiding {
         self.hider.as_ref()?.waits_since()
     }
 
-    fn newest(&self) -> Option<Stamp> {
-        self.far.stamps.map(|stamps| stamps.value)
+    fn newest(&self) -> Option<TcpTimestamp> {
+        self.far.stamps.map(|stamps| stamps.ts_val)
     }
 
     /// The end of what was given that has this position, and when it was.
@@ -452,9 +455,9 @@ impl Hiding {
             given.at = now;
             let far = self.far;
             let stamps = far.stamps.map(|stamps| {
-                let value = later(self.floor, given.stamp.unwrap_or(stamps.value));
+                let value = later(self.floor, given.stamp.unwrap_or(stamps.ts_val));
                 self.floor = Some(value);
-                Timestamps { value, ..stamps }
+                Timestamps { ts_val: value, ..stamps }
             });
             for (at, piece) in bytes.chunks(PIECE).enumerate() {
                 let seq = number(common.start + (at * PIECE) as u64);
@@ -467,12 +470,12 @@ impl Hiding {
     }
 }
 
-fn later(old: Option<Stamp>, new: Stamp) -> Stamp {
+fn later(old: Option<TcpTimestamp>, new: TcpTimestamp) -> TcpTimestamp {
     old.map_or(new, |old| if old.is_before(new) { new } else { old })
 }
 
 fn seen<'a>(segment: &Segment<'a>, length: u32) -> Option<Seen<'a>> {
-    Some(Seen { seq: segment.payload_span().start, ack: segment.ack()?, length, payload: segment.payload() })
+    Some(Seen { seq: segment.payload_range().start, ack: segment.ack()?, length, payload: segment.payload() })
 }
 
 /// chosen: fits into a packet of 1500 bytes with all headers of IPv6 and options.

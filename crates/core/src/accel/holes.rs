@@ -9,7 +9,7 @@
 //!    moment only.
 
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Ack, Seq, Span};
+use crate::wire::packet::{Ack, Seq, SeqRange};
 
 /// One flow's holes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,12 +28,12 @@ pub(super) struct Holes {
 impl Holes {
     /// How many holes this ACK shows for the first time; `segment`: how long one is.
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
-        let ahead = |block: &&Span| !block.is_empty() && block.start.is_after(ack.ack);
+        let ahead = |block: &&SeqRange| !block.is_empty() && block.start.is_after(ack.ack);
         let mut high = self.high.map_or(ack.ack, |high| high.later(ack.ack));
         let (mut new, mut open) = (0, false);
         // What came twice is told first (RFC 2883 §4), and may be all of the block behind it.
-        let twice = usize::from(ack.duplicate_span().is_some());
-        let blocks = ack.sacks.blocks().get(twice..).unwrap_or_default();
+        let twice = usize::from(ack.dsack_range().is_some());
+        let blocks = ack.sack_blocks.blocks().get(twice..).unwrap_or_default();
         // At most four: the lowest of those that are left, again and again.
         let mut from = ack.ack;
         while let Some(block) = lowest(blocks.iter().filter(ahead).filter(|block| !block.start.is_before(from))) {
@@ -105,20 +105,20 @@ const SPREAD: i64 = 40;
 /// Segments. chosen: what is lost at random is never as long, and a sender repairs as many at once.
 const MANY: i64 = 8;
 
-fn lowest<'a>(blocks: impl Iterator<Item = &'a Span>) -> Option<Span> {
+fn lowest<'a>(blocks: impl Iterator<Item = &'a SeqRange>) -> Option<SeqRange> {
     blocks.copied().reduce(|a, b| if b.start.is_before(a.start) { b } else { a })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::packet::{Flags, Sacks};
+    use crate::wire::packet::{Flags, SackBlocks};
 
     fn ack(number: u32, blocks: &[(u32, u32)]) -> Ack {
-        let spans: alloc::vec::Vec<Span> =
-            blocks.iter().map(|(a, b)| Span::new(Seq::new(*a), Seq::new(*b))).collect();
+        let spans: alloc::vec::Vec<SeqRange> =
+            blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let (seq, ack) = (Seq::new(1), Seq::new(number));
-        Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sacks: Sacks::of(&spans) }
+        Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sack_blocks: SackBlocks::of(&spans) }
     }
 
     #[test]

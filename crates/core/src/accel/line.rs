@@ -15,7 +15,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Ack, Flags, Span};
+use crate::wire::packet::{Ack, Flags, SeqRange};
 
 /// One flow's line.
 #[derive(Clone, Debug, Default)]
@@ -45,18 +45,18 @@ impl Says {
     /// Whether this one says all that the one before does.
     fn covers(&self, old: &Self) -> bool {
         let (new, before) = (&self.ack, &old.ack);
-        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.echo);
-        let has = |block: &Span| {
-            let mut blocks = new.sacks.blocks().iter();
+        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.ts_ecr);
+        let has = |block: &SeqRange| {
+            let mut blocks = new.sack_blocks.blocks().iter();
             !block.end.is_after(new.ack)
                 || blocks.any(|one| !one.start.is_after(block.start) && !one.end.is_before(block.end))
         };
         !new.ack.is_before(before.ack)
-            && (new.ack.is_after(before.ack) || !new.sacks.is_empty())
+            && (new.ack.is_after(before.ack) || !new.sack_blocks.is_empty())
             && !new.right_edge(self.scale).is_before(before.right_edge(self.scale))
             && new.flags.only(Flags::ECN) == before.flags.only(Flags::ECN)
-            && before.duplicate_span().is_none()
-            && before.sacks.blocks().iter().all(has)
+            && before.dsack_range().is_none()
+            && before.sack_blocks.blocks().iter().all(has)
             && (!old.is_marked || echo(new) == echo(before))
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::wire::packet::{Sacks, Seq, Stamp, Timestamps};
+    use crate::wire::packet::{SackBlocks, Seq, TcpTimestamp, Timestamps};
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -122,10 +122,10 @@ mod tests {
 
     /// An ACK of so many bytes with these blocks, which echoes this.
     fn says(number: u32, blocks: &[(u32, u32)], echo: u32) -> Says {
-        let spans: Vec<Span> = blocks.iter().map(|(a, b)| Span::new(Seq::new(*a), Seq::new(*b))).collect();
-        let timestamps = Some(Timestamps { value: Stamp::new(1), echo: Stamp::new(echo) });
-        let (seq, ack, sacks) = (Seq::new(1), Seq::new(number), Sacks::of(&spans));
-        let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sacks };
+        let spans: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
+        let timestamps = Some(Timestamps { ts_val: TcpTimestamp::new(1), ts_ecr: TcpTimestamp::new(echo) });
+        let (seq, ack, sacks) = (Seq::new(1), Seq::new(number), SackBlocks::of(&spans));
+        let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sack_blocks: sacks };
         Says { ack, is_marked: false, scale: 0 }
     }
 

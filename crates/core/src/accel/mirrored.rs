@@ -114,7 +114,7 @@ impl Accelerator {
 
     /// How many bytes more may be missing; where ranges are not asked for, as many as the flow's replayed connection takes.
     pub(super) fn room(&self, key: &Key) -> u64 {
-        let server = SocketAddr::new(key.pair.destination(), key.destination_port);
+        let server = SocketAddr::new(key.addrs.destination(), key.destination_port);
         let room = self.fetcher.room(server).saturating_sub(self.replays.waiting());
         let of_replay = |hiding: &Hiding| self.replays.room(hiding.number());
         if self.config.mechanisms.has(Mechanism::Hide) || !self.config.mechanisms.has(Mechanism::FastFetch) {
@@ -192,7 +192,7 @@ impl Accelerator {
     pub(super) fn on_heard(&mut self, call: CallId, packet: &Bytes) {
         let Ok(segment) = Segment::parse(&packet.0) else { return };
         // Nobody else has looked at it, and what it brings is given to the own stack with a new checksum.
-        if segment.packet().checksum() == Checksum::Wrong || !segment.packet().is_header_right() {
+        if segment.packet().checksum() == Checksum::Invalid || !segment.packet().has_valid_header_checksum() {
             return;
         }
         if let Some(link) = self.replays.on_packet(self.now, call, &segment) {

@@ -67,7 +67,7 @@ use core::net::IpAddr;
 use crate::link::LinkId;
 use crate::machine::Machine;
 use crate::units::{DataSize, Duration, Instant};
-use crate::wire::packet::{Ack, Envelope, Flags, Flow as Key, Segment};
+use crate::wire::packet::{Ack, Flags, FourTuple as Key, IpParams, Segment};
 
 pub use config::{Config, Families, Helper, Mechanism, Mechanisms};
 pub use event::{Bytes, Input, Output, Sight, Wake};
@@ -189,7 +189,7 @@ impl Accelerator {
             self.outputs.push_back(Output::Leave(packet));
             return;
         };
-        let (key, flags) = (segment.flow(), segment.flags());
+        let (key, flags) = (segment.four_tuple(), segment.flags());
         self.on_own(&segment, segment.payload().len());
         if flags.contains(Flags::RST) {
             self.forget(&key);
@@ -202,7 +202,7 @@ impl Accelerator {
                 self.mirror(key);
             }
         } else if let Some(ack) = segment.pure_ack() {
-            let envelope = segment.packet().envelope();
+            let envelope = segment.packet().ip_params();
             return self.on_ack(key, packet, (ack, envelope));
         } else if self.flows.contains_key(&key) {
             let room = self.room(&key);
@@ -220,7 +220,7 @@ impl Accelerator {
     }
 
     /// An ACK of the own stack.
-    fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, Envelope)) {
+    fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, IpParams)) {
         let Some(news) = self.mark(key, Way::Down, &mut packet, ack) else {
             self.outputs.push_back(Output::Leave(packet));
             return;
@@ -255,7 +255,7 @@ impl Accelerator {
             self.outputs.push_back(Output::Leave(packet));
             return;
         };
-        let (key, envelope, now) = (segment.flow(), segment.packet().envelope(), self.now);
+        let (key, envelope, now) = (segment.four_tuple(), segment.packet().ip_params(), self.now);
         if segment.flags().contains(Flags::SYN) {
             if self.has_room(&key, FLOWS / 2) && self.flows.get(&key).is_none_or(|flow| flow.way() == Way::Up) {
                 self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Up)).on_syn(now, &segment);
@@ -278,13 +278,13 @@ impl Accelerator {
 
     /// A packet of the own stack leaves, or has left with so many bytes.
     fn on_own(&mut self, segment: &Segment<'_>, length: usize) {
-        if let Some(flow) = self.flows.get_mut(&segment.flow().reversed()) {
+        if let Some(flow) = self.flows.get_mut(&segment.four_tuple().reversed()) {
             flow.on_own(self.now, segment, u32::try_from(length).unwrap_or(u32::MAX));
         }
     }
 
     /// Puts a flow's marks on an ACK; none where there is no room for another flow, or that one goes the other way.
-    fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, Envelope)) -> Option<News> {
+    fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, IpParams)) -> Option<News> {
         // Whoever sends us acknowledgements may not take all places.
         let places = if way == Way::Up { FLOWS / 2 } else { FLOWS };
         if !self.has_room(&key, places) || self.flows.get(&key).is_some_and(|flow| flow.way() != way) {
@@ -295,7 +295,7 @@ impl Accelerator {
         let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
         let woken = flow.deadline();
         let may = May { mechanisms: &self.config.mechanisms, is_watched, room };
-        let path = key.pair.destination();
+        let path = key.addrs.destination();
         if self.trusts.len() >= PATHS && !self.trusts.contains_key(&path) {
             let oldest = self.trusts.iter().min_by_key(|(_, trust)| trust.heard()).map(|(path, _)| *path);
             if let Some(oldest) = oldest {
@@ -340,7 +340,7 @@ impl Accelerator {
         let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
             return Some(packet);
         };
-        let value = ack.timestamps.map(|stamps| stamps.value);
+        let value = ack.timestamps.map(|stamps| stamps.ts_val);
         let woken = flow.deadline();
         let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now, &key);
         let road = flow.road(now, is_ready, self.helpers.fastest(now, &key));
@@ -383,7 +383,7 @@ impl Accelerator {
         let Ok(segment) = Segment::parse_head(&packet.0) else { return };
         let cut = (length as usize).saturating_sub(packet.0.len());
         let payload = u32::try_from(segment.payload().len() + cut).unwrap_or(u32::MAX);
-        let own = segment.flow();
+        let own = segment.four_tuple();
         self.on_own(&segment, payload as usize);
         if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.way() == Way::Down) {
             let woken = flow.deadline();

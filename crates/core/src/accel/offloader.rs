@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use super::event::{Bytes, Output};
 use super::interface::Interface;
 use crate::units::Instant;
-use crate::wire::packet::{Ack, Flow};
+use crate::wire::packet::{Ack, FourTuple};
 
 /// Bytes of data for each byte of ACKs: a flow so fast that it needs more is not offloaded. chosen: an ACK with timestamps
 /// for 21 segments. Where more hang on each, senders wait for one and then send all that it allows: 300 Mbit/s become 250 with
@@ -25,8 +25,8 @@ pub const STRETCH: u64 = 600;
 /// What waits for one helping link.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offloader {
-    places: BTreeMap<Flow, (Ack, Vec<u8>)>,
-    turns: VecDeque<Flow>,
+    places: BTreeMap<FourTuple, (Ack, Vec<u8>)>,
+    turns: VecDeque<FourTuple>,
 }
 
 /// What became of an ACK that waited.
@@ -44,12 +44,12 @@ impl Offloader {
         &mut self,
         now: Instant,
         to: &mut Interface,
-        flow: Flow,
+        flow: FourTuple,
         new: (Ack, Vec<u8>),
         scale: u8,
         outputs: &mut VecDeque<Output>,
     ) -> Fate {
-        let replaces = self.places.get(&flow).map(|(old, _)| new.0.says_all_of(old, scale));
+        let replaces = self.places.get(&flow).map(|(old, _)| new.0.supersedes(old, scale));
         let old = self.places.insert(flow, new);
         match (replaces, old) {
             (Some(true), _) => Fate::Replaced,
@@ -92,14 +92,14 @@ impl Offloader {
     }
 
     /// What waits of this flow, if anything; it waits no more.
-    pub(super) fn withdraw(&mut self, flow: &Flow) -> Option<(Ack, Vec<u8>)> {
+    pub(super) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
         let waiting = self.places.remove(flow)?;
         self.turns.retain(|turn| turn != flow);
         Some(waiting)
     }
 
     /// Whether something of this flow waits.
-    pub(super) fn holds(&self, flow: &Flow) -> bool {
+    pub(super) fn holds(&self, flow: &FourTuple) -> bool {
         self.places.contains_key(flow)
     }
 

@@ -22,7 +22,7 @@ use super::flow::Flow;
 use super::hiding::{Hiding, PIECE};
 use crate::link::LinkId;
 use crate::units::DataSize;
-use crate::wire::packet::{Flow as Key, NewSegment, Seq, Stamp, Timestamps};
+use crate::wire::packet::{FourTuple as Key, NewSegment, Seq, TcpTimestamp, Timestamps};
 
 /// A flow with holes that its sender takes for received.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,12 +75,12 @@ impl Owed {
 
     /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the local TCP stack has accepted, if that is known; an
     /// older one would be discarded.
-    pub fn fill(&self, hole: &Hole, bytes: &[u8], least: Option<Stamp>) -> Vec<Bytes> {
+    pub fn fill(&self, hole: &Hole, bytes: &[u8], least: Option<TcpTimestamp>) -> Vec<Bytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
         let stamps = self.stamps.map(|(value, echo)| {
-            let value = Stamp::new(hole.stamp.unwrap_or(value));
+            let value = TcpTimestamp::new(hole.stamp.unwrap_or(value));
             let value = least.filter(|least| value.is_before(*least)).unwrap_or(value);
-            Timestamps { value, echo: Stamp::new(echo) }
+            Timestamps { ts_val: value, ts_ecr: TcpTimestamp::new(echo) }
         });
         let (ack, window) = (Seq::new(self.said.0), self.said.1);
         let pieces = bytes.chunks(PIECE).zip(0_u32..).filter_map(|(piece, at)| {
@@ -93,8 +93,9 @@ impl Owed {
     /// A segment with a byte that the local TCP stack has had, which it answers with an acknowledgement.
     pub fn ask(&self, here: Seq) -> Option<Bytes> {
         let (ack, window) = (Seq::new(self.said.0), self.said.1);
-        let stamps =
-            self.stamps.map(|(value, echo)| Timestamps { value: Stamp::new(value), echo: Stamp::new(echo) });
+        let stamps = self
+            .stamps
+            .map(|(value, echo)| Timestamps { ts_val: TcpTimestamp::new(value), ts_ecr: TcpTimestamp::new(echo) });
         NewSegment::data(&self.flow()?, here.minus(1), ack, window, stamps, &[0]).emit().map(Bytes)
     }
 
@@ -140,7 +141,7 @@ impl Accelerator {
 pub(super) fn hole(
     seq: Seq,
     bytes: u64,
-    stamp: Option<Stamp>,
+    stamp: Option<TcpTimestamp>,
     place: Option<(SocketAddr, super::mirror::Place)>,
 ) -> Hole {
     let fetch = place.map(|(server, place)| Fetch {
@@ -152,7 +153,7 @@ pub(super) fn hole(
         length: DataSize::from_bytes(place.resource.length),
         ranges: alloc::vec![(place.offset, place.offset + bytes)],
     });
-    Hole { seq: seq.number(), stamp: stamp.map(Stamp::ticks), fetch }
+    Hole { seq: seq.number(), stamp: stamp.map(TcpTimestamp::ticks), fetch }
 }
 
 #[cfg(test)]
@@ -183,18 +184,18 @@ mod tests {
         for (packet, seq) in packets.iter().zip([u32::MAX - 99, 1300, 2700]) {
             let segment = Segment::parse(&packet.0).unwrap();
             assert_eq!((segment.seq(), segment.ack()), (Seq::new(seq), Some(Seq::new(77))));
-            assert_eq!(segment.flow().destination(), owed.local);
+            assert_eq!(segment.four_tuple().destination(), owed.local);
             let stamps = segment.timestamps().unwrap();
-            assert_eq!((stamps.value, stamps.echo), (Stamp::new(900), Stamp::new(9)));
+            assert_eq!((stamps.ts_val, stamps.ts_ecr), (TcpTimestamp::new(900), TcpTimestamp::new(9)));
             all.extend_from_slice(segment.payload());
         }
         assert_eq!((packets.len(), all), (3, bytes));
-        let second = owed.fill(&owed.holes[1], b"x", Some(Stamp::new(990)));
+        let second = owed.fill(&owed.holes[1], b"x", Some(TcpTimestamp::new(990)));
         let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
-        assert_eq!(second.value, Stamp::new(1000), "what came last, where the hole's own is not known");
-        let late = owed.fill(&owed.holes[0], b"x", Some(Stamp::new(950)));
+        assert_eq!(second.ts_val, TcpTimestamp::new(1000), "what came last, where the hole's own is not known");
+        let late = owed.fill(&owed.holes[0], b"x", Some(TcpTimestamp::new(950)));
         let late = Segment::parse(&late[0].0).unwrap().timestamps().unwrap();
-        assert_eq!(late.value, Stamp::new(950), "an older one would be discarded");
+        assert_eq!(late.ts_val, TcpTimestamp::new(950), "an older one would be discarded");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use super::event::Bytes;
 use super::owed::Owed;
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Flags, Segment, Seq, Stamp};
+use crate::wire::packet::{Flags, Segment, Seq, TcpTimestamp};
 
 /// The repair of one flow.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Repair {
     /// When it last acknowledged something new.
     since: Instant,
     /// The newest timestamp that it echoes.
-    echo: Option<Stamp>,
+    echo: Option<TcpTimestamp>,
     /// The number of what it sends next.
     next: Seq,
     is_seen: bool,
@@ -129,11 +129,11 @@ impl Repair {
             (self.here, self.since) = (ack, now);
         }
         self.is_seen = true;
-        self.next = self.next.later(segment.span().end);
+        self.next = self.next.later(segment.seq_range().end);
         if let Some(stamps) = segment.timestamps()
-            && self.echo.is_none_or(|old| old.is_before(stamps.echo))
+            && self.echo.is_none_or(|old| old.is_before(stamps.ts_ecr))
         {
-            self.echo = Some(stamps.echo);
+            self.echo = Some(stamps.ts_ecr);
         }
     }
 

@@ -41,7 +41,7 @@ use super::mirror::Resource;
 use super::stretch::{Stretches, number};
 use super::tap::Tap;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
-use crate::wire::packet::{Flags, Flow as Key, NewSegment, OptionList, Seq, TcpOption};
+use crate::wire::packet::{Flags, FourTuple as Key, NewSegment, OptionList, Seq, TcpOption};
 pub(super) use end::End;
 use hunts::Hunts;
 use stride::{SEGMENT, Stride};

@@ -21,7 +21,7 @@ use super::replay::{End, Replay};
 use super::view::ReplayView;
 use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
-use crate::wire::packet::{Flow as Key, Segment, Seq};
+use crate::wire::packet::{FourTuple as Key, Segment, Seq};
 
 /// Which connection of the machine's own: counted from one, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ impl Replays {
     /// A packet has come for a connection. Over which link, if it is the server's.
     pub(super) fn on_packet(&mut self, now: Instant, call: CallId, segment: &Segment<'_>) -> Option<LinkId> {
         let (flow, slot) = self.slots.iter_mut().find(|(_, slot)| slot.call == call)?;
-        let replay = slot.replay.as_mut().filter(|replay| *replay.key() == segment.flow().reversed())?;
+        let replay = slot.replay.as_mut().filter(|replay| *replay.key() == segment.four_tuple().reversed())?;
         let length = DataSize::from_bytes(segment.packet().bytes().len() as u64);
         self.tales.entry(*flow).or_default().came += length;
         *self.fetched.entry(slot.over.link).or_default() += length;

@@ -11,7 +11,9 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::units::Bitrate;
-use crate::wire::packet::{NewSegment, Packet, Sacks, Seq, Span, Stamp, Timestamps, Unreachable};
+use crate::wire::packet::{
+    IcmpUnreachable, NewSegment, Packet, SackBlocks, Seq, SeqRange, TcpTimestamp, Timestamps,
+};
 
 const WIFI: LinkId = LinkId(0);
 const CELL: LinkId = LinkId(1);
@@ -30,8 +32,8 @@ struct Download {
 }
 
 fn key() -> Key {
-    let pair = crate::wire::packet::Pair::V4([10, 0, 0, 2].into(), [10, 99, 0, 1].into());
-    Key { pair, source_port: 4000, destination_port: 443 }
+    let pair = crate::wire::packet::AddrPair::V4([10, 0, 0, 2].into(), [10, 99, 0, 1].into());
+    Key { addrs: pair, source_port: 4000, destination_port: 443 }
 }
 
 impl Download {
@@ -43,18 +45,19 @@ impl Download {
     }
 
     fn packet(&self, blocks: &[(u32, u32)]) -> Bytes {
-        let spans: Vec<Span> = blocks.iter().map(|(a, b)| Span::new(Seq::new(*a), Seq::new(*b))).collect();
+        let spans: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let ack = Ack {
             seq: Seq::new(7),
             ack: Seq::new(self.ack),
             window: 1000,
             flags: Flags::ACK,
-            timestamps: self
-                .has_stamps
-                .then(|| Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(self.stamp) }),
-            sacks: Sacks::of(&spans),
+            timestamps: self.has_stamps.then(|| Timestamps {
+                ts_val: TcpTimestamp::new(self.millis()),
+                ts_ecr: TcpTimestamp::new(self.stamp),
+            }),
+            sack_blocks: SackBlocks::of(&spans),
         };
-        Bytes(ack.emit(&key(), Envelope::default()))
+        Bytes(ack.emit(&key(), IpParams::default()))
     }
 
     fn millis(&self) -> u32 {
@@ -207,7 +210,7 @@ fn behind_a_hole_and_for_five_seconds_after_it_no_byte_is_kept() {
     assert!(keeps(&mut download, 500));
     let (hole, end) = (download.ack + SEGMENT, download.ack + 30 * SEGMENT);
     let ack = acks(&download.leave(&[(hole, end)]))[0].1;
-    assert_eq!((ack.ack, ack.sacks.blocks()[0].end), (Seq::new(download.ack), Seq::new(end)), "all is said");
+    assert_eq!((ack.ack, ack.sack_blocks.blocks()[0].end), (Seq::new(download.ack), Seq::new(end)), "all is said");
     download.ack = end;
     download.leave(&[]);
     assert!(!keeps(&mut download, 4900));
@@ -227,7 +230,10 @@ fn an_ack_with_holes_is_exact_and_the_one_that_closes_them_echoes_what_was_befor
     download.wait(50);
     (download.ack, download.stamp) = (hole + 20 * SEGMENT, download.millis() - 25);
     let closing = acks(&download.leave(&[])).last().unwrap().1;
-    assert_eq!((closing.ack, closing.timestamps.unwrap().echo), (Seq::new(download.ack), Stamp::new(before)));
+    assert_eq!(
+        (closing.ack, closing.timestamps.unwrap().ts_ecr),
+        (Seq::new(download.ack), TcpTimestamp::new(before))
+    );
     assert!(download.wait(20_000).contains(&Output::Watch(Sight::None)));
     let view = &download.machine.flows(download.now)[0];
     assert_eq!((view.holes, view.random, view.undone), (1, 1, 1));
@@ -243,8 +249,8 @@ fn a_dark_link_is_kicked_until_data_comes() {
     let kicks = acks(&dark);
     assert!((15..=20).contains(&kicks.len()), "{}", kicks.len());
     assert!(kicks.iter().all(|(link, ack)| *link == WIFI && ack.ack == Seq::new(download.ack)));
-    let echo = kicks.last().unwrap().1.timestamps.unwrap().echo;
-    assert!(echo.since(Stamp::new(download.stamp)) > 800, "the sender's clock has gone on: {echo:?}");
+    let echo = kicks.last().unwrap().1.timestamps.unwrap().ts_ecr;
+    assert!(echo.since(TcpTimestamp::new(download.stamp)) > 800, "the sender's clock has gone on: {echo:?}");
     download.answers = true;
     download.run(100);
     assert!(!download.machine.links(download.now)[0].is_dark);
@@ -252,13 +258,13 @@ fn a_dark_link_is_kicked_until_data_comes() {
 }
 
 /// What these outputs tell a sender that had no way to go, and over which link; none: it is the own stack.
-fn words(outputs: &[Output]) -> Vec<(Option<LinkId>, Unreachable)> {
+fn words(outputs: &[Output]) -> Vec<(Option<LinkId>, IcmpUnreachable)> {
     let packets = outputs.iter().filter_map(|output| match output {
         Output::Send { link, packet } => Some((Some(*link), packet)),
         Output::Deliver(packet) => Some((None, packet)),
         _ => None,
     });
-    let read = |packet: &Bytes| Unreachable::of(Packet::parse(&packet.0).unwrap()).ok();
+    let read = |packet: &Bytes| IcmpUnreachable::of(Packet::parse(&packet.0).unwrap()).ok();
     packets.filter_map(|(link, packet)| Some((link, read(packet)?))).collect()
 }
 
@@ -273,7 +279,7 @@ fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() 
     assert_eq!(download.machine.flows(download.now)[0].in_force, [Mechanism::Revert]);
     download.answers = true;
     let light = download.wait(200);
-    let word = Unreachable { flow: key().reversed(), seq: Seq::new(download.ack) };
+    let word = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(download.ack) };
     let told = words(&light);
     assert_eq!(told.len(), (3 + 1) + 2 + 2, "after 0.3, 0.9 and 2 s, and for what is repeated now");
     assert!(told.iter().all(|told| *told == (Some(WIFI), word)), "of the segment that is missing, to its sender");
@@ -281,7 +287,10 @@ fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() 
         light.into_iter().filter(|output| words(core::slice::from_ref(output)).is_empty()).collect();
     let said = acks(&rest);
     assert_eq!(said.len(), 3);
-    assert!(said.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sacks.is_empty()), "no old news");
+    assert!(
+        said.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sack_blocks.is_empty()),
+        "no old news"
+    );
     download.run(10);
     assert_eq!(words(&download.wait(1000)), []);
     assert_eq!(download.machine.flows(download.now)[0].in_force, []);
@@ -306,7 +315,7 @@ fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
         let packet = download.packet(&[]);
         let ack = Segment::parse(&packet.0).unwrap().pure_ack().unwrap();
         let fin = Ack { flags: Flags::ACK | Flags::FIN, ..ack };
-        download.machine.handle(download.now, Input::Leaving(Bytes(fin.emit(&key(), Envelope::default()))));
+        download.machine.handle(download.now, Input::Leaving(Bytes(fin.emit(&key(), IpParams::default()))));
         download.drain();
         download.ack += 1;
         download.leave(&[]);
@@ -339,7 +348,7 @@ fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
         let packet = upload.packet(&[]);
         upload.machine.handle(upload.now, Input::Arriving(packet));
         upload.drain();
-        let stamps = Timestamps { value: Stamp::new(upload.millis()), echo: Stamp::new(n) };
+        let stamps = Timestamps { ts_val: TcpTimestamp::new(upload.millis()), ts_ecr: TcpTimestamp::new(n) };
         let own = key().reversed();
         let data = NewSegment::data(&own, Seq::new(upload.ack), Seq::new(7), 1000, Some(stamps), &[0; 100]);
         upload.machine.handle(upload.now, Input::Seen { packet: Bytes(data.emit().unwrap()), length: 1500 });
@@ -349,7 +358,7 @@ fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
     assert_eq!(words(&upload.wait(3000)), []);
     upload.answers = true;
     let light = words(&upload.wait(200));
-    let word = Unreachable { flow: key().reversed(), seq: Seq::new(upload.ack) };
+    let word = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(upload.ack) };
     assert!(light.len() >= 3 && light.iter().all(|told| *told == (None, word)), "{light:?}");
 }
 

@@ -7,13 +7,13 @@
 //!    shown ([`super::Sight`]), from before the ACK on, and not over a blackout.
 
 use crate::units::{Duration, Instant};
-use crate::wire::packet::Stamp;
+use crate::wire::packet::TcpTimestamp;
 
 /// One flow's round trip.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trip {
     opened: Option<Instant>,
-    probe: Option<(Stamp, Instant)>,
+    probe: Option<(TcpTimestamp, Instant)>,
     smoothed: Option<Duration>,
     least: Option<Duration>,
 }
@@ -33,7 +33,7 @@ impl Trip {
     }
 
     /// An ACK leaves with this timestamp of the own clock; `is_watched`: what comes is shown.
-    pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp, is_watched: bool) {
+    pub(super) fn on_leaving(&mut self, now: Instant, value: TcpTimestamp, is_watched: bool) {
         self.on_open(now);
         if !is_watched {
             self.probe = None;
@@ -43,7 +43,7 @@ impl Trip {
     }
 
     /// A packet comes that echoes this one.
-    pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp) {
+    pub(super) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         let Some((value, sent)) = self.probe else { return };
         if echo.is_before(value) {
             return;
@@ -104,26 +104,26 @@ mod tests {
         let (mut trip, at) = (Trip::default(), Instant::from_millis);
         assert_eq!(trip.assumed(), USUAL);
         trip.on_syn(at(0));
-        trip.on_leaving(at(50), Stamp::new(7), true);
+        trip.on_leaving(at(50), TcpTimestamp::new(7), true);
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
-        trip.on_echo(at(60), Stamp::new(6));
-        trip.on_echo(at(108), Stamp::new(7));
+        trip.on_echo(at(60), TcpTimestamp::new(6));
+        trip.on_echo(at(108), TcpTimestamp::new(7));
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(51)));
     }
 
     #[test]
     fn an_echo_that_may_be_old_is_no_measure() {
         let (mut trip, at) = (Trip::default(), Instant::from_millis);
-        trip.on_leaving(at(0), Stamp::new(7), false);
-        trip.on_echo(at(900), Stamp::new(7));
-        trip.on_leaving(at(1000), Stamp::new(1007), true);
-        trip.on_leaving(at(1020), Stamp::new(1027), false);
-        trip.on_echo(at(1900), Stamp::new(1027));
-        trip.on_leaving(at(2000), Stamp::new(2007), true);
+        trip.on_leaving(at(0), TcpTimestamp::new(7), false);
+        trip.on_echo(at(900), TcpTimestamp::new(7));
+        trip.on_leaving(at(1000), TcpTimestamp::new(1007), true);
+        trip.on_leaving(at(1020), TcpTimestamp::new(1027), false);
+        trip.on_echo(at(1900), TcpTimestamp::new(1027));
+        trip.on_leaving(at(2000), TcpTimestamp::new(2007), true);
         trip.on_dark();
-        trip.on_echo(at(2100), Stamp::new(2007));
-        trip.on_leaving(at(3000), Stamp::new(3007), true);
-        trip.on_echo(at(9000), Stamp::new(3007));
+        trip.on_echo(at(2100), TcpTimestamp::new(2007));
+        trip.on_leaving(at(3000), TcpTimestamp::new(3007), true);
+        trip.on_echo(at(9000), TcpTimestamp::new(3007));
         assert_eq!(trip.smoothed(), None);
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let (mut trip, at) = (Trip::default(), Instant::from_millis);
         trip.on_syn(at(0));
         trip.on_open(at(50));
-        trip.on_leaving(at(900), Stamp::new(7), true);
+        trip.on_leaving(at(900), TcpTimestamp::new(7), true);
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
     }
 
@@ -141,7 +141,7 @@ mod tests {
         let mut trip = Trip::default();
         trip.on_syn(Instant::ZERO);
         trip.on_syn(Instant::from_millis(1000));
-        trip.on_leaving(Instant::from_millis(1050), Stamp::new(7), true);
+        trip.on_leaving(Instant::from_millis(1050), TcpTimestamp::new(7), true);
         assert_eq!(trip.smoothed(), None);
     }
 }

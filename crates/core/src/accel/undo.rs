@@ -24,21 +24,21 @@
 //! 6. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
 
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Seq, Stamp};
+use crate::wire::packet::{Seq, TcpTimestamp};
 
 /// One flow's chain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     chain: Option<Chain>,
     /// The last chain's timestamp, for so many ACKs more.
-    closed: Option<(Stamp, u8)>,
+    closed: Option<(TcpTimestamp, u8)>,
     undone: u64,
     random: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    echo: Stamp,
+    echo: TcpTimestamp,
     began: Instant,
     /// The ACK before this one.
     last: Instant,
@@ -73,7 +73,7 @@ pub(super) struct Shown {
     /// Whether many segments in a row are missing.
     pub(super) is_long: bool,
     /// What the ACK echoes by itself.
-    pub(super) echo: Stamp,
+    pub(super) echo: TcpTimestamp,
     /// Whether a loss that shows now is taken for random.
     pub(super) is_random: bool,
     /// The flow's round trip.
@@ -82,7 +82,7 @@ pub(super) struct Shown {
 
 impl Undo {
     /// What this ACK is to echo; none: what it does.
-    pub(super) fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
+    pub(super) fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<TcpTimestamp> {
         if shown.new > 0 {
             self.on_gap(now, shown);
         }
@@ -129,7 +129,7 @@ impl Undo {
         }
     }
 
-    fn again(&mut self) -> Option<Stamp> {
+    fn again(&mut self) -> Option<TcpTimestamp> {
         let (echo, left) = self.closed?;
         self.closed = left.checked_sub(1).filter(|left| *left > 0).map(|left| (echo, left));
         Some(echo)
@@ -142,7 +142,7 @@ impl Chain {
         shown.is_long || (self.is_late && shown.is_open)
     }
 
-    fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<Stamp> {
+    fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<TcpTimestamp> {
         let was_barred = self.is_barred;
         if now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT) {
             (self.episode, self.is_late) = (Episode { began: self.episode.began, ..Episode::at(now) }, true);
@@ -202,7 +202,7 @@ mod tests {
             high: Seq::new(high),
             is_open: high > ack,
             is_long: false,
-            echo: Stamp::new(echo),
+            echo: TcpTimestamp::new(echo),
             is_random: true,
             rtt: RTT,
         }
@@ -221,11 +221,11 @@ mod tests {
     fn the_closing_ack_and_two_more_echo_what_was_before_the_hole() {
         let mut undo = Undo::default();
         assert_eq!(undo.on_ack(at(0), &shown(0, 100, 100, 10)), None);
-        assert_eq!(undo.on_ack(at(1), &shown(1, 100, 300, 10)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(51), &shown(0, 900, 900, 61)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(1), &shown(1, 100, 300, 10)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(51), &shown(0, 900, 900, 61)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.undone(), 1);
         for n in 52..54 {
-            assert_eq!(undo.on_ack(at(n), &shown(0, 1000, 1000, 62)), Some(Stamp::new(10)));
+            assert_eq!(undo.on_ack(at(n), &shown(0, 1000, 1000, 62)), Some(TcpTimestamp::new(10)));
         }
         assert_eq!(undo.on_ack(at(54), &shown(0, 1100, 1100, 63)), None);
         assert!(!undo.is_armed());
@@ -238,12 +238,12 @@ mod tests {
         for n in 1..200 {
             assert_eq!(
                 undo.on_ack(at(n * 50), &shown(1, number(n), number(n + 1), 99)),
-                Some(Stamp::new(10)),
+                Some(TcpTimestamp::new(10)),
                 "{n}"
             );
         }
-        assert_eq!(undo.on_ack(at(10_001), &shown(1, 70_000, 71_000, 990)), Some(Stamp::new(990)));
-        assert_eq!(undo.on_ack(at(10_100), &shown(0, 71_000, 71_000, 1090)), Some(Stamp::new(990)));
+        assert_eq!(undo.on_ack(at(10_001), &shown(1, 70_000, 71_000, 990)), Some(TcpTimestamp::new(990)));
+        assert_eq!(undo.on_ack(at(10_100), &shown(0, 71_000, 71_000, 1090)), Some(TcpTimestamp::new(990)));
     }
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!(undo.on_ack(at(30), &shown(1, 100, 700, 10)), None);
         assert_eq!(undo.on_ack(at(71), &shown(0, 300, 900, 70)), None, "the sender had sent up to 900 by then");
         assert_eq!(undo.on_ack(at(80), &shown(0, 910, 1000, 80)), None, "the ACK that ends the episode");
-        assert_eq!(undo.on_ack(at(90), &shown(0, 950, 1100, 90)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(95), &shown(0, 1200, 1200, 95)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(90), &shown(0, 950, 1100, 90)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(95), &shown(0, 1200, 1200, 95)), Some(TcpTimestamp::new(10)));
         assert_eq!((undo.random(), undo.undone()), (2, 1));
     }
 
@@ -273,8 +273,8 @@ mod tests {
     fn a_repair_that_takes_many_round_trips_bars_it() {
         let mut undo = Undo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
-        assert_eq!(undo.on_ack(at(90), &shown(0, 300, 1000, 81)), Some(Stamp::new(10)));
-        assert_eq!(undo.on_ack(at(180), &shown(0, 350, 1000, 81)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(90), &shown(0, 300, 1000, 81)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(180), &shown(0, 350, 1000, 81)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.on_ack(at(300), &shown(0, 400, 1000, 251)), None, "six round trips, one of them silent");
         assert_eq!(undo.on_ack(at(350), &shown(0, 500, 1000, 301)), None);
         assert_eq!(undo.on_ack(at(400), &shown(0, 1000, 1000, 351)), None);
@@ -286,7 +286,7 @@ mod tests {
         let long = |new, ack| Shown { is_long: true, ..shown(new, ack, 1000, 10) };
         assert_eq!(undo.on_ack(at(0), &long(1, 100)), None);
         assert_eq!(undo.on_ack(at(60), &long(0, 500)), None);
-        assert_eq!(undo.on_ack(at(110), &shown(0, 1100, 1100, 111)), Some(Stamp::new(10)));
+        assert_eq!(undo.on_ack(at(110), &shown(0, 1100, 1100, 111)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.undone(), 1);
     }
 
@@ -294,11 +294,11 @@ mod tests {
     fn after_a_timeout_only_an_ack_that_leaves_nothing_missing_echoes() {
         let mut prompt = Undo::default();
         prompt.on_ack(at(0), &shown(2, 100, 1000, 10));
-        assert_eq!(prompt.on_ack(at(60), &shown(0, 500, 1000, 10)), Some(Stamp::new(10)));
+        assert_eq!(prompt.on_ack(at(60), &shown(0, 500, 1000, 10)), Some(TcpTimestamp::new(10)));
         let mut late = Undo::default();
         late.on_ack(at(0), &shown(2, 100, 1000, 10));
         assert_eq!(late.on_ack(at(250), &shown(0, 500, 1000, 10)), None);
-        assert_eq!(late.on_ack(at(280), &shown(0, 1100, 1100, 281)), Some(Stamp::new(10)));
+        assert_eq!(late.on_ack(at(280), &shown(0, 1100, 1100, 281)), Some(TcpTimestamp::new(10)));
     }
 
     #[test]
@@ -309,7 +309,11 @@ mod tests {
         assert_eq!(undo.on_ack(at(290), &shown(0, 1200, 1500, 291)), None);
         assert_eq!(undo.on_ack(at(310), &shown(0, 1300, 1600, 311)), None, "it had sent up to 1600 by then");
         assert_eq!(undo.on_ack(at(330), &shown(0, 1600, 1700, 331)), None, "six round trips: the reduction stands");
-        assert_eq!(undo.on_ack(at(340), &shown(0, 1650, 1700, 341)), Some(Stamp::new(10)), "its episode is over");
+        assert_eq!(
+            undo.on_ack(at(340), &shown(0, 1650, 1700, 341)),
+            Some(TcpTimestamp::new(10)),
+            "its episode is over"
+        );
     }
 
     #[test]

@@ -16,25 +16,25 @@
 use alloc::collections::VecDeque;
 
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Segment, Seq, Stamp};
+use crate::wire::packet::{Segment, Seq, TcpTimestamp};
 
 /// What is known of one upload's sender.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Upward {
     /// When which own stamp left, of the packet that has waited least.
-    clock: Option<(Stamp, Instant)>,
+    clock: Option<(TcpTimestamp, Instant)>,
     /// Where packets end that have passed, and their stamps; in order.
-    passed: VecDeque<(Seq, Stamp)>,
+    passed: VecDeque<(Seq, TcpTimestamp)>,
     /// The highest number that was acknowledged or reported.
     high: Option<Seq>,
-    fresh: Option<Stamp>,
+    fresh: Option<TcpTimestamp>,
 }
 
 impl Upward {
     /// An own packet leaves, or has left; a tick of the own clock is so long.
     pub(super) fn on_own(&mut self, now: Instant, segment: &Segment<'_>, length: u32, tick: Option<Duration>) {
         let Some(stamps) = segment.timestamps() else { return };
-        let stamp = stamps.value;
+        let stamp = stamps.ts_val;
         if self.shows(now, tick).is_none_or(|shown| shown.is_before(stamp)) {
             self.clock = Some((stamp, now));
         }
@@ -54,7 +54,7 @@ impl Upward {
     }
 
     /// An ACK echoes this stamp: the round trip, if it was not echoed before.
-    pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, tick: Option<Duration>) -> Option<Duration> {
+    pub(super) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, tick: Option<Duration>) -> Option<Duration> {
         if self.fresh.is_some_and(|fresh| !fresh.is_before(echo)) {
             return None;
         }
@@ -65,7 +65,7 @@ impl Upward {
 
     /// Everything up to this number has come, or is known to be lost: how many bytes are new, and the newest stamp of
     /// a packet among them.
-    pub(super) fn on_high(&mut self, high: Seq) -> (u32, Option<Stamp>) {
+    pub(super) fn on_high(&mut self, high: Seq) -> (u32, Option<TcpTimestamp>) {
         let before = self.high.replace(high).unwrap_or(high);
         let mut newest = None;
         while let Some((_, stamp)) = self.passed.front().copied().filter(|(end, _)| !end.is_after(high)) {
@@ -75,7 +75,7 @@ impl Upward {
         (u32::try_from(high.offset_from(before)).unwrap_or(0), newest)
     }
 
-    fn shows(&self, now: Instant, tick: Option<Duration>) -> Option<Stamp> {
+    fn shows(&self, now: Instant, tick: Option<Duration>) -> Option<TcpTimestamp> {
         let (stamp, at) = self.clock?;
         let ticks = now.since(at).as_nanos() / tick?.as_nanos().max(1);
         Some(stamp.plus(u32::try_from(ticks).unwrap_or(u32::MAX)))
@@ -88,7 +88,7 @@ const KEPT: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::packet::{Flow, NewSegment, Timestamps};
+    use crate::wire::packet::{FourTuple, NewSegment, Timestamps};
 
     const TICK: Option<Duration> = Some(Duration::from_millis(1));
 
@@ -98,8 +98,8 @@ mod tests {
 
     /// A packet of 1000 bytes from here on with this stamp leaves.
     fn send(upward: &mut Upward, now: u64, seq: u32, stamp: u32) {
-        let flow = Flow::new("10.0.0.2:5000".parse().unwrap(), "192.0.2.1:443".parse().unwrap()).unwrap();
-        let stamps = Timestamps { value: Stamp::new(stamp), echo: Stamp::new(1) };
+        let flow = FourTuple::new("10.0.0.2:5000".parse().unwrap(), "192.0.2.1:443".parse().unwrap()).unwrap();
+        let stamps = Timestamps { ts_val: TcpTimestamp::new(stamp), ts_ecr: TcpTimestamp::new(1) };
         let packet = NewSegment::data(&flow, Seq::new(seq), Seq::new(1), 100, Some(stamps), &[0; 1000]);
         let packet = packet.emit().unwrap();
         upward.on_own(at(now), &Segment::parse(&packet).unwrap(), 1000, TICK);
@@ -108,12 +108,12 @@ mod tests {
     #[test]
     fn a_round_trip_is_from_the_stamp_to_its_first_echo() {
         let mut upward = Upward::default();
-        assert_eq!(upward.on_echo(at(0), Stamp::new(3), TICK), None, "whose clock is not known");
+        assert_eq!(upward.on_echo(at(0), TcpTimestamp::new(3), TICK), None, "whose clock is not known");
         send(&mut upward, 100, 1000, 500);
         send(&mut upward, 120, 2000, 510);
-        assert_eq!(upward.on_echo(at(150), Stamp::new(500), TICK), Some(Duration::from_millis(50)));
-        assert_eq!(upward.on_echo(at(160), Stamp::new(500), TICK), None);
-        let waited = upward.on_echo(at(180), Stamp::new(510), TICK);
+        assert_eq!(upward.on_echo(at(150), TcpTimestamp::new(500), TICK), Some(Duration::from_millis(50)));
+        assert_eq!(upward.on_echo(at(160), TcpTimestamp::new(500), TICK), None);
+        let waited = upward.on_echo(at(180), TcpTimestamp::new(510), TICK);
         assert_eq!(waited, Some(Duration::from_millis(70)), "10 ms in the own queue are part of it");
     }
 
@@ -125,9 +125,9 @@ mod tests {
             send(&mut upward, u64::from(n), 1000 + n * 1000, 50 + n);
         }
         send(&mut upward, 20, 3000, 70);
-        assert_eq!(upward.on_high(Seq::new(4000)), (3000, Some(Stamp::new(52))));
+        assert_eq!(upward.on_high(Seq::new(4000)), (3000, Some(TcpTimestamp::new(52))));
         assert_eq!(upward.on_high(Seq::new(4500)), (500, None));
-        assert_eq!(upward.on_high(Seq::new(11_000)), (6500, Some(Stamp::new(59))));
+        assert_eq!(upward.on_high(Seq::new(11_000)), (6500, Some(TcpTimestamp::new(59))));
         assert_eq!(upward.on_high(Seq::new(11_000)), (0, None));
     }
 

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::Mechanism;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
-use crate::wire::packet::Flow;
+use crate::wire::packet::FourTuple;
 
 /// A flow as it stands.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowView {
     /// From here to its other end.
-    pub flow: Flow,
+    pub flow: FourTuple,
     /// Its data goes to its other end, and what follows is what that end says; else it comes to here.
     pub is_upload: bool,
     /// Since when it is known.
@@ -131,11 +131,11 @@ pub struct LinkView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::packet::Flow;
+    use crate::wire::packet::FourTuple;
 
     /// One for which nothing was done.
     fn view() -> FlowView {
-        let flow = Flow::new(([10, 0, 0, 2], 4000).into(), ([192, 0, 2, 1], 80).into()).unwrap();
+        let flow = FourTuple::new(([10, 0, 0, 2], 4000).into(), ([192, 0, 2, 1], 80).into()).unwrap();
         FlowView {
             flow,
             is_upload: false,

@@ -14,7 +14,7 @@
 
 use super::line::MOST;
 use crate::units::{Duration, Instant};
-use crate::wire::packet::Stamp;
+use crate::wire::packet::TcpTimestamp;
 
 /// By which link an ACK leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ pub(super) enum By {
 /// One flow's two ways.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ways {
-    probe: Option<(Stamp, Instant, By)>,
+    probe: Option<(TcpTimestamp, Instant, By)>,
     /// When a packet was shown last.
     seen: Option<Instant>,
     first: Option<Duration>,
@@ -41,7 +41,7 @@ pub(super) struct Ways {
 
 impl Ways {
     /// An ACK with this timestamp leaves.
-    pub(super) fn on_leaving(&mut self, now: Instant, value: Stamp, by: By) {
+    pub(super) fn on_leaving(&mut self, now: Instant, value: TcpTimestamp, by: By) {
         if self.probe.is_none_or(|(_, sent, other)| other != by || now.since(sent) >= LOST) {
             self.probe = Some((value, now, by));
         }
@@ -53,7 +53,7 @@ impl Ways {
     }
 
     /// A packet comes that echoes this one, and has waited so long.
-    pub(super) fn on_echo(&mut self, now: Instant, echo: Stamp, waited: Option<Duration>) {
+    pub(super) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
         let was_seen = self.is_seen(now);
         self.seen = Some(now);
         let Some((value, sent, by)) = self.probe else { return };
@@ -122,12 +122,12 @@ mod tests {
     fn ask(ways: &mut Ways, from: u64, by: By, takes: &[u64]) -> u64 {
         let mut at = from;
         for takes in takes {
-            ways.on_echo(Instant::from_millis(at), Stamp::new(0), None);
-            ways.on_leaving(Instant::from_millis(at), Stamp::new(u32::try_from(at).unwrap()), by);
-            let echo = Stamp::new(u32::try_from(at).unwrap());
+            ways.on_echo(Instant::from_millis(at), TcpTimestamp::new(0), None);
+            ways.on_leaving(Instant::from_millis(at), TcpTimestamp::new(u32::try_from(at).unwrap()), by);
+            let echo = TcpTimestamp::new(u32::try_from(at).unwrap());
             // All the time packets are shown that left before.
             for shown in (at..at + takes + 30).step_by(20) {
-                ways.on_echo(Instant::from_millis(shown), Stamp::new(0), None);
+                ways.on_echo(Instant::from_millis(shown), TcpTimestamp::new(0), None);
             }
             at += takes + 30;
             ways.on_echo(Instant::from_millis(at), echo, Some(Duration::from_millis(30)));
@@ -151,12 +151,12 @@ mod tests {
     #[test]
     fn what_was_held_and_what_waited_unknown_tells_nothing() {
         let (mut ways, at) = (Ways::default(), Instant::from_millis);
-        ways.on_echo(at(0), Stamp::new(0), None);
-        ways.on_leaving(at(0), Stamp::new(1), By::First);
+        ways.on_echo(at(0), TcpTimestamp::new(0), None);
+        ways.on_leaving(at(0), TcpTimestamp::new(1), By::First);
         ways.on_held();
-        ways.on_echo(at(50), Stamp::new(1), Some(Duration::ZERO));
-        ways.on_leaving(at(50), Stamp::new(50), By::First);
-        ways.on_echo(at(100), Stamp::new(50), None);
+        ways.on_echo(at(50), TcpTimestamp::new(1), Some(Duration::ZERO));
+        ways.on_leaving(at(50), TcpTimestamp::new(50), By::First);
+        ways.on_echo(at(100), TcpTimestamp::new(50), None);
         assert_eq!(ways.first, None);
     }
 
@@ -167,16 +167,16 @@ mod tests {
             let mut ways = Ways::default();
             for (n, ms) in shown.iter().enumerate() {
                 // The first packet shown is one of before.
-                ways.on_echo(at(*ms), Stamp::new(if n == 0 { 0 } else { 9 }), Some(Duration::ZERO));
-                ways.on_leaving(at(*ms), Stamp::new(9 + u32::from(n > 0)), By::First);
+                ways.on_echo(at(*ms), TcpTimestamp::new(if n == 0 { 0 } else { 9 }), Some(Duration::ZERO));
+                ways.on_leaving(at(*ms), TcpTimestamp::new(9 + u32::from(n > 0)), By::First);
             }
             ways.first
         };
         assert_eq!(first(&[0, 50]), Some(Duration::from_millis(50)));
         assert_eq!(first(&[0, 400]), None, "its echo came at 50 ms, and was not shown");
         let mut ways = Ways::default();
-        ways.on_leaving(at(0), Stamp::new(1), By::Second);
-        ways.on_echo(at(200), Stamp::new(5), Some(Duration::ZERO));
+        ways.on_leaving(at(0), TcpTimestamp::new(1), By::Second);
+        ways.on_echo(at(200), TcpTimestamp::new(5), Some(Duration::ZERO));
         assert!(ways.second.is_none() && ways.is_proved(), "nothing was shown before; but it has arrived");
     }
 }

@@ -37,40 +37,40 @@ impl Candidate {
 /// Relays, boxes and candidates.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    room: Vec<Bitrate>,
-    own: Vec<Bitrate>,
+    capacity: Vec<Bitrate>,
+    direct: Vec<Bitrate>,
     /// Where the candidates of each box begin, and where those of the last one end.
-    first: Vec<u32>,
-    relay: Vec<u32>,
-    rate: Vec<Bitrate>,
+    offsets: Vec<u32>,
+    relays: Vec<u32>,
+    rates: Vec<Bitrate>,
     /// The box that named a relay last.
-    named: Vec<u32>,
+    last_named_by: Vec<u32>,
 }
 
 /// Why something is no part of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InstanceError {
     /// Sums would no longer be exact.
-    #[error("the relays have more than {} in all", Instance::MOST_ROOM)]
-    TooMuchRoom,
+    #[error("the relays have more than {} in all", Instance::MAX_CAPACITY)]
+    TooMuchCapacity,
     /// Numbers would no longer fit.
-    #[error("more than {} relays, boxes or candidates", Instance::MOST)]
+    #[error("more than {} relays, boxes or candidates", Instance::MAX_COUNT)]
     TooMany,
     /// A candidate that is no relay.
-    #[error("box {at} names relay {relay}, and there are {relays}")]
+    #[error("edge {edge} names relay {relay}, and there are {relays}")]
     UnknownRelay {
         /// The box's number.
-        at: usize,
+        edge: usize,
         /// What it named.
         relay: usize,
         /// How many there are.
         relays: usize,
     },
     /// One relay with two rates.
-    #[error("box {at} names relay {relay} twice")]
-    Twice {
+    #[error("edge {edge} names relay {relay} twice")]
+    DuplicateRelay {
         /// The box's number.
-        at: usize,
+        edge: usize,
         /// The relay's.
         relay: usize,
     },
@@ -78,125 +78,133 @@ pub enum InstanceError {
 
 impl Instance {
     /// What all relays may have together: 2^53 bit/s, nine petabits per second.
-    pub const MOST_ROOM: Bitrate = Bitrate::from_bits_per_sec(1 << 53);
+    pub const MAX_CAPACITY: Bitrate = Bitrate::from_bits_per_sec(1 << 53);
     /// How many relays, boxes and candidates there may be.
-    pub const MOST: usize = NONE as usize;
+    pub const MAX_COUNT: usize = NONE as usize;
 
     /// No boxes yet, and relays with so much left.
     ///
     /// # Errors
     /// When that is more than [`Self::MOST_ROOM`] in all.
-    pub fn new(room: &[Bitrate]) -> Result<Self, InstanceError> {
-        if room.iter().copied().sum::<Bitrate>() > Self::MOST_ROOM {
-            return Err(InstanceError::TooMuchRoom);
+    pub fn new(capacity: &[Bitrate]) -> Result<Self, InstanceError> {
+        if capacity.iter().copied().sum::<Bitrate>() > Self::MAX_CAPACITY {
+            return Err(InstanceError::TooMuchCapacity);
         }
-        if room.len() > Self::MOST {
+        if capacity.len() > Self::MAX_COUNT {
             return Err(InstanceError::TooMany);
         }
-        let named = vec![NONE; room.len()];
-        Ok(Self { room: room.to_vec(), own: vec![], first: vec![0], relay: vec![], rate: vec![], named })
+        let named = vec![NONE; capacity.len()];
+        Ok(Self {
+            capacity: capacity.to_vec(),
+            direct: vec![],
+            offsets: vec![0],
+            relays: vec![],
+            rates: vec![],
+            last_named_by: named,
+        })
     }
 
     /// Adds a box with this rate of its own, and gives its number.
     ///
     /// # Errors
     /// When it names a relay twice, or one that is not there, or there is no number left. The instance then is as before.
-    pub fn add(&mut self, own: Bitrate, candidates: &[Candidate]) -> Result<usize, InstanceError> {
-        let at = self.own.len();
-        if at >= Self::MOST || candidates.len() > Self::MOST - self.relay.len() {
+    pub fn add(&mut self, direct: Bitrate, candidates: &[Candidate]) -> Result<usize, InstanceError> {
+        let edge = self.direct.len();
+        if edge >= Self::MAX_COUNT || candidates.len() > Self::MAX_COUNT - self.relays.len() {
             return Err(InstanceError::TooMany);
         }
-        self.check(at, candidates)?;
+        self.check(edge, candidates)?;
         for candidate in candidates {
-            if candidate.rate > own && candidate.rate <= self.room[candidate.relay] {
-                self.relay.push(candidate.relay as u32);
-                self.rate.push(candidate.rate);
+            if candidate.rate > direct && candidate.rate <= self.capacity[candidate.relay] {
+                self.relays.push(candidate.relay as u32);
+                self.rates.push(candidate.rate);
             }
         }
-        self.own.push(own);
-        self.first.push(self.relay.len() as u32);
-        Ok(at)
+        self.direct.push(direct);
+        self.offsets.push(self.relays.len() as u32);
+        Ok(edge)
     }
 
     /// How many relays there are.
-    pub fn relays(&self) -> usize {
-        self.room.len()
+    pub fn relay_count(&self) -> usize {
+        self.capacity.len()
     }
 
     /// How many boxes there are.
-    pub fn boxes(&self) -> usize {
-        self.own.len()
+    pub fn edge_count(&self) -> usize {
+        self.direct.len()
     }
 
     /// How many candidates may be chosen, of all boxes.
-    pub fn candidates(&self) -> usize {
-        self.relay.len()
+    pub fn candidate_count(&self) -> usize {
+        self.relays.len()
     }
 
     /// What a relay has left: R(s).
-    pub fn room(&self, relay: usize) -> Bitrate {
-        self.room[relay]
+    pub fn capacity(&self, relay: usize) -> Bitrate {
+        self.capacity[relay]
     }
 
     /// What a box has alone: B_o(c).
-    pub fn own(&self, at: usize) -> Bitrate {
-        self.own[at]
+    pub fn direct_rate(&self, edge: usize) -> Bitrate {
+        self.direct[edge]
     }
 
     /// The candidates of a box that may be chosen.
-    pub fn of(&self, at: usize) -> impl ExactSizeIterator<Item = Candidate> {
-        self.edges(at).map(|edge| Candidate { relay: self.relay_of(edge), rate: self.rate[edge] })
+    pub fn candidates_of(&self, edge: usize) -> impl ExactSizeIterator<Item = Candidate> {
+        self.candidate_range(edge)
+            .map(|candidate| Candidate { relay: self.relay_of(candidate), rate: self.rates[candidate] })
     }
 
     /// The numbers of a box's candidates among all.
-    pub(super) fn edges(&self, at: usize) -> Range<usize> {
-        self.first[at] as usize..self.first[at + 1] as usize
+    pub(super) fn candidate_range(&self, edge: usize) -> Range<usize> {
+        self.offsets[edge] as usize..self.offsets[edge + 1] as usize
     }
 
     /// The relays and rates of some candidates.
-    pub(super) fn lists(&self, edges: Range<usize>) -> (&[u32], &[Bitrate]) {
-        (&self.relay[edges.clone()], &self.rate[edges])
+    pub(super) fn relays_and_rates(&self, candidates: Range<usize>) -> (&[u32], &[Bitrate]) {
+        (&self.relays[candidates.clone()], &self.rates[candidates])
     }
 
-    pub(super) fn relay_of(&self, edge: usize) -> usize {
-        self.relay[edge] as usize
+    pub(super) fn relay_of(&self, candidate: usize) -> usize {
+        self.relays[candidate] as usize
     }
 
-    pub(super) fn rate_of(&self, edge: usize) -> Bitrate {
-        self.rate[edge]
+    pub(super) fn rate_of(&self, candidate: usize) -> Bitrate {
+        self.rates[candidate]
     }
 
     /// In floating point, exact (rule 2).
-    pub(super) fn bits_of(&self, edge: usize) -> f64 {
-        exact(self.rate[edge])
+    pub(super) fn bits_of(&self, candidate: usize) -> f64 {
+        to_f64(self.rates[candidate])
     }
 
     /// As [`Self::bits_of`]; of a box without candidates it may be rounded.
-    pub(super) fn own_bits(&self, at: usize) -> f64 {
-        exact(self.own[at])
+    pub(super) fn direct_bits(&self, edge: usize) -> f64 {
+        to_f64(self.direct[edge])
     }
 
-    pub(super) fn room_bits(&self, relay: usize) -> f64 {
-        exact(self.room[relay])
+    pub(super) fn capacity_bits(&self, relay: usize) -> f64 {
+        to_f64(self.capacity[relay])
     }
 
-    fn check(&mut self, at: usize, candidates: &[Candidate]) -> Result<(), InstanceError> {
-        let relays = self.room.len();
+    fn check(&mut self, edge: usize, candidates: &[Candidate]) -> Result<(), InstanceError> {
+        let relays = self.capacity.len();
         if let Some(unknown) = candidates.iter().find(|candidate| candidate.relay >= relays) {
-            return Err(InstanceError::UnknownRelay { at, relay: unknown.relay, relays });
+            return Err(InstanceError::UnknownRelay { edge, relay: unknown.relay, relays });
         }
-        let mut twice = None;
+        let mut duplicate = None;
         for candidate in candidates {
-            let before = core::mem::replace(&mut self.named[candidate.relay], at as u32);
-            if before == at as u32 {
-                twice.get_or_insert(candidate.relay);
+            let before = core::mem::replace(&mut self.last_named_by[candidate.relay], edge as u32);
+            if before == edge as u32 {
+                duplicate.get_or_insert(candidate.relay);
             }
         }
         // A box that is refused leaves no trace: its number is given to another one.
-        if twice.is_some() {
-            candidates.iter().for_each(|candidate| self.named[candidate.relay] = NONE);
+        if duplicate.is_some() {
+            candidates.iter().for_each(|candidate| self.last_named_by[candidate.relay] = NONE);
         }
-        twice.map_or(Ok(()), |relay| Err(InstanceError::Twice { at, relay }))
+        duplicate.map_or(Ok(()), |relay| Err(InstanceError::DuplicateRelay { edge, relay }))
     }
 }
 
@@ -204,6 +212,6 @@ impl Instance {
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A rate in floating point, without a loss up to 2^53. By way of a signed number, which costs one instruction.
-pub(super) fn exact(rate: Bitrate) -> f64 {
+pub(super) fn to_f64(rate: Bitrate) -> f64 {
     rate.bits_per_sec() as i64 as f64
 }

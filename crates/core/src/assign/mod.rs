@@ -21,25 +21,25 @@
 //! BASS's own algorithm generates all plans, (k + 1)^n of them; it is here to be compared with ([`algorithm_1`]), with two others.
 //! No general solver is used: a linear program of 500 relays and 100,000 boxes takes HiGHS 15 s, and its answer is no plan yet.
 
-mod build;
-mod climb;
-mod exact;
+mod assignment;
+mod baselines;
+mod branch_and_bound;
+mod dual_bound;
 mod instance;
-mod look;
-mod newton;
-mod peers;
-mod plan;
+mod lns;
+mod local_search;
+mod matching;
+mod newton_step;
 mod prices;
-mod seats;
+mod reduced_values;
+mod regret_greedy;
 mod solver;
 #[cfg(test)]
 mod tests;
-mod view;
-mod window;
 
+pub use baselines::{bass_algorithm_1, bass_random, density_greedy};
 pub use instance::{Candidate, Instance, InstanceError};
-pub use peers::{algorithm_1, by_density, random};
-pub use plan::Plan;
+pub use matching::Matching;
 pub use prices::Prices;
-pub use solver::{Before, Progress, Solver};
-pub use view::Stay;
+pub use reduced_values::SwitchingCost;
+pub use solver::{Progress, Solver, WarmStart};

@@ -13,10 +13,10 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::dual_bound::DualEval;
 use super::instance::Instance;
-use super::look::Look;
-use super::newton;
-use super::view::View;
+use super::newton_step;
+use super::reduced_values::ReducedInstance;
 use crate::units::Bitrate;
 
 /// What a bit per second of each relay is worth.
@@ -25,7 +25,7 @@ pub struct Prices(Vec<f64>);
 
 impl Prices {
     /// Nothing costs anything.
-    pub fn free(relays: usize) -> Self {
+    pub fn zero(relays: usize) -> Self {
         Self(vec![0.0; relays])
     }
 
@@ -41,129 +41,130 @@ impl Prices {
 
     /// The dual bound: no plan of this instance gains more, whatever the prices are.
     pub fn bound(&self, instance: &Instance) -> Bitrate {
-        let prices = self.of_all(instance);
-        let view = View::plain(instance);
-        let mut look = Look::new(view, &prices, 0.0);
-        while !look.is_done(view) {
-            look.advance(view, &prices);
+        let prices = self.to_vec(instance);
+        let problem = ReducedInstance::without_current(instance);
+        let mut eval = DualEval::new(problem, &prices, 0.0);
+        while !eval.is_done(problem) {
+            eval.advance(problem, &prices);
         }
-        whole(look.bound())
+        bound_as_rate(eval.bound())
     }
 
     /// One for each relay.
-    pub(super) fn of_all(&self, instance: &Instance) -> Vec<f64> {
-        (0..instance.relays()).map(|relay| self.of(relay)).collect()
+    pub(super) fn to_vec(&self, instance: &Instance) -> Vec<f64> {
+        (0..instance.relay_count()).map(|relay| self.of(relay)).collect()
     }
 }
 
 /// A bound as a rate, rounded up, and never above what all relays together may have.
-pub(super) fn whole(bound: f64) -> Bitrate {
-    Bitrate::from_bits_per_sec(libm::ceil(bound).max(0.0) as u64).min(Instance::MOST_ROOM * 2)
+pub(super) fn bound_as_rate(bound: f64) -> Bitrate {
+    Bitrate::from_bits_per_sec(libm::ceil(bound).max(0.0) as u64).min(Instance::MAX_CAPACITY * 2)
 }
 
 /// The search.
 #[derive(Clone, Debug)]
-pub(super) struct Search {
+pub(super) struct DualAscent {
     band: f64,
     /// The narrowest one.
-    last: f64,
+    min_band: f64,
     /// The lowest bound, and its prices.
     pub(super) bound: f64,
     pub(super) best: Vec<f64>,
     /// Where the search stands, and what was seen there.
     prices: Vec<f64>,
-    base: Look,
+    base_eval: DualEval,
     /// Where it would go all the way, and how much of that is tried; nothing: it looks anew at where it stands.
-    change: Vec<f64>,
-    share: f64,
+    direction: Vec<f64>,
+    step_share: f64,
     trial: Vec<f64>,
-    look: Look,
+    trial_eval: DualEval,
 }
 
-impl Search {
+impl DualAscent {
     /// Begins at these prices; `known`: they are near the best ones.
-    pub(super) fn new(view: View<'_>, prices: &Prices, known: bool) -> Self {
-        let prices = prices.of_all(view.instance);
-        let (band, last) = if known { NEAR } else { FAR };
-        let look = Look::new(view, &prices, band);
+    pub(super) fn new(problem: ReducedInstance<'_>, prices: &Prices, is_warm: bool) -> Self {
+        let prices = prices.to_vec(problem.instance);
+        let (band, last) = if is_warm { WARM_BANDS } else { COLD_BANDS };
+        let look = DualEval::new(problem, &prices, band);
         Self {
             band,
-            last,
+            min_band: last,
             bound: f64::INFINITY,
             best: prices.clone(),
-            base: Look::default(),
-            change: Vec::new(),
-            share: 0.0,
+            base_eval: DualEval::default(),
+            direction: Vec::new(),
+            step_share: 0.0,
             trial: prices.clone(),
             prices,
-            look,
+            trial_eval: look,
         }
     }
 
     /// Whether the bands are used up.
     pub(super) fn is_done(&self) -> bool {
-        self.band < self.last
+        self.band < self.min_band
     }
 
     /// Some more of it; gives the work that this was.
-    pub(super) fn advance(&mut self, view: View<'_>) -> u64 {
-        let work = self.look.advance(view, &self.trial);
-        if !self.look.is_done(view) {
+    pub(super) fn advance(&mut self, problem: ReducedInstance<'_>) -> u64 {
+        let work = self.trial_eval.advance(problem, &self.trial);
+        if !self.trial_eval.is_done(problem) {
             return work;
         }
-        if self.look.bound() < self.bound {
-            self.bound = self.look.bound();
+        if self.trial_eval.bound() < self.bound {
+            self.bound = self.trial_eval.bound();
             self.best.clone_from(&self.trial);
         }
-        let smooth = self.look.smooth();
-        if self.share == 0.0 {
-            self.base = core::mem::take(&mut self.look);
-            return work + self.aim(view);
+        let smooth = self.trial_eval.smooth_value();
+        if self.step_share == 0.0 {
+            self.base_eval = core::mem::take(&mut self.trial_eval);
+            return work + self.new_direction(problem);
         }
-        let gained = (self.base.smooth() - smooth) / smooth.max(1.0);
-        if gained > 0.0 {
-            self.base = core::mem::take(&mut self.look);
+        let relative_gain = (self.base_eval.smooth_value() - smooth) / smooth.max(1.0);
+        if relative_gain > 0.0 {
+            self.base_eval = core::mem::take(&mut self.trial_eval);
             self.prices.clone_from(&self.trial);
         }
-        if gained > 0.0 && gained >= self.band * LITTLE {
-            return work + self.aim(view);
+        if relative_gain > 0.0 && relative_gain >= self.band * MIN_PROGRESS {
+            return work + self.new_direction(problem);
         }
-        if gained <= 0.0 && self.share > LEAST_SHARE {
-            self.try_share(view, self.share * SHORTER);
+        if relative_gain <= 0.0 && self.step_share > MIN_STEP {
+            self.try_step(problem, self.step_share * STEP_FACTOR);
             return work;
         }
-        self.band *= NARROWER;
-        self.share = 0.0;
+        self.band *= BAND_FACTOR;
+        self.step_share = 0.0;
         self.trial.clone_from(&self.prices);
-        self.look = Look::new(view, &self.trial, self.band);
+        self.trial_eval = DualEval::new(problem, &self.trial, self.band);
         work
     }
 
     /// A new direction from where the search stands.
-    fn aim(&mut self, view: View<'_>) -> u64 {
-        let (change, work) = newton::direction(view.instance, &self.prices, &self.base, self.band * REACH);
-        self.change = change;
-        self.try_share(view, 1.0);
+    fn new_direction(&mut self, problem: ReducedInstance<'_>) -> u64 {
+        let (change, work) =
+            newton_step::direction(problem.instance, &self.prices, &self.base_eval, self.band * MAX_STEP_BANDS);
+        self.direction = change;
+        self.try_step(problem, 1.0);
         work
     }
 
-    fn try_share(&mut self, view: View<'_>, share: f64) {
-        self.share = share;
-        let steps = self.prices.iter().zip(&self.change);
+    fn try_step(&mut self, problem: ReducedInstance<'_>, share: f64) {
+        self.step_share = share;
+        let steps = self.prices.iter().zip(&self.direction);
         self.trial = steps.map(|(price, change)| (price + share * change).clamp(0.0, 1.0)).collect();
-        self.look = Look::new(view, &self.trial, self.band);
+        self.trial_eval = DualEval::new(problem, &self.trial, self.band);
     }
 }
 
 /// The first band and the narrowest one, from prices that are not known and from those of a moment ago. measured: the former end
 /// within 0.004 % of the linear program on 50 relays and 1,000 boxes, and within 0.002 % on 500 and 100,000. The latter leave most
 /// for the local search: of a churn of 1 % a second nothing is lost by them.
-const FAR: (f64, f64) = (0.3, 3e-4);
-const NEAR: (f64, f64) = (0.004, 2e-3);
-const NARROWER: f64 = 0.4;
+const COLD_BANDS: (f64, f64) = (0.3, 3e-4);
+const WARM_BANDS: (f64, f64) = (0.004, 2e-3);
+const BAND_FACTOR: f64 = 0.4;
 /// How far a price may go in one step, in bands: beyond that the ties are others.
-const REACH: f64 = 2.0;
+const MAX_STEP_BANDS: f64 = 2.0;
 /// Rule 2: what is tried, and rule 3: what is not much, in bands.
-const SHORTER: f64 = 0.4;
-const LEAST_SHARE: f64 = 0.2;
-const LITTLE: f64 = 0.005;
+const STEP_FACTOR: f64 = 0.4;
+const MIN_STEP: f64 = 0.2;
+const MIN_PROGRESS: f64 = 0.005;

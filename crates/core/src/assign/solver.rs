@@ -20,26 +20,26 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::build::Build;
-use super::climb::Climb;
-use super::exact::Tree;
+use super::assignment::Assignment;
+use super::branch_and_bound::BranchAndBound;
 use super::instance::{Instance, NONE};
-use super::plan::Plan;
-use super::prices::{Prices, Search, whole};
-use super::seats::Seats;
-use super::view::{Stay, View};
-use super::window::Windows;
+use super::lns::NeighborhoodSearch;
+use super::local_search::LocalSearch;
+use super::matching::Matching;
+use super::prices::{DualAscent, Prices, bound_as_rate};
+use super::reduced_values::{ReducedInstance, SwitchingCost};
+use super::regret_greedy::RegretGreedy;
 use crate::units::Bitrate;
 
 /// What is known before a re-matching.
 #[derive(Clone, Copy, Debug)]
-pub struct Before<'a> {
+pub struct WarmStart<'a> {
     /// The last prices.
     pub prices: &'a Prices,
     /// The relay of each box; none for those that are new or alone. May be shorter than the list of boxes.
     pub relays: &'a [Option<usize>],
     /// What it is worth that boxes stay.
-    pub stay: Stay,
+    pub switching_cost: SwitchingCost,
 }
 
 /// How far a solver is.
@@ -55,7 +55,7 @@ pub struct Progress {
 
 impl Progress {
     /// How much less than the bound the gain is: the most that is missing to the best plan.
-    pub fn gap(&self) -> f64 {
+    pub fn relative_gap(&self) -> f64 {
         let (gain, bound) = (self.gain.bits_per_sec() as f64, self.bound.bits_per_sec() as f64);
         if bound > 0.0 { 1.0 - gain / bound } else { 0.0 }
     }
@@ -66,56 +66,68 @@ impl Progress {
 pub struct Solver<'a> {
     instance: &'a Instance,
     /// Where boxes are, as candidates; empty for a first matching.
-    homes: Vec<u32>,
-    stay: Stay,
-    search: Search,
+    current: Vec<u32>,
+    switching_cost: SwitchingCost,
+    dual_ascent: DualAscent,
     /// The plan that is worked on, and the one of the stage before while that is better.
-    seats: Seats,
-    spare: Option<Seats>,
+    assignment: Assignment,
+    previous: Option<Assignment>,
     bound: Bitrate,
-    stage: Stage,
+    stage: SolverStage,
     /// Work asked for, and done.
-    asked: u64,
-    done: u64,
+    work_budget: u64,
+    work_done: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Stage {
-    First(Build),
-    Prices,
-    Second(Build),
-    Climb(Climb),
-    Windows(Windows),
-    Exact(Tree),
+enum SolverStage {
+    InitialGreedy(RegretGreedy),
+    DualAscent,
+    PricedGreedy(RegretGreedy),
+    LocalSearch(LocalSearch),
+    NeighborhoodSearch(NeighborhoodSearch),
+    BranchAndBound(BranchAndBound),
     Done,
 }
 
 impl<'a> Solver<'a> {
     /// A solver that has not begun.
-    pub fn new(instance: &'a Instance, before: Option<Before<'_>>) -> Self {
-        let free = Prices::free(instance.relays());
-        let (prices, stay) = before.map_or((&free, Stay::default()), |before| (before.prices, before.stay));
-        let homes = before.map_or(vec![], |before| homes(instance, before.relays));
-        let view = View::new(instance, &homes, stay);
-        let mut seats = Seats::new(view);
-        for (at, home) in homes.iter().enumerate().filter(|(_, home)| **home != NONE) {
-            if seats.fits(view, *home) {
-                seats.put(view, at, *home);
+    pub fn new(instance: &'a Instance, warm_start: Option<WarmStart<'_>>) -> Self {
+        let zero = Prices::zero(instance.relay_count());
+        let (prices, switching_cost) =
+            warm_start.map_or((&zero, SwitchingCost::default()), |before| (before.prices, before.switching_cost));
+        let current = warm_start.map_or(vec![], |before| current_candidates(instance, before.relays));
+        let problem = ReducedInstance::new(instance, &current, switching_cost);
+        let mut assignment = Assignment::new(problem);
+        for (edge, candidate) in current.iter().enumerate().filter(|(_, home)| **home != NONE) {
+            if assignment.has_capacity(problem, *candidate) {
+                assignment.assign(problem, edge, *candidate);
             }
         }
-        let search = Search::new(View::plain(instance), prices, !homes.is_empty());
-        let stage = Stage::First(Build::new(&search.best, seats.clone()));
-        let bound = Instance::MOST_ROOM * 2;
-        Self { instance, homes, stay, search, seats, spare: None, bound, stage, asked: 0, done: 0 }
+        let search = DualAscent::new(ReducedInstance::without_current(instance), prices, !current.is_empty());
+        let stage = SolverStage::InitialGreedy(RegretGreedy::new(&search.best, assignment.clone()));
+        let bound = Instance::MAX_CAPACITY * 2;
+        Self {
+            instance,
+            current,
+            switching_cost,
+            dual_ascent: search,
+            assignment,
+            previous: None,
+            bound,
+            stage,
+            work_budget: 0,
+            work_done: 0,
+        }
     }
 
     /// Does so much more work, and says how far it is.
     pub fn step(&mut self, work: u64) -> Progress {
-        self.asked = self.asked.saturating_add(work);
-        while self.done < self.asked && !matches!(self.stage, Stage::Done) {
-            self.done = self.done.saturating_add(self.part().max(1));
+        self.work_budget = self.work_budget.saturating_add(work);
+        while self.work_done < self.work_budget && !matches!(self.stage, SolverStage::Done) {
+            self.work_done = self.work_done.saturating_add(self.run_part().max(1));
             if self.progress().gain >= self.bound {
-                self.stage = Stage::Done;
+                self.stage = SolverStage::Done;
             }
         }
         self.progress()
@@ -123,117 +135,131 @@ impl<'a> Solver<'a> {
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        let gain = Bitrate::from_bits_per_sec(self.best().real.max(0) as u64);
-        Progress { gain, bound: self.bound.max(gain), is_done: matches!(self.stage, Stage::Done) }
+        let gain = Bitrate::from_bits_per_sec(self.best().rate_gain.max(0) as u64);
+        Progress { gain, bound: self.bound.max(gain), is_done: matches!(self.stage, SolverStage::Done) }
     }
 
     /// The best plan so far.
-    pub fn plan(&self) -> Plan {
-        Plan::new(self.instance, &self.best().choice)
+    pub fn matching(&self) -> Matching {
+        Matching::new(self.instance, &self.best().choice)
     }
 
     /// The best prices so far.
     pub fn prices(&self) -> Prices {
-        Prices::new(self.search.best.iter().copied())
+        Prices::new(self.dual_ascent.best.iter().copied())
     }
 
-    fn best(&self) -> &Seats {
-        match &self.spare {
-            Some(spare) if spare.gain > self.seats.gain => spare,
-            _ => &self.seats,
+    fn best(&self) -> &Assignment {
+        match &self.previous {
+            Some(spare) if spare.gain > self.assignment.gain => spare,
+            _ => &self.assignment,
         }
     }
 
     /// One part of the work, as much as must be done at once.
-    fn part(&mut self) -> u64 {
-        let view = View::new(self.instance, &self.homes, self.stay);
-        let prices = &self.search.best;
+    fn run_part(&mut self) -> u64 {
+        let problem = ReducedInstance::new(self.instance, &self.current, self.switching_cost);
+        let prices = &self.dual_ascent.best;
         match &mut self.stage {
-            Stage::First(build) => {
-                let work = build.advance(view);
-                if build.is_done() {
-                    self.seats = core::mem::replace(build, Build::new(&[], Seats::new(view))).into_seats();
-                    self.stage = Stage::Prices;
+            SolverStage::InitialGreedy(greedy) => {
+                let work = greedy.advance(problem);
+                if greedy.is_done() {
+                    self.assignment = core::mem::replace(greedy, RegretGreedy::new(&[], Assignment::new(problem)))
+                        .into_assignment();
+                    self.stage = SolverStage::DualAscent;
                 }
                 work
             }
-            Stage::Prices => {
-                let work = self.search.advance(View::plain(self.instance));
-                self.bound = self.bound.min(whole(self.search.bound));
-                if self.search.is_done() {
-                    self.stage = Stage::Second(Build::new(&self.search.best, Seats::new(view)));
+            SolverStage::DualAscent => {
+                let work = self.dual_ascent.advance(ReducedInstance::without_current(self.instance));
+                self.bound = self.bound.min(bound_as_rate(self.dual_ascent.bound));
+                if self.dual_ascent.is_done() {
+                    self.stage = SolverStage::PricedGreedy(RegretGreedy::new(
+                        &self.dual_ascent.best,
+                        Assignment::new(problem),
+                    ));
                 }
                 work
             }
-            Stage::Second(build) => {
-                let work = build.advance(view);
-                if build.is_done() {
-                    let seats = core::mem::replace(build, Build::new(&[], Seats::new(view))).into_seats();
-                    self.spare = Some(core::mem::replace(&mut self.seats, seats));
-                    self.stage = Stage::Climb(Climb::default());
+            SolverStage::PricedGreedy(greedy) => {
+                let work = greedy.advance(problem);
+                if greedy.is_done() {
+                    let assignment = core::mem::replace(greedy, RegretGreedy::new(&[], Assignment::new(problem)))
+                        .into_assignment();
+                    self.previous = Some(core::mem::replace(&mut self.assignment, assignment));
+                    self.stage = SolverStage::LocalSearch(LocalSearch::default());
                 }
                 work
             }
-            Stage::Climb(climb) => {
-                let work = climb.advance(view, prices, &mut self.seats);
-                if climb.is_done() {
-                    self.end_climb();
+            SolverStage::LocalSearch(search) => {
+                let work = search.advance(problem, prices, &mut self.assignment);
+                if search.is_done() {
+                    self.finish_local_search();
                 }
                 work
             }
-            Stage::Windows(windows) => {
-                let work = windows.advance(view, prices, &mut self.seats);
-                if windows.is_done() {
-                    self.end_windows();
+            SolverStage::NeighborhoodSearch(search) => {
+                let work = search.advance(problem, prices, &mut self.assignment);
+                if search.is_done() {
+                    self.finish_windows();
                 }
                 work
             }
-            Stage::Exact(tree) => {
-                let work = tree.advance(view);
-                if tree.gain > self.seats.gain {
-                    let moves = (0_u32..).zip(tree.best.iter().copied());
-                    self.seats.put_all(view, &moves.collect::<Vec<_>>());
+            SolverStage::BranchAndBound(search) => {
+                let work = search.advance(problem);
+                if search.gain > self.assignment.gain {
+                    let moves = (0_u32..).zip(search.best.iter().copied());
+                    self.assignment.assign_all(problem, &moves.collect::<Vec<_>>());
                 }
-                self.bound = self.bound.min(whole(tree.bound()));
-                if tree.is_done() {
-                    self.stage = Stage::Done;
+                self.bound = self.bound.min(bound_as_rate(search.bound()));
+                if search.is_done() {
+                    self.stage = SolverStage::Done;
                 }
                 work
             }
-            Stage::Done => 1,
+            SolverStage::Done => 1,
         }
     }
 
     /// Goes on with the better one of the two plans.
-    fn end_climb(&mut self) {
-        let view = View::new(self.instance, &self.homes, self.stay);
-        if let Some(spare) = self.spare.take().filter(|spare| spare.gain > self.seats.gain) {
-            self.seats = spare;
+    fn finish_local_search(&mut self) {
+        let problem = ReducedInstance::new(self.instance, &self.current, self.switching_cost);
+        if let Some(previous) = self.previous.take().filter(|spare| spare.gain > self.assignment.gain) {
+            self.assignment = previous;
         }
-        self.stage = Stage::Windows(Windows::new(view, self.instance.boxes() > SMALL));
+        self.stage = SolverStage::NeighborhoodSearch(NeighborhoodSearch::new(
+            problem,
+            self.instance.edge_count() > MAX_EXACT_EDGES,
+        ));
     }
 
     /// Tries a proof, if there are few boxes.
-    fn end_windows(&mut self) {
-        let view = View::new(self.instance, &self.homes, self.stay);
-        self.stage = if self.instance.boxes() <= SMALL {
-            Stage::Exact(Tree::new(view, &self.search.best, &self.seats.choice).0)
+    fn finish_windows(&mut self) {
+        let problem = ReducedInstance::new(self.instance, &self.current, self.switching_cost);
+        self.stage = if self.instance.edge_count() <= MAX_EXACT_EDGES {
+            SolverStage::BranchAndBound(
+                BranchAndBound::new(problem, &self.dual_ascent.best, &self.assignment.choice).0,
+            )
         } else {
-            Stage::Done
+            SolverStage::Done
         };
     }
 }
 
 /// Where boxes are, as candidates of this instance; empty if nobody is anywhere.
-fn homes(instance: &Instance, relays: &[Option<usize>]) -> Vec<u32> {
-    let home = |(at, relay): (usize, &Option<usize>)| {
+fn current_candidates(instance: &Instance, relays: &[Option<usize>]) -> Vec<u32> {
+    let current = |(edge, relay): (usize, &Option<usize>)| {
         let relay = (*relay)?;
-        instance.edges(at).find(|edge| instance.relay_of(*edge) == relay).map(|edge| edge as u32)
+        instance
+            .candidate_range(edge)
+            .find(|candidate| instance.relay_of(*candidate) == relay)
+            .map(|candidate| candidate as u32)
     };
-    let homes = relays.iter().take(instance.boxes()).enumerate().map(|pair| home(pair).unwrap_or(NONE));
-    let homes: Vec<u32> = homes.collect();
-    if homes.iter().all(|home| *home == NONE) { vec![] } else { homes }
+    let candidates =
+        relays.iter().take(instance.edge_count()).enumerate().map(|pair| current(pair).unwrap_or(NONE));
+    let candidates: Vec<u32> = candidates.collect();
+    if candidates.iter().all(|home| *home == NONE) { vec![] } else { candidates }
 }
 
 /// The most boxes for which a proof is tried. measured: 60 boxes of 8 relays take 0.1 to 0.3 s in the mean.
-const SMALL: usize = 100;
+const MAX_EXACT_EDGES: usize = 100;

@@ -23,7 +23,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fetch::{Load, Share};
+use crate::fetch::{LinkLoad, LinkShare};
 use crate::link::LinkId;
 use crate::machine::Machine;
 use crate::units::{Bitrate, DataSize, Instant};
@@ -52,16 +52,16 @@ pub enum Input {
         /// Which one.
         link: LinkId,
         /// It has a budget of bytes.
-        budgeted: bool,
+        has_budget: bool,
     },
     /// What a running download has left, and what it makes of the links. Reported ten times a second.
-    Stands {
+    Progress {
         /// Which one.
         job: JobId,
         /// Bytes that it still needs; none: its size is not known.
-        left: Option<DataSize>,
+        remaining: Option<DataSize>,
         /// Its links.
-        loads: Vec<Load>,
+        loads: Vec<LinkLoad>,
     },
     /// A download is over.
     Ended {
@@ -86,13 +86,13 @@ pub enum Output {
         /// Which link.
         link: LinkId,
         /// How much.
-        share: Share,
+        share: LinkShare,
     },
 }
 
 /// The machine never wants to be woken: what it decides by comes with the reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wake {}
+pub enum TimerReason {}
 
 /// The scheduler of a batch. See the [module](self).
 #[derive(Debug)]
@@ -100,34 +100,34 @@ pub struct Batch {
     config: Config,
     now: Instant,
     /// The next download of the list.
-    next: u32,
+    next_job: u32,
     running: BTreeMap<JobId, Job>,
-    links: BTreeMap<LinkId, Floor>,
-    out: VecDeque<Output>,
+    links: BTreeMap<LinkId, SharedLink>,
+    outputs: VecDeque<Output>,
 }
 
 /// A download that runs.
 #[derive(Debug, Default)]
 struct Job {
-    left: Option<DataSize>,
+    remaining: Option<DataSize>,
     /// None: nothing was reported yet.
-    loads: Option<BTreeMap<LinkId, Load>>,
-    shares: BTreeMap<LinkId, Share>,
+    loads: Option<BTreeMap<LinkId, LinkLoad>>,
+    shares: BTreeMap<LinkId, LinkShare>,
     /// It is about to end.
-    ends: bool,
+    is_ending: bool,
 }
 
 impl Job {
-    fn load(&self, link: LinkId) -> Option<&Load> {
+    fn load(&self, link: LinkId) -> Option<&LinkLoad> {
         self.loads.as_ref().and_then(|loads| loads.get(&link))
     }
 
     /// Whether it would use the link. One that has not reported yet wants every link, as it has to find out.
-    fn wants(&self, link: LinkId) -> bool {
+    fn has_demand(&self, link: LinkId) -> bool {
         match &self.loads {
             None => true,
             // A link that is new to it.
-            Some(loads) => loads.get(&link).is_none_or(|load| load.wants),
+            Some(loads) => loads.get(&link).is_none_or(|load| load.has_demand),
         }
     }
 
@@ -137,91 +137,91 @@ impl Job {
 
     /// Whether it ends within a moment, or may, as its size is not known.
     fn is_short(&self) -> bool {
-        self.left.is_none_or(|left| left <= SMALL) || self.ends
+        self.remaining.is_none_or(|left| left <= SHORT_JOB) || self.is_ending
     }
 
-    fn report(&mut self, left: Option<DataSize>, loads: Vec<Load>) {
-        self.left = left;
+    fn report(&mut self, left: Option<DataSize>, loads: Vec<LinkLoad>) {
+        self.remaining = left;
         self.loads = Some(loads.into_iter().map(|load| (load.link, load)).collect());
         // The next download slows it down at its end: that does not make it long again.
-        let soon = if self.ends { SOON * 4 } else { SOON };
-        self.ends = left.is_some_and(|left| left / self.rate() < soon);
+        let threshold = if self.is_ending { ENDING_WITHIN * 4 } else { ENDING_WITHIN };
+        self.is_ending = left.is_some_and(|left| left / self.rate() < threshold);
     }
 }
 
 /// A link as the downloads share it.
 #[derive(Debug)]
-struct Floor {
-    budgeted: bool,
+struct SharedLink {
+    has_budget: bool,
     /// Who has the first claim.
-    lead: Option<JobId>,
+    leader: Option<JobId>,
     /// How many more downloads may use it beside the first that is not short.
-    extra: usize,
+    extra_jobs: usize,
     /// Since when it could carry more.
-    slack_since: Option<Instant>,
-    trial: Option<Trial>,
+    spare_since: Option<Instant>,
+    probe: Option<AbProbe>,
     /// No trial before this.
-    rest_until: Instant,
-    rest: Duration,
+    next_probe_at: Instant,
+    probe_interval: Duration,
     /// The last trial showed that one download does not fill it.
-    proved: bool,
+    gains_from_extra: bool,
 }
 
 /// One more download uses a link, to see whether it carries more then.
 #[derive(Clone, Copy, Debug)]
-struct Trial {
-    before: Bitrate,
-    read_at: Instant,
+struct AbProbe {
+    rate_before: Bitrate,
+    evaluate_at: Instant,
 }
 
-impl Floor {
+impl SharedLink {
     fn new(budgeted: bool) -> Self {
         Self {
-            budgeted,
-            lead: None,
-            extra: 0,
-            slack_since: None,
-            trial: None,
-            rest_until: Instant::ZERO,
-            rest: FIRST_REST,
-            proved: false,
+            has_budget: budgeted,
+            leader: None,
+            extra_jobs: 0,
+            spare_since: None,
+            probe: None,
+            next_probe_at: Instant::ZERO,
+            probe_interval: INITIAL_PROBE_INTERVAL,
+            gains_from_extra: false,
         }
     }
 
-    fn follow(&mut self, lead: Option<JobId>) {
-        if self.lead != lead {
-            (self.lead, self.extra, self.slack_since, self.trial) = (lead, 0, None, None);
+    fn set_leader(&mut self, leader: Option<JobId>) {
+        if self.leader != leader {
+            (self.leader, self.extra_jobs, self.spare_since, self.probe) = (leader, 0, None, None);
         }
     }
 
     /// Looks whether one more download should use the link. `rate` is what it carries now, `slack` whether it could
     /// carry more, `others` how many further downloads want it.
-    fn review(&mut self, now: Instant, rate: Bitrate, slack: bool, others: usize) {
-        if let Some(trial) = self.trial {
-            if now < trial.read_at {
+    fn review_extra(&mut self, now: Instant, rate: Bitrate, spare: bool, others: usize) {
+        if let Some(probe) = self.probe {
+            if now < probe.evaluate_at {
                 return;
             }
-            self.trial = None;
-            self.slack_since = None;
-            self.proved = rate > trial.before + trial.before / GAIN;
-            if self.proved {
-                self.rest = FIRST_REST;
+            self.probe = None;
+            self.spare_since = None;
+            self.gains_from_extra = rate > probe.rate_before + probe.rate_before / MIN_GAIN_DIVISOR;
+            if self.gains_from_extra {
+                self.probe_interval = INITIAL_PROBE_INTERVAL;
             } else {
-                self.extra = self.extra.saturating_sub(1);
-                self.rest_until = now + self.rest;
-                self.rest = (self.rest * 2).min(LONGEST_REST);
+                self.extra_jobs = self.extra_jobs.saturating_sub(1);
+                self.next_probe_at = now + self.probe_interval;
+                self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
             }
             return;
         }
-        if !slack {
-            self.slack_since = None;
+        if !spare {
+            self.spare_since = None;
             return;
         }
-        let since = *self.slack_since.get_or_insert(now);
-        let patience = if self.proved { BRIEF } else { PERSISTENT };
-        if now >= self.rest_until && since + patience <= now && self.extra < others {
-            self.extra += 1;
-            self.trial = Some(Trial { before: rate, read_at: now + SETTLE });
+        let since = *self.spare_since.get_or_insert(now);
+        let spare_time = if self.gains_from_extra { SPARE_TIME_AFTER_GAIN } else { SPARE_TIME };
+        if now >= self.next_probe_at && since + spare_time <= now && self.extra_jobs < others {
+            self.extra_jobs += 1;
+            self.probe = Some(AbProbe { rate_before: rate, evaluate_at: now + SETTLE_TIME });
         }
     }
 }
@@ -232,70 +232,70 @@ impl Batch {
         Self {
             config,
             now: Instant::ZERO,
-            next: 0,
+            next_job: 0,
             running: BTreeMap::new(),
             links: BTreeMap::new(),
-            out: VecDeque::new(),
+            outputs: VecDeque::new(),
         }
     }
 
     /// Whether every download is over.
     pub fn is_over(&self) -> bool {
-        self.running.is_empty() && self.next >= self.config.jobs
+        self.running.is_empty() && self.next_job >= self.config.jobs
     }
 
     fn settle(&mut self) {
-        while self.running.len() < self.config.parallel.max(1) as usize && self.next < self.config.jobs {
-            let job = JobId(self.next);
-            self.next += 1;
+        while self.running.len() < self.config.parallel.max(1) as usize && self.next_job < self.config.jobs {
+            let job = JobId(self.next_job);
+            self.next_job += 1;
             self.running.insert(job, Job::default());
-            self.out.push_back(Output::Start { job });
+            self.outputs.push_back(Output::Start { job });
         }
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
-            for (job, share) in self.arrange(link) {
-                self.order(job, link, share);
+            for (job, share) in self.allocate_link(link) {
+                self.set_share(job, link, share);
             }
         }
     }
 
-    fn order(&mut self, id: JobId, link: LinkId, share: Share) {
+    fn set_share(&mut self, id: JobId, link: LinkId, share: LinkShare) {
         let Some(job) = self.running.get_mut(&id) else { return };
         if job.shares.insert(link, share) != Some(share) {
-            self.out.push_back(Output::Share { job: id, link, share });
+            self.outputs.push_back(Output::Share { job: id, link, share });
         }
     }
 
-    fn has_all(&self, id: JobId, link: LinkId) -> bool {
-        self.running.get(&id).is_some_and(|job| job.shares.get(&link) == Some(&Share::Full))
+    fn has_full_share(&self, id: JobId, link: LinkId) -> bool {
+        self.running.get(&id).is_some_and(|job| job.shares.get(&link) == Some(&LinkShare::Full))
     }
 
     /// What each download may use of a link.
-    fn arrange(&mut self, link: LinkId) -> Vec<(JobId, Share)> {
-        let Some(floor) = self.links.get_mut(&link) else { return Vec::new() };
-        if floor.budgeted {
-            return lease(floor, link, &self.running);
+    fn allocate_link(&mut self, link: LinkId) -> Vec<(JobId, LinkShare)> {
+        let Some(shared_link) = self.links.get_mut(&link) else { return Vec::new() };
+        if shared_link.has_budget {
+            return lease_link(shared_link, link, &self.running);
         }
-        let order = in_order(floor.lead, link, &self.running);
+        let queue = shortest_first(shared_link.leader, link, &self.running);
         let short = |id: &&JobId| self.running.get(id).is_some_and(Job::is_short);
-        let long = order.iter().find(|id| !short(id));
-        let lead = long.or(order.first()).copied();
-        floor.follow(lead);
-        let load = lead.and_then(|id| self.running.get(&id)).and_then(|job| job.load(link));
+        let first_long_job = queue.iter().find(|id| !short(id));
+        let leader = first_long_job.or(queue.first()).copied();
+        shared_link.set_leader(leader);
+        let load = leader.and_then(|id| self.running.get(&id)).and_then(|job| job.load(link));
         // A link on which nothing comes is not filled either.
-        let slack = load.is_some_and(|load| load.slack || load.rate.is_zero());
+        let slack = load.is_some_and(|load| load.has_spare_capacity || load.rate.is_zero());
         let rate = self.running.values().filter_map(|job| job.load(link)).map(|load| load.rate).sum();
-        let position = |id: JobId| order.iter().position(|other| *other == id);
+        let position = |id: JobId| queue.iter().position(|other| *other == id);
         // Where all are short there is no one behind the first that is not.
-        let first_long = long.copied().and_then(position).unwrap_or(order.len());
-        floor.review(self.now, rate, slack, order.len().saturating_sub(first_long + 1));
-        let last = first_long + floor.extra;
+        let first_long = first_long_job.copied().and_then(position).unwrap_or(queue.len());
+        shared_link.review_extra(self.now, rate, slack, queue.len().saturating_sub(first_long + 1));
+        let last = first_long + shared_link.extra_jobs;
         let share = |id: JobId| match position(id) {
-            _ if Some(id) == lead => Share::Full,
+            _ if Some(id) == leader => LinkShare::Full,
             // It had the first claim until it was about to end.
-            Some(at) if at < first_long && self.has_all(id, link) => Share::Full,
-            Some(at) if at <= last => Share::One,
-            _ => Share::Rest,
+            Some(at) if at < first_long && self.has_full_share(id, link) => LinkShare::Full,
+            Some(at) if at <= last => LinkShare::OneConn,
+            _ => LinkShare::Paused,
         };
         self.running.keys().map(|id| (*id, share(*id))).collect()
     }
@@ -303,11 +303,11 @@ impl Batch {
 
 /// The downloads that want a link, the one with the least left first. The one that leads it gives way only to one with
 /// much less: changing over costs a round trip.
-fn in_order(lead: Option<JobId>, link: LinkId, running: &BTreeMap<JobId, Job>) -> Vec<JobId> {
-    let wanting = running.iter().filter(|(_, job)| job.wants(link));
+fn shortest_first(leader: Option<JobId>, link: LinkId, running: &BTreeMap<JobId, Job>) -> Vec<JobId> {
+    let wanting = running.iter().filter(|(_, job)| job.has_demand(link));
     let left = |id: JobId, job: &Job| {
-        let left = job.left.unwrap_or_default();
-        if Some(id) == lead { left - left / GIVES_WAY } else { left }
+        let left = job.remaining.unwrap_or_default();
+        if Some(id) == leader { left - left / PREEMPTION_DIVISOR } else { left }
     };
     let mut order: Vec<(DataSize, JobId)> = wanting.map(|(id, job)| (left(*id, job), *id)).collect();
     order.sort();
@@ -315,17 +315,21 @@ fn in_order(lead: Option<JobId>, link: LinkId, running: &BTreeMap<JobId, Job>) -
 }
 
 /// A link with a budget: one download has it, until it ends or wants it no more.
-fn lease(floor: &mut Floor, link: LinkId, running: &BTreeMap<JobId, Job>) -> Vec<(JobId, Share)> {
-    let holds = |id: &JobId| running.get(id).is_some_and(|job| job.wants(link));
+fn lease_link(
+    shared_link: &mut SharedLink,
+    link: LinkId,
+    running: &BTreeMap<JobId, Job>,
+) -> Vec<(JobId, LinkShare)> {
+    let has_demand = |id: &JobId| running.get(id).is_some_and(|job| job.has_demand(link));
     // What it was asked for may still be on its way.
-    let busy = |id: &JobId| running.get(id).and_then(|job| job.load(link)).is_some_and(|load| load.busy);
-    let keeps = floor.lead.filter(|id| holds(id) || busy(id));
-    let lead = keeps.or_else(|| in_order(None, link, running).first().copied());
-    let held = floor.lead.filter(|_| keeps.is_some());
-    floor.follow(lead);
-    let share = |id: JobId| match lead {
-        Some(lead) if lead == id && (held.is_none() || holds(&id)) => Share::Full,
-        _ => Share::Rest,
+    let busy = |id: &JobId| running.get(id).and_then(|job| job.load(link)).is_some_and(|load| load.has_connections);
+    let current = shared_link.leader.filter(|id| has_demand(id) || busy(id));
+    let leader = current.or_else(|| shortest_first(None, link, running).first().copied());
+    let previous = shared_link.leader.filter(|_| current.is_some());
+    shared_link.set_leader(leader);
+    let share = |id: JobId| match leader {
+        Some(leader) if leader == id && (previous.is_none() || has_demand(&id)) => LinkShare::Full,
+        _ => LinkShare::Paused,
     };
     running.keys().map(|id| (*id, share(*id))).collect()
 }
@@ -333,15 +337,15 @@ fn lease(floor: &mut Floor, link: LinkId, running: &BTreeMap<JobId, Job>) -> Vec
 impl Machine for Batch {
     type Input = Input;
     type Output = Output;
-    type Reason = Wake;
+    type Reason = TimerReason;
 
     fn handle(&mut self, now: Instant, input: Input) {
         self.now = self.now.max(now);
         match input {
-            Input::Link { link, budgeted } => {
-                self.links.entry(link).or_insert_with(|| Floor::new(budgeted)).budgeted = budgeted;
+            Input::Link { link, has_budget: budgeted } => {
+                self.links.entry(link).or_insert_with(|| SharedLink::new(budgeted)).has_budget = budgeted;
             }
-            Input::Stands { job, left, loads } => {
+            Input::Progress { job, remaining: left, loads } => {
                 if let Some(job) = self.running.get_mut(&job) {
                     job.report(left, loads);
                 }
@@ -357,27 +361,27 @@ impl Machine for Batch {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        self.outputs.pop_front()
     }
 
-    fn deadline(&self) -> Option<(Instant, Wake)> {
+    fn deadline(&self) -> Option<(Instant, TimerReason)> {
         None
     }
 }
 
 /// The one that leads keeps a link unless another has less than this part of what it has left: 1 / 4 less.
-const GIVES_WAY: u64 = 4;
+const PREEMPTION_DIVISOR: u64 = 4;
 /// A download that ends sooner than this lets the next one begin beside it. chosen: a handshake and slow start of a
 /// path of 100 ms.
-const SOON: Duration = Duration::from_millis(500);
+const ENDING_WITHIN: Duration = Duration::from_millis(500);
 /// So little is always short: two first requests.
-const SMALL: DataSize = DataSize::from_kib(128);
+const SHORT_JOB: DataSize = DataSize::from_kib(128);
 /// A tenth more proves that one download does not fill a link.
-const GAIN: u64 = 10;
+const MIN_GAIN_DIVISOR: u64 = 10;
 /// How long a link must have room before another download tries it: the first time, and when that has paid before.
-const PERSISTENT: Duration = Duration::from_millis(1000);
-const BRIEF: Duration = Duration::from_millis(300);
+const SPARE_TIME: Duration = Duration::from_millis(1000);
+const SPARE_TIME_AFTER_GAIN: Duration = Duration::from_millis(300);
 /// How long a trial lasts: connections open and leave slow start.
-const SETTLE: Duration = Duration::from_millis(2000);
-const FIRST_REST: Duration = Duration::from_secs(4);
-const LONGEST_REST: Duration = Duration::from_secs(60);
+const SETTLE_TIME: Duration = Duration::from_millis(2000);
+const INITIAL_PROBE_INTERVAL: Duration = Duration::from_secs(4);
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);

@@ -13,26 +13,26 @@ const STEP: Duration = Duration::from_millis(100);
 struct File {
     size: u64,
     /// The most that its server gives over one link.
-    limit: Bitrate,
+    server_limit: Bitrate,
     /// It can only use this link.
-    only: Option<LinkId>,
-    done: u64,
+    only_link: Option<LinkId>,
+    received: u64,
     began: Option<Instant>,
     ended: Option<Instant>,
-    shares: BTreeMap<LinkId, Share>,
-    last: BTreeMap<LinkId, (Bitrate, bool)>,
+    shares: BTreeMap<LinkId, LinkShare>,
+    last_loads: BTreeMap<LinkId, (Bitrate, bool)>,
 }
 
 fn file(size: u64) -> File {
     File {
         size,
-        limit: Bitrate::from_mbps(10_000),
-        only: None,
-        done: 0,
+        server_limit: Bitrate::from_mbps(10_000),
+        only_link: None,
+        received: 0,
         began: None,
         ended: None,
         shares: BTreeMap::new(),
-        last: BTreeMap::new(),
+        last_loads: BTreeMap::new(),
     }
 }
 
@@ -41,7 +41,7 @@ struct World {
     now: Instant,
     links: BTreeMap<LinkId, Bitrate>,
     files: Vec<File>,
-    changes: usize,
+    share_changes: usize,
     /// Bytes that each link carried.
     carried: BTreeMap<LinkId, u64>,
 }
@@ -50,10 +50,11 @@ impl World {
     fn new(parallel: u32, links: &[(LinkId, u64, bool)], files: Vec<File>) -> Self {
         let mut batch = Batch::new(Config { jobs: files.len() as u32, parallel });
         for (link, _, budgeted) in links {
-            batch.handle(Instant::ZERO, Input::Link { link: *link, budgeted: *budgeted });
+            batch.handle(Instant::ZERO, Input::Link { link: *link, has_budget: *budgeted });
         }
         let links = links.iter().map(|(link, mbps, _)| (*link, Bitrate::from_mbps(*mbps))).collect();
-        let mut world = Self { batch, now: Instant::ZERO, links, files, changes: 0, carried: BTreeMap::new() };
+        let mut world =
+            Self { batch, now: Instant::ZERO, links, files, share_changes: 0, carried: BTreeMap::new() };
         world.batch.tick(Instant::ZERO);
         world.drain();
         world
@@ -64,7 +65,7 @@ impl World {
             match output {
                 Output::Start { job } => self.files[job.0 as usize].began = Some(self.now),
                 Output::Share { job, link, share } => {
-                    self.changes += 1;
+                    self.share_changes += 1;
                     let file = &mut self.files[job.0 as usize];
                     assert!(file.began.is_some(), "a share of what has not begun");
                     file.shares.insert(link, share);
@@ -84,24 +85,24 @@ impl World {
             let able = |file: &File| {
                 file.began.is_some()
                     && file.ended.is_none()
-                    && file.only.is_none_or(|only| only == link)
-                    && matches!(file.shares.get(&link), Some(Share::Full | Share::One))
+                    && file.only_link.is_none_or(|only| only == link)
+                    && matches!(file.shares.get(&link), Some(LinkShare::Full | LinkShare::OneConn))
             };
             let users: Vec<usize> = (0..self.files.len()).filter(|n| able(&self.files[*n])).collect();
             let mut left = capacity;
             for (turn, n) in users.iter().enumerate() {
                 let fair = left / (users.len() - turn) as u64;
-                let rate = fair.min(self.files[*n].limit);
+                let rate = fair.min(self.files[*n].server_limit);
                 left = left - rate;
                 let bytes = (rate * STEP).bytes();
-                self.files[*n].done += bytes;
+                self.files[*n].received += bytes;
                 *self.carried.entry(link).or_default() += bytes;
             }
             for (n, file) in self.files.iter_mut().enumerate() {
                 let used = users.contains(&n);
                 let fair = capacity / users.len().max(1) as u64;
-                let rate = if used { fair.min(file.limit) } else { Bitrate::ZERO };
-                file.last.insert(link, (rate, used && left > capacity / 10));
+                let rate = if used { fair.min(file.server_limit) } else { Bitrate::ZERO };
+                file.last_loads.insert(link, (rate, used && left > capacity / 10));
             }
         }
         for n in 0..self.files.len() {
@@ -110,22 +111,22 @@ impl World {
             if file.began.is_none() || file.ended.is_some() {
                 continue;
             }
-            if file.done >= file.size {
+            if file.received >= file.size {
                 file.ended = Some(self.now);
                 self.batch.handle(self.now, Input::Ended { job });
             } else {
-                let only = file.only;
-                let load = |(link, (rate, slack)): (&LinkId, &(Bitrate, bool))| Load {
+                let only = file.only_link;
+                let load = |(link, (rate, slack)): (&LinkId, &(Bitrate, bool))| LinkLoad {
                     link: *link,
-                    wants: only.is_none_or(|only| only == *link),
-                    busy: !rate.is_zero(),
+                    has_demand: only.is_none_or(|only| only == *link),
+                    has_connections: !rate.is_zero(),
                     rate: *rate,
-                    slack: *slack,
+                    has_spare_capacity: *slack,
                     bytes: DataSize::ZERO,
                 };
-                let loads = file.last.iter().map(load).collect();
-                let left = Some(DataSize::from_bytes(file.size - file.done));
-                self.batch.handle(self.now, Input::Stands { job, left, loads });
+                let loads = file.last_loads.iter().map(load).collect();
+                let left = Some(DataSize::from_bytes(file.size - file.received));
+                self.batch.handle(self.now, Input::Progress { job, remaining: left, loads });
             }
             self.drain();
         }
@@ -141,7 +142,7 @@ impl World {
         panic!("it never ends");
     }
 
-    fn ended(&self, n: usize) -> f64 {
+    fn end_time(&self, n: usize) -> f64 {
         self.files[n].ended.expect("it has ended").as_secs_f64()
     }
 }
@@ -171,21 +172,21 @@ fn a_small_file_does_not_wait_for_the_large_ones_beside_it() {
     let files = vec![file(100 * MB), file(100 * MB), file(100 * MB), file(5 * MB / 2)];
     let mut world = World::new(4, &[(A, 8, false), (B, 8, false)], files);
     world.run();
-    assert!(world.ended(3) < 2.5, "{}", world.ended(3));
+    assert!(world.end_time(3) < 2.5, "{}", world.end_time(3));
     // Nothing is lost by that: 302.5 MB over 16 Mbit/s are 151 s.
-    let last = (0..4).map(|n| world.ended(n)).fold(0.0, f64::max);
+    let last = (0..4).map(|n| world.end_time(n)).fold(0.0, f64::max);
     assert!(last < 151.25 * 1.03, "{last}");
     // Of equal ones the first is not held up by the others.
-    assert!(world.ended(0) < 60.0, "{}", world.ended(0));
+    assert!(world.end_time(0) < 60.0, "{}", world.end_time(0));
 }
 
 #[test]
 fn a_link_that_one_download_does_not_fill_gets_another() {
-    let slow = |size| File { limit: Bitrate::from_mbps(2), ..file(size) };
+    let slow = |size| File { server_limit: Bitrate::from_mbps(2), ..file(size) };
     let mut world = World::new(4, &[(A, 8, false)], vec![slow(20 * MB); 4]);
     world.run();
     // Full use is 80 s; one after the other would be 320 s.
-    let last = (0..4).map(|n| world.ended(n)).fold(0.0, f64::max);
+    let last = (0..4).map(|n| world.end_time(n)).fold(0.0, f64::max);
     assert!(last < 110.0, "{last}");
 }
 
@@ -197,9 +198,16 @@ fn a_link_that_carries_no_more_with_another_is_left_to_the_first() {
         for (n, file) in world.files.iter_mut().enumerate() {
             if file.ended.is_none() {
                 let rate = if n == 0 { Bitrate::from_mbps(8) } else { Bitrate::ZERO };
-                let load = Load { link: A, wants: true, busy: true, rate, slack: true, bytes: DataSize::ZERO };
+                let load = LinkLoad {
+                    link: A,
+                    has_demand: true,
+                    has_connections: true,
+                    rate,
+                    has_spare_capacity: true,
+                    bytes: DataSize::ZERO,
+                };
                 let left = Some(DataSize::from_bytes(40 * MB - n as u64));
-                let input = Input::Stands { job: JobId(n as u32), left, loads: vec![load] };
+                let input = Input::Progress { job: JobId(n as u32), remaining: left, loads: vec![load] };
                 world.batch.handle(world.now, input);
             }
         }
@@ -209,7 +217,7 @@ fn a_link_that_carries_no_more_with_another_is_left_to_the_first() {
     for _ in 0..600 {
         world.now += STEP;
         lies(&mut world);
-        let together = world.files.iter().all(|file| file.shares.get(&A) != Some(&Share::Rest));
+        let together = world.files.iter().all(|file| file.shares.get(&A) != Some(&LinkShare::Paused));
         shared += usize::from(together);
     }
     // Trials of two seconds, ever more rarely.
@@ -218,11 +226,11 @@ fn a_link_that_carries_no_more_with_another_is_left_to_the_first() {
 
 #[test]
 fn what_the_first_download_does_not_want_the_next_one_gets() {
-    let one_link = File { only: Some(A), ..file(50 * MB) };
+    let one_link = File { only_link: Some(A), ..file(50 * MB) };
     let mut world = World::new(2, &[(A, 8, false), (B, 8, false)], vec![one_link, file(60 * MB)]);
     world.run();
     // 110 MB over 16 Mbit/s are 55 s; one after the other would be 50 s and 30 s.
-    let last = world.ended(0).max(world.ended(1));
+    let last = world.end_time(0).max(world.end_time(1));
     assert!(last < 58.0, "{last}");
 }
 
@@ -231,8 +239,9 @@ fn a_link_with_a_budget_has_one_user_at_a_time() {
     let mut world = World::new(3, &[(A, 8, false), (B, 8, true)], vec![file(10 * MB); 6]);
     while !world.batch.is_over() {
         world.step();
-        let uses =
-            |file: &&File| file.ended.is_none() && matches!(file.shares.get(&B), Some(Share::Full | Share::One));
+        let uses = |file: &&File| {
+            file.ended.is_none() && matches!(file.shares.get(&B), Some(LinkShare::Full | LinkShare::OneConn))
+        };
         assert!(world.files.iter().filter(uses).count() <= 1);
     }
     assert!(world.carried[&B] > 20 * MB, "it is used: {}", world.carried[&B]);
@@ -243,7 +252,7 @@ fn changes_are_few() {
     let mut world = World::new(4, &[(A, 8, false), (B, 3, false)], (1..=20).map(|n| file(n * MB)).collect());
     world.run();
     let seconds = world.now.as_secs_f64();
-    assert!((world.changes as f64) < 20.0 * 4.0 * 4.0, "{} in {seconds} s", world.changes);
+    assert!((world.share_changes as f64) < 20.0 * 4.0 * 4.0, "{} in {seconds} s", world.share_changes);
 }
 
 #[test]
@@ -261,7 +270,7 @@ fn a_link_that_comes_later_is_shared_too() {
         world.step();
     }
     world.links.insert(B, Bitrate::from_mbps(8));
-    world.batch.handle(world.now, Input::Link { link: B, budgeted: false });
+    world.batch.handle(world.now, Input::Link { link: B, has_budget: false });
     world.drain();
     world.run();
     assert!(world.carried[&B] > 40 * MB, "{:?}", world.carried);

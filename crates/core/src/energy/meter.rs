@@ -11,8 +11,8 @@
 
 use alloc::vec::Vec;
 
-use super::radio::Active;
-use super::{Account, Direction, Model, Radio, State};
+use super::radio::ActivePeriod;
+use super::{Direction, EnergyBreakdown, Model, Radio, RadioState};
 use crate::link::{LinkId, LinkKind};
 use crate::units::{Bitrate, DataSize, Duration, Energy, Instant};
 
@@ -23,12 +23,12 @@ pub struct Meter {
     start: Instant,
     /// In the order of the links' numbers.
     radios: Vec<(LinkId, Option<Radio>)>,
-    covered: Covered,
+    active_periods: ActivePeriods,
 }
 
 /// One part of a plan: so many bytes over a link, steadily.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Load {
+pub struct LinkLoad {
     /// The link.
     pub link: LinkId,
     /// Which way.
@@ -42,11 +42,11 @@ pub struct Load {
 impl Meter {
     /// Nothing moves since `start`.
     pub fn new(model: Model, start: Instant) -> Self {
-        Self { model, start, radios: Vec::new(), covered: Covered::default() }
+        Self { model, start, radios: Vec::new(), active_periods: ActivePeriods::default() }
     }
 
     /// There is such a link since `now`; again for one that is known changes nothing. Its radio is idle.
-    pub fn on_link(&mut self, now: Instant, link: LinkId, kind: LinkKind) {
+    pub fn add_link(&mut self, now: Instant, link: LinkId, kind: LinkKind) {
         if let Err(at) = self.radios.binary_search_by_key(&link, |(id, _)| *id) {
             let radio = self.model.radio(kind).map(|model| Radio::new(*model, now));
             self.radios.insert(at, (link, radio));
@@ -56,38 +56,38 @@ impl Meter {
     /// Bytes came or went on a link; none at all for a connection or a request that was begun. A link that was never
     /// told of is left out.
     pub fn on_bytes(&mut self, now: Instant, link: LinkId, direction: Direction, size: DataSize) {
-        let crowded = self.crowded(now, link);
+        let is_concurrent = self.is_concurrent(now, link);
         let Some(radio) = self.radio_mut(link) else { return };
-        let active = radio.sign(now, direction, size);
-        self.share(link, active, if crowded { size } else { DataSize::ZERO });
+        let active = radio.record_traffic(now, direction, size);
+        self.add_shared(link, active, if is_concurrent { size } else { DataSize::ZERO });
     }
 
     /// As [`Radio::carry`]. Links that carry at the same time are told of in pieces, in turns, where `extra` counts.
-    pub fn carry(&mut self, from: Instant, to: Instant, link: LinkId, direction: Direction, size: DataSize) {
-        let crowded = self.crowded(from, link);
+    pub fn on_flow(&mut self, from: Instant, to: Instant, link: LinkId, direction: Direction, size: DataSize) {
+        let is_concurrent = self.is_concurrent(from, link);
         let Some(radio) = self.radio_mut(link) else { return };
-        let active = radio.span(from, to, direction, size);
-        self.share(link, active, if crowded { size } else { DataSize::ZERO });
+        let active = radio.record_flow(from, to, direction, size);
+        self.add_shared(link, active, if is_concurrent { size } else { DataSize::ZERO });
     }
 
     /// What was drawn up to `now`.
-    pub fn spent(&self, now: Instant) -> Account {
-        self.account(now, |radio| radio.sums(now))
+    pub fn energy_so_far(&self, now: Instant) -> EnergyBreakdown {
+        self.breakdown(now, |radio| radio.totals(now))
     }
 
     /// What was drawn up to `now`, and what the radios draw from then until all of them are idle, if nothing more comes.
     /// The platform is counted up to `now`.
-    pub fn finish(&self, now: Instant) -> Account {
-        self.account(now, |radio| radio.finished(now))
+    pub fn energy_until_idle(&self, now: Instant) -> EnergyBreakdown {
+        self.breakdown(now, |radio| radio.totals_at_idle(now))
     }
 
     /// What these transfers add to [`finish`](Self::finish) if all of them start now, side by side, each at its steady rate: a
     /// promotion where the radio is idle, the active time, and the tail that begins anew, less the rest of the tail that is under way;
     /// less what they share, plus what they cost each other. Links without a bill cost nothing; a rate of zero costs the maximum.
     /// Several loads on one link are one after another.
-    pub fn cost(&self, now: Instant, plan: &[Load]) -> Energy {
-        let together = self.model.together();
-        let (mut sum, mut spans): (Energy, Vec<(Active, DataSize)>) = (Energy::ZERO, Vec::new());
+    pub fn plan_energy(&self, now: Instant, plan: &[LinkLoad]) -> Energy {
+        let concurrent = self.model.concurrent();
+        let (mut sum, mut spans): (Energy, Vec<(ActivePeriod, DataSize)>) = (Energy::ZERO, Vec::new());
         let mut copies: Vec<(LinkId, Radio, Radio)> = Vec::new();
         for load in plan.iter().filter(|load| !load.size.is_zero()) {
             let Some(radio) = self.radio(load.link) else { continue };
@@ -98,27 +98,27 @@ impl Meter {
                 copies.push((load.link, *radio, *radio));
             }
             if let Some((.., with)) = copies.iter_mut().find(|(link, ..)| *link == load.link) {
-                let active = with.transfer(now, load.direction, load.size, load.rate);
+                let active = with.add_transfer(now, load.direction, load.size, load.rate);
                 spans.push((active, load.size));
             }
         }
         for (_, without, with) in copies {
-            let end = with.latest() + with.tail_left(with.latest());
-            sum += with.finish(end).total() - without.finish(end).total();
+            let end = with.last_traffic() + with.time_to_idle(with.last_traffic());
+            sum += with.energy_until_idle(end).total() - without.energy_until_idle(end).total();
         }
-        let (mut covered, mut shared) = (Covered::default(), Duration::ZERO);
+        let (mut periods, mut shared) = (ActivePeriods::default(), Duration::ZERO);
         for ((from, to), _) in &spans {
-            shared = shared.saturating_add(covered.add(*from, *to));
+            shared = shared.saturating_add(periods.add(*from, *to));
         }
         for (n, ((from, to), size)) in spans.iter().enumerate() {
-            let mut others = Covered::default();
+            let mut others = ActivePeriods::default();
             for (_, ((from, to), _)) in spans.iter().enumerate().filter(|(other, _)| *other != n) {
                 others.add(*from, *to);
             }
             let part = others.add(*from, *to);
-            sum += together.extra * portion(*size, part, to.since(*from));
+            sum += concurrent.extra_per_bit * portion(*size, part, to.since(*from));
         }
-        sum - together.shared * shared
+        sum - concurrent.shared_base * shared
     }
 
     /// A link's radio; none: it is not known, or not described by the model.
@@ -128,7 +128,7 @@ impl Meter {
     }
 
     /// What each link's radio does at `now`; none where the model does not describe it.
-    pub fn states(&self, now: Instant) -> impl Iterator<Item = (LinkId, Option<State>)> {
+    pub fn states(&self, now: Instant) -> impl Iterator<Item = (LinkId, Option<RadioState>)> {
         self.radios.iter().map(move |(link, radio)| (*link, radio.as_ref().map(|radio| radio.state(now))))
     }
 
@@ -137,12 +137,12 @@ impl Meter {
         &self.model
     }
 
-    fn account(&self, now: Instant, sums: impl Fn(&Radio) -> super::Sums) -> Account {
-        let together = self.model.together();
-        let bill = |radio: &Radio| sums(radio).bill(radio.model(), together);
-        Account {
+    fn breakdown(&self, now: Instant, totals: impl Fn(&Radio) -> super::StateTotals) -> EnergyBreakdown {
+        let concurrent = self.model.concurrent();
+        let energy = |radio: &Radio| totals(radio).energy(radio.model(), concurrent);
+        EnergyBreakdown {
             platform: self.model.platform() * now.since(self.start),
-            links: self.radios.iter().map(|(link, radio)| (*link, radio.as_ref().map(bill))).collect(),
+            links: self.radios.iter().map(|(link, radio)| (*link, radio.as_ref().map(energy))).collect(),
         }
     }
 
@@ -152,18 +152,18 @@ impl Meter {
     }
 
     /// Whether another radio is active.
-    fn crowded(&self, now: Instant, link: LinkId) -> bool {
-        !self.model.together().extra.is_zero()
-            && self.states(now).any(|(other, state)| other != link && state == Some(State::Active))
+    fn is_concurrent(&self, now: Instant, link: LinkId) -> bool {
+        !self.model.concurrent().extra_per_bit.is_zero()
+            && self.states(now).any(|(other, state)| other != link && state == Some(RadioState::Active))
     }
 
-    fn share(&mut self, link: LinkId, active: Option<Active>, crowded: DataSize) {
+    fn add_shared(&mut self, link: LinkId, active: Option<ActivePeriod>, concurrent_bytes: DataSize) {
         let shared = match active {
-            Some((from, to)) if !self.model.together().shared.is_zero() => self.covered.add(from, to),
+            Some((from, to)) if !self.model.concurrent().shared_base.is_zero() => self.active_periods.add(from, to),
             _ => Duration::ZERO,
         };
         if let Some(radio) = self.radio_mut(link) {
-            radio.on_shared(shared, crowded);
+            radio.add_shared(shared, concurrent_bytes);
         }
     }
 }
@@ -176,29 +176,29 @@ fn portion(size: DataSize, part: Duration, whole: Duration) -> DataSize {
 
 /// The times in which any radio was active: apart from each other, in order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-struct Covered(Vec<Active>);
+struct ActivePeriods(Vec<ActivePeriod>);
 
-impl Covered {
+impl ActivePeriods {
     /// The most times kept. New ones begin at most a gap ago, so that only the newest of each link can meet them; this is
     /// enough for eight links that pause all the time.
-    const MEMORY: usize = 64;
+    const CAPACITY: usize = 64;
 
     /// Adds a time, and tells how much of it was there already.
     fn add(&mut self, from: Instant, to: Instant) -> Duration {
         // Those that touch it: all that end before it begins and all that begin after it ends are passed over.
         let first = self.0.partition_point(|(_, end)| *end < from);
         let last = self.0.partition_point(|(begin, _)| *begin <= to);
-        let (mut merged, mut met) = ((from, to), Duration::ZERO);
+        let (mut merged, mut overlap) = ((from, to), Duration::ZERO);
         for (begin, end) in self.0.get(first..last).unwrap_or_default() {
-            met = met.saturating_add(to.min(*end).since(from.max(*begin)));
+            overlap = overlap.saturating_add(to.min(*end).since(from.max(*begin)));
             merged = (merged.0.min(*begin), merged.1.max(*end));
         }
         if first <= last {
             self.0.splice(first..last, [merged]);
         }
-        if self.0.len() > Self::MEMORY {
+        if self.0.len() > Self::CAPACITY {
             self.0.remove(0);
         }
-        met
+        overlap
     }
 }

@@ -22,18 +22,20 @@
 //! Integrating power over small steps of time was not used: the answer would depend on the step, and a step small enough
 //! for a promotion would cost more than the transfer's own decisions.
 
-mod account;
-mod base;
+mod breakdown;
+mod eib;
 mod meter;
 mod model;
+mod model_file;
 mod radio;
 #[cfg(test)]
 pub(crate) mod tests;
-mod written;
 
-pub use account::{Account, Bill, Sums};
-pub use base::{Base, Best, Row};
-pub use meter::{Load, Meter};
-pub use model::{Beyond, Direction, Draw, Model, ModelError, RadioModel, Stage, Tail, Together};
-pub use radio::{Radio, State};
-pub use written::{BUILT_IN, Origin, Written, WrittenError};
+pub use breakdown::{EnergyBreakdown, RadioEnergy, StateTotals};
+pub use eib::{BestLinks, EibRow, EnergyInfoBase};
+pub use meter::{LinkLoad, Meter};
+pub use model::{
+    ConcurrentDraw, Direction, Model, ModelError, PowerCurve, PowerStage, RadioModel, SecondSlope, Tail,
+};
+pub use model_file::{BUILT_IN, ModelOrigin, ModelSpec, ModelSpecError};
+pub use radio::{Radio, RadioState};

@@ -36,62 +36,62 @@ impl Direction {
 /// What a radio draws while it carries bytes in one direction: `base + per_bit × rate`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Draw {
+pub struct PowerCurve {
     /// At rate zero (β of the papers).
     pub base: Power,
     /// For each bit (α of the papers: mW per Mbit/s are nJ per bit).
     pub per_bit: EnergyPerBit,
     /// Where the line ends that was measured, and how it goes on; none: it never ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beyond: Option<Beyond>,
+    pub second_slope: Option<SecondSlope>,
 }
 
 /// How a power goes on above the rates that it was measured at: on another line, which begins where the first one ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Beyond {
+pub struct SecondSlope {
     /// The highest rate of the first line.
     pub rate: Bitrate,
     /// What each bit beyond it costs more than one below.
-    pub more: EnergyPerBit,
+    pub extra_per_bit: EnergyPerBit,
 }
 
-impl Draw {
+impl PowerCurve {
     /// The power at a steady rate.
-    pub fn at(self, rate: Bitrate) -> Power {
+    pub fn power_at(self, rate: Bitrate) -> Power {
         let line = self.base + self.per_bit * rate;
-        self.beyond.map_or(line, |beyond| line + beyond.more * (rate - beyond.rate))
+        self.second_slope.map_or(line, |beyond| line + beyond.extra_per_bit * (rate - beyond.rate))
     }
 
     /// A whole transfer at a steady rate, without promotion and tail (GreenBag eq. 5). At rate zero it never ends.
-    pub fn transfer(self, size: DataSize, rate: Bitrate) -> Energy {
+    pub fn transfer_energy(self, size: DataSize, rate: Bitrate) -> Energy {
         let time = size / rate;
         let line = self.base * time + self.per_bit * size;
-        self.beyond.map_or(line, |beyond| line + beyond.more * (size - beyond.rate * time))
+        self.second_slope.map_or(line, |beyond| line + beyond.extra_per_bit * (size - beyond.rate * time))
     }
 
     /// Of so many bytes in so much active time: those that lie beyond the first line.
-    pub(super) fn excess(self, size: DataSize, time: Duration) -> DataSize {
-        self.beyond.map_or(DataSize::ZERO, |beyond| size - beyond.rate * time)
+    pub(super) fn excess_bytes(self, size: DataSize, time: Duration) -> DataSize {
+        self.second_slope.map_or(DataSize::ZERO, |beyond| size - beyond.rate * time)
     }
 
     /// The power that another second costs, whatever it makes of bytes that lay beyond the first line.
-    fn least(self) -> Power {
-        self.base - self.beyond.map_or(Power::ZERO, |beyond| beyond.more * beyond.rate)
+    fn min_base(self) -> Power {
+        self.base - self.second_slope.map_or(Power::ZERO, |beyond| beyond.extra_per_bit * beyond.rate)
     }
 }
 
 /// Some power for some time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stage {
+pub struct PowerStage {
     /// What is drawn.
     pub power: Power,
     /// For how long.
     pub time: Duration,
 }
 
-impl Stage {
+impl PowerStage {
     /// All of it.
     pub fn energy(self) -> Energy {
         self.power * self.time
@@ -100,25 +100,25 @@ impl Stage {
 
 /// What follows the last byte, stage by stage.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Stage>", into = "Vec<Stage>")]
+#[serde(try_from = "Vec<PowerStage>", into = "Vec<PowerStage>")]
 pub struct Tail {
-    stages: [Stage; Tail::MAX],
+    stages: [PowerStage; Tail::MAX_STAGES],
     len: usize,
 }
 
 impl Tail {
     /// The most stages. Chosen: the published models have at most two (3G: DCH and FACH; 5G: NR and its LTE leg).
-    pub const MAX: usize = 4;
+    pub const MAX_STAGES: usize = 4;
 
-    /// A tail of these stages, in their order; none: there are more than [`Tail::MAX`].
-    pub fn new(stages: &[Stage]) -> Option<Self> {
-        let mut tail = Self { stages: [Stage::default(); Self::MAX], len: stages.len() };
+    /// A tail of these stages, in their order; none: there are more than [`Tail::MAX_STAGES`].
+    pub fn new(stages: &[PowerStage]) -> Option<Self> {
+        let mut tail = Self { stages: [PowerStage::default(); Self::MAX_STAGES], len: stages.len() };
         tail.stages.get_mut(..stages.len())?.copy_from_slice(stages);
         Some(tail)
     }
 
     /// The stages in their order.
-    pub fn stages(&self) -> &[Stage] {
+    pub fn stages(&self) -> &[PowerStage] {
         self.stages.get(..self.len).unwrap_or_default()
     }
 
@@ -133,14 +133,14 @@ impl Tail {
     }
 }
 
-impl TryFrom<Vec<Stage>> for Tail {
+impl TryFrom<Vec<PowerStage>> for Tail {
     type Error = TooManyStages;
-    fn try_from(stages: Vec<Stage>) -> Result<Self, TooManyStages> {
+    fn try_from(stages: Vec<PowerStage>) -> Result<Self, TooManyStages> {
         Self::new(&stages).ok_or(TooManyStages)
     }
 }
 
-impl From<Tail> for Vec<Stage> {
+impl From<Tail> for Vec<PowerStage> {
     fn from(tail: Tail) -> Self {
         tail.stages().to_vec()
     }
@@ -148,7 +148,7 @@ impl From<Tail> for Vec<Stage> {
 
 /// A tail of more stages than any radio has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a tail has at most {} stages", Tail::MAX)]
+#[error("a tail has at most {} stages", Tail::MAX_STAGES)]
 pub struct TooManyStages;
 
 /// What one radio draws.
@@ -156,11 +156,11 @@ pub struct TooManyStages;
 #[serde(deny_unknown_fields)]
 pub struct RadioModel {
     /// While bytes come.
-    pub down: Draw,
+    pub down: PowerCurve,
     /// While bytes go.
-    pub up: Draw,
+    pub up: PowerCurve,
     /// From idle to active.
-    pub promotion: Stage,
+    pub promotion: PowerStage,
     /// From the last byte to idle.
     pub tail: Tail,
     /// While nothing happens.
@@ -176,11 +176,11 @@ impl RadioModel {
     pub const GAP: Duration = Duration::from_millis(500);
 
     /// A radio that draws `draw` both ways, and nothing else.
-    pub fn new(draw: Draw) -> Self {
+    pub fn new(curve: PowerCurve) -> Self {
         Self {
-            down: draw,
-            up: draw,
-            promotion: Stage::default(),
+            down: curve,
+            up: curve,
+            promotion: PowerStage::default(),
             tail: Tail::default(),
             idle: Power::ZERO,
             gap: Self::GAP,
@@ -188,7 +188,7 @@ impl RadioModel {
     }
 
     /// What it draws in one direction.
-    pub const fn draw(&self, direction: Direction) -> Draw {
+    pub const fn curve(&self, direction: Direction) -> PowerCurve {
         match direction {
             Direction::Down => self.down,
             Direction::Up => self.up,
@@ -196,34 +196,34 @@ impl RadioModel {
     }
 
     /// One packet on an idle radio: promotion and tail.
-    pub fn one_packet(&self) -> Energy {
+    pub fn single_packet_energy(&self) -> Energy {
         self.promotion.energy() + self.tail.energy()
     }
 
     /// A whole transfer at a steady rate on an idle radio: promotion, transfer, tail.
-    pub fn transfer(&self, direction: Direction, size: DataSize, rate: Bitrate) -> Energy {
-        self.one_packet() + self.draw(direction).transfer(size, rate)
+    pub fn transfer_energy(&self, direction: Direction, size: DataSize, rate: Bitrate) -> Energy {
+        self.single_packet_energy() + self.curve(direction).transfer_energy(size, rate)
     }
 }
 
 /// What changes while several radios of one device are active.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Together {
+pub struct ConcurrentDraw {
     /// The part of each radio's base power that all of them share, paid once: with n radios active the device draws
     /// (n − 1) times this less than their sum. Zero: powers add up.
-    pub shared: Power,
+    pub shared_base: Power,
     /// What each bit costs beyond its radio's own price (the processor's share). Zero in most models.
-    pub extra: EnergyPerBit,
+    pub extra_per_bit: EnergyPerBit,
 }
 
 /// A device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "ModelRepr", into = "ModelRepr")]
 pub struct Model {
     name: String,
     radios: BTreeMap<LinkKind, RadioModel>,
-    together: Together,
+    concurrent: ConcurrentDraw,
     platform: Power,
 }
 
@@ -237,16 +237,16 @@ impl Model {
     pub fn new(
         name: &str,
         radios: BTreeMap<LinkKind, RadioModel>,
-        together: Together,
+        concurrent: ConcurrentDraw,
         platform: Power,
     ) -> Result<Self, ModelError> {
         for (kind, radio) in &radios {
-            let base = radio.down.least().min(radio.up.least());
-            if base < together.shared {
-                return Err(ModelError { kind: *kind, base, shared: together.shared });
+            let base = radio.down.min_base().min(radio.up.min_base());
+            if base < concurrent.shared_base {
+                return Err(ModelError { kind: *kind, base, shared: concurrent.shared_base });
             }
         }
-        Ok(Self { name: name.into(), radios, together, platform })
+        Ok(Self { name: name.into(), radios, concurrent, platform })
     }
 
     /// Its name, as reports print it.
@@ -265,8 +265,8 @@ impl Model {
     }
 
     /// What changes while several radios are active.
-    pub const fn together(&self) -> Together {
-        self.together
+    pub const fn concurrent(&self) -> ConcurrentDraw {
+        self.concurrent
     }
 
     /// What the rest of the device draws all the time.
@@ -280,13 +280,13 @@ impl Model {
         let (mut sum, mut rates, mut active) = (Power::ZERO, Bitrate::ZERO, 0_u64);
         for (kind, direction, rate) in loads {
             let Some(radio) = self.radio(*kind) else { continue };
-            sum += radio.draw(*direction).at(*rate);
+            sum += radio.curve(*direction).power_at(*rate);
             rates = rates + *rate;
             active += 1;
         }
         match active {
             0 | 1 => sum,
-            n => sum - self.together.shared * (n - 1) + self.together.extra * rates,
+            n => sum - self.concurrent.shared_base * (n - 1) + self.concurrent.extra_per_bit * rates,
         }
     }
 }
@@ -294,24 +294,24 @@ impl Model {
 /// A model as a log has it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ModelRepr {
     name: String,
     radios: BTreeMap<LinkKind, RadioModel>,
-    together: Together,
+    concurrent: ConcurrentDraw,
     platform: Power,
 }
 
-impl TryFrom<Written> for Model {
+impl TryFrom<ModelRepr> for Model {
     type Error = ModelError;
-    fn try_from(written: Written) -> Result<Self, ModelError> {
-        Self::new(&written.name, written.radios, written.together, written.platform)
+    fn try_from(repr: ModelRepr) -> Result<Self, ModelError> {
+        Self::new(&repr.name, repr.radios, repr.concurrent, repr.platform)
     }
 }
 
-impl From<Model> for Written {
+impl From<Model> for ModelRepr {
     fn from(model: Model) -> Self {
-        let Model { name, radios, together, platform } = model;
-        Self { name, radios, together, platform }
+        let Model { name, radios, concurrent: together, platform } = model;
+        Self { name, radios, concurrent: together, platform }
     }
 }
 

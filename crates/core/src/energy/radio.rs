@@ -10,12 +10,12 @@
 //!
 //! It is a few hundred bytes and `Copy`: a policy may try a future on a copy and throw it away.
 
-use super::{Bill, Direction, RadioModel, Sums, Together};
+use super::{ConcurrentDraw, Direction, RadioEnergy, RadioModel, StateTotals};
 use crate::units::{Bitrate, DataSize, Duration, Energy, Instant};
 
 /// What a radio does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum RadioState {
     /// Nothing.
     Idle,
     /// It leaves idle.
@@ -32,17 +32,17 @@ pub struct Radio {
     model: RadioModel,
     phase: Phase,
     /// Everything before this is in `sums`.
-    settled: Instant,
+    settled_until: Instant,
     /// The newest time heard of.
-    latest: Instant,
-    sums: Sums,
+    last_traffic: Instant,
+    totals: StateTotals,
     /// What was in the sums when the transfer under way began: active time, bytes, and the excess of those before it.
-    begun: Begun,
+    transfer_start: TransferStart,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Begun {
-    active: [Duration; 2],
+struct TransferStart {
+    active_time: [Duration; 2],
     carried: [DataSize; 2],
     excess: [DataSize; 2],
 }
@@ -60,7 +60,7 @@ enum Phase {
 }
 
 /// A time that is now known to have been active.
-pub(super) type Active = (Instant, Instant);
+pub(super) type ActivePeriod = (Instant, Instant);
 
 impl Radio {
     /// A radio that is idle since `start`.
@@ -68,70 +68,70 @@ impl Radio {
         Self {
             model,
             phase: Phase::Idle,
-            settled: start,
-            latest: start,
-            sums: Sums::default(),
-            begun: Begun::default(),
+            settled_until: start,
+            last_traffic: start,
+            totals: StateTotals::default(),
+            transfer_start: TransferStart::default(),
         }
     }
 
     /// A sign of traffic: bytes came or went, or (with none) a connection or a request was begun.
     pub fn on_bytes(&mut self, now: Instant, direction: Direction, size: DataSize) {
-        self.sign(now, direction, size);
+        self.record_traffic(now, direction, size);
     }
 
     /// Bytes came or went evenly over this time; the radio was active throughout, whatever its gap. A promotion at the
     /// beginning is taken out of the time.
-    pub fn carry(&mut self, from: Instant, to: Instant, direction: Direction, size: DataSize) {
-        self.span(from, to, direction, size);
+    pub fn on_flow(&mut self, from: Instant, to: Instant, direction: Direction, size: DataSize) {
+        self.record_flow(from, to, direction, size);
     }
 
     /// What it does at `now`.
-    pub fn state(&self, now: Instant) -> State {
-        let copy = self.at(now, false);
+    pub fn state(&self, now: Instant) -> RadioState {
+        let copy = self.advanced_to(now, false);
         match copy.phase {
-            Phase::Idle => State::Idle,
-            Phase::Promotion { .. } => State::Promotion,
-            Phase::Awake { last } if now.since(last) <= self.model.gap => State::Active,
+            Phase::Idle => RadioState::Idle,
+            Phase::Promotion { .. } => RadioState::Promotion,
+            Phase::Awake { last } if now.since(last) <= self.model.gap => RadioState::Active,
             Phase::Awake { last } => {
                 let (mut end, since) = (Duration::ZERO, now.since(last));
                 let stage = self.model.tail.stages().iter().position(|stage| {
                     end = end.saturating_add(stage.time);
                     since < end
                 });
-                stage.map_or(State::Idle, State::Tail)
+                stage.map_or(RadioState::Idle, RadioState::Tail)
             }
         }
     }
 
     /// Times and bytes up to `now`.
-    pub fn sums(&self, now: Instant) -> Sums {
-        self.at(now, false).sums
+    pub fn totals(&self, now: Instant) -> StateTotals {
+        self.advanced_to(now, false).totals
     }
 
     /// What it drew up to `now`; the tail to come is not in it. As of a radio that has nothing in common with others.
-    pub fn spent(&self, now: Instant) -> Bill {
-        self.sums(now).bill(&self.model, Together::default())
+    pub fn energy_so_far(&self, now: Instant) -> RadioEnergy {
+        self.totals(now).energy(&self.model, ConcurrentDraw::default())
     }
 
     /// What it will have drawn when it is idle again, if nothing more comes.
-    pub fn finish(&self, now: Instant) -> Bill {
-        self.finished(now).bill(&self.model, Together::default())
+    pub fn energy_until_idle(&self, now: Instant) -> RadioEnergy {
+        self.totals_at_idle(now).energy(&self.model, ConcurrentDraw::default())
     }
 
     /// How long until it is idle, if nothing more comes; zero: it is.
-    pub fn tail_left(&self, now: Instant) -> Duration {
-        self.asleep(now).since(now)
+    pub fn time_to_idle(&self, now: Instant) -> Duration {
+        self.idle_at(now).since(now)
     }
 
     /// The energy of the tail (and promotion) to come, if nothing more comes.
-    pub fn tail_cost(&self, now: Instant) -> Energy {
-        self.finish(now).total() - self.spent(now).total()
+    pub fn energy_to_idle(&self, now: Instant) -> Energy {
+        self.energy_until_idle(now).total() - self.energy_so_far(now).total()
     }
 
     /// How long it takes until bytes can move: the (rest of the) promotion.
-    pub fn wake_time(&self, now: Instant) -> Duration {
-        match self.at(now, false).phase {
+    pub fn promotion_time(&self, now: Instant) -> Duration {
+        match self.advanced_to(now, false).phase {
             Phase::Idle => self.model.promotion.time,
             Phase::Promotion { until } => until.since(now),
             Phase::Awake { .. } => Duration::ZERO,
@@ -144,28 +144,44 @@ impl Radio {
     }
 
     /// Does a transfer at a steady rate, a promotion first if there must be one, and tells when it was active.
-    pub(super) fn transfer(&mut self, now: Instant, direction: Direction, size: DataSize, rate: Bitrate) -> Active {
-        let start = now.max(self.latest) + self.wake_time(now.max(self.latest));
-        self.sign(now, direction, DataSize::ZERO);
+    pub(super) fn add_transfer(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        size: DataSize,
+        rate: Bitrate,
+    ) -> ActivePeriod {
+        let start = now.max(self.last_traffic) + self.promotion_time(now.max(self.last_traffic));
+        self.record_traffic(now, direction, DataSize::ZERO);
         let end = start + size / rate;
-        self.span(start, end, direction, size);
+        self.record_flow(start, end, direction, size);
         (start, end)
     }
 
-    pub(super) fn sign(&mut self, now: Instant, direction: Direction, size: DataSize) -> Option<Active> {
-        let active = self.signed(now, direction, size);
-        self.weigh();
+    pub(super) fn record_traffic(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        size: DataSize,
+    ) -> Option<ActivePeriod> {
+        let active = self.record_without_excess(now, direction, size);
+        self.update_excess();
         active
     }
 
-    fn signed(&mut self, now: Instant, direction: Direction, size: DataSize) -> Option<Active> {
-        let now = now.max(self.latest);
-        self.latest = now;
-        self.settle(now, false);
-        add_size(&mut self.sums.carried, direction, size);
+    fn record_without_excess(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        size: DataSize,
+    ) -> Option<ActivePeriod> {
+        let now = now.max(self.last_traffic);
+        self.last_traffic = now;
+        self.advance(now, false);
+        add_size(&mut self.totals.carried, direction, size);
         match self.phase {
             Phase::Idle => {
-                self.sums.wakes = self.sums.wakes.saturating_add(1);
+                self.totals.promotions = self.totals.promotions.saturating_add(1);
                 self.phase = match self.model.promotion.time {
                     Duration::ZERO => Phase::Awake { last: now },
                     time => Phase::Promotion { until: now + time },
@@ -176,58 +192,58 @@ impl Radio {
             Phase::Awake { last } => {
                 self.phase = Phase::Awake { last: now };
                 // In the tail everything up to now is settled, and nothing of it was active.
-                let from = self.settled;
+                let from = self.settled_until;
                 let active = from == last && now > from;
                 if active {
-                    add(&mut self.sums.active[direction.index()], now - from);
+                    add_time(&mut self.totals.active[direction.index()], now - from);
                 }
-                self.settled = now;
+                self.settled_until = now;
                 active.then_some((from, now))
             }
         }
     }
 
-    pub(super) fn span(
+    pub(super) fn record_flow(
         &mut self,
         from: Instant,
         to: Instant,
         direction: Direction,
         size: DataSize,
-    ) -> Option<Active> {
-        let before = self.sign(from, direction, size);
-        let to = to.max(self.latest);
-        self.latest = to;
+    ) -> Option<ActivePeriod> {
+        let before = self.record_traffic(from, direction, size);
+        let to = to.max(self.last_traffic);
+        self.last_traffic = to;
         if let Phase::Promotion { until } = self.phase {
-            self.settle(to.min(until), false);
+            self.advance(to.min(until), false);
         }
         if let Phase::Awake { last } = self.phase
             && to > last
         {
-            add(&mut self.sums.active[direction.index()], to - last);
+            add_time(&mut self.totals.active[direction.index()], to - last);
             self.phase = Phase::Awake { last: to };
-            self.settled = to;
-            self.weigh();
+            self.settled_until = to;
+            self.update_excess();
             return Some((before.map_or(last, |(from, _)| from), to));
         }
         before
     }
 
-    pub(super) fn finished(&self, now: Instant) -> Sums {
-        self.at(self.asleep(now), true).sums
+    pub(super) fn totals_at_idle(&self, now: Instant) -> StateTotals {
+        self.advanced_to(self.idle_at(now), true).totals
     }
 
     /// When it was last heard of.
-    pub(super) const fn latest(&self) -> Instant {
-        self.latest
+    pub(super) const fn last_traffic(&self) -> Instant {
+        self.last_traffic
     }
 
-    pub(super) fn on_shared(&mut self, time: Duration, crowded: DataSize) {
-        add(&mut self.sums.shared, time);
-        self.sums.crowded += crowded;
+    pub(super) fn add_shared(&mut self, time: Duration, concurrent_bytes: DataSize) {
+        add_time(&mut self.totals.shared_time, time);
+        self.totals.concurrent_bytes += concurrent_bytes;
     }
 
     /// When it is idle, if nothing more comes; `now` if it is already.
-    fn asleep(&self, now: Instant) -> Instant {
+    fn idle_at(&self, now: Instant) -> Instant {
         let tail = self.model.tail.time();
         match self.phase {
             Phase::Idle => now,
@@ -237,27 +253,31 @@ impl Radio {
     }
 
     /// As it will be at `now` if nothing more comes; `decided`: nothing more does, so the last gap is tail.
-    fn at(&self, now: Instant, decided: bool) -> Self {
+    fn advanced_to(&self, now: Instant, decided: bool) -> Self {
         let mut copy = *self;
-        copy.settle(now, decided);
+        copy.advance(now, decided);
         copy
     }
 
     /// How much of the transfer under way came faster than the first line of the power reaches.
-    fn weigh(&mut self) {
-        for (at, draw) in [self.model.down, self.model.up].into_iter().enumerate() {
-            let (size, time) = (self.sums.carried[at] - self.begun.carried[at], self.sums.active[at]);
-            let time = time.saturating_sub(self.begun.active[at]);
-            self.sums.excess[at] = self.begun.excess[at] + draw.excess(size, time);
+    fn update_excess(&mut self) {
+        for (direction, curve) in [self.model.down, self.model.up].into_iter().enumerate() {
+            let (size, time) = (
+                self.totals.carried[direction] - self.transfer_start.carried[direction],
+                self.totals.active[direction],
+            );
+            let time = time.saturating_sub(self.transfer_start.active_time[direction]);
+            self.totals.excess_bytes[direction] =
+                self.transfer_start.excess[direction] + curve.excess_bytes(size, time);
         }
     }
 
     /// Puts everything up to `now` into the sums, a gap apart that is still open.
-    fn settle(&mut self, now: Instant, decided: bool) {
+    fn advance(&mut self, now: Instant, decided: bool) {
         if let Phase::Promotion { until } = self.phase {
             let to = now.min(until);
-            add(&mut self.sums.promotion, to.since(self.settled));
-            self.settled = self.settled.max(to);
+            add_time(&mut self.totals.promotion, to.since(self.settled_until));
+            self.settled_until = self.settled_until.max(to);
             if now < until {
                 return;
             }
@@ -268,29 +288,33 @@ impl Radio {
                 return;
             }
             // The transfer is over: the next one has a mean rate of its own.
-            self.begun = Begun { active: self.sums.active, carried: self.sums.carried, excess: self.sums.excess };
-            let mut begins = last;
-            for (sum, stage) in self.sums.tail.iter_mut().zip(self.model.tail.stages()) {
-                let ends = begins + stage.time;
-                add(sum, now.min(ends).since(begins.max(self.settled)));
-                begins = ends;
+            self.transfer_start = TransferStart {
+                active_time: self.totals.active,
+                carried: self.totals.carried,
+                excess: self.totals.excess_bytes,
+            };
+            let mut stage_start = last;
+            for (sum, stage) in self.totals.tail.iter_mut().zip(self.model.tail.stages()) {
+                let stage_end = stage_start + stage.time;
+                add_time(sum, now.min(stage_end).since(stage_start.max(self.settled_until)));
+                stage_start = stage_end;
             }
-            self.settled = self.settled.max(now.min(begins));
-            if now < begins {
+            self.settled_until = self.settled_until.max(now.min(stage_start));
+            if now < stage_start {
                 return;
             }
             self.phase = Phase::Idle;
         }
-        add(&mut self.sums.idle, now.since(self.settled));
-        self.settled = self.settled.max(now);
+        add_time(&mut self.totals.idle, now.since(self.settled_until));
+        self.settled_until = self.settled_until.max(now);
     }
 }
 
 /// Durations that panic on overflow have no place here.
-fn add(sum: &mut Duration, time: Duration) {
+fn add_time(sum: &mut Duration, time: Duration) {
     *sum = sum.saturating_add(time);
 }
 
-fn add_size(sums: &mut [DataSize; 2], direction: Direction, size: DataSize) {
-    sums[direction.index()] += size;
+fn add_size(totals: &mut [DataSize; 2], direction: Direction, size: DataSize) {
+    totals[direction.index()] += size;
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{OriginId, Span, Validator};
+use super::{ByteRange, UrlId, Validator};
 use crate::units::{Bitrate, DataSize, Ratio};
 
 /// Everything that shapes a download, apart from what happens on the network. A log begins with it.
@@ -18,58 +18,58 @@ pub struct Config {
     /// How requests are sized and placed.
     pub policy: Policy,
     /// How many sources were given: URLs that are said to have the file. Their numbers begin with 0.
-    pub origins: u16,
+    pub mirrors: u16,
     /// Whether metered links are used.
     pub metered: MeteredUse,
     /// How far beyond the in-order reader a span may reach; none: the file is random access.
-    pub window: Option<DataSize>,
+    pub reader_window: Option<DataSize>,
     /// The first request asks for the whole file, so that its response alone can bring it. Not with a window or for a
     /// download that is resumed.
     #[serde(default)]
-    pub open_first: bool,
+    pub open_ended_first: bool,
     /// An earlier run's bytes and the file that they are of.
     pub resume: Option<Resume>,
     /// The user gave a checksum of the whole, so answers without validators may be put together.
-    pub proven: bool,
+    pub has_checksum: bool,
     /// What proves that bytes of several sources are of one file; none: sources are never combined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proof: Option<Proof>,
+    pub digest: Option<DigestScope>,
     /// The size that the file must have, where that is known from elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected: Option<DataSize>,
+    pub expected_size: Option<DataSize>,
     /// Failed tries in a row, without a byte of progress between them, before a link or an origin is given up.
     pub retries: u32,
     /// Redirects in a row, without a byte between them, that are followed.
-    #[serde(default = "max_redirects")]
+    #[serde(default = "default_max_redirects")]
     pub max_redirects: u32,
     /// The most connections on one link.
     pub max_connections: u32,
     /// What the thesis left open, for its policies only.
-    pub thesis: Thesis,
+    pub thesis: ThesisParams,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             policy: Policy::Marline,
-            origins: 1,
+            mirrors: 1,
             metered: MeteredUse::Avoid,
-            window: None,
-            open_first: false,
+            reader_window: None,
+            open_ended_first: false,
             resume: None,
-            proven: false,
-            proof: None,
-            expected: None,
+            has_checksum: false,
+            digest: None,
+            expected_size: None,
             retries: 5,
-            max_redirects: max_redirects(),
+            max_redirects: default_max_redirects(),
             max_connections: 16,
-            thesis: Thesis::default(),
+            thesis: ThesisParams::default(),
         }
     }
 }
 
 /// RFC 9110 §15.4 asks for a limit; browsers and wget allow 20, curl 50.
-const fn max_redirects() -> u32 {
+const fn default_max_redirects() -> u32 {
     50
 }
 
@@ -144,9 +144,9 @@ pub enum MeteredUse {
 /// What proves that bytes of several sources are of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Proof {
+pub enum DigestScope {
     /// A digest of the whole file.
-    Whole,
+    File,
     /// Digests of pieces of this size; the last one may be shorter.
     Pieces(DataSize),
 }
@@ -160,21 +160,21 @@ pub struct Resume {
     /// The file's validator. Without one nothing can be resumed.
     pub validator: Validator,
     /// The bytes that are in their place, in any order.
-    pub have: Vec<Span>,
+    pub ranges: Vec<ByteRange>,
     /// The source that they are of; none: of several, and a digest is to prove them. A log that does not say so is of a
     /// run that took the first one.
-    #[serde(default = "first_source")]
-    pub source: Option<OriginId>,
+    #[serde(default = "first_mirror")]
+    pub mirror: Option<UrlId>,
 }
 
-fn first_source() -> Option<OriginId> {
-    Some(OriginId(0))
+fn first_mirror() -> Option<UrlId> {
+    Some(UrlId(0))
 }
 
 /// What the thesis set by hand in its configuration file (§4.4.3, §8.2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Thesis {
+pub struct ThesisParams {
     /// Algorithm 1's static upper limit; the worked example has 4000 KB (§4.3.3).
     pub static_limit: DataSize,
     /// Bandwidth of each link: a constant, found by trial in each scenario (§8.2.2), that is 30,000 KB/s in the worked
@@ -185,17 +185,17 @@ pub struct Thesis {
     /// How much of a request is complete when the next one starts (§4.2.2).
     pub overlap: Ratio,
     /// Slow-link fail-over (§8.2.4).
-    pub slow_link: SlowLink,
+    pub slow_link: SlowLinkRule,
 }
 
-impl Default for Thesis {
+impl Default for ThesisParams {
     fn default() -> Self {
         Self {
             static_limit: DataSize::from_bytes(4_000_000),
             bandwidth: Some(Bitrate::from_mbps(240)),
             padding: Ratio::from_percent(30),
             overlap: Ratio::from_percent(60),
-            slow_link: SlowLink::Off,
+            slow_link: SlowLinkRule::Off,
         }
     }
 }
@@ -203,7 +203,7 @@ impl Default for Thesis {
 /// The thesis's rules for a link that has become slow (§8.2.4). The thesis measured without them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SlowLink {
+pub enum SlowLinkRule {
     /// A slow link keeps its requests.
     #[default]
     Off,
@@ -214,4 +214,4 @@ pub enum SlowLink {
 }
 
 /// How long a banned link rests before it is probed for the first time. The thesis leaves it open (§8.2.4).
-pub const BAN_REST: Duration = Duration::from_secs(5);
+pub const INITIAL_BAN: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Proof, Span};
+use super::{ByteRange, DigestScope};
 use crate::link::{LinkId, LinkProfile};
 use crate::units::DataSize;
 
@@ -27,7 +27,7 @@ pub struct ReqId(pub u32);
 /// its mirrors, and the driver numbers the targets of redirects after them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct OriginId(pub u16);
+pub struct UrlId(pub u16);
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub enum Input {
         /// How requests share it.
         protocol: Protocol,
         /// Time from SYN to SYN-ACK: one round trip on an idle path.
-        handshake: Duration,
+        handshake_rtt: Duration,
         /// The address where it ends. A name may have another one on each link, with another edge behind it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer: Option<IpAddr>,
@@ -62,7 +62,7 @@ pub enum Input {
         /// The request that it answers.
         req: ReqId,
         /// What it says.
-        head: Head,
+        head: ResponseHead,
     },
     /// Body bytes were read and put in their place, directly behind those before them.
     Data {
@@ -81,14 +81,14 @@ pub enum Input {
         /// The request that it answers.
         req: ReqId,
         /// Why.
-        trouble: Trouble,
+        error: ConnError,
     },
     /// A connection is over, or never stood. Every request on it that had no [`Input::End`] is unanswered.
     Closed {
         /// Which one.
         conn: ConnId,
         /// Why.
-        trouble: Trouble,
+        error: ConnError,
     },
     /// What the kernel knows of a connection's path now.
     Sample {
@@ -100,45 +100,45 @@ pub enum Input {
     /// The in-order reader has taken everything before this offset. Only runs with a window hear it.
     Consumed {
         /// One past the last byte taken.
-        upto: u64,
+        end: u64,
     },
     /// A server has named another URL of the same file (RFC 6249).
-    Source {
+    Mirror {
         /// Its number.
-        origin: OriginId,
+        mirror: UrlId,
     },
     /// A digest of the file has become known: sources may be combined from now on.
-    Proof {
+    Digest {
         /// Of what it is.
-        proof: Proof,
+        scope: DigestScope,
     },
     /// The bytes of an [`Output::Verify`] were compared with their digest.
     Verified {
         /// Which bytes.
-        span: Span,
+        range: ByteRange,
         /// Whether they match.
-        good: bool,
+        matches: bool,
     },
     /// How much a link may do for this download changes: other downloads share it.
     Share {
         /// Which link.
         link: LinkId,
         /// How much.
-        share: Share,
+        share: LinkShare,
     },
 }
 
 /// How much of a link a download may use beside others of the same batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Share {
+pub enum LinkShare {
     /// As much as there is.
     #[default]
     Full,
     /// One connection: another download has the first claim.
-    One,
+    OneConn,
     /// Nothing: what is under way ends, and nothing more is asked for.
-    Rest,
+    Paused,
 }
 
 /// How the requests of one connection share it.
@@ -154,7 +154,7 @@ pub enum Protocol {
 /// The parts of an answer's head that decide anything.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Head {
+pub struct ResponseHead {
     /// The status code.
     pub status: u16,
     /// Content-Length: bytes of this body. None: unknown (chunked, or until the connection closes).
@@ -165,30 +165,30 @@ pub struct Head {
     pub validator: Option<Validator>,
     /// Last-Modified, if it is a strong validator beside an ETag (RFC 9110 §8.8.2.2).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub modified: Option<String>,
+    pub last_modified: Option<String>,
     /// `Accept-Ranges: none` was said. For the log's reader: what counts is how the server answers.
     pub refuses_ranges: bool,
     /// The body is encoded (gzip and its kin) although identity was asked for.
-    pub encoded: bool,
+    pub is_encoded: bool,
     /// Retry-After, as a delay from now.
     pub retry_after: Option<Duration>,
     /// The server ends the connection after this answer.
-    pub closes: bool,
+    pub closes_connection: bool,
     /// The target of a redirect, which the driver has numbered. None on a redirect: it must not be followed.
-    pub location: Option<OriginId>,
+    pub location: Option<UrlId>,
     /// There is a Location, whether it may be followed or not.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
-    pub redirects: bool,
+    pub has_location: bool,
     /// An HTML page where the URL names something else.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
-    pub page: bool,
+    pub is_html_page: bool,
 }
 
 /// `Content-Range: bytes first-last/total`, or `bytes */total` with a 416.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContentRange {
     /// The bytes of this answer; none with a 416.
-    pub span: Option<Span>,
+    pub range: Option<ByteRange>,
     /// Bytes of the whole resource, unless the server does not know.
     pub total: Option<DataSize>,
 }
@@ -200,40 +200,40 @@ pub enum Validator {
     /// A strong ETag, quotes included.
     Etag(String),
     /// Last-Modified, at least one minute older than the answer's Date (RFC 9110 §8.8.2.2).
-    Date(String),
+    LastModified(String),
 }
 
 impl Validator {
     /// The text that If-Range takes.
-    pub fn text(&self) -> &str {
+    pub fn if_range_value(&self) -> &str {
         match self {
-            Self::Etag(text) | Self::Date(text) => text,
+            Self::Etag(text) | Self::LastModified(text) => text,
         }
     }
 }
 
 /// Why something failed: the kind decides, the text is for people.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Trouble {
+pub struct ConnError {
     /// What sort of failure.
-    pub kind: TroubleKind,
+    pub kind: ConnErrorKind,
     /// In words, without the link's name.
     pub text: String,
 }
 
-impl Trouble {
+impl ConnError {
     /// Whether a rule of ours refuses the connection, whichever link it would be over.
     pub const fn is_refusal(&self) -> bool {
-        matches!(self.kind, TroubleKind::Forbidden | TroubleKind::Loop)
+        matches!(self.kind, ConnErrorKind::Forbidden | ConnErrorKind::OwnListener)
     }
 }
 
 /// Sorts of failure, by what they mean for the next try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TroubleKind {
+pub enum ConnErrorKind {
     /// The server closed as HTTP allows: between answers, after `Connection: close`, GOAWAY without error.
-    Finished,
+    CleanClose,
     /// The connection ended in the middle of an answer.
     Truncated,
     /// Reset by the other end.
@@ -245,7 +245,7 @@ pub enum TroubleKind {
     /// No answer in time.
     TimedOut,
     /// The name could not be resolved on this link.
-    Name,
+    Dns,
     /// The TLS handshake failed; on another link it might succeed.
     Tls,
     /// The other end does not speak HTTP as it should: bad head, too much data.
@@ -255,11 +255,11 @@ pub enum TroubleKind {
     /// HTTP/2: the server did not begin to work on the request (RFC 9113 section 8.7, REFUSED_STREAM).
     StreamRefused,
     /// The machine itself closed it.
-    Local,
+    ClosedLocally,
     /// What led to the address, or who asked for it, may not lead there. No packet was sent.
     Forbidden,
     /// The address is our own listener, at which this was asked for. No packet was sent.
-    Loop,
+    OwnListener,
 }
 
 /// What TCP_INFO says of the path, at one moment. Zero where the kernel does not know yet.
@@ -286,10 +286,10 @@ pub enum Output {
         /// The link to bind it to.
         link: LinkId,
         /// Where to.
-        origin: OriginId,
+        url: UrlId,
         /// The address to use for the origin's host; none: what the link's name server says.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        at: Option<IpAddr>,
+        address: Option<IpAddr>,
     },
     /// Send a GET on a connection, directly behind those before it.
     Request {
@@ -298,22 +298,22 @@ pub enum Output {
         /// The connection.
         conn: ConnId,
         /// The bytes to ask for.
-        range: Ask,
+        range: RequestRange,
         /// If-Range, once the resource is identified.
         if_range: Option<Validator>,
     },
     /// The head is good: put the body at this offset onwards. More than `len` bytes must never be taken from it; where it
     /// has more, the answer ends there, in HTTP/1.1 with its connection.
-    Accept {
+    AcceptBody {
         /// The request.
         req: ReqId,
         /// Where its first body byte belongs.
-        at: u64,
+        offset: u64,
         /// How many bytes it may carry; none: until it ends.
         len: Option<DataSize>,
         /// It comes from another source than the driver's journal is of: its bytes must not be claimed there.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
-        foreign: bool,
+        is_other_mirror: bool,
     },
     /// This answer is not wanted (any more). HTTP/2: reset the stream. HTTP/1.1: the machine closes the connection too.
     Cancel {
@@ -337,7 +337,7 @@ pub enum Output {
     /// Compare these bytes, which are in their place, with their digest. Answered by [`Input::Verified`].
     Verify {
         /// Which bytes: a piece, or the whole file.
-        span: Span,
+        range: ByteRange,
     },
     /// Something that the user should read, once.
     Notice(super::Notice),
@@ -350,11 +350,11 @@ pub enum Output {
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub enum RequestRange {
     /// Everything, without a Range field.
-    Whole,
+    Full,
     /// `bytes=start-`.
     From(u64),
     /// `bytes=start-(end-1)`.
-    Span(Span),
+    Bounded(ByteRange),
 }

@@ -14,239 +14,263 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::answers::SMALL_SPAN;
-use super::links::{LinkState, Standing};
-use super::manners::size_of;
-use super::{Ask, Ban, ConnId, Failure, Fetch, Head, Notice, Opening, Phase, Req, ReqId, Wake};
+use super::links::{Link, LinkState};
+use super::responses::SMALL_RANGE;
+use super::server_quirks::requested_len;
+use super::{
+    BanReason, ConnId, Failure, Fetch, InitialRequest, Notice, Phase, Req, ReqId, RequestRange, ResponseHead,
+    TimerReason,
+};
 use crate::link::LinkId;
 
 impl Fetch {
     /// Rule 2. Tells whether that is it.
-    pub(super) fn has_expired(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
+    pub(super) fn handle_expired_target(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
         let Some(conn) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)) else { return false };
-        let (root, redirected) = (conn.root, conn.is_redirected());
-        let served = self.links.get(&link_id).is_some_and(|link| link.served_here > 0 || link.adopted);
+        let (mirror, redirected) = (conn.mirror, conn.is_redirected());
+        let served =
+            self.links.get(&link_id).is_some_and(|link| link.responses_from_target > 0 || link.follows_other_node);
         // 200 and redirects: to a page that says so. Errors of a server that has lost what it issued count as well.
         let refused = matches!(status, 200 | 204 | 300..=308 | 400 | 401 | 403 | 404 | 410 | 500..=504);
         if !redirected || !served || !refused {
             return false;
         }
         // 401, 404 and 410 do not speak of sizes.
-        if matches!(status, 400 | 403) && !self.manners(root).expires && self.was_too_large(id, status) {
+        if matches!(status, 400 | 403) && !self.quirks_mut(mirror).urls_expire && self.retry_smaller(id, status) {
             return true;
         }
-        self.manners(root).on_expired();
+        self.quirks_mut(mirror).on_expired();
         if let Some(link) = self.links.get_mut(&link_id) {
-            link.targets.remove(&root);
-            link.served_here = 0;
-            link.next_try = self.now;
+            link.redirect_targets.remove(&mirror);
+            link.responses_from_target = 0;
+            link.next_attempt = self.now;
         }
-        self.cancel(id);
-        self.wake_at(self.now, Wake::Retry);
+        self.cancel_request(id);
+        self.set_timer(self.now, TimerReason::Retry);
         true
     }
 
     /// Rule 1. Tells whether that is it.
-    pub(super) fn was_too_large(&mut self, id: ReqId, status: u16) -> bool {
+    pub(super) fn retry_smaller(&mut self, id: ReqId, status: u16) -> bool {
         let Some(req) = self.reqs.get(&id) else { return false };
         let Some(conn) = self.conns.get(&req.conn) else { return false };
         // A server that fails as soon as a connection stands may count connections.
-        let counts = matches!(status, 429 | 503) && conn.answered == 0;
-        if self.phase != Phase::Ranges || !concerns_the_range(status) || counts {
+        let may_be_conn_limit = matches!(status, 429 | 503) && conn.responses == 0;
+        if self.phase != Phase::Ranges || !may_concern_range(status) || may_be_conn_limit {
             return false;
         }
-        let (link, root) = (conn.link, conn.root);
-        let Some(len) = size_of(req.ask) else { return false };
-        if !self.manners(root).on_refused(len) {
+        let (link, mirror) = (conn.link, conn.mirror);
+        let Some(len) = requested_len(req.range_requested) else { return false };
+        if !self.quirks_mut(mirror).on_size_refused(len) {
             return false;
         }
-        self.cancel(id);
+        self.cancel_request(id);
         if let Some(link) = self.links.get_mut(&link) {
-            link.next_try = self.now;
+            link.next_attempt = self.now;
         }
-        self.wake_at(self.now, Wake::Retry);
+        self.set_timer(self.now, TimerReason::Retry);
         true
     }
 
     /// Rule 3, once all links that may speak have been refused. Tells whether the resource is asked for in another way.
-    pub(super) fn open_otherwise(&mut self, id: ReqId, link: LinkId, status: u16) -> bool {
-        if self.phase != Phase::Unknown || !concerns_the_range(status) || self.untried_root(link) {
+    pub(super) fn try_other_initial_request(&mut self, id: ReqId, link: LinkId, status: u16) -> bool {
+        if self.phase != Phase::Unknown || !may_concern_range(status) || self.has_untried_mirror(link) {
             return false;
         }
         if let Some(link) = self.links.get_mut(&link) {
-            link.plain = false;
+            link.omit_range = false;
         }
-        let small = self.reqs.get(&id).and_then(|req| size_of(req.ask)).is_some_and(|size| size <= SMALL_SPAN);
-        if self.opening == Opening::SmallRange && !small {
+        let is_small = self
+            .reqs
+            .get(&id)
+            .and_then(|req| requested_len(req.range_requested))
+            .is_some_and(|size| size <= SMALL_RANGE);
+        if self.initial_request == InitialRequest::SmallRange && !is_small {
             // It was sent before that was decided.
-            self.cancel(id);
-            self.rest(link, Duration::ZERO);
+            self.cancel_request(id);
+            self.delay_link(link, Duration::ZERO);
             return true;
         }
-        if self.opening == Opening::SmallRange {
-            self.parked.clear();
-            self.ask_without_range(id);
+        if self.initial_request == InitialRequest::SmallRange {
+            self.pending_responses.clear();
+            self.fall_back_without_range(id);
             return true;
         }
-        self.opening = Opening::SmallRange;
-        let parked = core::mem::take(&mut self.parked);
-        for id in parked.into_iter().map(|parked| parked.req).chain([id]) {
-            self.cancel(id);
+        self.initial_request = InitialRequest::SmallRange;
+        let pending = core::mem::take(&mut self.pending_responses);
+        for id in pending.into_iter().map(|pending| pending.req).chain([id]) {
+            self.cancel_request(id);
         }
-        for link in self.links.values_mut().filter(|link| link.hopeful()) {
-            link.next_try = self.now;
+        for link in self.links.values_mut().filter(|link| link.is_in_service()) {
+            link.next_attempt = self.now;
         }
-        self.wake_at(self.now, Wake::Retry);
+        self.set_timer(self.now, TimerReason::Retry);
         true
     }
 
     /// Rule 4. A mirror may do better.
-    pub(super) fn pause(&mut self, id: ReqId, link_id: LinkId, head: &Head) {
+    pub(super) fn on_server_busy(&mut self, id: ReqId, link_id: LinkId, head: &ResponseHead) {
         let status = head.status;
-        if head.retry_after.is_none() && self.was_too_large(id, status) {
+        if head.retry_after.is_none() && self.retry_smaller(id, status) {
             return;
         }
-        if self.is_one_too_many(id, link_id) {
-            self.cancel(id);
+        if self.is_over_conn_limit(id, link_id) {
+            self.cancel_request(id);
             if let Some(link) = self.links.get_mut(&link_id) {
-                link.lanes.be_modest();
+                link.conn_count.limit_to_one();
             }
             // The other one may be about to end.
-            return self.rest(link_id, TURN);
+            return self.delay_link(link_id, CONN_SLOT_DELAY);
         }
-        if head.retry_after.is_none() && self.has_expired(id, link_id, status) {
+        if head.retry_after.is_none() && self.handle_expired_target(id, link_id, status) {
             return;
         }
         let failed = self.links.get(&link_id).map_or(0, |link| link.failures);
         // An application that fails because of the Range field fails each time.
-        if status != 429 && status != 503 && failed > 0 && self.open_otherwise(id, link_id, status) {
+        if status != 429 && status != 503 && failed > 0 && self.try_other_initial_request(id, link_id, status) {
             return;
         }
-        self.note_failed_opening(id, link_id);
-        self.cancel(id);
-        if self.protect_first(link_id) || self.next_root(link_id, &Ban::OtherStatus { status }) {
+        self.note_failed_initial_request(id, link_id);
+        self.cancel_request(id);
+        if self.protect_first_response(link_id) || self.try_next_mirror(link_id, &BanReason::BadStatus { status }) {
             return;
         }
-        let delivers = |(id, link): (&LinkId, &LinkState)| {
-            *id != link_id && link.hopeful() && link.known.last_data.is_some_and(|at| at + LATELY > self.now)
+        let is_delivering = |(id, link): (&LinkId, &Link)| {
+            *id != link_id
+                && link.is_in_service()
+                && link.stats.last_data.is_some_and(|at| at + RECENT_DATA > self.now)
         };
-        let others = self.links.iter().any(delivers);
+        let others = self.links.iter().any(is_delivering);
         let Some(link) = self.links.get_mut(&link_id) else { return };
         link.failures += 1;
-        link.lanes.be_modest();
-        let asked = head.retry_after.filter(|asked| *asked > LONGEST_PAUSE);
-        let own = if others { link.backoff().saturating_mul(TURNED_AWAY) } else { link.backoff() };
-        let wait = head.retry_after.unwrap_or(own).min(LONGEST_PAUSE);
-        link.next_try = self.now + wait;
-        link.paused_until = link.next_try;
-        let (again, spent) = (link.failures > 1, link.failures > self.config.retries);
+        link.conn_count.limit_to_one();
+        let longer_retry_after = head.retry_after.filter(|asked| *asked > MAX_RETRY_AFTER);
+        let backoff = if others { link.backoff().saturating_mul(REFUSED_CONN_FACTOR) } else { link.backoff() };
+        let wait = head.retry_after.unwrap_or(backoff).min(MAX_RETRY_AFTER);
+        link.next_attempt = self.now + wait;
+        link.paused_until = link.next_attempt;
+        let (is_repeated, retries_exhausted) = (link.failures > 1, link.failures > self.config.retries);
         for conn in link.conns.clone() {
-            self.drop_conn(conn, true);
+            self.remove_conn(conn, true);
         }
-        match (others, spent) {
+        match (others, retries_exhausted) {
             // The others carry the file; one line is enough.
-            (true, _) if again => {}
-            (true, _) | (false, false) => self.notice(Notice::Pause { link: link_id, wait, asked, status }),
+            (true, _) if is_repeated => {}
+            (true, _) | (false, false) => {
+                self.notice(Notice::ServerBusy { link: link_id, wait, retry_after: longer_retry_after, status })
+            }
             (false, true) => {
-                self.ban_or_end(link_id, Ban::OtherStatus { status }, false, Failure::Status { status });
+                self.ban_or_fail(link_id, BanReason::BadStatus { status }, false, Failure::BadStatus { status });
             }
         }
     }
 
     /// As long as nothing is known of the resource, requests with a range and requests without take turns on a link where
     /// they fail: what fails may be the Range field.
-    pub(super) fn note_failed_opening(&mut self, id: ReqId, link: LinkId) {
-        let Some(ask) = self.reqs.get(&id).filter(|req| !req.accepted).map(|req| req.ask) else { return };
+    pub(super) fn note_failed_initial_request(&mut self, id: ReqId, link: LinkId) {
+        let Some(requested) = self.reqs.get(&id).filter(|req| !req.is_accepted).map(|req| req.range_requested)
+        else {
+            return;
+        };
         if let Some(link) = self.links.get_mut(&link).filter(|_| self.phase == Phase::Unknown) {
-            link.plain = ask != Ask::Whole;
+            link.omit_range = requested != RequestRange::Full;
         }
     }
 
     /// A first request for a range was answered by something that is not the file: the link asks without a range, at once.
     /// Tells whether it does.
-    pub(super) fn try_in_one_piece(&mut self, id: ReqId, link_id: LinkId) -> bool {
-        let ranged = self.reqs.get(&id).is_some_and(|req| req.ask != Ask::Whole);
+    pub(super) fn retry_without_range(&mut self, id: ReqId, link_id: LinkId) -> bool {
+        let ranged = self.reqs.get(&id).is_some_and(|req| req.range_requested != RequestRange::Full);
         // A reader that steers its requests never sends one without a range (`open_in_one_piece`).
-        if self.phase != Phase::Unknown || !ranged || self.steering.is_some() {
+        if self.phase != Phase::Unknown || !ranged || self.external_control.is_some() {
             return false;
         }
-        self.cancel(id);
+        self.cancel_request(id);
         if let Some(link) = self.links.get_mut(&link_id) {
-            link.plain = true;
-            link.forget_places();
-            link.next_try = self.now;
+            link.omit_range = true;
+            link.forget_redirect_targets();
+            link.next_attempt = self.now;
         }
-        self.wake_at(self.now, Wake::Retry);
+        self.set_timer(self.now, TimerReason::Retry);
         true
     }
 
     /// A request for a range was refused with a status that concerns the resource. Some servers send it because of the Range
     /// field: the first one of a download is checked by one request without a range. Tells whether that is so, or such a
     /// request is under way on the link.
-    pub(super) fn retries_whole(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
-        let ranged = self.reqs.get(&id).is_some_and(|req| req.ask != Ask::Whole);
+    pub(super) fn check_without_range(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
+        let ranged = self.reqs.get(&id).is_some_and(|req| req.range_requested != RequestRange::Full);
         let login = matches!(status, 401 | 407 | 511);
-        let may = ranged && self.phase == Phase::Unknown && self.steering.is_none();
-        if !may || login || concerns_the_range(status) || self.untried_root(link_id) {
+        let may_retry = ranged && self.phase == Phase::Unknown && self.external_control.is_none();
+        if !may_retry || login || may_concern_range(status) || self.has_untried_mirror(link_id) {
             return false;
         }
-        if !core::mem::replace(&mut self.retried_whole, true) {
-            return self.try_in_one_piece(id, link_id);
+        if !core::mem::replace(&mut self.rechecked_without_range, true) {
+            return self.retry_without_range(id, link_id);
         }
-        let pending = self.links.get(&link_id).is_some_and(|link| link.plain);
+        let pending = self.links.get(&link_id).is_some_and(|link| link.omit_range);
         if pending {
-            self.cancel(id);
-            self.rest(link_id, TURN);
+            self.cancel_request(id);
+            self.delay_link(link_id, CONN_SLOT_DELAY);
         }
         pending
     }
 
     /// Sends a request without a range on this connection, if its link is to try one. A link on which nothing comes tries it
     /// beside the request that is not answered, which may yet be.
-    pub(super) fn open_in_one_piece(&mut self, id: ConnId) -> bool {
+    pub(super) fn send_without_range(&mut self, id: ConnId) -> bool {
         let Some(link_id) = self.conns.get(&id).map(|conn| conn.link) else { return false };
         let of_link = |req: &Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link_id);
-        let is_tried = self.reqs.values().any(|req| req.ask == Ask::Whole && of_link(req));
-        let waits = self.reqs.values().any(|req| req.ask != Ask::Whole && !req.accepted && of_link(req));
+        let is_sent = self.reqs.values().any(|req| req.range_requested == RequestRange::Full && of_link(req));
+        let is_waiting = self
+            .reqs
+            .values()
+            .any(|req| req.range_requested != RequestRange::Full && !req.is_accepted && of_link(req));
         let Some(link) = self.links.get(&link_id) else { return false };
-        let silent = waits && matches!(link.standing, Standing::Silent { .. });
-        let due = !is_tried && (link.plain || silent) && self.steering.is_none();
-        if !due || !self.send(id, Ask::Whole) {
+        let is_stalled = is_waiting && matches!(link.state, LinkState::Stalled { .. });
+        let due = !is_sent && (link.omit_range || is_stalled) && self.external_control.is_none();
+        if !due || !self.send_request(id, RequestRange::Full) {
             return false;
         }
         if let Some(req) = self.reqs.values_mut().next_back() {
             // Requests for ranges beside it ask for the same bytes.
-            req.span.end = 0;
+            req.range.end = 0;
         }
-        self.rebuild();
+        self.rebuild_claims();
         true
     }
 
     /// The resource is known by a range: requests without one are not needed.
-    pub(super) fn end_plain_tries(&mut self) {
-        self.links.values_mut().for_each(|link| link.plain = false);
+    pub(super) fn cancel_full_requests(&mut self) {
+        self.links.values_mut().for_each(|link| link.omit_range = false);
         if self.phase != Phase::Ranges {
             return;
         }
-        let parked = |id: &ReqId| self.parked.iter().any(|parked| parked.req == *id);
-        let tries = self.reqs.iter().filter(|(id, req)| req.ask == Ask::Whole && !req.accepted && !parked(id));
+        let pending = |id: &ReqId| self.pending_responses.iter().any(|pending| pending.req == *id);
+        let tries = self
+            .reqs
+            .iter()
+            .filter(|(id, req)| req.range_requested == RequestRange::Full && !req.is_accepted && !pending(id));
         let tries: Vec<ReqId> = tries.map(|(id, _)| *id).collect();
         for id in tries {
-            self.cancel(id);
+            self.cancel_request(id);
         }
     }
 
     /// Whether another connection of the link is being served: then the server allows no more of them.
-    fn is_one_too_many(&self, id: ReqId, link: LinkId) -> bool {
-        let own = self.reqs.get(&id).map(|req| req.conn);
+    fn is_over_conn_limit(&self, id: ReqId, link: LinkId) -> bool {
+        let own_conn = self.reqs.get(&id).map(|req| req.conn);
         self.conns.iter().any(|(id, conn)| {
-            Some(*id) != own && conn.link == link && conn.last + LATELY > self.now && !conn.meter.total().is_zero()
+            Some(*id) != own_conn
+                && conn.link == link
+                && conn.last_activity + RECENT_DATA > self.now
+                && !conn.rate_window.total().is_zero()
         })
     }
 }
 
 /// Whether a request for other bytes may be answered better: not where the resource, the client or the login is at fault.
-pub(super) fn concerns_the_range(status: u16) -> bool {
+pub(super) fn may_concern_range(status: u16) -> bool {
     match status {
         401 | 402 | 404 | 407 | 408 | 410 | 421 | 423..=429 | 451 | 511 => false,
         400..=599 => true,
@@ -255,10 +279,10 @@ pub(super) fn concerns_the_range(status: u16) -> bool {
 }
 
 /// A server that wants to be asked later than this is asked then all the same: a laptop is carried away meanwhile.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 /// Bytes that came in this time show that the server serves.
-const LATELY: Duration = Duration::from_secs(5);
+const RECENT_DATA: Duration = Duration::from_secs(5);
 /// How long a connection waits for the end of the one that keeps it out.
-const TURN: Duration = Duration::from_millis(200);
+const CONN_SLOT_DELAY: Duration = Duration::from_millis(200);
 /// How many times as long as after other failures a link waits that is turned away while others are served.
-const TURNED_AWAY: u32 = 5;
+const REFUSED_CONN_FACTOR: u32 = 5;

@@ -11,7 +11,7 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{FIRST_PROBE, Failed, Known, LinkChoice, LinkFailure};
+use super::{FailureRecord, LinkChoice, LinkFailure, LinkRecord, MIN_PROBE_INTERVAL};
 use crate::units::Instant;
 
 /// What the request shows.
@@ -67,25 +67,25 @@ impl LinkChoice {
     /// The link over which a request is due first, and when.
     pub fn next_portal_probe(&self) -> Option<(Instant, String)> {
         let due = self.links.iter().filter_map(|known| Some((known.portal.due?, known)));
-        due.min_by_key(|(at, _)| *at).map(|(at, known)| (at, known.seen.name.clone()))
+        due.min_by_key(|(at, _)| *at).map(|(at, known)| (at, known.observation.name.clone()))
     }
 
     /// A request over this link begins.
     pub fn probing_portal(&mut self, now: Instant, link: &str) {
-        if let Some(known) = self.links.iter_mut().find(|known| known.seen.name == link) {
+        if let Some(known) = self.links.iter_mut().find(|known| known.observation.name == link) {
             (known.portal.due, known.portal.last) = (None, Some(now));
         }
     }
 
     /// What a request over this link has shown.
     pub fn report_portal(&mut self, now: Instant, link: &str, answer: PortalAnswer) {
-        let Some(known) = self.links.iter_mut().find(|known| known.seen.name == link) else { return };
+        let Some(known) = self.links.iter_mut().find(|known| known.observation.name == link) else { return };
         known.portal.captive = answer == PortalAnswer::Captive;
         match answer {
             PortalAnswer::Open => {
                 self.opened = true;
                 known.portal.open = Some(now);
-                let was_portal = |failed: &Failed| {
+                let was_portal = |failed: &FailureRecord| {
                     failed.kind == LinkFailure::Portal
                         || (failed.kind == LinkFailure::WrongCertificate && failed.suspected)
                 };
@@ -98,12 +98,12 @@ impl LinkChoice {
             // A portal that does not answer any more is no longer the reason.
             PortalAnswer::Nothing => {
                 if let Some(failed) = known.failure.as_mut().filter(|failed| failed.kind == LinkFailure::Portal) {
-                    failed.kind = LinkFailure::Silent;
+                    failed.kind = LinkFailure::NoResponse;
                 }
             }
         }
         if self.is_portal_probe_doubted() {
-            self.forgive(LinkFailure::Portal);
+            self.forget_failures(LinkFailure::Portal);
         } else if answer == PortalAnswer::Open {
             // What was not counted while the URL was in doubt.
             let doubted = self.links.iter_mut().filter(|known| known.portal.captive && known.failure.is_none());
@@ -119,28 +119,31 @@ impl LinkChoice {
     /// No relay is reached, or a connection begins to a server that does not prove what it is: a portal would answer it.
     pub fn used_unproven(&mut self, now: Instant) {
         let first = self.order().into_iter().next();
-        let used =
-            self.links.iter_mut().filter(|known| !known.seen.metered || Some(&known.seen.name) == first.as_ref());
+        let used = self
+            .links
+            .iter_mut()
+            .filter(|known| !known.observation.metered || Some(&known.observation.name) == first.as_ref());
         used.for_each(|known| known.portal.want(now, REPEAT));
     }
 
     /// Keeps when a portal was looked for over links that may go now, as long as it matters.
-    pub(super) fn remember_portal_probes(&mut self, now: Instant, links: &[Known]) {
+    pub(super) fn remember_portal_probes(&mut self, now: Instant, links: &[LinkRecord]) {
         self.asked.retain(|_, last| now.since(*last) < PAUSE);
-        self.asked.extend(links.iter().filter_map(|known| Some((known.seen.name.clone(), known.portal.last?))));
+        self.asked
+            .extend(links.iter().filter_map(|known| Some((known.observation.name.clone(), known.portal.last?))));
     }
 }
 
-impl Known {
+impl LinkRecord {
     fn fail_by_portal(&mut self, now: Instant) {
         self.failure = Some(match self.failure {
-            Some(failed) => Failed { kind: LinkFailure::Portal, suspected: false, ..failed }.postponed(now),
-            None => Failed {
+            Some(failed) => FailureRecord { kind: LinkFailure::Portal, suspected: false, ..failed }.postponed(now),
+            None => FailureRecord {
                 kind: LinkFailure::Portal,
                 suspected: false,
                 since: now,
-                probe_at: now + FIRST_PROBE,
-                pause: FIRST_PROBE,
+                next_probe: now + MIN_PROBE_INTERVAL,
+                interval: MIN_PROBE_INTERVAL,
             },
         });
     }

@@ -11,13 +11,13 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(1_000_000 + millis)
 }
 
-fn seen(name: &str) -> LinkSeen {
-    LinkSeen { name: name.to_string(), index: 1, silent: false, receives: false, metered: false }
+fn observation(name: &str) -> LinkObservation {
+    LinkObservation { name: name.to_string(), index: 1, is_silent: false, is_receiving: false, metered: false }
 }
 
-fn links(names: &[&str]) -> LinkChoice {
+fn choice_of(names: &[&str]) -> LinkChoice {
     let mut choice = LinkChoice::default();
-    choice.set_links(at(0), names.iter().map(|name| seen(name)).collect());
+    choice.set_links(at(0), names.iter().map(|name| observation(name)).collect());
     choice
 }
 
@@ -27,7 +27,7 @@ type Shows<'a> = (&'a str, Option<(u64, Result<(), LinkFailure>)>);
 
 /// Runs a race that begins at a moment to its end; when it was won, and by whom.
 fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option<(u64, String)> {
-    let mut race = Race::new(at(begins), choice);
+    let mut race = HappyEyeballs::new(at(begins), choice);
     let mut running: Vec<(u64, usize, Result<(), LinkFailure>)> = Vec::new();
     let (mut won, mut names) = (None, Vec::<String>::new());
     for millis in begins..begins + 10_000 {
@@ -39,18 +39,18 @@ fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option
         }
         while let Some((number, link)) = race.poll(at(millis)) {
             let does = behaviour.iter().find(|(name, _)| *name == link).unwrap().1;
-            let (after, result) = does.unwrap_or((1500, Err(LinkFailure::Silent)));
+            let (after, result) = does.unwrap_or((1500, Err(LinkFailure::NoResponse)));
             running.push((millis + after, number, result));
             names.push(link);
         }
-        for (link, outcome) in race.evidence(at(millis)) {
-            choice.report(at(millis), &link, outcome);
+        for (link, outcome) in race.new_outcomes(at(millis)) {
+            choice.record(at(millis), &link, outcome);
         }
     }
     won
 }
 
-const WELL: Option<(u64, Result<(), LinkFailure>)> = Some((40, Ok(())));
+const HEALTHY: Option<(u64, Result<(), LinkFailure>)> = Some((40, Ok(())));
 
 #[test]
 fn each_failure_of_the_first_link_costs_the_first_connection_a_moment_and_later_ones_nothing() {
@@ -60,17 +60,17 @@ fn each_failure_of_the_first_link_costs_the_first_connection_a_moment_and_later_
         (Some((30, Err(Unreachable))), 70),
         (Some((30, Err(Refused))), 70),
         (Some((80, Err(WrongCertificate))), 120),
-        (Some((1400, Err(Names))), 340),
+        (Some((1400, Err(Dns))), 340),
         (Some((1300, Err(MptcpDropped))), 340),
         (Some((2500, Ok(()))), 340),
     ] {
-        let mut choice = links(&["wan1", "wan2"]);
-        let behaviour = [("wan1", does), ("wan2", WELL)];
+        let mut choice = choice_of(&["wan1", "wan2"]);
+        let behaviour = [("wan1", does), ("wan2", HEALTHY)];
         assert_eq!(run(&mut choice, 0, &behaviour), Some((longest, "wan2".to_string())), "{does:?}");
         assert_eq!(run(&mut choice, 10_000, &behaviour), Some((40, "wan2".to_string())), "{does:?}");
-        let kind = does.map_or(Some(Silent), |(_, result)| result.err()).unwrap_or(Slow);
+        let kind = does.map_or(Some(NoResponse), |(_, result)| result.err()).unwrap_or(Slow);
         assert_eq!(choice.failure("wan1"), Some(kind));
-        assert_eq!(choice.failing().is_empty(), kind == Slow);
+        assert_eq!(choice.failing_links().is_empty(), kind == Slow);
         assert_eq!(choice.failure("wan2"), None);
     }
 }
@@ -78,117 +78,119 @@ fn each_failure_of_the_first_link_costs_the_first_connection_a_moment_and_later_
 #[test]
 fn a_destination_that_no_link_reaches_says_nothing_of_the_links() {
     for does in [None, Some((5, Err(LinkFailure::Refused))), Some((5, Err(LinkFailure::WrongCertificate)))] {
-        let mut choice = links(&["wan1", "wan2", "wan3"]);
+        let mut choice = choice_of(&["wan1", "wan2", "wan3"]);
         assert_eq!(run(&mut choice, 0, &[("wan1", does), ("wan2", does), ("wan3", does)]), None);
-        assert_eq!(choice.failing(), [], "{does:?}");
+        assert_eq!(choice.failing_links(), [], "{does:?}");
     }
 }
 
 #[test]
 fn a_portal_is_known_even_while_the_relay_is_dead() {
-    let mut choice = links(&["wan1", "wan2"]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
     let portal = Some((5, Err(LinkFailure::WrongCertificate)));
     assert_eq!(run(&mut choice, 0, &[("wan1", portal), ("wan2", None)]), None);
-    assert_eq!(choice.failing(), [("wan1".to_string(), LinkFailure::WrongCertificate)]);
+    assert_eq!(choice.failing_links(), [("wan1".to_string(), LinkFailure::WrongCertificate)]);
     assert_eq!(choice.order(), ["wan2", "wan1"]);
 }
 
 #[test]
 fn a_portal_is_known_before_the_relay_that_is_dead_has_had_all_its_time() {
-    let mut choice = links(&["wan1", "wan2"]);
-    let mut race = Race::new(at(0), &choice);
+    let mut choice = choice_of(&["wan1", "wan2"]);
+    let mut race = HappyEyeballs::new(at(0), &choice);
     assert_eq!(race.poll(at(0)).unwrap().1, "wan1");
     race.handle(at(5), 0, Err(LinkFailure::WrongCertificate));
     assert_eq!((race.poll(at(5)).unwrap().1, race.deadline()), ("wan2".to_string(), Some(at(305))));
-    assert_eq!(race.evidence(at(304)), []);
-    for (link, outcome) in race.evidence(at(305)) {
-        choice.report(at(305), &link, outcome);
+    assert_eq!(race.new_outcomes(at(304)), []);
+    for (link, outcome) in race.new_outcomes(at(305)) {
+        choice.record(at(305), &link, outcome);
     }
-    assert_eq!(choice.failing(), [("wan1".to_string(), LinkFailure::WrongCertificate)]);
+    assert_eq!(choice.failing_links(), [("wan1".to_string(), LinkFailure::WrongCertificate)]);
     assert_eq!(race.deadline(), None);
 }
 
 #[test]
 fn a_server_that_proves_nothing_is_not_asked_over_a_portal_while_another_link_carries() {
-    let mut choice = links(&["wan1", "wan2"]);
-    choice.report(at(0), "wan1", Outcome::Failed(LinkFailure::WrongCertificate));
-    let first = |choice: &LinkChoice| Race::to_unproven(at(1), choice).poll(at(1)).unwrap().1;
-    assert_eq!((Race::to_unproven(at(1), &choice).len(), first(&choice)), (1, "wan2".to_string()));
-    choice.report(at(2), "wan2", Outcome::Failed(LinkFailure::Silent));
-    assert_eq!((Race::to_unproven(at(3), &choice).len(), first(&choice)), (2, "wan2".to_string()));
+    let mut choice = choice_of(&["wan1", "wan2"]);
+    choice.record(at(0), "wan1", Outcome::Failed(LinkFailure::WrongCertificate));
+    let first = |choice: &LinkChoice| HappyEyeballs::to_unauthenticated(at(1), choice).poll(at(1)).unwrap().1;
+    assert_eq!((HappyEyeballs::to_unauthenticated(at(1), &choice).len(), first(&choice)), (1, "wan2".to_string()));
+    choice.record(at(2), "wan2", Outcome::Failed(LinkFailure::NoResponse));
+    assert_eq!((HappyEyeballs::to_unauthenticated(at(3), &choice).len(), first(&choice)), (2, "wan2".to_string()));
 }
 
 #[test]
 fn a_link_that_drops_mptcp_comes_after_one_that_does_not_and_carries_where_it_is_alone() {
-    let mut choice = links(&["wan1"]);
-    let mut race = Race::new(at(0), &choice);
+    let mut choice = choice_of(&["wan1"]);
+    let mut race = HappyEyeballs::new(at(0), &choice);
     let (number, link) = race.poll(at(0)).unwrap();
     race.handle(at(1200), number, Ok(Some(LinkFailure::MptcpDropped)));
-    for (link, outcome) in race.evidence(at(1200)) {
-        choice.report(at(1200), &link, outcome);
+    for (link, outcome) in race.new_outcomes(at(1200)) {
+        choice.record(at(1200), &link, outcome);
     }
-    assert_eq!(choice.failing(), [(link, LinkFailure::MptcpDropped)]);
+    assert_eq!(choice.failing_links(), [(link, LinkFailure::MptcpDropped)]);
     assert!(!LinkFailure::MptcpDropped.is_outage());
-    choice.set_links(at(1300), vec![seen("wan1"), seen("wan2")]);
+    choice.set_links(at(1300), vec![observation("wan1"), observation("wan2")]);
     assert_eq!(choice.order(), ["wan2", "wan1"]);
 }
 
 #[test]
 fn a_failed_link_is_probed_at_growing_intervals_and_used_again_when_it_answers() {
-    let mut choice = links(&["wan1", "wan2"]);
-    run(&mut choice, 0, &[("wan1", None), ("wan2", WELL)]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
+    run(&mut choice, 0, &[("wan1", None), ("wan2", HEALTHY)]);
     let mut times = Vec::new();
     for _ in 0..8 {
         let (when, link) = choice.next_probe().unwrap();
         assert_eq!(link, "wan1");
-        choice.probing(when, "wan1");
+        choice.on_probe_started(when, "wan1");
         // The probe's own result comes a moment later.
-        choice.report(when + Duration::from_millis(900), "wan1", Outcome::Failed(LinkFailure::Silent));
+        choice.record(when + Duration::from_millis(900), "wan1", Outcome::Failed(LinkFailure::NoResponse));
         times.push(when);
     }
     let pauses: Vec<u64> = times.windows(2).map(|pair| pair[1].since(pair[0]).as_secs()).collect();
     assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 30]);
-    choice.report(at(200_000), "wan1", Outcome::Reached(Duration::from_millis(50)));
+    choice.record(at(200_000), "wan1", Outcome::Connected(Duration::from_millis(50)));
     assert_eq!((choice.order(), choice.next_probe()), (vec!["wan1".to_string(), "wan2".to_string()], None));
 }
 
 #[test]
 fn many_connections_that_fail_together_count_once() {
-    let mut choice = links(&["wan1", "wan2"]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
     for millis in 0..900 {
-        choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Silent));
+        choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::NoResponse));
     }
     assert_eq!(choice.next_probe().unwrap().0, at(1000));
 }
 
 #[test]
 fn an_interface_that_was_down_or_was_replaced_starts_without_evidence() {
-    for meanwhile in [vec![seen("wan2")], vec![LinkSeen { index: 9, ..seen("wan1") }, seen("wan2")]] {
-        let mut choice = links(&["wan1", "wan2"]);
-        run(&mut choice, 0, &[("wan1", None), ("wan2", WELL)]);
+    for meanwhile in
+        [vec![observation("wan2")], vec![LinkObservation { index: 9, ..observation("wan1") }, observation("wan2")]]
+    {
+        let mut choice = choice_of(&["wan1", "wan2"]);
+        run(&mut choice, 0, &[("wan1", None), ("wan2", HEALTHY)]);
         choice.set_links(at(20_000), meanwhile);
-        choice.set_links(at(22_000), vec![seen("wan1"), seen("wan2")]);
+        choice.set_links(at(22_000), vec![observation("wan1"), observation("wan2")]);
         assert_eq!(choice.order(), ["wan1", "wan2"]);
     }
 }
 
 #[test]
 fn subflows_that_get_no_answer_put_their_link_last_and_data_over_them_brings_a_probe() {
-    let mut choice = links(&["wan1", "wan2"]);
-    choice.set_links(at(10), vec![LinkSeen { silent: true, ..seen("wan1") }, seen("wan2")]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
+    choice.set_links(at(10), vec![LinkObservation { is_silent: true, ..observation("wan1") }, observation("wan2")]);
     assert_eq!(choice.order(), ["wan2", "wan1"]);
-    choice.set_links(at(20), vec![seen("wan1"), seen("wan2")]);
+    choice.set_links(at(20), vec![observation("wan1"), observation("wan2")]);
     assert_eq!(choice.order(), ["wan1", "wan2"]);
-    run(&mut choice, 0, &[("wan1", None), ("wan2", WELL)]);
+    run(&mut choice, 0, &[("wan1", None), ("wan2", HEALTHY)]);
     for n in 0..4 {
-        choice.probing(at(10_000 + n * 60_000), "wan1");
+        choice.on_probe_started(at(10_000 + n * 60_000), "wan1");
     }
     let far = choice.next_probe().unwrap().0;
-    let receives = || vec![LinkSeen { receives: true, ..seen("wan1") }, seen("wan2")];
+    let receives = || vec![LinkObservation { is_receiving: true, ..observation("wan1") }, observation("wan2")];
     choice.set_links(at(191_000), receives());
     assert_eq!(choice.next_probe().unwrap().0, at(191_000).min(far));
     // Once, and not as long as they come.
-    choice.probing(at(191_000), "wan1");
+    choice.on_probe_started(at(191_000), "wan1");
     let next = choice.next_probe();
     choice.set_links(at(193_000), receives());
     assert_eq!(choice.next_probe(), next);
@@ -196,47 +198,47 @@ fn subflows_that_get_no_answer_put_their_link_last_and_data_over_them_brings_a_p
 
 #[test]
 fn a_silent_link_stays_silent_when_it_loses_a_race() {
-    let mut choice = links(&["wan1", "wan2"]);
-    choice.report(at(0), "wan2", Outcome::Failed(LinkFailure::Silent));
-    choice.probing(at(2_000), "wan2");
-    let (failing, next) = (choice.failing(), choice.next_probe());
+    let mut choice = choice_of(&["wan1", "wan2"]);
+    choice.record(at(0), "wan2", Outcome::Failed(LinkFailure::NoResponse));
+    choice.on_probe_started(at(2_000), "wan2");
+    let (failing, next) = (choice.failing_links(), choice.next_probe());
     // The first link takes longer than its stagger and wins all the same.
     run(&mut choice, 3_000, &[("wan1", Some((650, Ok(())))), ("wan2", None)]);
-    assert_eq!(choice.failing(), failing);
+    assert_eq!(choice.failing_links(), failing);
     assert!(choice.next_probe() >= next, "the pauses grow");
 }
 
 #[test]
 fn a_link_with_a_long_round_trip_gets_half_a_second_and_the_next_one_then_joins_the_race() {
-    let mut choice = links(&["sat", "wan2"]);
-    choice.report(at(0), "sat", Outcome::Reached(Duration::from_millis(1200)));
-    let won = run(&mut choice, 0, &[("sat", Some((450, Ok(())))), ("wan2", WELL)]);
+    let mut choice = choice_of(&["sat", "wan2"]);
+    choice.record(at(0), "sat", Outcome::Connected(Duration::from_millis(1200)));
+    let won = run(&mut choice, 0, &[("sat", Some((450, Ok(())))), ("wan2", HEALTHY)]);
     assert_eq!(won, Some((450, "sat".to_string())));
-    assert_eq!(run(&mut choice, 20_000, &[("sat", Some((1200, Ok(())))), ("wan2", WELL)]).unwrap().1, "wan2");
+    assert_eq!(run(&mut choice, 20_000, &[("sat", Some((1200, Ok(())))), ("wan2", HEALTHY)]).unwrap().1, "wan2");
     assert_eq!(choice.order(), ["wan2", "sat"]);
-    assert!(choice.failing().is_empty(), "{}", format!("{choice:?}"));
+    assert!(choice.failing_links().is_empty(), "{}", format!("{choice:?}"));
 }
 
 #[test]
 fn a_link_that_is_never_first_is_checked_soon_and_then_each_ten_minutes() {
-    let mut choice = links(&["wan1", "wan2"]);
-    run(&mut choice, 0, &[("wan1", WELL), ("wan2", WELL)]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
+    run(&mut choice, 0, &[("wan1", HEALTHY), ("wan2", HEALTHY)]);
     let mut times = Vec::new();
     for _ in 0..3 {
         let (when, link) = choice.next_check().unwrap();
         assert_eq!(link, "wan2");
-        choice.probing(when, &link);
-        choice.report(when + Duration::from_secs(1), "wan1", Outcome::Reached(Duration::from_millis(40)));
+        choice.on_probe_started(when, &link);
+        choice.record(when + Duration::from_secs(1), "wan1", Outcome::Connected(Duration::from_millis(40)));
         times.push(when.since(at(0)).as_secs());
     }
     assert_eq!(times, [2, 602, 1202]);
     // One that has failed is probed, and one that is alone has nothing to be compared with.
-    choice.report(at(2_000_000), "wan2", Outcome::Failed(LinkFailure::MptcpStripped));
+    choice.record(at(2_000_000), "wan2", Outcome::Failed(LinkFailure::MptcpStripped));
     assert_eq!(choice.next_check().unwrap().1, "wan1");
     assert_eq!(choice.order(), ["wan1", "wan2"]);
-    choice.forgive(LinkFailure::MptcpStripped);
-    assert_eq!(choice.failing(), []);
-    assert_eq!(links(&["wan1"]).next_check(), None);
+    choice.forget_failures(LinkFailure::MptcpStripped);
+    assert_eq!(choice.failing_links(), []);
+    assert_eq!(choice_of(&["wan1"]).next_check(), None);
 }
 
 /// The relay has a wrong certificate, which the links show after so many milliseconds.
@@ -248,16 +250,16 @@ fn wrong(first: u64, second: u64) -> [Shows<'static>; 2] {
 #[test]
 fn a_relay_with_a_wrong_certificate_is_no_portal_however_late_one_link_shows_it() {
     for (first, second) in [(30, 30), (30, 900), (700, 30)] {
-        let mut choice = links(&["wan1", "wan2"]);
+        let mut choice = choice_of(&["wan1", "wan2"]);
         assert_eq!(run(&mut choice, 0, &wrong(first, second)), None);
-        assert_eq!(choice.failing(), [], "{first} {second}");
+        assert_eq!(choice.failing_links(), [], "{first} {second}");
     }
     // One that was taken for a portal while the other link was dead.
-    let mut choice = links(&["wan1", "wan2"]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
     run(&mut choice, 0, &[wrong(30, 30)[0], ("wan2", None)]);
     assert!(choice.failure("wan1").is_some_and(LinkFailure::is_portal));
     run(&mut choice, 10_000, &wrong(30, 900));
-    assert_eq!(choice.failing(), []);
+    assert_eq!(choice.failing_links(), []);
 }
 
 #[test]
@@ -270,10 +272,10 @@ fn a_link_is_no_portal_any_more_when_something_else_happens_over_it_although_no_
         (Some((30, Err(Other))), None),
         (Some((30, Ok(()))), None),
         (Some((30, Err(WrongCertificate))), Some(WrongCertificate)),
-        (Some((30, Err(Names))), Some(WrongCertificate)),
+        (Some((30, Err(Dns))), Some(WrongCertificate)),
     ] {
-        let mut choice = links(&["wan1", "wan2"]);
-        choice.report(at(0), "wan1", Outcome::Failed(WrongCertificate));
+        let mut choice = choice_of(&["wan1", "wan2"]);
+        choice.record(at(0), "wan1", Outcome::Failed(WrongCertificate));
         run(&mut choice, 5_000, &[("wan1", does), ("wan2", None)]);
         assert_eq!(choice.failure("wan1"), after, "{does:?}");
     }
@@ -282,17 +284,17 @@ fn a_link_is_no_portal_any_more_when_something_else_happens_over_it_although_no_
 #[test]
 fn what_answers_over_a_portal_in_the_place_of_a_server_says_nothing_of_the_links() {
     for kind in [LinkFailure::WrongCertificate, LinkFailure::Portal] {
-        let mut choice = links(&["wan1", "wan2"]);
-        choice.report(at(0), "wan1", Outcome::Failed(kind));
-        choice.report(at(0), "wan2", Outcome::Failed(LinkFailure::Silent));
-        let before = choice.failing();
-        let mut race = Race::to_unproven(at(10), &choice);
+        let mut choice = choice_of(&["wan1", "wan2"]);
+        choice.record(at(0), "wan1", Outcome::Failed(kind));
+        choice.record(at(0), "wan2", Outcome::Failed(LinkFailure::NoResponse));
+        let before = choice.failing_links();
+        let mut race = HappyEyeballs::to_unauthenticated(at(10), &choice);
         while race.poll(at(400)).is_some() {}
         let portal = race.len() - 1;
         race.poll(at(900));
         race.handle(at(910), portal, Ok(None));
-        assert_eq!(race.evidence(at(2000)), []);
-        assert_eq!(choice.failing(), before);
+        assert_eq!(race.new_outcomes(at(2000)), []);
+        assert_eq!(choice.failing_links(), before);
     }
 }
 
@@ -311,8 +313,8 @@ fn asked(mut choice: LinkChoice, seconds: u64, what: impl Fn(&mut LinkChoice, u6
 
 #[test]
 fn a_portal_is_looked_for_when_a_link_comes_fails_or_is_used_without_a_relay_and_not_too_often() {
-    let asked = asked(links(&["wan1", "wan2"]), 160, |choice, millis| match millis {
-        20_000 | 22_000 => choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Silent)),
+    let asked = asked(choice_of(&["wan1", "wan2"]), 160, |choice, millis| match millis {
+        20_000 | 22_000 => choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::NoResponse)),
         // Many flows, and none is carried by a relay.
         60_000.. => choice.used_unproven(at(millis)),
         _ => {}
@@ -323,12 +325,12 @@ fn a_portal_is_looked_for_when_a_link_comes_fails_or_is_used_without_a_relay_and
 
 #[test]
 fn over_a_metered_link_a_portal_is_looked_for_without_a_relay_only_if_connections_begin_over_it() {
-    let all = || vec![seen("wan1"), LinkSeen { metered: true, ..seen("wwan0") }];
+    let all = || vec![observation("wan1"), LinkObservation { metered: true, ..observation("wwan0") }];
     let mut choice = LinkChoice::default();
     choice.set_links(at(0), all());
     let used = |choice: &mut LinkChoice, millis| {
         if millis == 100_000 {
-            choice.report(at(millis), "wan1", Outcome::Failed(LinkFailure::Unreachable));
+            choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::Unreachable));
         }
         choice.used_unproven(at(millis));
     };
@@ -339,11 +341,11 @@ fn over_a_metered_link_a_portal_is_looked_for_without_a_relay_only_if_connection
 
 #[test]
 fn over_a_link_that_comes_and_goes_a_portal_is_looked_for_each_five_seconds_at_the_most() {
-    let asked = asked(links(&["wan1", "wan2"]), 20, |choice, millis| {
+    let asked = asked(choice_of(&["wan1", "wan2"]), 20, |choice, millis| {
         // It is gone for half of each second, and its interface is another one each time.
-        let wan1 = LinkSeen { index: u32::try_from(millis / 1000).unwrap(), ..seen("wan1") };
+        let wan1 = LinkObservation { index: u32::try_from(millis / 1000).unwrap(), ..observation("wan1") };
         let is_up = millis % 1000 < 500;
-        choice.set_links(at(millis), is_up.then_some(wan1).into_iter().chain([seen("wan2")]).collect());
+        choice.set_links(at(millis), is_up.then_some(wan1).into_iter().chain([observation("wan2")]).collect());
     });
     assert_eq!((asked("wan1"), asked("wan2")), (vec![0, 5, 10, 15], vec![0]));
 }
@@ -351,24 +353,24 @@ fn over_a_link_that_comes_and_goes_a_portal_is_looked_for_each_five_seconds_at_t
 #[test]
 fn answers_that_look_like_a_portals_over_all_links_count_against_none_before_the_server_has_answered() {
     use PortalAnswer::*;
-    let mut choice = links(&["wan1", "wan2"]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
     choice.report_portal(at(100), "wan1", Captive);
     assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
     choice.report_portal(at(200), "wan2", Captive);
-    assert_eq!((choice.failing(), choice.is_portal_probe_doubted()), (vec![], true));
+    assert_eq!((choice.failing_links(), choice.is_portal_probe_doubted()), (vec![], true));
     choice.report_portal(at(5_200), "wan1", Captive);
-    assert_eq!((choice.failing(), choice.is_portal_probe_doubted()), (vec![], true));
+    assert_eq!((choice.failing_links(), choice.is_portal_probe_doubted()), (vec![], true));
     // The server answers over one of them: it was not the URL.
     choice.report_portal(at(9_000), "wan2", Open);
     assert_eq!(
-        (choice.failing(), choice.is_portal_probe_doubted()),
+        (choice.failing_links(), choice.is_portal_probe_doubted()),
         (vec![("wan1".to_string(), LinkFailure::Portal)], false)
     );
     choice.report_portal(at(15_000), "wan2", Captive);
-    assert_eq!((choice.failing().len(), choice.is_portal_probe_doubted()), (2, false));
+    assert_eq!((choice.failing_links().len(), choice.is_portal_probe_doubted()), (2, false));
     // A link that does not answer says nothing of the URL, and neither does a single link.
     for second in [Some(Nothing), None] {
-        let mut choice = links(if second.is_some() { &["wan1", "wan2"] } else { &["wan1"] });
+        let mut choice = choice_of(if second.is_some() { &["wan1", "wan2"] } else { &["wan1"] });
         choice.report_portal(at(100), "wan1", Captive);
         second.into_iter().for_each(|answer| choice.report_portal(at(200), "wan2", answer));
         assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
@@ -379,37 +381,37 @@ fn answers_that_look_like_a_portals_over_all_links_count_against_none_before_the
 fn a_portal_that_answers_plain_requests_counts_until_the_server_itself_or_the_relay_answers() {
     use LinkFailure::*;
     let captive = || {
-        let mut choice = links(&["wan1", "wan2"]);
+        let mut choice = choice_of(&["wan1", "wan2"]);
         choice.report_portal(at(100), "wan1", PortalAnswer::Captive);
         assert_eq!(
             (choice.failure("wan1"), choice.order()),
             (Some(Portal), vec!["wan2".to_string(), "wan1".to_string()])
         );
-        assert_eq!(Race::to_unproven(at(200), &choice).len(), 1);
+        assert_eq!(HappyEyeballs::to_unauthenticated(at(200), &choice).len(), 1);
         choice
     };
     // It drops or refuses the rest, which does not hide that it is a portal.
     let mut choice = captive();
-    for kind in [Silent, Refused, Unreachable, WrongCertificate, Slow] {
-        choice.report(at(1_000), "wan1", Outcome::Failed(kind));
-        choice.report(at(1_000), "wan1", Outcome::Retracted);
+    for kind in [NoResponse, Refused, Unreachable, WrongCertificate, Slow] {
+        choice.record(at(1_000), "wan1", Outcome::Failed(kind));
+        choice.record(at(1_000), "wan1", Outcome::Retracted);
         assert_eq!(choice.failure("wan1"), Some(Portal));
     }
     // Each probe of the link comes with another request.
     let (when, link) = choice.next_probe().unwrap();
     ["wan1", "wan2"].iter().for_each(|link| choice.probing_portal(at(1_500), link));
-    choice.probing(when, &link);
+    choice.on_probe_started(when, &link);
     assert_eq!(choice.next_portal_probe().unwrap().0, at(6_500));
     choice.report_portal(at(7_000), "wan1", PortalAnswer::Open);
-    assert_eq!((choice.failing(), choice.order()), (vec![], vec!["wan1".to_string(), "wan2".to_string()]));
+    assert_eq!((choice.failing_links(), choice.order()), (vec![], vec!["wan1".to_string(), "wan2".to_string()]));
     // The relay proves itself by its certificate.
     let mut choice = captive();
-    choice.report(at(2_000), "wan1", Outcome::Reached(Duration::from_millis(40)));
-    assert_eq!(choice.failing(), []);
+    choice.record(at(2_000), "wan1", Outcome::Connected(Duration::from_millis(40)));
+    assert_eq!(choice.failing_links(), []);
     // Now nothing answers there.
     let mut choice = captive();
     choice.report_portal(at(2_000), "wan1", PortalAnswer::Nothing);
-    assert_eq!(choice.failure("wan1"), Some(Silent));
+    assert_eq!(choice.failure("wan1"), Some(NoResponse));
 }
 
 #[test]
@@ -417,18 +419,18 @@ fn a_wrong_certificate_that_no_other_link_contradicts_is_the_relays_where_there_
     let [portal, silent] = [wrong(30, 30)[0], ("wan2", None)];
     // The link has shown that there is none, or shows it then.
     for before in [true, false] {
-        let mut choice = links(&["wan1", "wan2"]);
+        let mut choice = choice_of(&["wan1", "wan2"]);
         if before {
             choice.report_portal(at(0), "wan1", PortalAnswer::Open);
         }
         run(&mut choice, 10_000, &[portal, silent]);
-        assert_eq!(choice.failing().is_empty(), before);
+        assert_eq!(choice.failing_links().is_empty(), before);
         choice.report_portal(at(21_000), "wan1", PortalAnswer::Open);
-        assert_eq!(choice.failing(), []);
+        assert_eq!(choice.failing_links(), []);
     }
     // What another link contradicts is the link's: something in between speaks TLS in the relay's place.
-    let mut choice = links(&["wan1", "wan2"]);
-    run(&mut choice, 0, &[portal, ("wan2", WELL)]);
+    let mut choice = choice_of(&["wan1", "wan2"]);
+    run(&mut choice, 0, &[portal, ("wan2", HEALTHY)]);
     choice.report_portal(at(11_000), "wan1", PortalAnswer::Open);
     assert_eq!(choice.failure("wan1"), Some(LinkFailure::WrongCertificate));
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::energy::Model;
 use crate::link::{LinkId, LinkKind};
-use crate::units::{Bitrate, DataSize, Ratio, UnknownWord};
+use crate::units::{Bitrate, DataSize, Ratio, UnknownName};
 
 /// Everything that shapes the decisions, apart from what happens. A log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -18,12 +18,12 @@ pub struct Config {
     /// Who decides.
     pub policy: Policy,
     /// What is to be small or large; the published policies know energy only.
-    pub profile: Profile,
+    pub goal: Goal,
     /// What the radio of each kind of link draws; kinds that it does not describe cost nothing.
     pub energy: Model,
     /// The links that may be used from the start on, in the order of their numbers; [`super::Input::Link`] adds to them.
     /// Subflows over others are left alone.
-    pub links: Vec<LinkTerms>,
+    pub links: Vec<LinkConfig>,
     /// κ: bytes over the first link before another one is joined (eMPTCP §3.5, §4.1).
     pub kappa: DataSize,
     /// τ: how long a slow first link is waited for instead (eMPTCP §3.5, eq. 1).
@@ -31,15 +31,15 @@ pub struct Config {
     /// The safety factor of switching (eMPTCP §3.4).
     pub safety: Ratio,
     /// What a link is taken for that was never used (eMPTCP §3.2).
-    pub assumed: Bitrate,
+    pub assumed_rate: Bitrate,
     /// Whether who sends from here keeps what waits on subflows short ([`super::queue`]), so that slower links help uploads.
     #[serde(default)]
     pub short_queues: bool,
     /// Whether all connections are steered as one, with one subflow for each link: the kernel's own path manager.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
-    pub as_one: bool,
+    pub kernel_path_manager: bool,
     /// How long a lowered MTU of a link holds before full-sized packets are tried again.
-    #[serde(default = "raise_mtu_after", skip_serializing_if = "is_usual")]
+    #[serde(default = "raise_mtu_after", skip_serializing_if = "is_default_raise_mtu_after")]
     pub raise_mtu_after: Duration,
 }
 
@@ -48,18 +48,18 @@ impl Config {
     const RAISE_MTU_AFTER: Duration = Duration::from_secs(600);
 
     /// eMPTCP's own figures: κ = 1 MB, τ = 3 s, 10 %, 5 Mbit/s.
-    pub fn new(energy: Model, links: Vec<LinkTerms>) -> Self {
+    pub fn new(energy: Model, links: Vec<LinkConfig>) -> Self {
         Self {
             policy: Policy::default(),
-            profile: Profile::default(),
+            goal: Goal::default(),
             energy,
             links,
             kappa: DataSize::from_bytes(1_000_000),
             tau: Duration::from_secs(3),
             safety: Ratio::from_ppm(100_000),
-            assumed: Bitrate::from_mbps(5),
+            assumed_rate: Bitrate::from_mbps(5),
             short_queues: false,
-            as_one: false,
+            kernel_path_manager: false,
             raise_mtu_after: Self::RAISE_MTU_AFTER,
         }
     }
@@ -69,16 +69,16 @@ const fn raise_mtu_after() -> Duration {
     Config::RAISE_MTU_AFTER
 }
 
-fn is_usual(raise_mtu_after: &Duration) -> bool {
+fn is_default_raise_mtu_after(raise_mtu_after: &Duration) -> bool {
     *raise_mtu_after == Config::RAISE_MTU_AFTER
 }
 
 /// One link, and on what terms it may be used.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinkTerms {
+pub struct LinkConfig {
     /// Its number.
-    pub link: LinkId,
+    pub id: LinkId,
     /// Its name, for people.
     pub name: String,
     /// The access technology: which radio of the model it is.
@@ -112,16 +112,16 @@ pub enum Policy {
 /// What decisions are for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Profile {
+pub enum Goal {
     /// The fewest joules for what is transferred.
     #[default]
     Energy,
     /// The most bytes per second, never less than the best link alone.
-    Throughput,
+    Speed,
     /// The shortest way, with another one ready to take over at once.
     Latency,
     /// The fewest bytes over metered links: they help only when the others do not work.
-    Metered,
+    Cost,
 }
 
 impl Policy {
@@ -135,42 +135,42 @@ impl Policy {
     }
 
     /// Whether it is eMPTCP and believes each sample from the first one on.
-    pub(super) const fn is_literal(self) -> bool {
+    pub(super) const fn trusts_first_sample(self) -> bool {
         matches!(self, Self::Emptcp | Self::EmptcpTable)
     }
 }
 
 impl FromStr for Policy {
-    type Err = UnknownWord;
-    fn from_str(word: &str) -> Result<Self, UnknownWord> {
-        match word {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        match name {
             "marline" => Ok(Self::Marline),
             "emptcp" => Ok(Self::Emptcp),
             "emptcp-settled" => Ok(Self::EmptcpSettled),
             "emptcp-table" => Ok(Self::EmptcpTable),
             "wifi-first" => Ok(Self::WifiFirst),
             "mptcp" => Ok(Self::Mptcp),
-            _ => Err(UnknownWord {
-                word: word.to_string(),
-                what: "policy",
-                words: "marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
+            _ => Err(UnknownName {
+                name: name.to_string(),
+                kind: "policy",
+                known: "marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
             }),
         }
     }
 }
 
-impl FromStr for Profile {
-    type Err = UnknownWord;
-    fn from_str(word: &str) -> Result<Self, UnknownWord> {
-        match word {
+impl FromStr for Goal {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        match name {
             "energy" => Ok(Self::Energy),
-            "throughput" => Ok(Self::Throughput),
+            "throughput" => Ok(Self::Speed),
             "latency" => Ok(Self::Latency),
-            "metered" => Ok(Self::Metered),
-            _ => Err(UnknownWord {
-                word: word.to_string(),
-                what: "profile",
-                words: "energy, throughput, latency or metered",
+            "metered" => Ok(Self::Cost),
+            _ => Err(UnknownName {
+                name: name.to_string(),
+                kind: "profile",
+                known: "energy, throughput, latency or metered",
             }),
         }
     }

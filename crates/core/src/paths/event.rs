@@ -18,7 +18,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::LinkTerms;
+use super::config::LinkConfig;
 use crate::link::LinkId;
 use crate::units::DataSize;
 
@@ -43,9 +43,9 @@ pub struct CommandId(pub u64);
 pub enum Input {
     /// There is a further link: an interface that has come and is to be used. It is down until [`Input::LinkUp`]. Nothing
     /// happens for a number that is known already; a link that went and came back is the same one.
-    Link {
+    LinkAdded {
         /// Its number, and on what terms it may be used.
-        terms: LinkTerms,
+        config: LinkConfig,
     },
     /// The link can carry subflows from now on. While it is up: it has an address of a family that it had none of.
     LinkUp {
@@ -64,11 +64,11 @@ pub enum Input {
         /// Its MTU, in bytes.
         mtu: u16,
         /// Whether it has an address of IPv4.
-        v4: bool,
+        has_ipv4: bool,
     },
     /// All that has passed the link's interface since the driver saw it first. Less than before says that its counters began
     /// anew, from zero.
-    Traffic {
+    InterfaceCounters {
         /// Which link.
         link: LinkId,
         /// Bytes that came.
@@ -83,11 +83,11 @@ pub enum Input {
         /// It ran before the driver did.
         adopted: bool,
         /// The server lets no further subflow join the address of the first one: only addresses that it announced.
-        only_announced: bool,
+        deny_join_id0: bool,
     },
     /// The server has announced an address of its own that further subflows may join; the driver joins that one from now
     /// on, if the first one is not open to them.
-    Announced {
+    AddressAnnounced {
         /// Whose server.
         conn: ConnId,
     },
@@ -101,7 +101,7 @@ pub enum Input {
         /// Whose.
         conn: ConnId,
         /// What it is.
-        subflow: Subflow,
+        subflow: EstablishedSubflow,
     },
     /// It is gone.
     SubflowDown {
@@ -110,10 +110,10 @@ pub enum Input {
         /// Which.
         subflow: SubflowId,
         /// Why.
-        why: Why,
+        reason: CloseReason,
     },
     /// The answer to a look.
-    Seen {
+    Counters {
         /// Whose.
         conn: ConnId,
         /// Which subflow.
@@ -122,18 +122,18 @@ pub enum Input {
         counters: Counters,
     },
     /// The answer to a command.
-    Done {
+    CommandDone {
         /// Which.
         command: CommandId,
         /// What came of it.
-        refused: Option<Refusal>,
+        error: Option<CommandError>,
     },
 }
 
 /// A subflow as it comes up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Subflow {
+pub struct EstablishedSubflow {
     /// Its number.
     pub id: SubflowId,
     /// The link that it goes over; none: one that nobody told of.
@@ -170,13 +170,13 @@ pub struct Counters {
     /// section 3.3): what came before it over other subflows, or is still to come, is included. None: nothing has come, or
     /// the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reached: Option<DataSize>,
+    pub data_seq: Option<DataSize>,
 }
 
 /// Why a subflow is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum CloseReason {
     /// It was closed in order, or this end destroyed it.
     Closed,
     /// The other end refused or reset it.
@@ -194,22 +194,22 @@ pub enum Why {
 #[serde(rename_all = "snake_case", tag = "out")]
 pub enum Output {
     /// Read the counters of all the connection's subflows.
-    Look {
+    Poll {
         /// Whose.
         conn: ConnId,
     },
     /// Carry out a command.
-    Do {
+    Command {
         /// Its number, for the answer.
-        command: CommandId,
+        id: CommandId,
         /// Whose subflows.
         conn: ConnId,
         /// What.
-        what: Command,
+        command: Command,
     },
     /// The largest packets that subflows over a link are to send and accept if they begin from now on. To be done before the
     /// commands that follow; there is no answer.
-    Mtu {
+    SetMtu {
         /// Which.
         link: LinkId,
         /// In bytes, with the IP header; what IPv6 does not allow (below 1280) is for IPv4 alone. None: the interface's own.
@@ -240,7 +240,7 @@ pub enum Command {
     },
     /// Ask the other end (MP_PRIO) to use a subflow, or to use it only when no other works. Again for one that is asked
     /// already sends the option again.
-    Prioritise {
+    SetBackup {
         /// Which.
         subflow: SubflowId,
         /// A backup.
@@ -256,7 +256,7 @@ pub enum Command {
 /// Why a command was not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
+pub enum CommandError {
     /// There is no such connection (any more), or it is not ours to manage.
     NoConnection,
     /// There is no such subflow (any more).

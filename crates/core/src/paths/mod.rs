@@ -14,26 +14,26 @@
 //!    (`carry`); it says when it wants to be woken.
 
 mod black_hole;
-mod carry;
 mod config;
 mod conn;
-mod decide;
 mod event;
-mod host;
+mod host_state;
+mod idle_poll;
+mod late_bytes;
 mod link_mtu;
 mod links;
-mod looks;
+mod liveness;
 mod outage;
-mod pace;
-pub mod queue;
+mod policy;
 mod reason;
-mod round;
-mod silence;
+mod reconcile;
+mod sampling;
+pub mod send_gate;
+mod status;
 mod subflow;
 #[cfg(test)]
 mod tests;
-mod trail;
-mod view;
+mod throughput;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -41,33 +41,36 @@ use alloc::vec::Vec;
 use crate::machine::Machine;
 use crate::units::{Duration, Instant};
 
-pub use config::{Config, LinkTerms, Policy, Profile};
-pub use decide::least_wait;
-pub use event::{Command, CommandId, ConnId, Counters, Input, IpFamily, Output, Refusal, Subflow, SubflowId, Why};
-pub use view::{ConnView, LinkView, PathView};
+pub use config::{Config, Goal, LinkConfig, Policy};
+pub use event::{
+    CloseReason, Command, CommandError, CommandId, ConnId, Counters, EstablishedSubflow, Input, IpFamily, Output,
+    SubflowId,
+};
+pub use policy::min_tau;
+pub use status::{ConnStatus, LinkStatus, SubflowStatus};
 
-use conn::{Conn, Pulse};
-use host::Host;
-use links::Links;
-use looks::UNANSWERED;
-use round::Round;
+use conn::{Activity, Conn};
+use host_state::HostState;
+use idle_poll::IdlePoller;
+use links::LinkSet;
+use sampling::POLL_TIMEOUT;
 
 /// The machine. See the [module](self).
 #[derive(Debug)]
 pub struct Paths {
-    host: Host,
+    host: HostState,
     conns: BTreeMap<ConnId, Conn>,
-    wakes: BTreeSet<(Instant, ConnId)>,
-    round: Round,
+    timers: BTreeSet<(Instant, ConnId)>,
+    idle_poller: IdlePoller,
 }
 
 /// Why the machine wants to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wake {
+pub enum TimerReason {
     /// A connection is to be looked at, or something was to happen by now.
     Conn(ConnId),
     /// Some idle ones are to be looked at.
-    Round,
+    IdlePoll,
     /// A link's lowered MTU is to be raised.
     Mtu,
 }
@@ -75,38 +78,43 @@ pub enum Wake {
 impl Paths {
     /// A machine that knows its first links, none of which is up.
     pub fn new(config: Config) -> Self {
-        Self { host: Host::new(config), conns: BTreeMap::new(), wakes: BTreeSet::new(), round: Round::default() }
+        Self {
+            host: HostState::new(config),
+            conns: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            idle_poller: IdlePoller::default(),
+        }
     }
 
     /// One connection's turn: `what` changes its books, then it is weighed again.
-    fn turn(&mut self, id: ConnId, weigh: bool, what: impl FnOnce(&mut Conn, &mut Host)) {
+    fn update_conn(&mut self, id: ConnId, should_reevaluate: bool, change: impl FnOnce(&mut Conn, &mut HostState)) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        what(conn, &mut self.host);
-        if weigh {
-            weigh_anew(conn, &mut self.host);
+        change(conn, &mut self.host);
+        if should_reevaluate {
+            reevaluate(conn, &mut self.host);
         }
-        self.settle(id);
+        self.reschedule(id);
     }
 
     /// Puts a connection where it belongs in the queues.
-    fn settle(&mut self, id: ConnId) {
+    fn reschedule(&mut self, id: ConnId) {
         let now = self.host.now;
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let wake = conn.deadline(&self.host).map(|at| at.max(now + SOON));
-        if wake != conn.wake {
-            if let Some(at) = conn.wake {
-                self.wakes.remove(&(at, id));
+        let timer = conn.deadline(&self.host).map(|at| at.max(now + MIN_TIMER_DELAY));
+        if timer != conn.timer {
+            if let Some(at) = conn.timer {
+                self.timers.remove(&(at, id));
             }
-            if let Some(at) = wake {
-                self.wakes.insert((at, id));
+            if let Some(at) = timer {
+                self.timers.insert((at, id));
             }
-            conn.wake = wake;
+            conn.timer = timer;
         }
-        match (conn.pulse, conn.queued) {
-            (Pulse::Idle, None) => conn.queued = Some(self.round.add(now, id)),
-            (Pulse::Busy, Some(at)) => {
-                self.round.remove(at, id);
-                conn.queued = None;
+        match (conn.activity, conn.idle_poll_key) {
+            (Activity::Idle, None) => conn.idle_poll_key = Some(self.idle_poller.add(now, id)),
+            (Activity::Busy, Some(at)) => {
+                self.idle_poller.remove(at, id);
+                conn.idle_poll_key = None;
             }
             _ => {}
         }
@@ -114,31 +122,31 @@ impl Paths {
 
     fn close(&mut self, id: ConnId) {
         let Some(mut conn) = self.conns.remove(&id) else { return };
-        conn.leave(&mut self.host);
-        if let Some(at) = conn.wake {
-            self.wakes.remove(&(at, id));
+        conn.withdraw(&mut self.host);
+        if let Some(at) = conn.timer {
+            self.timers.remove(&(at, id));
         }
-        if let Some(at) = conn.queued {
-            self.round.remove(at, id);
+        if let Some(at) = conn.idle_poll_key {
+            self.idle_poller.remove(at, id);
         }
     }
 
     /// A link came or went: this concerns all.
-    fn on_link(&mut self, at: usize, up: bool) {
-        let Some(link) = self.host.links.get_mut(at) else { return };
-        let all: Vec<ConnId> = self.conns.keys().copied().collect();
+    fn on_link_change(&mut self, index: usize, up: bool) {
+        let Some(link) = self.host.links.get_mut(index) else { return };
+        let conn_ids: Vec<ConnId> = self.conns.keys().copied().collect();
         if link.up == up {
             // It has an address of a family that it had none of.
-            for id in all.into_iter().filter(|_| up) {
-                self.turn(id, true, |conn, host| conn.on_address(host, at));
+            for id in conn_ids.into_iter().filter(|_| up) {
+                self.update_conn(id, true, |conn, host| conn.on_address_added(host, index));
             }
             return;
         }
         link.up = up;
-        self.host.reset_mtu(at);
-        self.host.on_return(at);
-        for id in all {
-            self.turn(id, true, |conn, host| conn.on_link(host, at, up));
+        self.host.reset_mtu(index);
+        self.host.on_link_recovered(index);
+        for id in conn_ids {
+            self.update_conn(id, true, |conn, host| conn.on_link_change(host, index, up));
         }
     }
 }
@@ -146,7 +154,7 @@ impl Paths {
 impl Machine for Paths {
     type Input = Input;
     type Output = Output;
-    type Reason = Wake;
+    type Reason = TimerReason;
 
     fn handle(&mut self, now: Instant, input: Input) {
         self.host.now = self.host.now.max(now);
@@ -154,58 +162,62 @@ impl Machine for Paths {
         match input {
             Input::LinkUp { link } | Input::LinkDown { link } => {
                 let up = matches!(input, Input::LinkUp { .. });
-                if let Some(at) = self.host.place(link) {
-                    self.on_link(at, up);
+                if let Some(index) = self.host.link_index(link) {
+                    self.on_link_change(index, up);
                 }
             }
-            Input::Interface { link, mtu, v4 } => {
-                if let Some(at) = self.host.place(link) {
-                    self.host.on_interface(at, mtu, v4);
+            Input::Interface { link, mtu, has_ipv4: v4 } => {
+                if let Some(index) = self.host.link_index(link) {
+                    self.host.on_interface(index, mtu, v4);
                 }
             }
-            Input::Link { terms } => {
-                if self.host.add(terms) {
+            Input::LinkAdded { config: terms } => {
+                if self.host.add_link(terms) {
                     let links = self.host.links.len();
-                    self.conns.values_mut().for_each(|conn| conn.on_links(links, now));
+                    self.conns.values_mut().for_each(|conn| conn.set_link_count(links, now));
                 }
             }
-            Input::Traffic { link, received, sent } => {
-                let Some(at) = self.host.place(link) else { return };
-                let Host { links, meter, .. } = &mut self.host;
-                let Some(link) = links.get_mut(at) else { return };
-                let unexplained = link.on_traffic(meter, now, [received, sent]);
-                self.round.on_unexplained(now, unexplained);
+            Input::InterfaceCounters { link, received, sent } => {
+                let Some(index) = self.host.link_index(link) else { return };
+                let HostState { links, meter, .. } = &mut self.host;
+                let Some(link) = links.get_mut(index) else { return };
+                let unattributed = link.on_interface_counters(meter, now, [received, sent]);
+                self.idle_poller.on_unattributed_bytes(now, unattributed);
             }
-            Input::Opened { conn, adopted, only_announced } => {
+            Input::Opened { conn, adopted, deny_join_id0: only_announced } => {
                 if !self.conns.contains_key(&conn) {
-                    let mut new = Conn::new(conn, self.host.links.len(), now);
-                    (new.adopted, new.closed_to_joins) = (adopted, only_announced);
-                    self.host.busy += 1;
-                    self.conns.insert(conn, new);
-                    self.settle(conn);
+                    let mut opened = Conn::new(conn, self.host.links.len(), now);
+                    (opened.adopted, opened.joins_denied) = (adopted, only_announced);
+                    self.host.busy_conns += 1;
+                    self.conns.insert(conn, opened);
+                    self.reschedule(conn);
                 }
             }
-            Input::Announced { conn } => self.turn(conn, true, |conn, host| conn.on_announced(host.now)),
+            Input::AddressAnnounced { conn } => {
+                self.update_conn(conn, true, |conn, host| conn.on_address_announced(host.now))
+            }
             Input::Closed { conn } => self.close(conn),
             Input::SubflowUp { conn, subflow } => {
-                self.turn(conn, true, |conn, host| conn.on_up(host, &subflow));
+                self.update_conn(conn, true, |conn, host| conn.on_subflow_up(host, &subflow));
             }
-            Input::SubflowDown { conn, subflow, why } => {
-                self.turn(conn, true, |conn, host| conn.on_down(host, subflow, why));
+            Input::SubflowDown { conn, subflow, reason: why } => {
+                self.update_conn(conn, true, |conn, host| conn.on_subflow_down(host, subflow, why));
             }
-            Input::Seen { conn, subflow, counters } => {
-                let mut whole = false;
-                self.turn(conn, false, |conn, host| whole = conn.on_seen(host, subflow, counters));
-                if whole {
-                    self.turn(conn, true, Conn::whole);
+            Input::Counters { conn, subflow, counters } => {
+                let mut is_complete = false;
+                self.update_conn(conn, false, |conn, host| is_complete = conn.on_counters(host, subflow, counters));
+                if is_complete {
+                    self.update_conn(conn, true, Conn::on_poll_complete);
                 }
             }
-            Input::Done { command, refused } => {
-                let Some((id, what)) = self.host.answered(command) else { return };
-                if refused == Some(Refusal::NoConnection) {
+            Input::CommandDone { command, error: refused } => {
+                let Some((id, issued)) = self.host.take_command(command) else { return };
+                if refused == Some(CommandError::NoConnection) {
                     self.close(id);
                 } else {
-                    self.turn(id, refused.is_some(), |conn, host| conn.on_done(host, command, what, refused));
+                    self.update_conn(id, refused.is_some(), |conn, host| {
+                        conn.on_command_done(host, command, issued, refused)
+                    });
                 }
             }
         }
@@ -215,102 +227,103 @@ impl Machine for Paths {
         self.host.now = self.host.now.max(now);
         let now = self.host.now;
         self.host.raise_mtus();
-        while let Some((at, id)) = self.wakes.first().copied() {
+        while let Some((at, id)) = self.timers.first().copied() {
             if at > now {
                 break;
             }
-            self.turn(id, true, Conn::on_time);
-            if self.wakes.contains(&(at, id)) {
+            self.update_conn(id, true, Conn::on_timer);
+            if self.timers.contains(&(at, id)) {
                 // A connection that does not move its own deadline would hold time up.
-                self.wakes.remove(&(at, id));
+                self.timers.remove(&(at, id));
                 if let Some(conn) = self.conns.get_mut(&id) {
-                    conn.wake = None;
+                    conn.timer = None;
                 }
             }
         }
-        for _ in 0..self.round.turn(now) {
-            let Some((_, id)) = self.round.oldest(now) else { break };
+        for _ in 0..self.idle_poller.start_batch(now) {
+            let Some((_, id)) = self.idle_poller.rotate_oldest(now) else { break };
             let Some(conn) = self.conns.get_mut(&id) else { continue };
-            conn.queued = Some(now);
-            conn.ask(&mut self.host);
+            conn.idle_poll_key = Some(now);
+            conn.request_poll(&mut self.host);
         }
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.host.out.pop_front()
+        self.host.outputs.pop_front()
     }
 
-    fn deadline(&self) -> Option<(Instant, Wake)> {
-        let conn = self.wakes.first().map(|(at, id)| (*at, Wake::Conn(*id)));
-        let round = self.round.deadline().map(|at| (at, Wake::Round));
-        let mtu = self.host.mtu_deadline().map(|at| (at, Wake::Mtu));
+    fn deadline(&self) -> Option<(Instant, TimerReason)> {
+        let conn = self.timers.first().map(|(at, id)| (*at, TimerReason::Conn(*id)));
+        let round = self.idle_poller.deadline().map(|at| (at, TimerReason::IdlePoll));
+        let mtu = self.host.mtu_deadline().map(|at| (at, TimerReason::Mtu));
         conn.into_iter().chain(round).chain(mtu).min_by_key(|(at, _)| *at)
     }
 }
 
 impl Conn {
-    fn on_time(&mut self, host: &mut Host) {
+    fn on_timer(&mut self, host: &mut HostState) {
         let now = host.now;
-        self.on_late_joins(host);
-        self.revive(host);
-        if self.pulse == Pulse::Busy {
-            if self.asked.is_some_and(|asked| now.since(asked) >= UNANSWERED) {
-                self.asked = None;
+        self.expire_joins(host);
+        self.retry_dead_paths(host);
+        if self.activity == Activity::Busy {
+            if self.poll_sent_at.is_some_and(|sent_at| now.since(sent_at) >= POLL_TIMEOUT) {
+                self.poll_sent_at = None;
             }
-            if now >= self.look && self.asked.is_none() {
-                self.ask(host);
+            if now >= self.next_poll && self.poll_sent_at.is_none() {
+                self.request_poll(host);
             }
         }
     }
 
     /// Asks for a look.
-    fn ask(&mut self, host: &mut Host) {
-        for sub in &mut self.subs {
-            sub.answered = false;
+    fn request_poll(&mut self, host: &mut HostState) {
+        for sub in &mut self.subflows {
+            sub.is_polled = false;
         }
-        if self.subs.is_empty() {
-            self.look = host.now + UNANSWERED;
+        if self.subflows.is_empty() {
+            self.next_poll = host.now + POLL_TIMEOUT;
             return;
         }
-        self.asked = Some(host.now);
-        self.look = host.now + self.interval(host);
-        host.out.push_back(Output::Look { conn: self.id });
+        self.poll_sent_at = Some(host.now);
+        self.next_poll = host.now + self.poll_interval(host);
+        host.outputs.push_back(Output::Poll { conn: self.id });
     }
 
     /// When it wants to be woken.
-    fn deadline(&self, host: &Host) -> Option<Instant> {
-        let look = match (self.pulse, self.asked) {
-            (Pulse::Idle, _) => None,
-            (Pulse::Busy, Some(asked)) => Some(asked + UNANSWERED),
-            (Pulse::Busy, None) => Some(self.look),
+    fn deadline(&self, host: &HostState) -> Option<Instant> {
+        let poll = match (self.activity, self.poll_sent_at) {
+            (Activity::Idle, _) => None,
+            (Activity::Busy, Some(sent_at)) => Some(sent_at + POLL_TIMEOUT),
+            (Activity::Busy, None) => Some(self.next_poll),
         };
-        let wanted = self.active.without(self.joined()).and(host.up());
-        let retry = wanted.iter().filter_map(|at| self.paths.get(at)).map(|path| path.not_before);
+        let missing_links = self.active_links.without(self.joined_links()).intersection(host.up_links());
+        let retry = missing_links.iter().filter_map(|index| self.paths.get(index)).map(|path| path.join_not_before);
         let retry = retry.filter(|at| *at > host.now).min();
-        look.into_iter().chain(self.path_deadline()).chain(retry).min()
+        poll.into_iter().chain(self.path_deadline()).chain(retry).min()
     }
 }
 
 /// Chooses and goes there.
-fn weigh_anew(conn: &mut Conn, host: &mut Host) {
+fn reevaluate(conn: &mut Conn, host: &mut HostState) {
     // Of one that ran before, all subflows are told one after another: its first look knows them.
-    if conn.subs.is_empty() && conn.home.is_none() || conn.adopted && conn.subs.iter().any(|sub| sub.seen.is_none())
+    if conn.subflows.is_empty() && conn.initial_link.is_none()
+        || conn.adopted && conn.subflows.iter().any(|sub| sub.polled_at.is_none())
     {
         return;
     }
-    if conn.adopted && conn.active.is_empty() {
-        conn.active = conn.carrying();
+    if conn.adopted && conn.active_links.is_empty() {
+        conn.active_links = conn.carrying_links();
     }
-    conn.on_black_holes(host);
-    conn.on_silence(host);
-    let choice = conn.choose(host);
-    host.trials.on_turn(host.now, conn.id, &mut conn.trial);
-    conn.carry_out(host, choice);
-    let carrying = conn.carrying();
-    if carrying != Links::NONE {
-        conn.share(host, carrying);
+    conn.check_black_holes(host);
+    conn.check_silence(host);
+    let decision = conn.decide(host);
+    host.trial_cache.update(host.now, conn.id, &mut conn.trials);
+    conn.reconcile(host, decision);
+    let carrying_links = conn.carrying_links();
+    if carrying_links != LinkSet::EMPTY {
+        conn.update_shares(host, carrying_links);
     }
 }
 
 /// A deadline is never sooner: time must pass between two turns of a connection.
-const SOON: Duration = Duration::from_millis(1);
+const MIN_TIMER_DELAY: Duration = Duration::from_millis(1);

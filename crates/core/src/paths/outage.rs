@@ -21,118 +21,120 @@
 //!
 //! [`Link::on_return`]: super::links::Link::on_return
 
-use super::config::{Policy, Profile};
-use super::conn::{Conn, Dead, Join, Path, Pulse};
+use super::config::{Goal, Policy};
+use super::conn::{Activity, Conn, DeadPath, JoinState, Path};
 use super::event::SubflowId;
-use super::host::Host;
-use super::pace::Pace;
-use super::subflow::Sub;
-use crate::predict::Holt;
+use super::host_state::HostState;
+use super::subflow::Subflow;
+use super::throughput::ThroughputWindow;
+use crate::predict::HoltWinters;
 use crate::units::{Bitrate, Duration, Instant};
 
 /// How long a returned path carries before it is judged. chosen: the memory of [`Pace`], so that no rate that decides is
 /// of less than that.
-const GRACE: Duration = Pace::MEMORY;
+const JUDGE_AFTER: Duration = ThroughputWindow::LENGTH;
 
 /// Whether a path has come back from an outage and is not judged yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Returned {
+pub(super) enum Recovery {
     /// It has had no outage, or has carried for long enough since.
     #[default]
-    No,
+    Stable,
     /// It has come back and has not carried yet.
-    Waiting,
+    AwaitingData,
     /// It carries again since then.
-    Since(Instant),
+    CarryingSince(Instant),
 }
 
 impl Path {
     /// Discards all measurements: the path begins as a new one, and is not judged at once.
-    pub(super) fn restart(&mut self, now: Instant) {
-        (self.pace, self.holt, self.samples) = (Pace::default(), Holt::default(), 0);
-        (self.bytes, self.from, self.glanced) = (0, now, None);
-        (self.alone, self.best) = (None, Bitrate::ZERO);
-        (self.away, self.filled) = (false, false);
-        self.returned = Returned::Waiting;
+    pub(super) fn reset_measurements(&mut self, now: Instant) {
+        (self.throughput, self.holt, self.samples) = (ThroughputWindow::default(), HoltWinters::default(), 0);
+        (self.sample_bytes, self.sample_start, self.reprobe_data_at) = (0, now, None);
+        (self.solo_rate, self.best_solo_rate) = (None, Bitrate::ZERO);
+        (self.is_left_out, self.has_queued) = (false, false);
+        self.recovery = Recovery::AwaitingData;
     }
 
     /// A sample was taken of it.
-    pub(super) fn on_carried(&mut self, now: Instant) {
-        self.returned = match self.returned {
-            Returned::Waiting => Returned::Since(now),
-            Returned::Since(since) if now.since(since) >= GRACE => Returned::No,
-            returned => returned,
+    pub(super) fn on_sample(&mut self, now: Instant) {
+        self.recovery = match self.recovery {
+            Recovery::AwaitingData => Recovery::CarryingSince(now),
+            Recovery::CarryingSince(since) if now.since(since) >= JUDGE_AFTER => Recovery::Stable,
+            recovery => recovery,
         };
     }
 
     /// Whether it has come back from an outage and has not yet carried for [`GRACE`].
-    pub(super) fn is_returning(&self) -> bool {
-        self.returned != Returned::No
+    pub(super) fn is_recovering(&self) -> bool {
+        self.recovery != Recovery::Stable
     }
 }
 
 impl Conn {
     /// A link went down or came up.
-    pub(super) fn on_link(&mut self, host: &mut Host, at: usize, up: bool) {
+    pub(super) fn on_link_change(&mut self, host: &mut HostState, index: usize, up: bool) {
         let now = host.now;
-        let has = self.on(at).is_some();
-        let Some(path) = self.paths.get_mut(at) else { return };
-        path.not_before = now;
-        path.fails = 0;
+        let has_subflow = self.subflow_on(index).is_some();
+        let Some(path) = self.paths.get_mut(index) else { return };
+        path.join_not_before = now;
+        path.join_failures = 0;
         if host.config.policy == Policy::Marline {
-            path.restart(now);
+            path.reset_measurements(now);
         }
         if up {
             // A sender whose bytes wait on the old subflow has backed off: a new subflow is faster. Without one the link
             // is like a new one.
-            let waits = has && (self.pulse == Pulse::Busy || self.stalled);
-            path.dead = waits.then_some(Dead::at(now, now));
+            let is_waiting = has_subflow && (self.activity == Activity::Busy || self.stalled);
+            path.dead = is_waiting.then_some(DeadPath::new(now, now));
         } else {
-            path.join = Join::No;
-            let lost = self.subs.iter().filter(|sub| sub.link == Some(at) && self.sends_short(host));
+            path.join = JoinState::Idle;
+            let lost =
+                self.subflows.iter().filter(|sub| sub.link == Some(index) && self.sends_with_short_queues(host));
             let lost: alloc::vec::Vec<SubflowId> = lost.map(|sub| sub.id).collect();
             lost.into_iter().for_each(|id| self.destroy(host, id));
         }
         if host.config.policy == Policy::Marline {
-            self.end_trials();
+            self.cancel_trials();
         }
-        self.share(host, self.carrying());
+        self.update_shares(host, self.carrying_links());
     }
 
     /// A link that is up has an address of a family that it had none of: joins that had no address are tried at once.
-    pub(super) fn on_address(&mut self, host: &mut Host, at: usize) {
-        let Some(path) = self.paths.get_mut(at) else { return };
-        (path.not_before, path.fails) = (host.now, 0);
+    pub(super) fn on_address_added(&mut self, host: &mut HostState, index: usize) {
+        let Some(path) = self.paths.get_mut(index) else { return };
+        (path.join_not_before, path.join_failures) = (host.now, 0);
         if let Some(dead) = &mut path.dead {
-            dead.probe = host.now;
+            dead.next_probe = host.now;
         }
-        if let Some(link) = host.links.get_mut(at) {
+        if let Some(link) = host.links.get_mut(index) {
             link.next_probe = host.now;
         }
     }
 
     /// Ends trials without a result: the links that they compared are not what they were.
-    pub(super) fn end_trials(&mut self) {
-        (self.trial.open, self.trial.beside, self.trial.glance, self.trial.found) = (None, None, None, None);
+    pub(super) fn cancel_trials(&mut self) {
+        (self.trials.solo, self.trials.concurrent, self.trials.reprobe, self.trials.reprobe_result) =
+            (None, None, None, None);
     }
 
     /// Whether none of the subflows that are to carry it has a link that is up and a path that is not silent.
-    pub(super) fn has_no_path(&self, host: &Host) -> bool {
-        let works = |sub: &Sub| {
-            let path = sub.link.and_then(|at| Some((self.paths.get(at)?, host.link(at)?)));
+    pub(super) fn has_no_path(&self, host: &HostState) -> bool {
+        let is_usable = |sub: &Subflow| {
+            let path = sub.link.and_then(|index| Some((self.paths.get(index)?, host.link(index)?)));
             path.is_none_or(|(path, link)| link.up && path.dead.is_none())
         };
-        !self.subs.iter().any(|sub| !sub.leaving && works(sub))
+        !self.subflows.iter().any(|sub| !sub.is_closing && is_usable(sub))
     }
 }
 
-impl Host {
+impl HostState {
     /// A link comes back from an outage, or goes down: what was found of it before says nothing of what it can do now.
-    pub(super) fn on_return(&mut self, at: usize) {
+    pub(super) fn on_link_recovered(&mut self, index: usize) {
         if self.config.policy == Policy::Marline {
-            self.trials.forget(at);
-            if let Some(link) = self.links.get_mut(at) {
-                link.on_return(&self.config, self.now);
+            self.trial_cache.forget_link(index);
+            if let Some(link) = self.links.get_mut(index) {
+                link.on_recovery(&self.config, self.now);
             }
         }
     }
@@ -141,18 +143,21 @@ impl Host {
     ///
     /// A radio that is costly to wake is probed at growing intervals where energy is the aim. Elsewhere the interval
     /// stays below the two seconds within which a link is to be used again.
-    pub(super) fn probe_interval(&self, at: usize, began: Instant, fails: u8) -> Duration {
-        let cheapest = self.up().iter().map(|at| self.one_packet(at)).min().unwrap_or_default();
-        let saves = matches!(self.config.profile, Profile::Energy | Profile::Metered);
-        if saves && self.one_packet(at) > cheapest {
-            return Dead::FIRST.saturating_mul(1 << u32::from(fails).min(8)).min(Dead::MOST);
+    pub(super) fn probe_interval(&self, index: usize, silent_since: Instant, failures: u8) -> Duration {
+        let cheapest =
+            self.up_links().iter().map(|index| self.single_packet_energy(index)).min().unwrap_or_default();
+        let saves_energy = matches!(self.config.goal, Goal::Energy | Goal::Cost);
+        if saves_energy && self.single_packet_energy(index) > cheapest {
+            return DeadPath::FIRST_PROBE
+                .saturating_mul(1 << u32::from(failures).min(8))
+                .min(DeadPath::MAX_PROBE_INTERVAL);
         }
-        if self.now.since(began) < PROBED_OFTEN { Dead::FIRST } else { PROBE }
+        if self.now.since(silent_since) < FAST_PROBE_TIME { DeadPath::FIRST_PROBE } else { SLOW_PROBE_INTERVAL }
     }
 }
 
 /// For so long a silent link is probed each second, and each [`PROBE`] later. chosen: most handovers and
 /// reconnections of modems are over by then.
-const PROBED_OFTEN: Duration = Duration::from_secs(20);
+const FAST_PROBE_TIME: Duration = Duration::from_secs(20);
 /// chosen: with the round trips of a join, a link is used again within two seconds of its return on average.
-const PROBE: Duration = Duration::from_millis(1500);
+const SLOW_PROBE_INTERVAL: Duration = Duration::from_millis(1500);

@@ -7,115 +7,115 @@ use alloc::format;
 use alloc::string::{String, ToString};
 
 use super::event::IpFamily;
-use super::links::Links;
+use super::links::LinkSet;
 use crate::units::{Bitrate, DataSize, Energy};
 
 /// What a decision rested on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reason {
     /// Nothing was decided yet.
-    New,
+    Undecided,
     /// The policy is fixed.
-    Fixed(&'static str, Links),
+    Fixed(&'static str, LinkSet),
     /// It may end soon.
     Waiting { link: usize },
     /// Nothing moves.
-    Idle { links: Links },
+    Idle { links: LinkSet },
     /// There is only one.
     Only { link: usize },
     /// eMPTCP's table.
-    Table { links: Links, first: Bitrate, second: Bitrate, limit: Option<Bitrate> },
+    Eib { links: LinkSet, first_rate: Bitrate, second_rate: Bitrate, limit: Option<Bitrate> },
     /// The least energy for what is expected.
-    Cheapest {
-        links: Links,
+    LeastEnergy {
+        links: LinkSet,
         rate: Bitrate,
-        other: Links,
+        other: LinkSet,
         cost: Energy,
         other_cost: Energy,
-        fixed: Energy,
-        rest: DataSize,
+        wake_cost: Energy,
+        expected: DataSize,
     },
     /// Fewer links, on trial.
-    Trial { link: usize, both: Bitrate },
+    Trial { link: usize, previous_rate: Bitrate },
     /// To see whether one has become faster.
-    Again { links: Links, link: usize },
+    Reprobe { links: LinkSet, link: usize },
     /// All that help.
-    Fastest { links: Links, rate: Bitrate },
+    Fastest { links: LinkSet, rate: Bitrate },
     /// Kept away for its speed.
-    Away { links: Links, slow: usize, slow_rate: Bitrate, rate: Bitrate },
+    LeftOut { links: LinkSet, slow: usize, slow_rate: Bitrate, rate: Bitrate },
     /// The shortest round trip.
-    Shortest { link: usize, millis: u64 },
+    ShortestRtt { link: usize, millis: u64 },
     /// What costs no money.
-    Unmetered { links: Links },
+    Unmetered { links: LinkSet },
     /// Nothing else works.
-    Needed { links: Links, lost: Links },
+    Failover { links: LinkSet, lost: LinkSet },
     /// A link that is up cannot be joined.
-    Refused { links: Links, link: usize, why: Hindrance },
+    JoinRefused { links: LinkSet, link: usize, obstacle: JoinObstacle },
     /// The budget is gone.
-    Spent { links: Links, link: usize },
+    BudgetSpent { links: LinkSet, link: usize },
 }
 
 /// Why a link that is up cannot be joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Hindrance {
+pub(super) enum JoinObstacle {
     /// The server takes no subflow there.
-    Server,
+    ServerRefused,
     /// It has addresses of this family alone, and no address of the server of that family is known.
     NotAnnounced(IpFamily),
     /// It has addresses of this family alone, and the program's socket is for the other one alone.
-    Socket(IpFamily),
+    SocketFamily(IpFamily),
 }
 
 impl Reason {
     /// Whether a change to `other` is one of figures alone.
-    pub(super) fn same(&self, other: &Self) -> bool {
+    pub(super) fn is_same_kind(&self, other: &Self) -> bool {
         let links = |reason: &Self| reason.links();
-        let why = |reason: &Self| match *reason {
-            Self::Refused { link, why, .. } => Some((link, why)),
+        let obstacle_of = |reason: &Self| match *reason {
+            Self::JoinRefused { link, obstacle: why, .. } => Some((link, why)),
             _ => None,
         };
         core::mem::discriminant(self) == core::mem::discriminant(other)
             && links(self) == links(other)
-            && why(self) == why(other)
+            && obstacle_of(self) == obstacle_of(other)
     }
 
-    fn links(&self) -> Links {
+    fn links(&self) -> LinkSet {
         match *self {
-            Self::New => Links::NONE,
+            Self::Undecided => LinkSet::EMPTY,
             Self::Waiting { link }
             | Self::Only { link }
             | Self::Trial { link, .. }
-            | Self::Shortest { link, .. } => Links::one(link),
+            | Self::ShortestRtt { link, .. } => LinkSet::single(link),
             Self::Fixed(_, links)
             | Self::Idle { links }
-            | Self::Table { links, .. }
-            | Self::Cheapest { links, .. }
+            | Self::Eib { links, .. }
+            | Self::LeastEnergy { links, .. }
             | Self::Fastest { links, .. }
-            | Self::Again { links, .. }
-            | Self::Away { links, .. }
+            | Self::Reprobe { links, .. }
+            | Self::LeftOut { links, .. }
             | Self::Unmetered { links }
-            | Self::Needed { links, .. }
-            | Self::Refused { links, .. }
-            | Self::Spent { links, .. } => links,
+            | Self::Failover { links, .. }
+            | Self::JoinRefused { links, .. }
+            | Self::BudgetSpent { links, .. } => links,
         }
     }
 
     /// The sentence.
     pub(super) fn sentence(&self, name: impl Fn(usize) -> String) -> String {
-        let names = |links: Links| names(links, &name);
+        let names = |links: LinkSet| link_names(links, &name);
         match *self {
-            Self::New => "nothing was decided yet".to_string(),
+            Self::Undecided => "nothing was decided yet".to_string(),
             Self::Fixed(rule, links) => format!("{}: {rule}", names(links)),
             Self::Waiting { link } => {
                 format!("{} alone: it may end before another radio pays", name(link))
             }
             Self::Idle { links } => format!("{}: nothing moves", names(links)),
             Self::Only { link } => format!("{} alone: no other link can carry it now", name(link)),
-            Self::Table { links, first, second, limit } => match limit {
+            Self::Eib { links, first_rate: first, second_rate: second, limit } => match limit {
                 Some(limit) => format!("{}: first link {first}, second {second}, threshold {limit}", names(links)),
                 None => format!("{}: first link {first}, second {second}", names(links)),
             },
-            Self::Cheapest { links, rate, other, cost, other_cost, fixed, rest } => {
+            Self::LeastEnergy { links, rate, other, cost, other_cost, wake_cost: fixed, expected: rest } => {
                 let waking = if fixed.is_zero() {
                     String::new()
                 } else {
@@ -127,40 +127,42 @@ impl Reason {
                     names(other),
                 )
             }
-            Self::Trial { link, both } => format!("{} alone on trial: before it was {both}", name(link)),
-            Self::Again { links, link } => {
+            Self::Trial { link, previous_rate: both } => {
+                format!("{} alone on trial: before it was {both}", name(link))
+            }
+            Self::Reprobe { links, link } => {
                 format!("{} again, to see what {} brings now", names(links), name(link))
             }
             Self::Fastest { links, rate } => format!("{}: {rate} together", names(links)),
-            Self::Away { links, slow, slow_rate, rate } => {
+            Self::LeftOut { links, slow, slow_rate, rate } => {
                 format!("{} at {rate}: {} at {slow_rate} would hold it up", names(links), name(slow))
             }
-            Self::Shortest { link, millis } => format!("{}: the shortest round trip, {millis}ms", name(link)),
+            Self::ShortestRtt { link, millis } => format!("{}: the shortest round trip, {millis}ms", name(link)),
             Self::Unmetered { links } => format!("{}: costs no money", names(links)),
-            Self::Needed { links, lost } => format!("{}: {} does not work", names(links), names(lost)),
-            Self::Refused { links, link, why } => {
+            Self::Failover { links, lost } => format!("{}: {} does not work", names(links), names(lost)),
+            Self::JoinRefused { links, link, obstacle: why } => {
                 let (links, link) = (names(links), name(link));
                 match why {
-                    Hindrance::Server => format!("{links}: the server takes no subflow over {link}"),
-                    Hindrance::NotAnnounced(family) => {
+                    JoinObstacle::ServerRefused => format!("{links}: the server takes no subflow over {link}"),
+                    JoinObstacle::NotAnnounced(family) => {
                         format!("{links}: {link} has only {family}, and the server announced no {family} address")
                     }
-                    Hindrance::Socket(family) => {
+                    JoinObstacle::SocketFamily(family) => {
                         let own = family.other();
                         format!("{links}: {link} has only {family}, and the program's socket is for {own} only")
                     }
                 }
             }
-            Self::Spent { links, link } if links == Links::one(link) => {
+            Self::BudgetSpent { links, link } if links == LinkSet::single(link) => {
                 format!("{}: its budget is spent, and no other link can carry it now", name(link))
             }
-            Self::Spent { links, link } => format!("{}: the budget of {} is spent", names(links), name(link)),
+            Self::BudgetSpent { links, link } => format!("{}: the budget of {} is spent", names(links), name(link)),
         }
     }
 }
 
 /// `wifi`, `wifi and lte`, `no link`.
-pub(super) fn names(links: Links, name: &impl Fn(usize) -> String) -> String {
+pub(super) fn link_names(links: LinkSet, name: &impl Fn(usize) -> String) -> String {
     let mut text = String::new();
     for link in links.iter() {
         if !text.is_empty() {

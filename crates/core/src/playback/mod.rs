@@ -15,8 +15,8 @@
 //! Frames were not modelled: GreenBag counts bits, a proxy sees bytes, and a frame (40 ms) is far below what a buffer of
 //! megabytes decides.
 
+mod media_profile;
 mod player;
-mod profile;
 
-pub use player::{Player, State, Thresholds};
-pub use profile::{Profile, ProfileError, Timing};
+pub use media_profile::{MediaProfile, ProfileError, Timing};
+pub use player::{BufferThresholds, Player, PlayerState};

@@ -12,26 +12,26 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Profile;
+use super::MediaProfile;
 use crate::units::{DataSize, Instant};
 
 /// When a player starts, and when it has enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Thresholds {
+pub struct BufferThresholds {
     /// B: it plays once so much waits.
     pub low: DataSize,
     /// It stops reading when so much waits, and reads again at `low`; none: it takes what it is given.
     pub high: Option<DataSize>,
 }
 
-impl Thresholds {
+impl BufferThresholds {
     /// GreenBag §IV-C: 4 MB and 20 MB, whose kilo is 2^10 (§V-A). Its measured start-up times say the same: 5.6 s at
     /// 6 Mbit/s.
     pub const GREENBAG: Self = Self { low: DataSize::from_mib(4), high: Some(DataSize::from_mib(20)) };
 }
 
-impl Default for Thresholds {
+impl Default for BufferThresholds {
     /// GreenBag's low threshold, and no high one.
     fn default() -> Self {
         Self { high: None, ..Self::GREENBAG }
@@ -41,7 +41,7 @@ impl Default for Thresholds {
 /// What a player does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum PlayerState {
     /// It waits for its low threshold: an interruption.
     Buffering,
     /// It decodes at the video's rate.
@@ -53,42 +53,42 @@ pub enum State {
 /// A player of one video. See the [module](super).
 #[derive(Clone, Debug)]
 pub struct Player {
-    profile: Profile,
-    thresholds: Thresholds,
+    profile: MediaProfile,
+    thresholds: BufferThresholds,
     began: Instant,
     now: Instant,
-    state: State,
+    state: PlayerState,
     /// What it has yet to play before the first byte of this video: other parts, which it has already.
-    lead: Duration,
+    lead_time: Duration,
     /// Time of the video that is played next.
     position: Duration,
     /// One past the last byte that it has without a gap: A(t).
     arrived: u64,
-    reads: bool,
-    played: Duration,
-    interrupted: Duration,
+    is_reading: bool,
+    playing_time: Duration,
+    buffering_time: Duration,
     stalls: u32,
-    first_picture: Option<Instant>,
+    first_frame: Option<Instant>,
     ended: Option<Instant>,
 }
 
 impl Player {
     /// A player that starts to wait at `now`.
-    pub fn new(profile: Profile, thresholds: Thresholds, now: Instant) -> Self {
+    pub fn new(profile: MediaProfile, thresholds: BufferThresholds, now: Instant) -> Self {
         Self {
             profile,
             thresholds,
             began: now,
             now,
-            state: State::Buffering,
-            lead: Duration::ZERO,
+            state: PlayerState::Buffering,
+            lead_time: Duration::ZERO,
             position: Duration::ZERO,
             arrived: 0,
-            reads: true,
-            played: Duration::ZERO,
-            interrupted: Duration::ZERO,
+            is_reading: true,
+            playing_time: Duration::ZERO,
+            buffering_time: Duration::ZERO,
             stalls: 0,
-            first_picture: None,
+            first_frame: None,
             ended: None,
         }
     }
@@ -98,95 +98,102 @@ impl Player {
         while self.now < now {
             let left = now - self.now;
             match self.state {
-                State::Buffering => {
-                    self.interrupted += left;
+                PlayerState::Buffering => {
+                    self.buffering_time += left;
                     self.now = now;
                 }
-                State::Ended => self.now = now,
-                State::Playing => {
-                    let step = self.runs_for().min(left);
-                    let before = step.min(self.lead);
+                PlayerState::Ended => self.now = now,
+                PlayerState::Playing => {
+                    let step = self.buffered_time().min(left);
+                    let lead_step = step.min(self.lead_time);
                     self.now += step;
-                    self.lead -= before;
-                    self.position += step - before;
-                    self.played += step;
-                    self.stop_if_dry();
+                    self.lead_time -= lead_step;
+                    self.position += step - lead_step;
+                    self.playing_time += step;
+                    self.stop_if_empty();
                 }
             }
         }
-        self.choose_reading();
+        self.update_reading();
     }
 
     /// Everything before `upto` has reached the player.
-    pub fn arrive(&mut self, now: Instant, upto: u64) {
+    pub fn on_arrival(&mut self, now: Instant, upto: u64) {
         self.advance(now);
         self.arrived = self.arrived.max(upto.min(self.profile.size().bytes()));
-        self.start_if_enough();
-        self.choose_reading();
+        self.start_if_buffered();
+        self.update_reading();
     }
 
     /// The viewer jumps to where the byte at `offset` is played. What was in the buffer is gone.
     pub fn seek(&mut self, now: Instant, offset: u64) {
         self.advance(now);
         self.arrived = offset.min(self.profile.size().bytes());
-        self.lead = Duration::ZERO;
-        self.position = self.profile.time_of(self.arrived);
-        self.state = State::Buffering;
+        self.lead_time = Duration::ZERO;
+        self.position = self.profile.time_at(self.arrived);
+        self.state = PlayerState::Buffering;
         self.ended = None;
-        self.start_if_enough();
-        self.choose_reading();
+        self.start_if_buffered();
+        self.update_reading();
     }
 
     /// A player that has been playing before anybody modelled it: it has everything before `upto`, and stands at
     /// `position`.
-    pub fn resume(&mut self, now: Instant, upto: u64, position: Duration, plays: bool) {
+    pub fn resume_at(&mut self, now: Instant, upto: u64, position: Duration, is_playing: bool) {
         self.advance(now);
         self.arrived = upto.min(self.profile.size().bytes());
-        self.position = position.min(self.profile.time_of(self.arrived));
-        if plays {
-            self.play();
-            self.stop_if_dry();
+        self.position = position.min(self.profile.time_at(self.arrived));
+        if is_playing {
+            self.start_playing();
+            self.stop_if_empty();
         } else {
-            self.start_if_enough();
+            self.start_if_buffered();
         }
-        self.choose_reading();
+        self.update_reading();
     }
 
     /// A player of which this video is one part: it has `lead` to play before the first byte of it, or stands at
     /// `position`.
-    pub fn follow(&mut self, now: Instant, upto: u64, lead: Duration, position: Duration, plays: bool) {
-        self.lead = lead;
-        self.resume(now, upto, position, plays);
+    pub fn resume_part(
+        &mut self,
+        now: Instant,
+        upto: u64,
+        lead_time: Duration,
+        position: Duration,
+        is_playing: bool,
+    ) {
+        self.lead_time = lead_time;
+        self.resume_at(now, upto, position, is_playing);
     }
 
     /// What a real player says of itself: it stands at `position` and plays, or does not. A player that says that it
     /// plays what it cannot have is taken to have just run dry.
-    pub fn observe(&mut self, now: Instant, position: Duration, plays: bool) {
+    pub fn on_report(&mut self, now: Instant, position: Duration, is_playing: bool) {
         self.advance(now);
-        if self.state == State::Ended {
+        if self.state == PlayerState::Ended {
             return;
         }
-        self.lead = Duration::ZERO;
-        self.position = position.min(self.profile.time_of(self.arrived));
-        match (self.state, plays) {
-            (State::Buffering, true) => self.play(),
-            (State::Playing, false) => {
-                self.state = State::Buffering;
+        self.lead_time = Duration::ZERO;
+        self.position = position.min(self.profile.time_at(self.arrived));
+        match (self.state, is_playing) {
+            (PlayerState::Buffering, true) => self.start_playing(),
+            (PlayerState::Playing, false) => {
+                self.state = PlayerState::Buffering;
                 self.stalls += 1;
             }
             _ => {}
         }
-        self.stop_if_dry();
-        self.choose_reading();
+        self.stop_if_empty();
+        self.update_reading();
     }
 
     /// What it does.
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> PlayerState {
         self.state
     }
 
     /// What it plays.
-    pub const fn profile(&self) -> &Profile {
+    pub const fn profile(&self) -> &MediaProfile {
         &self.profile
     }
 
@@ -197,7 +204,7 @@ impl Player {
 
     /// D(t): one past the last byte that is decoded.
     pub fn decoded(&self) -> u64 {
-        self.profile.bytes_by(self.position).min(self.arrived)
+        self.profile.bytes_at(self.position).min(self.arrived)
     }
 
     /// X(t) = A(t) − D(t).
@@ -211,48 +218,48 @@ impl Player {
     }
 
     /// How long it plays on if nothing more comes: GreenBag's T_P(t).
-    pub fn runs_for(&self) -> Duration {
-        self.lead + self.profile.time_of(self.arrived).saturating_sub(self.position)
+    pub fn buffered_time(&self) -> Duration {
+        self.lead_time + self.profile.time_at(self.arrived).saturating_sub(self.position)
     }
 
     /// The moment by which the first `upto` bytes must be there so that nothing is interrupted from now on. While it
     /// buffers this moves with the time, as I(t) grows.
     pub fn deadline(&self, upto: u64) -> Instant {
-        let due = self.profile.time_of(upto);
-        self.now + self.lead + due.saturating_sub(self.position) - self.position.saturating_sub(due)
+        let due = self.profile.time_at(upto);
+        self.now + self.lead_time + due.saturating_sub(self.position) - self.position.saturating_sub(due)
     }
 
     /// One past the last byte that it reads as things stand: it stops at the high threshold.
-    pub fn reads_upto(&self) -> u64 {
+    pub fn read_limit(&self) -> u64 {
         let end = self.profile.size().bytes();
         match self.thresholds.high {
-            _ if !self.reads => self.arrived,
-            Some(high) => self.decoded().saturating_add(self.most(high)).min(end),
+            _ if !self.is_reading => self.arrived,
+            Some(high) => self.decoded().saturating_add(self.high_bytes(high)).min(end),
             None => end,
         }
     }
 
     /// When its state or its reading changes by itself; none: only bytes change anything.
     pub fn next_change(&self) -> Option<Instant> {
-        if self.state != State::Playing {
+        if self.state != PlayerState::Playing {
             return None;
         }
-        let dry = self.now + self.runs_for();
-        if self.reads {
-            return Some(dry);
+        let empty_at = self.now + self.buffered_time();
+        if self.is_reading {
+            return Some(empty_at);
         }
-        let low = self.profile.time_of(self.arrived.saturating_sub(self.thresholds.low.bytes()));
-        Some(dry.min(self.now + self.lead + low.saturating_sub(self.position)))
+        let low = self.profile.time_at(self.arrived.saturating_sub(self.thresholds.low.bytes()));
+        Some(empty_at.min(self.now + self.lead_time + low.saturating_sub(self.position)))
     }
 
     /// I(t): all time spent waiting, from the beginning.
-    pub const fn interrupted(&self) -> Duration {
-        self.interrupted
+    pub const fn buffering_time(&self) -> Duration {
+        self.buffering_time
     }
 
     /// All time spent playing.
-    pub const fn played(&self) -> Duration {
-        self.played
+    pub const fn playing_time(&self) -> Duration {
+        self.playing_time
     }
 
     /// How often it ran dry after it had begun to play.
@@ -261,8 +268,8 @@ impl Player {
     }
 
     /// When it first began to play.
-    pub const fn first_picture(&self) -> Option<Instant> {
-        self.first_picture
+    pub const fn first_frame(&self) -> Option<Instant> {
+        self.first_frame
     }
 
     /// P, once the end has been shown.
@@ -270,43 +277,43 @@ impl Player {
         self.ended.map(|ended| ended - self.began)
     }
 
-    fn start_if_enough(&mut self) {
-        let all = self.arrived >= self.profile.size().bytes();
-        if self.state == State::Buffering && (all || self.buffered() >= self.thresholds.low) {
-            self.play();
-            self.stop_if_dry();
+    fn start_if_buffered(&mut self) {
+        let is_complete = self.arrived >= self.profile.size().bytes();
+        if self.state == PlayerState::Buffering && (is_complete || self.buffered() >= self.thresholds.low) {
+            self.start_playing();
+            self.stop_if_empty();
         }
     }
 
-    fn play(&mut self) {
-        self.state = State::Playing;
-        self.first_picture.get_or_insert(self.now);
+    fn start_playing(&mut self) {
+        self.state = PlayerState::Playing;
+        self.first_frame.get_or_insert(self.now);
     }
 
-    fn stop_if_dry(&mut self) {
-        if self.state != State::Playing || !self.runs_for().is_zero() {
+    fn stop_if_empty(&mut self) {
+        if self.state != PlayerState::Playing || !self.buffered_time().is_zero() {
             return;
         }
         if self.arrived >= self.profile.size().bytes() {
-            self.state = State::Ended;
+            self.state = PlayerState::Ended;
             self.ended = Some(self.now);
         } else {
-            self.state = State::Buffering;
+            self.state = PlayerState::Buffering;
             self.stalls += 1;
         }
     }
 
-    fn choose_reading(&mut self) {
-        let waits = self.buffered();
-        if self.state == State::Buffering || waits <= self.thresholds.low {
-            self.reads = true;
-        } else if self.thresholds.high.is_some_and(|high| waits.bytes() >= self.most(high)) {
-            self.reads = false;
+    fn update_reading(&mut self) {
+        let buffered = self.buffered();
+        if self.state == PlayerState::Buffering || buffered <= self.thresholds.low {
+            self.is_reading = true;
+        } else if self.thresholds.high.is_some_and(|high| buffered.bytes() >= self.high_bytes(high)) {
+            self.is_reading = false;
         }
     }
 
     /// A high threshold below the low one would never let it start.
-    fn most(&self, high: DataSize) -> u64 {
+    fn high_bytes(&self, high: DataSize) -> u64 {
         high.max(self.thresholds.low).bytes()
     }
 }
@@ -328,48 +335,51 @@ mod tests {
 
     /// 10 MB in 10 s, a byte a microsecond; plays from 2 MB on.
     fn player() -> Player {
-        let video = Profile::constant(Bitrate::from_mbps(8), ms(10_000)).unwrap();
-        Player::new(video, Thresholds { low: DataSize::from_bytes(2 * MB), high: None }, Instant::ZERO)
+        let video = MediaProfile::constant(Bitrate::from_mbps(8), ms(10_000)).unwrap();
+        Player::new(video, BufferThresholds { low: DataSize::from_bytes(2 * MB), high: None }, Instant::ZERO)
     }
 
     #[test]
     fn a_part_is_played_behind_what_the_player_has_of_others() {
         let mut part = player();
-        part.follow(at(1000), 0, ms(4000), ms(0), true);
-        assert_eq!((part.state(), part.runs_for(), part.deadline(MB)), (State::Playing, ms(4000), at(6000)));
-        part.arrive(at(3000), MB);
-        assert_eq!((part.position(), part.runs_for()), (Duration::ZERO, ms(3000)));
+        part.resume_part(at(1000), 0, ms(4000), ms(0), true);
+        assert_eq!(
+            (part.state(), part.buffered_time(), part.deadline(MB)),
+            (PlayerState::Playing, ms(4000), at(6000))
+        );
+        part.on_arrival(at(3000), MB);
+        assert_eq!((part.position(), part.buffered_time()), (Duration::ZERO, ms(3000)));
         part.advance(at(5500));
         assert_eq!((part.position(), part.stalls()), (ms(500), 0));
         part.advance(at(7000));
-        assert_eq!((part.state(), part.stalls()), (State::Buffering, 1));
+        assert_eq!((part.state(), part.stalls()), (PlayerState::Buffering, 1));
     }
 
     #[test]
     fn the_walk_of_figure_6() {
         let mut player = player();
         // t0 = 0: buffering. t1 = 1 s: B has come.
-        player.arrive(at(999), 2 * MB - 1);
-        assert_eq!(player.state(), State::Buffering);
-        player.arrive(at(1000), 2 * MB);
-        assert_eq!((player.state(), player.interrupted()), (State::Playing, ms(1000)));
-        player.arrive(at(2000), 3 * MB);
+        player.on_arrival(at(999), 2 * MB - 1);
+        assert_eq!(player.state(), PlayerState::Buffering);
+        player.on_arrival(at(1000), 2 * MB);
+        assert_eq!((player.state(), player.buffering_time()), (PlayerState::Playing, ms(1000)));
+        player.on_arrival(at(2000), 3 * MB);
         assert_eq!((player.decoded(), player.buffered().bytes()), (MB, 2 * MB));
         // t2 = 4 s: X = 0. It is noticed late and counted from the right moment.
         assert_eq!(player.next_change(), Some(at(4000)));
-        player.arrive(at(4700), 4 * MB);
-        assert_eq!((player.state(), player.stalls(), player.decoded()), (State::Buffering, 1, 3 * MB));
+        player.on_arrival(at(4700), 4 * MB);
+        assert_eq!((player.state(), player.stalls(), player.decoded()), (PlayerState::Buffering, 1, 3 * MB));
         // t3 = 5.5 s: I = (t3 − t2) + (t1 − t0).
-        player.arrive(at(5500), 5 * MB);
-        assert_eq!((player.state(), player.interrupted()), (State::Playing, ms(2500)));
+        player.on_arrival(at(5500), 5 * MB);
+        assert_eq!((player.state(), player.buffering_time()), (PlayerState::Playing, ms(2500)));
         // D(t) = Q (t − I(t)).
         player.advance(at(6200));
         assert_eq!(player.decoded(), 3_700_000);
-        player.arrive(at(6200), 10 * MB);
+        player.on_arrival(at(6200), 10 * MB);
         player.advance(at(60_000));
         // t4: the playback time is the duration and the interruption.
-        assert_eq!((player.state(), player.playback_time()), (State::Ended, Some(ms(12_500))));
-        assert_eq!(player.interrupted() + player.played(), ms(12_500));
+        assert_eq!((player.state(), player.playback_time()), (PlayerState::Ended, Some(ms(12_500))));
+        assert_eq!(player.buffering_time() + player.playing_time(), ms(12_500));
     }
 
     #[test]
@@ -378,21 +388,21 @@ mod tests {
         assert_eq!(player.deadline(5 * MB), at(5000));
         player.advance(at(400));
         assert_eq!(player.deadline(5 * MB), at(5400));
-        player.arrive(at(1000), 2 * MB);
+        player.on_arrival(at(1000), 2 * MB);
         assert_eq!((player.deadline(2 * MB), player.deadline(5 * MB)), (at(3000), at(6000)));
         // While it plays the deadlines stand still, also those that are over.
         player.advance(at(2500));
         assert_eq!((player.deadline(MB), player.deadline(5 * MB)), (at(2000), at(6000)));
-        assert_eq!(player.runs_for(), ms(500));
+        assert_eq!(player.buffered_time(), ms(500));
     }
 
     #[test]
     fn what_comes_by_its_deadline_interrupts_nothing() {
         let mut player = player();
-        player.arrive(at(1000), 2 * MB);
+        player.on_arrival(at(1000), 2 * MB);
         for upto in [3 * MB, 5 * MB, 10 * MB] {
             let tight = player.deadline(player.arrived());
-            player.arrive(tight - Duration::from_nanos(1), upto);
+            player.on_arrival(tight - Duration::from_nanos(1), upto);
             assert_eq!(player.stalls(), 0);
         }
         player.advance(at(11_000));
@@ -402,61 +412,62 @@ mod tests {
     #[test]
     fn a_rest_below_the_threshold_is_enough() {
         let mut player = player();
-        player.arrive(at(0), 2 * MB);
-        player.arrive(at(1000), 9 * MB);
+        player.on_arrival(at(0), 2 * MB);
+        player.on_arrival(at(1000), 9 * MB);
         player.advance(at(9500));
-        assert_eq!(player.state(), State::Buffering);
-        player.arrive(at(9600), 10 * MB);
+        assert_eq!(player.state(), PlayerState::Buffering);
+        player.on_arrival(at(9600), 10 * MB);
         player.advance(at(20_000));
         assert_eq!(player.playback_time(), Some(ms(10_600)));
     }
 
     #[test]
     fn at_the_high_threshold_it_stops_reading_until_the_low_one() {
-        let thresholds = Thresholds { low: DataSize::from_bytes(2 * MB), high: Some(DataSize::from_bytes(5 * MB)) };
+        let thresholds =
+            BufferThresholds { low: DataSize::from_bytes(2 * MB), high: Some(DataSize::from_bytes(5 * MB)) };
         let mut player = Player::new(player().profile().clone(), thresholds, Instant::ZERO);
-        assert_eq!(player.reads_upto(), 5 * MB);
-        player.arrive(at(1000), 5 * MB);
+        assert_eq!(player.read_limit(), 5 * MB);
+        player.on_arrival(at(1000), 5 * MB);
         player.advance(at(2000));
         // 4 MB wait: it does not read before 2 MB.
-        assert_eq!((player.reads_upto(), player.next_change()), (5 * MB, Some(at(4000))));
+        assert_eq!((player.read_limit(), player.next_change()), (5 * MB, Some(at(4000))));
         player.advance(at(3999));
-        assert_eq!(player.reads_upto(), 5 * MB);
+        assert_eq!(player.read_limit(), 5 * MB);
         player.advance(at(4000));
-        assert_eq!(player.reads_upto(), 8 * MB);
+        assert_eq!(player.read_limit(), 8 * MB);
         assert_eq!(player.next_change(), Some(at(6000)));
     }
 
     #[test]
     fn a_seek_empties_the_buffer_and_waits() {
         let mut player = player();
-        player.arrive(at(1000), 6 * MB);
+        player.on_arrival(at(1000), 6 * MB);
         player.seek(at(2000), 8 * MB);
-        assert_eq!((player.state(), player.position()), (State::Buffering, ms(8000)));
+        assert_eq!((player.state(), player.position()), (PlayerState::Buffering, ms(8000)));
         assert_eq!((player.buffered(), player.deadline(9 * MB)), (DataSize::ZERO, at(3000)));
-        player.arrive(at(2500), 10 * MB);
+        player.on_arrival(at(2500), 10 * MB);
         player.advance(at(9000));
-        assert_eq!((player.state(), player.playback_time()), (State::Ended, Some(ms(4500))));
+        assert_eq!((player.state(), player.playback_time()), (PlayerState::Ended, Some(ms(4500))));
         assert_eq!(player.stalls(), 0);
     }
 
     #[test]
     fn what_a_real_player_says_of_itself_counts() {
         let mut player = player();
-        player.arrive(at(1000), 3 * MB);
-        player.observe(at(2000), ms(800), true);
-        assert_eq!((player.position(), player.runs_for()), (ms(800), ms(2200)));
-        player.observe(at(2500), ms(1000), false);
-        assert_eq!((player.state(), player.stalls()), (State::Buffering, 1));
+        player.on_arrival(at(1000), 3 * MB);
+        player.on_report(at(2000), ms(800), true);
+        assert_eq!((player.position(), player.buffered_time()), (ms(800), ms(2200)));
+        player.on_report(at(2500), ms(1000), false);
+        assert_eq!((player.state(), player.stalls()), (PlayerState::Buffering, 1));
         // It cannot have played what it does not have.
-        player.observe(at(3000), ms(7000), true);
-        assert_eq!((player.position(), player.state(), player.stalls()), (ms(3000), State::Buffering, 2));
+        player.on_report(at(3000), ms(7000), true);
+        assert_eq!((player.position(), player.state(), player.stalls()), (ms(3000), PlayerState::Buffering, 2));
     }
 
     #[test]
     fn greenbag_starts_after_five_and_a_half_seconds_at_six_megabits() {
         // The start-up that every point of figure 13(a) contains.
-        let wait = Thresholds::GREENBAG.low / Bitrate::from_mbps(6);
+        let wait = BufferThresholds::GREENBAG.low / Bitrate::from_mbps(6);
         assert!((5.5..5.7).contains(&wait.as_secs_f64()), "{wait:?}");
     }
 }

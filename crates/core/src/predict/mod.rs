@@ -1,9 +1,9 @@
 //! Estimators: plain values that turn what was seen into what to expect.
 
-mod course;
-mod holt;
-mod meter;
+mod forecast;
+mod holt_winters;
+mod rate_window;
 
-pub use course::{Course, Supply};
-pub use holt::Holt;
-pub use meter::Meter;
+pub use forecast::{ExpectedBytes, Forecast};
+pub use holt_winters::HoltWinters;
+pub use rate_window::RateWindow;

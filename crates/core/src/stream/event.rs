@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fetch;
 use crate::link::LinkId;
-use crate::playback::{Profile, Thresholds};
+use crate::playback::{BufferThresholds, MediaProfile};
 use crate::units::DataSize;
 
 /// What happened.
@@ -18,52 +18,52 @@ pub enum Input {
     /// On the network, or the reader has taken something.
     Fetch(fetch::Input),
     /// In the player.
-    Viewer(Viewer),
+    Player(PlayerInput),
 }
 
 /// What happened in the player.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
-pub enum Viewer {
+pub enum PlayerInput {
     /// It reads on at this offset, which the driver cannot serve from what it holds.
     Seek {
         /// The first byte that it wants.
-        to: u64,
+        offset: u64,
     },
     /// What it plays has become known, or is known better. Until then all links are used as for a download.
     Video {
         /// The video.
-        video: Profile,
+        video: MediaProfile,
         /// When the player starts and has enough.
-        player: Thresholds,
+        player: BufferThresholds,
         /// Time of the video at which it stands.
         position: Duration,
         /// Whether it plays.
-        plays: bool,
+        is_playing: bool,
     },
     /// What it plays is one part of several that follow one another, each with a stream of its own (HLS, DASH).
-    Part {
+    MediaSegment {
         /// This part, from the first byte of the resource on.
-        video: Profile,
+        video: MediaProfile,
         /// When the player starts and has enough.
-        player: Thresholds,
+        player: BufferThresholds,
         /// What it has yet to play before this part.
-        lead: Duration,
+        lead_time: Duration,
         /// Time of this part at which it stands.
         position: Duration,
         /// Whether it plays.
-        plays: bool,
+        is_playing: bool,
         /// What follows this part: bytes that come over the same links.
-        beyond: DataSize,
+        following_bytes: DataSize,
         /// And how long that plays.
-        plays_on: Duration,
+        following_time: Duration,
     },
     /// It says of itself where it stands. Without this the stream reckons with the player's model.
-    Stands {
+    Position {
         /// Time of the video.
         position: Duration,
         /// Whether it plays.
-        plays: bool,
+        is_playing: bool,
     },
 }
 
@@ -73,9 +73,9 @@ impl From<fetch::Input> for Input {
     }
 }
 
-impl From<Viewer> for Input {
-    fn from(input: Viewer) -> Self {
-        Self::Viewer(input)
+impl From<PlayerInput> for Input {
+    fn from(input: PlayerInput) -> Self {
+        Self::Player(input)
     }
 }
 
@@ -86,33 +86,33 @@ pub enum Output {
     /// On the network, or for the user.
     Fetch(fetch::Output),
     /// For the player and for those who watch.
-    Stream(Said),
+    Stream(StreamEvent),
 }
 
 /// What only a stream says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "out")]
-pub enum Said {
+pub enum StreamEvent {
     /// The player may have everything before this offset.
     Deliver {
         /// One past the last byte.
-        upto: u64,
+        end: u64,
     },
     /// From now on these links are used. For reports; nothing is to be done.
     Mode {
         /// Which.
-        mode: Mode,
+        mode: LinkMode,
         /// Why.
-        why: Why,
+        reason: ModeReason,
     },
     /// A link rests from now on, or works again. For reports.
-    Rest {
+    Standby {
         /// The link.
         link: LinkId,
         /// Whether it rests.
-        rests: bool,
+        standby: bool,
         /// Why.
-        why: Why,
+        reason: ModeReason,
     },
     /// A lagging link was relieved of the bytes that everything waits for. For reports.
     Recovered {
@@ -124,7 +124,7 @@ pub enum Said {
 /// Which links are used: GreenBag's link mode, for any number of links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum LinkMode {
     /// All of them: GreenBag's dual-link mode.
     #[default]
     All,
@@ -135,17 +135,17 @@ pub enum Mode {
 /// Why a mode was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum ModeReason {
     /// The player waits: every byte is late.
     Buffering,
     /// No single link would bring everything in time.
-    NotInTime,
+    SingleLinkTooSlow,
     /// It brings everything in time on the least energy.
     Cheapest,
     /// The buffer would run dry before the present segment is there.
-    RunsDry,
+    BufferLow,
     /// The only link that was used does not work.
-    Lost,
+    LinkLost,
 }
 
 impl From<fetch::Output> for Output {

@@ -22,113 +22,118 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::balance::{Hand, divide};
-use super::{Mode, Policy, Said, Stream, Why};
-use crate::energy::{Direction, Load};
-use crate::fetch::{Seat, Span};
+use super::load_balancer::{LinkBacklog, divide_segment};
+use super::{LinkMode, ModeReason, Policy, Stream, StreamEvent};
+use crate::energy::{Direction, LinkLoad};
+use crate::fetch::{ByteRange, ConnSlot};
 use crate::link::LinkId;
-use crate::playback::State;
+use crate::playback::PlayerState;
 use crate::units::{Bitrate, DataSize, Energy, Ratio};
 
 impl Stream {
     /// Gives the orders that are due. Tells whether there were any.
-    pub(super) fn arrange(&mut self) -> bool {
-        let mut any = self.fall_back();
+    pub(super) fn schedule_greenbag(&mut self) -> bool {
+        let mut changed = self.fall_back();
         // What a link was to be asked for that is gone or silent, or that cannot be asked, is somebody else's now.
-        for (link, lane) in &mut self.lanes {
-            let asks = self.fetch.seat(*link).is_some() || lane.asked().next().is_some();
-            if !self.fetch.is_up(*link) || !asks {
-                lane.reserved.clear();
+        for (link, state) in &mut self.links {
+            let can_request = self.fetch.conn_slot(*link).is_some() || state.requested().next().is_some();
+            if !self.fetch.is_up(*link) || !can_request {
+                state.reserved.clear();
             }
         }
         loop {
-            any |= self.let_rest();
-            let mut ends: Vec<(LinkId, Seat)> =
-                self.fetch.hopeful_links().filter_map(|link| Some((link, self.fetch.seat(link)?))).collect();
-            ends.retain(|(_, seat)| seat.ahead <= seat.pace * (seat.rtt + AT_ONCE));
-            ends.sort_by_key(|(_, seat)| seat.ahead / seat.pace);
-            if !ends.into_iter().any(|(link, seat)| self.serve(link, seat)) {
-                return any;
+            changed |= self.update_standby();
+            let mut finishing: Vec<(LinkId, ConnSlot)> = self
+                .fetch
+                .links_in_service()
+                .filter_map(|link| Some((link, self.fetch.conn_slot(link)?)))
+                .collect();
+            finishing.retain(|(_, slot)| slot.in_flight <= slot.rate * (slot.rtt + REQUEST_LEAD_TIME));
+            finishing.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
+            if !finishing.into_iter().any(|(link, slot)| self.serve_link(link, slot)) {
+                return changed;
             }
-            any = true;
+            changed = true;
         }
     }
 
     /// A link is about to have nothing to do. Tells whether anything was ordered.
-    fn serve(&mut self, link: LinkId, seat: Seat) -> bool {
-        if let Some(orphan) = self.orphan() {
-            self.allot(orphan, link, true);
+    fn serve_link(&mut self, link: LinkId, slot: ConnSlot) -> bool {
+        if let Some(orphan) = self.unallocated_range() {
+            self.allocate(orphan, link, true);
         }
-        if let Some(span) = self.lane(link).reserved.pop_front() {
-            return self.ask(link, seat, span);
+        if let Some(range) = self.link_mut(link).reserved.pop_front() {
+            return self.request_subsegment(link, slot, range);
         }
         match self.mode {
-            Mode::Only(only) if only != link => false,
-            _ => self.recover(link, seat) || self.next_segment(link),
+            LinkMode::Only(only) if only != link => false,
+            _ => self.recover(link, slot) || self.cut_next_segment(link),
         }
     }
 
     /// Asks for a subsegment, or for the part of it that may be asked for now.
-    fn ask(&mut self, link: LinkId, seat: Seat, span: Span) -> bool {
-        let Some(free) = self.fetch.unasked(span) else {
+    fn request_subsegment(&mut self, link: LinkId, slot: ConnSlot, range: ByteRange) -> bool {
+        let Some(free) = self.fetch.next_unrequested(range) else {
             // It has come, or somebody brings it; or the reader's window ends before it.
-            if span.end > self.fetch.may_ask_upto() {
-                self.lane(link).reserved.push_front(span);
+            if range.end > self.fetch.request_limit() {
+                self.link_mut(link).reserved.push_front(range);
                 return false;
             }
             return true;
         };
-        let Some(asked) = self.fetch.ask(seat, free) else {
-            self.lane(link).reserved.push_front(span);
+        let Some(asked) = self.fetch.request_on(slot, free) else {
+            self.link_mut(link).reserved.push_front(range);
             return false;
         };
-        if asked.end < span.end {
-            self.lane(link).reserved.push_front(Span::new(asked.end, span.end));
+        if asked.end < range.end {
+            self.link_mut(link).reserved.push_front(ByteRange::new(asked.end, range.end));
         }
-        self.note();
+        self.forward_outputs();
         true
     }
 
     /// The first bytes of earlier segments that nobody brings and that nobody is to be asked for.
-    fn orphan(&self) -> Option<Span> {
-        let mut from = self.delivered;
+    fn unallocated_range(&self) -> Option<ByteRange> {
+        let mut from = self.delivered_end;
         loop {
-            let gap = self.fetch.unasked(Span::new(from, self.arranged))?;
-            let reserved = || self.lanes.values().flat_map(|lane| lane.reserved.iter());
-            match reserved().find(|span| span.contains(gap.start)) {
-                Some(span) => from = span.end,
+            let gap = self.fetch.next_unrequested(ByteRange::new(from, self.allocated_end))?;
+            let reserved = || self.links.values().flat_map(|state| state.reserved.iter());
+            match reserved().find(|range| range.contains(gap.start)) {
+                Some(range) => from = range.end,
                 None => {
-                    let next = reserved().map(|span| span.start).filter(|start| *start > gap.start).min();
-                    return Some(Span::new(gap.start, gap.end.min(next.unwrap_or(u64::MAX))));
+                    let next = reserved().map(|range| range.start).filter(|start| *start > gap.start).min();
+                    return Some(ByteRange::new(gap.start, gap.end.min(next.unwrap_or(u64::MAX))));
                 }
             }
         }
     }
 
     /// Eq. 1 to 4: divides `span` between the links in use. What was left behind comes before what was allotted.
-    fn allot(&mut self, span: Span, by: LinkId, first: bool) {
+    fn allocate(&mut self, range: ByteRange, requester: LinkId, at_front: bool) {
         let links: Vec<LinkId> = match self.mode {
-            Mode::Only(only) if self.works(only) => Vec::from([only]),
-            _ => self.fetch.hopeful_links().filter(|link| *link == by || self.works(*link)).collect(),
+            LinkMode::Only(only) if self.is_working(only) => Vec::from([only]),
+            _ => {
+                self.fetch.links_in_service().filter(|link| *link == requester || self.is_working(*link)).collect()
+            }
         };
-        let hand = |link: &LinkId| {
-            let lane = self.lanes.get(link);
-            Hand {
+        let backlog_of = |link: &LinkId| {
+            let state = self.links.get(link);
+            LinkBacklog {
                 link: *link,
-                goodput: match (lane, self.config.greenbag.adapts) {
+                goodput: match (state, self.config.greenbag.adaptive_subsegments) {
                     (_, false) => Bitrate::from_mbps(1),
-                    (lane, true) => lane.map(|lane| lane.goodput(self.now)).unwrap_or_default(),
+                    (state, true) => state.map(|state| state.goodput(self.now)).unwrap_or_default(),
                 },
-                unfinished: match lane {
-                    Some(lane) if !first && self.config.greenbag.adapts => lane.unfinished(),
+                backlog: match state {
+                    Some(state) if !at_front && self.config.greenbag.adaptive_subsegments => state.backlog(),
                     _ => DataSize::ZERO,
                 },
             }
         };
-        let hands: Vec<Hand> = links.iter().map(hand).collect();
-        for (link, part) in divide(span, by, &hands) {
-            let reserved = &mut self.lane(link).reserved;
-            if first {
+        let backlogs: Vec<LinkBacklog> = links.iter().map(backlog_of).collect();
+        for (link, part) in divide_segment(range, requester, &backlogs) {
+            let reserved = &mut self.link_mut(link).reserved;
+            if at_front {
                 reserved.push_front(part);
             } else {
                 reserved.push_back(part);
@@ -137,157 +142,168 @@ impl Stream {
     }
 
     /// Whether a link can be given a part of a segment.
-    fn works(&self, link: LinkId) -> bool {
+    fn is_working(&self, link: LinkId) -> bool {
         self.fetch.is_up(link)
-            && (self.fetch.seat(link).is_some() || self.lanes.get(&link).is_some_and(|lane| !lane.is_idle()))
+            && (self.fetch.conn_slot(link).is_some() || self.links.get(&link).is_some_and(|state| !state.is_idle()))
     }
 
     /// Cuts the next segment.
-    fn next_segment(&mut self, link: LinkId) -> bool {
+    fn cut_next_segment(&mut self, link: LinkId) -> bool {
         let Some(total) = self.fetch.total() else { return false };
-        let end = self.arranged.saturating_add(self.config.greenbag.segment.bytes().max(1)).min(total);
-        if self.arranged >= total.min(self.fetch.may_ask_upto()) {
+        let end = self.allocated_end.saturating_add(self.config.greenbag.segment_size.bytes().max(1)).min(total);
+        if self.allocated_end >= total.min(self.fetch.request_limit()) {
             return false;
         }
         let before = self.mode;
         self.choose_mode();
-        let segment = Span::new(self.arranged, end);
-        self.arranged = end;
-        self.allot(segment, link, false);
+        let segment = ByteRange::new(self.allocated_end, end);
+        self.allocated_end = end;
+        self.allocate(segment, link, false);
         if before != self.mode {
-            self.let_rest();
+            self.update_standby();
         }
         true
     }
 
     /// Relieves another link of the subsegment that everything waits for, if it lags.
-    fn recover(&mut self, link: LinkId, seat: Seat) -> bool {
+    fn recover(&mut self, link: LinkId, slot: ConnSlot) -> bool {
         let policy = self.config.greenbag;
-        let Some(player) = self.player.as_ref().filter(|player| player.state() != State::Ended) else {
+        let Some(player) = self.player.as_ref().filter(|player| player.state() != PlayerState::Ended) else {
             return false;
         };
-        if !policy.recovers || self.mode != Mode::All {
+        if !policy.recovery_enabled || self.mode != LinkMode::All {
             return false;
         }
-        let holds = |other: LinkId| {
-            let sub = self.lanes.get(&other)?.asked().find(|sub| sub.span.contains(self.delivered))?;
-            Some((other, self.fetch.missing(sub.span), self.now.since(sub.began)))
+        let blocking_subsegment = |other: LinkId| {
+            let sub = self.links.get(&other)?.requested().find(|sub| sub.span.contains(self.delivered_end))?;
+            Some((other, self.fetch.missing_bytes(sub.span), self.now.since(sub.started)))
         };
-        let others = self.lanes.keys().copied().filter(|other| *other != link);
-        let Some((other, rest, age)) = others.into_iter().find_map(holds) else { return false };
-        let (own, lagging) = (self.goodput(link), self.goodput(other));
-        let takes = rest / lagging;
-        let again = self.fetch.seat(other).map_or(AGAIN, |seat| seat.rtt * 2);
-        let together = (seat.rtt + again).saturating_add(rest / (own + lagging));
+        let others = self.links.keys().copied().filter(|other| *other != link);
+        let Some((other, remaining, age)) = others.into_iter().find_map(blocking_subsegment) else { return false };
+        let (goodput, lagging_goodput) = (self.goodput(link), self.goodput(other));
+        let lagging_time = remaining / lagging_goodput;
+        let reconnect_time = self.fetch.conn_slot(other).map_or(DEFAULT_RECONNECT_TIME, |slot| slot.rtt * 2);
+        let joint_time = (slot.rtt + reconnect_time).saturating_add(remaining / (goodput + lagging_goodput));
         // What has not had the time of a new connection yet does not lag.
-        if weighted(policy.recovery, player.runs_for()) > takes || together >= takes || age < again {
+        if weighted(policy.recovery_weight, player.buffered_time()) > lagging_time
+            || joint_time >= lagging_time
+            || age < reconnect_time
+        {
             return false;
         }
-        self.fetch.take_from(other);
-        self.say(Said::Recovered { link: other });
-        self.note();
+        self.fetch.cancel_link(other);
+        self.emit(StreamEvent::Recovered { link: other });
+        self.forward_outputs();
         true
     }
 
     /// Rule 3.
     fn choose_mode(&mut self) {
-        let (mode, why) = self.best_mode();
-        self.set_mode(mode, why);
+        let (mode, reason) = self.best_mode();
+        self.set_mode(mode, reason);
     }
 
-    fn best_mode(&self) -> (Mode, Why) {
-        let Some(player) = self.player.as_ref() else { return (Mode::All, Why::NotInTime) };
+    fn best_mode(&self) -> (LinkMode, ModeReason) {
+        let Some(player) = self.player.as_ref() else { return (LinkMode::All, ModeReason::SingleLinkTooSlow) };
         if self.config.policy == Policy::GreenbagP {
-            return (Mode::All, Why::NotInTime);
+            return (LinkMode::All, ModeReason::SingleLinkTooSlow);
         }
-        if player.state() == State::Buffering {
-            return (Mode::All, Why::Buffering);
+        if player.state() == PlayerState::Buffering {
+            return (LinkMode::All, ModeReason::Buffering);
         }
-        let unfinished: DataSize = self.lanes.values().map(|lane| lane.unfinished()).sum();
-        let from = self.arranged.saturating_sub(unfinished.bytes());
-        let rest = DataSize::from_bytes(self.fetch.total().unwrap_or(from).saturating_sub(from));
+        let unfinished: DataSize = self.links.values().map(|state| state.backlog()).sum();
+        let from = self.allocated_end.saturating_sub(unfinished.bytes());
+        let remaining = DataSize::from_bytes(self.fetch.total().unwrap_or(from).saturating_sub(from));
         let policy = self.config.greenbag;
         // The fall-back's own rule with the segment to come, or the two would undo each other for ever.
-        let soon = |link: LinkId| {
-            let asked = self.lanes.get(&link).map(|lane| lane.unfinished()).unwrap_or_default();
-            let takes = (asked + policy.segment.min(rest)) / self.goodput(link).min(self.predicted(link));
-            weighted(policy.fall_back, player.runs_for()) > takes
+        let avoids_fall_back = |link: LinkId| {
+            let backlog = self.links.get(&link).map(|state| state.backlog()).unwrap_or_default();
+            let transfer_time = (backlog + policy.segment_size.min(remaining))
+                / self.goodput(link).min(self.predicted_goodput(link));
+            weighted(policy.fall_back_weight, player.buffered_time()) > transfer_time
         };
         let suffices = |link: &LinkId| {
             // The margin is for leaving the others; a link that is used alone already stays while it suffices.
-            let margin = if self.mode == Mode::Only(*link) { Ratio::ONE } else { policy.margin };
-            let rate = self.predicted(*link).share(margin);
-            self.works(*link) && soon(*link) && player.profile().keeps_up(from, rate, player.position()).in_time()
+            let margin = if self.mode == LinkMode::Only(*link) { Ratio::ONE } else { policy.goodput_margin };
+            let rate = self.predicted_goodput(*link).share(margin);
+            self.is_working(*link)
+                && avoids_fall_back(*link)
+                && player.profile().timing_at_rate(from, rate, player.position()).is_in_time()
         };
-        let single = self.lanes.keys().filter(|link| suffices(link)).map(|link| {
-            let load = self.load(*link, rest);
-            (self.meter.cost(self.now, &[load]), *link)
+        let single = self.links.keys().filter(|link| suffices(link)).map(|link| {
+            let load = self.transfer_load(*link, remaining);
+            (self.energy_meter.plan_energy(self.now, &[load]), *link)
         });
-        let Some((least, link)) = single.min() else { return (Mode::All, Why::NotInTime) };
-        if self.cost_of_all(rest) < least { (Mode::All, Why::Cheapest) } else { (Mode::Only(link), Why::Cheapest) }
+        let Some((least, link)) = single.min() else { return (LinkMode::All, ModeReason::SingleLinkTooSlow) };
+        if self.cost_of_all(remaining) < least {
+            (LinkMode::All, ModeReason::Cheapest)
+        } else {
+            (LinkMode::Only(link), ModeReason::Cheapest)
+        }
     }
 
     /// What the rest costs if all links share it by their goodput.
-    fn cost_of_all(&self, rest: DataSize) -> Energy {
-        let links: Vec<LinkId> = self.lanes.keys().copied().filter(|link| self.works(*link)).collect();
-        let sum: Bitrate = links.iter().map(|link| self.predicted(*link)).sum();
+    fn cost_of_all(&self, remaining: DataSize) -> Energy {
+        let links: Vec<LinkId> = self.links.keys().copied().filter(|link| self.is_working(*link)).collect();
+        let sum: Bitrate = links.iter().map(|link| self.predicted_goodput(*link)).sum();
         let share = |link: &LinkId| {
-            let own = u128::from(self.predicted(*link).bits_per_sec());
-            let bytes = u128::from(rest.bytes()) * own / u128::from(sum.bits_per_sec()).max(1);
-            self.load(*link, DataSize::from_bytes(u64::try_from(bytes).unwrap_or(u64::MAX)))
+            let goodput = u128::from(self.predicted_goodput(*link).bits_per_sec());
+            let bytes = u128::from(remaining.bytes()) * goodput / u128::from(sum.bits_per_sec()).max(1);
+            self.transfer_load(*link, DataSize::from_bytes(u64::try_from(bytes).unwrap_or(u64::MAX)))
         };
-        let plan: Vec<Load> = links.iter().map(share).collect();
-        self.meter.cost(self.now, &plan)
+        let plan: Vec<LinkLoad> = links.iter().map(share).collect();
+        self.energy_meter.plan_energy(self.now, &plan)
     }
 
-    fn load(&self, link: LinkId, size: DataSize) -> Load {
-        Load { link, direction: Direction::Down, size, rate: self.predicted(link) }
+    fn transfer_load(&self, link: LinkId, size: DataSize) -> LinkLoad {
+        LinkLoad { link, direction: Direction::Down, size, rate: self.predicted_goodput(link) }
     }
 
     /// Rule 4.
     fn fall_back(&mut self) -> bool {
-        let Mode::Only(only) = self.mode else { return false };
-        let lost = !self.works(only);
-        let dry = self.player.as_ref().is_none_or(|player| {
-            let takes = self.lanes.get(&only).map_or(Duration::MAX, |lane| lane.time_left(self.now));
-            player.state() == State::Buffering
-                || weighted(self.config.greenbag.fall_back, player.runs_for()) <= takes && !takes.is_zero()
+        let LinkMode::Only(only) = self.mode else { return false };
+        let is_lost = !self.is_working(only);
+        let is_buffer_low = self.player.as_ref().is_none_or(|player| {
+            let transfer_time = self.links.get(&only).map_or(Duration::MAX, |state| state.time_left(self.now));
+            player.state() == PlayerState::Buffering
+                || weighted(self.config.greenbag.fall_back_weight, player.buffered_time()) <= transfer_time
+                    && !transfer_time.is_zero()
         });
-        if lost || dry {
-            self.set_mode(Mode::All, if lost { Why::Lost } else { Why::RunsDry });
+        if is_lost || is_buffer_low {
+            self.set_mode(LinkMode::All, if is_lost { ModeReason::LinkLost } else { ModeReason::BufferLow });
         }
-        lost || dry
+        is_lost || is_buffer_low
     }
 
-    pub(super) fn set_mode(&mut self, mode: Mode, why: Why) {
+    pub(super) fn set_mode(&mut self, mode: LinkMode, reason: ModeReason) {
         if mode != self.mode {
             self.mode = mode;
-            self.say(Said::Mode { mode, why });
+            self.emit(StreamEvent::Mode { mode, reason });
         }
     }
 
     /// Lets links rest that are out of use and have nothing to do, and wakes the others. Tells whether any was woken.
-    fn let_rest(&mut self) -> bool {
-        let mut woken = false;
-        let links: Vec<LinkId> = self.fetch.hopeful_links().collect();
+    fn update_standby(&mut self) -> bool {
+        let mut activated = false;
+        let links: Vec<LinkId> = self.fetch.links_in_service().collect();
         for link in links {
-            let idle = self.lanes.get(&link).is_none_or(|lane| lane.is_idle());
-            let rests = matches!(self.mode, Mode::Only(only) if only != link) && idle;
-            woken |= self.fetch.rest_link(link, rests) && !rests;
+            let idle = self.links.get(&link).is_none_or(|state| state.is_idle());
+            let standby = matches!(self.mode, LinkMode::Only(only) if only != link) && idle;
+            activated |= self.fetch.set_standby(link, standby) && !standby;
         }
-        woken
+        activated
     }
 
     fn goodput(&self, link: LinkId) -> Bitrate {
-        self.lanes.get(&link).map(|lane| lane.goodput(self.now)).unwrap_or_default()
+        self.links.get(&link).map(|state| state.goodput(self.now)).unwrap_or_default()
     }
 
-    fn predicted(&self, link: LinkId) -> Bitrate {
-        self.lanes.get(&link).map(|lane| lane.predicted(self.now)).unwrap_or_default()
+    fn predicted_goodput(&self, link: LinkId) -> Bitrate {
+        self.links.get(&link).map(|state| state.predicted_goodput(self.now)).unwrap_or_default()
     }
 
-    fn lane(&mut self, link: LinkId) -> &mut super::Lane {
-        self.lanes.entry(link).or_default()
+    fn link_mut(&mut self, link: LinkId) -> &mut super::StreamLink {
+        self.links.entry(link).or_default()
     }
 }
 
@@ -298,6 +314,6 @@ fn weighted(weight: Ratio, time: Duration) -> Duration {
 }
 
 /// A request leaves this much before the round trip that it takes: servers think, machines are busy.
-const AT_ONCE: Duration = Duration::from_millis(20);
+const REQUEST_LEAD_TIME: Duration = Duration::from_millis(20);
 /// A new connection on a link of which nothing is known takes this long.
-const AGAIN: Duration = Duration::from_millis(200);
+const DEFAULT_RECONNECT_TIME: Duration = Duration::from_millis(200);

@@ -19,33 +19,33 @@
 //! same; policies inside `fetch` were not either, because a player's deadlines and radios' energies are nothing that a
 //! download knows.
 
-mod balance;
 mod config;
-mod cost;
 mod event;
 mod greenbag;
-mod lane;
-mod planner;
+mod link;
+mod load_balancer;
+mod newsvendor;
+mod objective;
+mod scheduler;
 #[cfg(test)]
 mod tests;
-mod thrift;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::energy::{Direction, Meter};
-use crate::fetch::{self, Ask, Fetch};
+use crate::fetch::{self, Fetch, RequestRange};
 use crate::link::LinkId;
 use crate::machine::Machine;
-use crate::playback::{Player, State};
+use crate::playback::{Player, PlayerState};
 use crate::units::{Bitrate, DataSize, Instant};
 
-pub use config::{Config, Expected, GreenBag, Minimise, Policy, Price, Radio};
-pub use event::{Input, Mode, Output, Said, Viewer, Why};
+pub use config::{Config, GreenBagParams, GreenBagRadio, InitialEstimate, LinkPrice, Objective, Policy};
+pub use event::{Input, LinkMode, ModeReason, Output, PlayerInput, StreamEvent};
 
-use lane::Lane;
-use planner::Planner;
+use link::StreamLink;
+use scheduler::Scheduler;
 
 /// The machine. See the [module](self).
 #[derive(Debug)]
@@ -53,68 +53,68 @@ pub struct Stream {
     config: Config,
     now: Instant,
     fetch: Fetch,
-    lanes: BTreeMap<LinkId, Lane>,
+    links: BTreeMap<LinkId, StreamLink>,
     player: Option<Player>,
     /// What follows this part of a video, and how long that plays.
-    beyond: (DataSize, Duration),
-    meter: Meter,
+    following: (DataSize, Duration),
+    energy_meter: Meter,
     /// Links whose bytes cost money.
-    metered: BTreeSet<LinkId>,
-    mode: Mode,
-    planner: Planner,
+    metered_links: BTreeSet<LinkId>,
+    mode: LinkMode,
+    planner: Scheduler,
     /// The end of what is cut into segments so far.
-    arranged: u64,
-    delivered: u64,
+    allocated_end: u64,
+    delivered_end: u64,
     /// Since when only links could be asked that rest.
-    idle_since: Option<Instant>,
-    wake: Option<Instant>,
-    out: VecDeque<Output>,
+    all_standby_since: Option<Instant>,
+    timer: Option<Instant>,
+    outputs: VecDeque<Output>,
 }
 
 /// What all links together are expected to bring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Promise {
+pub struct RateForecast {
     /// On average.
     pub rate: Bitrate,
     /// How far that may be wrong: its standard deviation.
-    pub doubt: Bitrate,
+    pub std_error: Bitrate,
 }
 
 /// Why the machine wants to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wake {
+pub enum TimerReason {
     /// The download does.
-    Fetch(fetch::Wake),
+    Fetch(fetch::TimerReason),
     /// One link is used alone: it is looked at whether it still suffices.
-    Mode,
+    LinkCheck,
 }
 
 impl Stream {
     /// A stream that knows its configuration and nothing else. It waits for links.
     pub fn new(config: Config) -> Self {
         let player = config.video.clone().map(|video| Player::new(video, config.player, Instant::ZERO));
-        let mut fetch = Fetch::steered(config.fetch.clone());
-        fetch.lead(player.is_some());
-        let mut planner = Planner::default();
-        for expected in &config.expected {
-            planner.expect(*expected);
-            fetch.rest_link(expected.link, expected.rests);
+        let mut fetch = Fetch::with_external_control(config.fetch.clone());
+        fetch.set_external_control(player.is_some());
+        let mut planner = Scheduler::default();
+        for expected in &config.initial_estimates {
+            planner.add_estimate(*expected);
+            fetch.set_standby(expected.link, expected.is_standby);
         }
         Self {
             now: Instant::ZERO,
             fetch,
-            lanes: BTreeMap::new(),
+            links: BTreeMap::new(),
             player,
-            beyond: Default::default(),
-            meter: Meter::new(config.energy.clone(), Instant::ZERO),
-            metered: BTreeSet::new(),
-            mode: Mode::All,
+            following: Default::default(),
+            energy_meter: Meter::new(config.energy.clone(), Instant::ZERO),
+            metered_links: BTreeSet::new(),
+            mode: LinkMode::All,
             planner,
-            arranged: 0,
-            delivered: 0,
-            idle_since: None,
-            wake: None,
-            out: VecDeque::new(),
+            allocated_end: 0,
+            delivered_end: 0,
+            all_standby_since: None,
+            timer: None,
+            outputs: VecDeque::new(),
             config,
         }
     }
@@ -130,56 +130,60 @@ impl Stream {
     }
 
     /// Which links are used.
-    pub const fn mode(&self) -> Mode {
+    pub const fn mode(&self) -> LinkMode {
         self.mode
     }
 
     /// Whether a link rests, so that its radio may sleep.
-    pub fn rests(&self, link: LinkId) -> bool {
-        self.fetch.rests(link)
+    pub fn is_standby(&self, link: LinkId) -> bool {
+        self.fetch.is_standby(link)
     }
 
     /// What was learnt of the links, for a run that goes on where this one ends.
-    pub fn learnt(&self) -> Vec<Expected> {
-        self.planner.learnt()
+    pub fn estimates(&self) -> Vec<InitialEstimate> {
+        self.planner.estimates()
     }
 
     /// Links that have something to bring at present.
-    pub fn busy(&self) -> impl Iterator<Item = LinkId> + '_ {
-        self.lanes.iter().filter(|(_, lane)| !lane.is_idle()).map(|(link, _)| *link)
+    pub fn busy_links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.links.iter().filter(|(_, state)| !state.is_idle()).map(|(link, _)| *link)
     }
 
     /// What it was told to follow this part of a video.
-    pub const fn beyond(&self) -> DataSize {
-        self.beyond.0
+    pub const fn following_bytes(&self) -> DataSize {
+        self.following.0
     }
 
     /// What the radios drew, as far as the stream's own model tells.
-    pub const fn meter(&self) -> &Meter {
-        &self.meter
+    pub const fn energy_meter(&self) -> &Meter {
+        &self.energy_meter
     }
 
-    fn hear(&mut self, input: fetch::Input) {
+    fn on_fetch_input(&mut self, input: fetch::Input) {
         match &input {
             fetch::Input::LinkUp { link, profile } => {
-                self.meter.on_link(self.now, *link, profile.kind);
-                let spared = profile.metered && self.config.minimise == Minimise::MeteredBytes;
-                if spared && self.config.policy == Policy::Marline && self.planner.begin_at_rest(*link) {
-                    self.fetch.rest_link(*link, true);
-                    self.out.push_back(Output::Stream(Said::Rest { link: *link, rests: true, why: Why::Cheapest }));
+                self.energy_meter.add_link(self.now, *link, profile.kind);
+                let is_spared = profile.metered && self.config.objective == Objective::MeteredBytes;
+                if is_spared && self.config.policy == Policy::Marline && self.planner.start_in_standby(*link) {
+                    self.fetch.set_standby(*link, true);
+                    self.outputs.push_back(Output::Stream(StreamEvent::Standby {
+                        link: *link,
+                        standby: true,
+                        reason: ModeReason::Cheapest,
+                    }));
                 }
                 if profile.metered {
-                    self.metered.insert(*link)
+                    self.metered_links.insert(*link)
                 } else {
-                    self.metered.remove(link)
+                    self.metered_links.remove(link)
                 };
             }
             fetch::Input::Data { req, len } => {
                 if let Some(link) = self.fetch.link_of(*req) {
-                    self.meter.on_bytes(self.now, link, Direction::Down, *len);
+                    self.energy_meter.on_bytes(self.now, link, Direction::Down, *len);
                     self.planner.on_bytes(link, *len);
                     let alpha = self.config.greenbag.alpha;
-                    self.lanes.entry(link).or_default().on_bytes(self.now, *req, *len, alpha);
+                    self.links.entry(link).or_default().on_bytes(self.now, *req, *len, alpha);
                 }
             }
             _ => {}
@@ -188,119 +192,123 @@ impl Stream {
     }
 
     /// The video is known from now on, or known better: the player goes on where it stands, with what has come.
-    fn watch(&mut self, watching: Player) {
-        self.player = Some(watching);
-        self.arranged = self.arranged.max(self.fetch.frontier());
-        self.fetch.lead(true);
+    fn set_player(&mut self, player: Player) {
+        self.player = Some(player);
+        self.allocated_end = self.allocated_end.max(self.fetch.in_order_end());
+        self.fetch.set_external_control(true);
     }
 
-    fn seek(&mut self, to: u64) {
+    fn on_seek(&mut self, to: u64) {
         if let Some(player) = &mut self.player {
             player.seek(self.now, to);
         }
-        self.fetch.read_from(to);
-        self.lanes.values_mut().for_each(Lane::clear);
-        (self.arranged, self.delivered) = (to, to);
+        self.fetch.seek(to);
+        self.links.values_mut().for_each(StreamLink::clear);
+        (self.allocated_end, self.delivered_end) = (to, to);
         self.fetch.tick(self.now);
     }
 
     /// Passes on what the download has ordered, and notes whose subsegment each request is.
-    fn note(&mut self) {
+    fn forward_outputs(&mut self) {
         while let Some(output) = self.fetch.poll() {
             match &output {
-                fetch::Output::Request { req, range: Ask::Span(span), .. } => {
+                fetch::Output::Request { req, range: RequestRange::Bounded(range), .. } => {
                     if let Some(link) = self.fetch.link_of(*req) {
-                        self.arranged = self.arranged.max(span.end);
-                        self.lanes.entry(link).or_default().on_request(self.now, *req, *span);
+                        self.allocated_end = self.allocated_end.max(range.end);
+                        self.links.entry(link).or_default().on_request(self.now, *req, *range);
                     }
                 }
                 fetch::Output::Restart => {
-                    self.lanes.values_mut().for_each(Lane::clear);
-                    (self.arranged, self.delivered) = (0, 0);
+                    self.links.values_mut().for_each(StreamLink::clear);
+                    (self.allocated_end, self.delivered_end) = (0, 0);
                     if let Some(player) = &mut self.player {
                         player.seek(self.now, 0);
                     }
                 }
                 _ => {}
             }
-            self.out.push_back(Output::Fetch(output));
+            self.outputs.push_back(Output::Fetch(output));
         }
-        for (link, lane) in &mut self.lanes {
-            lane.retain(self.now, |req| self.fetch.link_of(req) == Some(*link));
+        for (link, state) in &mut self.links {
+            state.retain(self.now, |req| self.fetch.link_of(req) == Some(*link));
         }
     }
 
     fn deliver(&mut self) {
-        let mut frontier = self.fetch.frontier();
+        let mut frontier = self.fetch.in_order_end();
         if self.config.policy == Policy::Marline {
-            frontier = self.serves_upto(frontier);
+            frontier = self.delivery_limit(frontier);
         }
         if let Some(player) = &mut self.player {
-            player.arrive(self.now, frontier);
+            player.on_arrival(self.now, frontier);
         }
-        if frontier > self.delivered {
-            self.delivered = frontier;
-            self.say(Said::Deliver { upto: frontier });
+        if frontier > self.delivered_end {
+            self.delivered_end = frontier;
+            self.emit(StreamEvent::Deliver { end: frontier });
         }
     }
 
-    fn say(&mut self, said: Said) {
-        self.out.push_back(Output::Stream(said));
+    fn emit(&mut self, event: StreamEvent) {
+        self.outputs.push_back(Output::Stream(event));
     }
 
     /// Never a stall to save energy, whoever chooses the spans: no link rests while the player waits, nor, where nobody
     /// chooses, while none of the others works. Tells whether any wakes.
-    fn wake_needed(&mut self) -> bool {
-        if !self.fetch.lets_rest() {
+    fn activate_if_needed(&mut self) -> bool {
+        if !self.fetch.has_standby_links() {
             return false;
         }
-        let waits =
-            self.player.as_ref().is_some_and(|player| player.state() == State::Buffering && !self.may_wait(player));
-        let works = |link: LinkId| self.fetch.is_up(link) && !self.fetch.rests(link);
+        let is_buffering = self
+            .player
+            .as_ref()
+            .is_some_and(|player| player.state() == PlayerState::Buffering && !self.can_defer(player));
+        let is_active = |link: LinkId| self.fetch.is_up(link) && !self.fetch.is_standby(link);
         // Before the first link is there, none is lost, and links come one after the other.
-        let none_works = !self.fetch.is_led()
-            && self.fetch.hopeful_links().next().is_some()
-            && !self.fetch.hopeful_links().any(works);
-        self.idle_since = none_works.then(|| self.idle_since.unwrap_or(self.now));
-        let lost = self.idle_since.is_some_and(|since| self.now.since(since) >= LOOK);
-        if !waits && !lost {
+        let none_active = !self.fetch.is_externally_controlled()
+            && self.fetch.links_in_service().next().is_some()
+            && !self.fetch.links_in_service().any(is_active);
+        self.all_standby_since = none_active.then(|| self.all_standby_since.unwrap_or(self.now));
+        let lost = self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
+        if !is_buffering && !lost {
             return false;
         }
-        let why = if waits { Why::Buffering } else { Why::Lost };
+        let reason = if is_buffering { ModeReason::Buffering } else { ModeReason::LinkLost };
         match self.config.policy {
-            Policy::Marline => drop(self.wake_all(why)),
-            Policy::GreenbagP | Policy::GreenbagE => self.set_mode(Mode::All, why),
+            Policy::Marline => drop(self.activate_all(reason)),
+            Policy::GreenbagP | Policy::GreenbagE => self.set_mode(LinkMode::All, reason),
         }
-        self.fetch.rest_none();
+        self.fetch.activate_all();
         true
     }
 
     /// Everything that follows from the present state.
-    fn turn(&mut self) {
-        self.wake = None;
-        self.note();
+    fn settle(&mut self) {
+        self.timer = None;
+        self.forward_outputs();
         self.deliver();
-        let woken = self.wake_needed();
-        if !self.fetch.is_led() {
-            if self.step() && self.config.policy == Policy::Marline && self.wake_in_time() || woken {
+        let activated = self.activate_if_needed();
+        if !self.fetch.is_externally_controlled() {
+            if self.sample_links() && self.config.policy == Policy::Marline && self.activate_before_control()
+                || activated
+            {
                 self.fetch.tick(self.now);
-                self.note();
+                self.forward_outputs();
             }
-            self.wake = self.fetch.lets_rest().then(|| self.now + LOOK);
+            self.timer = self.fetch.has_standby_links().then(|| self.now + LINK_CHECK_INTERVAL);
             return;
         }
-        let ordered = match self.config.policy {
-            Policy::Marline => self.plan(),
-            Policy::GreenbagP | Policy::GreenbagE => self.arrange(),
-        } || woken;
-        if ordered {
+        let changed = match self.config.policy {
+            Policy::Marline => self.schedule(),
+            Policy::GreenbagP | Policy::GreenbagE => self.schedule_greenbag(),
+        } || activated;
+        if changed {
             self.fetch.tick(self.now);
-            self.note();
+            self.forward_outputs();
         }
         if self.config.policy == Policy::Marline {
-            self.wake = Some(self.planner.next_step());
-        } else if self.mode != Mode::All {
-            self.wake = Some(self.now + LOOK);
+            self.timer = Some(self.planner.next_sample_at());
+        } else if self.mode != LinkMode::All {
+            self.timer = Some(self.now + LINK_CHECK_INTERVAL);
         }
     }
 }
@@ -308,50 +316,58 @@ impl Stream {
 impl Machine for Stream {
     type Input = Input;
     type Output = Output;
-    type Reason = Wake;
+    type Reason = TimerReason;
 
     fn handle(&mut self, now: Instant, input: Input) {
         self.now = self.now.max(now);
         match input {
-            Input::Fetch(input) => self.hear(input),
-            Input::Viewer(Viewer::Seek { to }) => self.seek(to),
-            Input::Viewer(Viewer::Video { video, player, position, plays }) => {
-                let mut watching = Player::new(video, player, self.now);
-                watching.resume(self.now, self.fetch.frontier(), position, plays);
-                self.beyond = Default::default();
-                self.watch(watching);
+            Input::Fetch(input) => self.on_fetch_input(input),
+            Input::Player(PlayerInput::Seek { offset: to }) => self.on_seek(to),
+            Input::Player(PlayerInput::Video { video, player, position, is_playing: plays }) => {
+                let mut new_player = Player::new(video, player, self.now);
+                new_player.resume_at(self.now, self.fetch.in_order_end(), position, plays);
+                self.following = Default::default();
+                self.set_player(new_player);
             }
-            Input::Viewer(Viewer::Part { video, player, lead, position, plays, beyond, plays_on }) => {
-                let mut watching = Player::new(video, player, self.now);
-                watching.follow(self.now, self.fetch.frontier(), lead, position, plays);
-                self.beyond = (beyond, plays_on);
-                self.watch(watching);
+            Input::Player(PlayerInput::MediaSegment {
+                video,
+                player,
+                lead_time: lead,
+                position,
+                is_playing: plays,
+                following_bytes: beyond,
+                following_time: plays_on,
+            }) => {
+                let mut new_player = Player::new(video, player, self.now);
+                new_player.resume_part(self.now, self.fetch.in_order_end(), lead, position, plays);
+                self.following = (beyond, plays_on);
+                self.set_player(new_player);
             }
-            Input::Viewer(Viewer::Stands { position, plays }) => {
+            Input::Player(PlayerInput::Position { position, is_playing: plays }) => {
                 if let Some(player) = &mut self.player {
-                    player.observe(self.now, position, plays);
+                    player.on_report(self.now, position, plays);
                 }
             }
         }
-        self.turn();
+        self.settle();
     }
 
     fn tick(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.fetch.tick(self.now);
-        self.turn();
+        self.settle();
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        self.outputs.pop_front()
     }
 
-    fn deadline(&self) -> Option<(Instant, Wake)> {
-        let fetch = self.fetch.deadline().map(|(at, why)| (at, Wake::Fetch(why)));
-        let own = self.wake.map(|at| (at, Wake::Mode));
-        [fetch, own].into_iter().flatten().min_by_key(|(at, _)| *at)
+    fn deadline(&self) -> Option<(Instant, TimerReason)> {
+        let fetch = self.fetch.deadline().map(|(at, reason)| (at, TimerReason::Fetch(reason)));
+        let timer = self.timer.map(|at| (at, TimerReason::LinkCheck));
+        [fetch, timer].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
 /// How often a link that is used alone is looked at. chosen: GreenBag asks the player from time to time (§IV-C).
-const LOOK: Duration = Duration::from_millis(250);
+const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -5,31 +5,31 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::*;
-use crate::fetch::{ConnId, ContentRange, Head, Protocol, ReqId, Span, Validator};
+use crate::fetch::{ByteRange, ConnId, ContentRange, Protocol, ReqId, ResponseHead, Validator};
 use crate::link::{LinkKind, LinkProfile};
-use crate::playback::{Profile, State};
+use crate::playback::{MediaProfile, PlayerState};
 use crate::units::DataSize;
 
 const LTE: LinkId = LinkId(0);
 const WIFI: LinkId = LinkId(1);
 
 /// A driver whose links carry `rates` bytes a millisecond and whose server answers at once.
-struct Driver {
+struct TestDriver {
     stream: Stream,
     total: u64,
     millis: u64,
     rates: BTreeMap<LinkId, u64>,
-    conns: BTreeMap<ConnId, (LinkId, Vec<(ReqId, Span)>)>,
-    came: Vec<(LinkId, Span)>,
+    conns: BTreeMap<ConnId, (LinkId, Vec<(ReqId, ByteRange)>)>,
+    received: Vec<(LinkId, ByteRange)>,
     delivered: u64,
-    said: Vec<Said>,
+    events: Vec<StreamEvent>,
     done: bool,
 }
 
-impl Driver {
+impl TestDriver {
     fn new(policy: Policy, total: u64, seconds: u64, rates: [u64; 2]) -> Self {
-        let video = Profile::variable([(Duration::from_secs(seconds), DataSize::from_bytes(total))]).unwrap();
-        let player = crate::playback::Thresholds { low: DataSize::from_bytes(1_000_000), high: None };
+        let video = MediaProfile::variable([(Duration::from_secs(seconds), DataSize::from_bytes(total))]).unwrap();
+        let player = crate::playback::BufferThresholds { low: DataSize::from_bytes(1_000_000), high: None };
         let config = Config { policy, video: Some(video), player, ..Config::default() };
         let mut driver = Self {
             stream: Stream::new(config),
@@ -37,18 +37,18 @@ impl Driver {
             millis: 0,
             rates: [(LTE, rates[0]), (WIFI, rates[1])].into(),
             conns: BTreeMap::new(),
-            came: Vec::new(),
+            received: Vec::new(),
             delivered: 0,
-            said: Vec::new(),
+            events: Vec::new(),
             done: false,
         };
         for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
-            driver.tell(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
+            driver.handle(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
         }
         driver
     }
 
-    fn tell(&mut self, input: impl Into<Input>) {
+    fn handle(&mut self, input: impl Into<Input>) {
         self.stream.handle(Instant::from_millis(self.millis), input.into());
         self.drain();
     }
@@ -60,34 +60,40 @@ impl Driver {
                     self.conns.insert(conn, (link, Vec::new()));
                     let handshake = Duration::from_millis(20);
                     let now = Instant::from_millis(self.millis);
-                    let connected =
-                        fetch::Input::Connected { conn, protocol: Protocol::Http1, handshake, peer: None };
+                    let connected = fetch::Input::Connected {
+                        conn,
+                        protocol: Protocol::Http1,
+                        handshake_rtt: handshake,
+                        peer: None,
+                    };
                     self.stream.handle(now, connected.into());
                 }
-                Output::Fetch(fetch::Output::Request { req, conn, range: Ask::Span(span), .. }) => {
-                    let span = Span::new(span.start, span.end.min(self.total));
-                    let head = Head {
+                Output::Fetch(fetch::Output::Request {
+                    req, conn, range: RequestRange::Bounded(range), ..
+                }) => {
+                    let range = ByteRange::new(range.start, range.end.min(self.total));
+                    let head = ResponseHead {
                         status: 206,
-                        length: Some(span.len()),
+                        length: Some(range.len()),
                         range: Some(ContentRange {
-                            span: Some(span),
+                            range: Some(range),
                             total: Some(DataSize::from_bytes(self.total)),
                         }),
                         validator: Some(Validator::Etag("\"a\"".into())),
-                        ..Head::default()
+                        ..ResponseHead::default()
                     };
-                    self.conns.get_mut(&conn).unwrap().1.push((req, span));
+                    self.conns.get_mut(&conn).unwrap().1.push((req, range));
                     self.stream.handle(Instant::from_millis(self.millis), fetch::Input::Head { req, head }.into());
                 }
                 Output::Fetch(fetch::Output::Close { conn }) => drop(self.conns.remove(&conn)),
                 Output::Fetch(fetch::Output::Done) => self.done = true,
                 Output::Fetch(fetch::Output::Failed(failure)) => panic!("{failure:?}"),
                 Output::Fetch(_) => {}
-                Output::Stream(Said::Deliver { upto }) => {
+                Output::Stream(StreamEvent::Deliver { end: upto }) => {
                     assert!(upto > self.delivered, "delivered in order");
                     self.delivered = upto;
                 }
-                Output::Stream(said) => self.said.push(said),
+                Output::Stream(event) => self.events.push(event),
             }
         }
     }
@@ -95,25 +101,25 @@ impl Driver {
     /// One millisecond: each link brings its bytes for the first requests of its connections.
     fn step(&mut self) {
         self.millis += 1;
-        let mut news: Vec<fetch::Input> = Vec::new();
+        let mut inputs: Vec<fetch::Input> = Vec::new();
         for (link, reqs) in self.conns.values_mut() {
             let mut left = self.rates.get(link).copied().unwrap_or_default();
             while left > 0
-                && let Some((req, span)) = reqs.first_mut()
+                && let Some((req, range)) = reqs.first_mut()
             {
-                let part = Span::at(span.start, DataSize::from_bytes(left.min(span.len().bytes())));
+                let part = ByteRange::at(range.start, DataSize::from_bytes(left.min(range.len().bytes())));
                 left -= part.len().bytes();
-                span.start = part.end;
-                self.came.push((*link, part));
-                news.push(fetch::Input::Data { req: *req, len: part.len() });
-                if span.is_empty() {
-                    news.push(fetch::Input::End { req: *req });
+                range.start = part.end;
+                self.received.push((*link, part));
+                inputs.push(fetch::Input::Data { req: *req, len: part.len() });
+                if range.is_empty() {
+                    inputs.push(fetch::Input::End { req: *req });
                     reqs.remove(0);
                 }
             }
         }
-        for input in news {
-            self.tell(input);
+        for input in inputs {
+            self.handle(input);
         }
         if self.stream.deadline().is_some_and(|(at, _)| at <= Instant::from_millis(self.millis)) {
             self.stream.tick(Instant::from_millis(self.millis));
@@ -131,75 +137,79 @@ impl Driver {
         self.stream.player().unwrap()
     }
 
-    fn brought(&self, link: LinkId) -> u64 {
-        self.came.iter().filter(|(by, _)| *by == link).map(|(_, span)| span.len().bytes()).sum()
+    fn received_over(&self, link: LinkId) -> u64 {
+        self.received.iter().filter(|(by, _)| *by == link).map(|(_, range)| range.len().bytes()).sum()
     }
 }
 
 #[test]
 fn greenbag_p_uses_both_links_to_the_end() {
-    let mut driver = Driver::new(Policy::GreenbagP, 20_000_000, 40, [500, 500]);
+    let mut driver = TestDriver::new(Policy::GreenbagP, 20_000_000, 40, [500, 500]);
     driver.run(21_000);
     assert!(driver.done && driver.delivered == 20_000_000);
-    let (lte, wifi) = (driver.brought(LTE), driver.brought(WIFI));
+    let (lte, wifi) = (driver.received_over(LTE), driver.received_over(WIFI));
     assert!(lte.abs_diff(wifi) < 1_000_000, "{lte} {wifi}");
-    assert_eq!((lte + wifi, driver.said.len()), (20_000_000, 0));
+    assert_eq!((lte + wifi, driver.events.len()), (20_000_000, 0));
     assert_eq!(driver.player().stalls(), 0);
 }
 
 #[test]
 fn greenbag_e_leaves_lte_once_wifi_suffices() {
     // 500 bytes a millisecond are watched; Wi-Fi brings 450 of them.
-    let mut driver = Driver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
+    let mut driver = TestDriver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
     driver.run(46_000);
     assert!(driver.done);
     assert_eq!(driver.player().stalls(), 0);
-    let lte = driver.brought(LTE);
+    let lte = driver.received_over(LTE);
     assert!(lte < 5_000_000, "{lte}");
-    assert!(matches!(driver.said.first(), Some(Said::Mode { mode: Mode::Only(WIFI), why: Why::Cheapest })));
+    assert!(matches!(
+        driver.events.first(),
+        Some(StreamEvent::Mode { mode: LinkMode::Only(WIFI), reason: ModeReason::Cheapest })
+    ));
 }
 
 #[test]
 fn the_earlier_part_of_a_segment_is_the_faster_links() {
-    let mut driver = Driver::new(Policy::GreenbagP, 8_000_000, 40, [100, 600]);
+    let mut driver = TestDriver::new(Policy::GreenbagP, 8_000_000, 40, [100, 600]);
     driver.run(6000);
     // Whenever LTE begins a part, what lies directly before it is Wi-Fi's.
     let first = |link: LinkId| {
-        let own: crate::fetch::SpanSet =
-            driver.came.iter().filter(|(by, _)| *by == link).map(|(_, span)| *span).collect();
-        own.iter().map(|span| span.start).collect::<Vec<_>>()
+        let own: crate::fetch::RangeSet =
+            driver.received.iter().filter(|(by, _)| *by == link).map(|(_, range)| *range).collect();
+        own.iter().map(|range| range.start).collect::<Vec<_>>()
     };
     assert!(first(LTE).len() > 4);
-    let wifi: crate::fetch::SpanSet =
-        driver.came.iter().filter(|(by, _)| *by == WIFI).map(|(_, span)| *span).collect();
-    let after_wifi = first(LTE).iter().filter(|at| **at > 0 && wifi.run_from(**at - 1) == **at).count();
+    let wifi: crate::fetch::RangeSet =
+        driver.received.iter().filter(|(by, _)| *by == WIFI).map(|(_, range)| *range).collect();
+    let after_wifi = first(LTE).iter().filter(|at| **at > 0 && wifi.end_of_run(**at - 1) == **at).count();
     assert!(after_wifi + 2 >= first(LTE).len(), "{after_wifi} of {}", first(LTE).len());
 }
 
 #[test]
 fn a_lagging_bottleneck_is_taken_over_before_the_buffer_is_empty() {
     for recovers in [true, false] {
-        let mut driver = Driver::new(Policy::GreenbagP, 20_000_000, 30, [600, 600]);
-        driver.stream.config.greenbag.recovers = recovers;
+        let mut driver = TestDriver::new(Policy::GreenbagP, 20_000_000, 30, [600, 600]);
+        driver.stream.config.greenbag.recovery_enabled = recovers;
         driver.run(4000);
         // Wi-Fi fades to a hundredth for 15 s.
         driver.rates.insert(WIFI, 6);
         driver.run(15_000);
         driver.rates.insert(WIFI, 600);
         driver.run(20_000);
-        let recovered = driver.said.iter().filter(|said| matches!(said, Said::Recovered { link: WIFI })).count();
+        let recovered =
+            driver.events.iter().filter(|event| matches!(event, StreamEvent::Recovered { link: WIFI })).count();
         assert!(driver.done);
         assert_eq!(recovered > 0, recovers, "{recovered}");
-        let waited = driver.player().interrupted();
+        let waited = driver.player().buffering_time();
         assert_eq!(waited > Duration::from_secs(4), !recovers, "{waited:?}");
     }
 }
 
 #[test]
 fn a_link_that_goes_away_leaves_its_part_to_the_others() {
-    let mut driver = Driver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
+    let mut driver = TestDriver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
     driver.run(3000);
-    driver.tell(fetch::Input::LinkDown { link: WIFI });
+    driver.handle(fetch::Input::LinkDown { link: WIFI });
     driver.run(16_000);
     assert!(driver.done && driver.delivered == 10_000_000);
     assert_eq!(driver.player().stalls(), 0);
@@ -207,63 +217,63 @@ fn a_link_that_goes_away_leaves_its_part_to_the_others() {
 
 #[test]
 fn a_seek_drops_what_is_not_needed_and_reads_on_there() {
-    let mut driver = Driver::new(Policy::GreenbagP, 30_000_000, 60, [500, 500]);
+    let mut driver = TestDriver::new(Policy::GreenbagP, 30_000_000, 60, [500, 500]);
     driver.run(3000);
     driver.delivered = 20_000_000;
-    let before = driver.came.len();
-    driver.tell(Viewer::Seek { to: 20_000_000 });
-    assert_eq!(driver.player().state(), State::Buffering);
+    let before = driver.received.len();
+    driver.handle(PlayerInput::Seek { offset: 20_000_000 });
+    assert_eq!(driver.player().state(), PlayerState::Buffering);
     driver.run(11_000);
     assert!(driver.done && driver.delivered == 30_000_000);
-    assert!(driver.came[before..].iter().all(|(_, span)| span.start >= 20_000_000));
+    assert!(driver.received[before..].iter().all(|(_, range)| range.start >= 20_000_000));
 }
 
 #[test]
 fn a_resting_radio_is_not_called_before_it_is_needed() {
-    let mut driver = Driver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
+    let mut driver = TestDriver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
     driver.run(15_000);
-    assert_eq!(driver.stream.mode(), Mode::Only(WIFI));
-    let before = driver.brought(LTE);
+    assert_eq!(driver.stream.mode(), LinkMode::Only(WIFI));
+    let before = driver.received_over(LTE);
     // Nothing stands over it whose end would wake it, and nothing new is opened.
     assert!(driver.conns.values().all(|(link, _)| *link == WIFI));
     driver.run(2000);
     assert!(driver.conns.values().all(|(link, _)| *link == WIFI));
     // Wi-Fi dies: LTE is back in time.
-    driver.tell(fetch::Input::LinkDown { link: WIFI });
+    driver.handle(fetch::Input::LinkDown { link: WIFI });
     driver.run(1000);
-    assert_ne!(driver.stream.mode(), Mode::Only(WIFI));
-    assert!(driver.brought(LTE) > before);
+    assert_ne!(driver.stream.mode(), LinkMode::Only(WIFI));
+    assert!(driver.received_over(LTE) > before);
     driver.run(40_000);
     assert!(driver.done && driver.player().stalls() == 0);
 }
 
 #[test]
 fn a_player_that_pauses_for_minutes_is_waited_for() {
-    let mut driver = Driver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
+    let mut driver = TestDriver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
     let window = Some(DataSize::from_bytes(2_000_000));
     driver.stream = Stream::new(Config {
-        fetch: fetch::Config { window, ..fetch::Config::default() },
+        fetch: fetch::Config { reader_window: window, ..fetch::Config::default() },
         ..driver.stream.config.clone()
     });
     driver.conns.clear();
     for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
-        driver.tell(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
+        driver.handle(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
     }
     driver.run(150_000);
     assert_eq!(driver.delivered, 2_000_000);
-    driver.tell(fetch::Input::Consumed { upto: 1_500_000 });
+    driver.handle(fetch::Input::Consumed { end: 1_500_000 });
     driver.run(3000);
     assert_eq!(driver.delivered, 3_500_000);
 }
 
-impl Driver {
+impl TestDriver {
     /// Begins anew with another configuration, on the same links; `metered` is LTE's.
-    fn again(mut self, config: Config, metered: bool) -> Self {
+    fn restart_with(mut self, config: Config, metered: bool) -> Self {
         self.stream = Stream::new(config);
         self.conns.clear();
         for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
             let profile = LinkProfile { metered: metered && link == LTE, ..LinkProfile::new(kind.name(), kind) };
-            self.tell(fetch::Input::LinkUp { link, profile });
+            self.handle(fetch::Input::LinkUp { link, profile });
         }
         self
     }
@@ -271,29 +281,29 @@ impl Driver {
 
 #[test]
 fn until_the_video_is_known_everything_goes_as_in_a_download_and_then_as_in_a_stream() {
-    let driver = Driver::new(Policy::Marline, 30_000_000, 60, [300, 400]);
+    let driver = TestDriver::new(Policy::Marline, 30_000_000, 60, [300, 400]);
     let config = driver.stream.config.clone();
     let (video, player) = (config.video.clone().unwrap(), config.player);
-    let mut driver = driver.again(Config { video: None, ..config }, false);
+    let mut driver = driver.restart_with(Config { video: None, ..config }, false);
     driver.run(6000);
-    assert!(driver.said.is_empty() && driver.player_is_unknown());
-    assert!(driver.brought(LTE) > 1_500_000, "both work");
-    driver.tell(Viewer::Video { video, player, position: Duration::from_secs(4), plays: true });
+    assert!(driver.events.is_empty() && driver.player_is_unknown());
+    assert!(driver.received_over(LTE) > 1_500_000, "both work");
+    driver.handle(PlayerInput::Video { video, player, position: Duration::from_secs(4), is_playing: true });
     assert_eq!(driver.player().position(), Duration::from_secs(4));
     driver.run(60_000);
     assert!(driver.done && driver.delivered == 30_000_000);
     assert!(
-        driver.said.contains(&Said::Rest { link: LTE, rests: true, why: Why::Cheapest }),
+        driver.events.contains(&StreamEvent::Standby { link: LTE, standby: true, reason: ModeReason::Cheapest }),
         "{:?} {} {:?} {:?}",
-        driver.said,
+        driver.events,
         driver.millis,
-        driver.stream.learnt(),
-        driver.came.len()
+        driver.stream.estimates(),
+        driver.received.len()
     );
     assert_eq!(driver.player().stalls(), 0);
 }
 
-impl Driver {
+impl TestDriver {
     fn player_is_unknown(&self) -> bool {
         self.stream.player().is_none()
     }
@@ -302,106 +312,115 @@ impl Driver {
 #[test]
 fn what_is_to_be_small_decides_which_link_rests() {
     // Either link would do alone.
-    let rested = |minimise, metered, prices: &[(LinkId, u64)]| {
-        let driver = Driver::new(Policy::Marline, 20_000_000, 40, [800, 800]);
+    let standby_link = |minimise, metered, prices: &[(LinkId, u64)]| {
+        let driver = TestDriver::new(Policy::Marline, 20_000_000, 40, [800, 800]);
         let prices =
-            prices.iter().map(|(link, micros_per_gb)| Price { link: *link, micros_per_gb: *micros_per_gb });
-        let config = Config { minimise, prices: prices.collect(), ..driver.stream.config.clone() };
-        let mut driver = driver.again(config, metered);
+            prices.iter().map(|(link, micros_per_gb)| LinkPrice { link: *link, micros_per_gb: *micros_per_gb });
+        let config = Config { objective: minimise, prices: prices.collect(), ..driver.stream.config.clone() };
+        let mut driver = driver.restart_with(config, metered);
         driver.run(8000);
-        driver.said.iter().find_map(|said| match said {
-            Said::Rest { link, rests: true, .. } => Some(*link),
+        driver.events.iter().find_map(|event| match event {
+            StreamEvent::Standby { link, standby: true, .. } => Some(*link),
             _ => None,
         })
     };
-    assert_eq!(rested(Minimise::Energy, false, &[]), Some(LTE));
-    assert_eq!(rested(Minimise::MeteredBytes, true, &[]), Some(LTE));
-    assert_eq!(rested(Minimise::MeteredBytes, false, &[]), None);
-    assert_eq!(rested(Minimise::Money, false, &[(WIFI, 2_000_000), (LTE, 1_000_000)]), Some(WIFI));
-    assert_eq!(rested(Minimise::Money, false, &[]), None);
+    assert_eq!(standby_link(Objective::Energy, false, &[]), Some(LTE));
+    assert_eq!(standby_link(Objective::MeteredBytes, true, &[]), Some(LTE));
+    assert_eq!(standby_link(Objective::MeteredBytes, false, &[]), None);
+    assert_eq!(standby_link(Objective::Cost, false, &[(WIFI, 2_000_000), (LTE, 1_000_000)]), Some(WIFI));
+    assert_eq!(standby_link(Objective::Cost, false, &[]), None);
 }
 
 #[test]
 fn a_run_that_goes_on_lets_rest_what_rested() {
-    let mut driver = Driver::new(Policy::Marline, 40_000_000, 80, [500, 600]);
+    let mut driver = TestDriver::new(Policy::Marline, 40_000_000, 80, [500, 600]);
     driver.run(10_000);
-    let learnt = driver.stream.learnt();
-    assert!(learnt.iter().any(|of| of.link == LTE && of.rests), "{learnt:?}");
+    let learnt = driver.stream.estimates();
+    assert!(learnt.iter().any(|of| of.link == LTE && of.is_standby), "{learnt:?}");
     assert!(learnt.iter().all(|of| of.rate.as_mbps_f64() > 3.0), "{learnt:?}");
     let (from, position) = (driver.delivered, driver.player().position());
     let config = driver.stream.config.clone();
     let resume = fetch::Resume {
         total: DataSize::from_bytes(40_000_000),
         validator: Validator::Etag("\"a\"".into()),
-        have: alloc::vec![Span::new(0, from)],
-        source: Some(fetch::OriginId(0)),
+        ranges: alloc::vec![ByteRange::new(0, from)],
+        mirror: Some(fetch::UrlId(0)),
     };
     let fetch = fetch::Config { resume: Some(resume), ..config.fetch.clone() };
     let (video, player) = (config.video.clone().unwrap(), config.player);
-    let before = driver.brought(LTE);
-    let config = Config { fetch, expected: learnt, video: None, ..config };
-    let mut driver = Driver { stream: Stream::new(config.clone()), conns: BTreeMap::new(), delivered: 0, ..driver };
-    driver.tell(Viewer::Video { video, player, position, plays: true });
+    let before = driver.received_over(LTE);
+    let config = Config { fetch, initial_estimates: learnt, video: None, ..config };
+    let mut driver =
+        TestDriver { stream: Stream::new(config.clone()), conns: BTreeMap::new(), delivered: 0, ..driver };
+    driver.handle(PlayerInput::Video { video, player, position, is_playing: true });
     for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
-        driver.tell(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
+        driver.handle(fetch::Input::LinkUp { link, profile: LinkProfile::new(kind.name(), kind) });
     }
     driver.run(5000);
-    assert_eq!(driver.brought(LTE), before, "{:?} {:?}", driver.said, driver.stream.learnt());
+    assert_eq!(driver.received_over(LTE), before, "{:?} {:?}", driver.events, driver.stream.estimates());
     assert!(driver.delivered > from && driver.player().stalls() == 0);
     // Wi-Fi goes: LTE is back.
-    driver.tell(fetch::Input::LinkDown { link: WIFI });
+    driver.handle(fetch::Input::LinkDown { link: WIFI });
     driver.run(3000);
-    assert!(driver.brought(LTE) > before);
+    assert!(driver.received_over(LTE) > before);
 }
 
 #[test]
 fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
     // 8 s of 2 Mbit/s over 3 and 4 Mbit/s; nothing is known but what earlier parts have shown.
-    let plays = |beyond: u64, lead: u64, rests: bool| {
-        let driver = Driver::new(Policy::Marline, 2_000_000, 8, [300, 400]);
+    let run_with = |beyond: u64, lead: u64, standby: bool| {
+        let driver = TestDriver::new(Policy::Marline, 2_000_000, 8, [300, 400]);
         let config = driver.stream.config.clone();
         let (video, player) = (config.video.clone().unwrap(), config.player);
-        let expected = [(WIFI, 3), (LTE, 4)].map(|(link, rate)| Expected {
+        let expected = [(WIFI, 3), (LTE, 4)].map(|(link, rate)| InitialEstimate {
             link,
             rate: Bitrate::from_mbps(rate),
-            rests: rests && link == LTE,
+            is_standby: standby && link == LTE,
         });
-        let mut driver = driver.again(Config { video: None, expected: expected.to_vec(), ..config }, false);
-        driver.tell(Viewer::Part {
+        let mut driver =
+            driver.restart_with(Config { video: None, initial_estimates: expected.to_vec(), ..config }, false);
+        driver.handle(PlayerInput::MediaSegment {
             video,
             player,
-            lead: Duration::from_secs(lead),
+            lead_time: Duration::from_secs(lead),
             position: Duration::ZERO,
-            plays: true,
-            beyond: DataSize::from_bytes(beyond),
-            plays_on: Duration::from_secs(60),
+            is_playing: true,
+            following_bytes: DataSize::from_bytes(beyond),
+            following_time: Duration::from_secs(60),
         });
         driver.run(10_000);
         assert!(driver.done && driver.delivered == 2_000_000);
-        (driver.brought(LTE), driver.said.clone())
+        (driver.received_over(LTE), driver.events.clone())
     };
     // Of 2 Mbit/s for a minute Wi-Fi brings all, of 4 Mbit/s not.
-    let (few, said) = plays(15_000_000, 8, false);
-    assert!(said.contains(&Said::Rest { link: LTE, rests: true, why: Why::Cheapest }), "{said:?}");
-    assert_eq!(plays(15_000_000, 8, true).0, 0);
-    let (many, said) = plays(30_000_000, 8, false);
-    assert!(many > few && said.is_empty(), "{few} {many} {said:?}");
+    let (few, event) = run_with(15_000_000, 8, false);
+    assert!(
+        event.contains(&StreamEvent::Standby { link: LTE, standby: true, reason: ModeReason::Cheapest }),
+        "{event:?}"
+    );
+    assert_eq!(run_with(15_000_000, 8, true).0, 0);
+    let (many, event) = run_with(30_000_000, 8, false);
+    assert!(many > few && event.is_empty(), "{few} {many} {event:?}");
     // It had been resting, and the player has next to nothing.
-    let (some, said) = plays(30_000_000, 1, true);
-    assert!(some > 0 && said.contains(&Said::Rest { link: LTE, rests: false, why: Why::RunsDry }), "{said:?}");
+    let (some, event) = run_with(30_000_000, 1, true);
+    assert!(
+        some > 0
+            && event.contains(&StreamEvent::Standby { link: LTE, standby: false, reason: ModeReason::BufferLow }),
+        "{event:?}"
+    );
 }
 
 #[test]
 fn where_metered_bytes_are_to_be_few_there_are_none_while_the_other_link_suffices() {
     let metered = |rates: [u64; 2]| {
-        let driver = Driver::new(Policy::Marline, 10_000_000, 40, rates);
-        let config = Config { minimise: Minimise::MeteredBytes, ..driver.stream.config.clone() };
-        let mut driver = driver.again(config, true);
+        let driver = TestDriver::new(Policy::Marline, 10_000_000, 40, rates);
+        let config = Config { objective: Objective::MeteredBytes, ..driver.stream.config.clone() };
+        let mut driver = driver.restart_with(config, true);
         driver.run(60_000);
-        (driver.brought(LTE), driver.player().stalls(), driver.done)
+        (driver.received_over(LTE), driver.player().stalls(), driver.done)
     };
     // 250 bytes a millisecond are played.
     assert_eq!(metered([400, 800]), (0, 0, true));
-    let (brought, stalls, done) = metered([800, 150]);
-    assert!(brought > 2_000_000 && stalls == 0 && done, "{brought} {stalls}");
+    let (received, stalls, done) = metered([800, 150]);
+    assert!(received > 2_000_000 && stalls == 0 && done, "{received} {stalls}");
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{ParseUnitError, scaled};
+use super::parse::{ParseUnitError, parse_with_unit};
 use super::{DataSize, Power, Ratio};
 
 /// An energy in nanojoules; reaches 18 GJ. Arithmetic saturates.
@@ -96,7 +96,7 @@ impl FromStr for Energy {
     /// `15.12J`, `300mJ`, `2kJ`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
         let units = [("nJ", 1), ("uJ", 1000), ("mJ", 1_000_000), ("J", 1_000_000_000), ("kJ", 1_000_000_000_000)];
-        scaled(s, "an energy such as 15.12J or 300mJ", &units).map(Self)
+        parse_with_unit(s, "an energy such as 15.12J or 300mJ", &units).map(Self)
     }
 }
 
@@ -168,7 +168,7 @@ impl FromStr for EnergyPerBit {
     /// `16.72nJ/bit`, `900pJ/bit`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
         let units = [("pJ/bit", 1), ("nJ/bit", 1000), ("uJ/bit", 1_000_000)];
-        scaled(s, "an energy per bit such as 16.72nJ/bit (1 nJ/bit is 1 mW per Mbit/s)", &units).map(Self)
+        parse_with_unit(s, "an energy per bit such as 16.72nJ/bit (1 nJ/bit is 1 mW per Mbit/s)", &units).map(Self)
     }
 }
 

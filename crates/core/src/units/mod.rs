@@ -24,7 +24,7 @@ mod size;
 pub use core::time::Duration;
 pub use energy::{Energy, EnergyPerBit};
 pub use instant::Instant;
-pub use parse::{ParseUnitError, UnknownWord, parse_duration};
+pub use parse::{ParseUnitError, UnknownName, parse_duration};
 pub use power::Power;
 pub use rate::Bitrate;
 pub use ratio::Ratio;

@@ -35,7 +35,7 @@ impl ParseUnitError {
 /// # Errors
 /// When the text is not a number with one of these units, or the value does not fit 584 years.
 pub fn parse_duration(s: &str) -> Result<Duration, ParseUnitError> {
-    scaled(
+    parse_with_unit(
         s,
         "a duration such as 50ms or 1.5s",
         &[
@@ -52,7 +52,11 @@ pub fn parse_duration(s: &str) -> Result<Duration, ParseUnitError> {
 }
 
 /// `number × factor` for the unit that the text ends with. Digits below the smallest unit are dropped.
-pub(super) fn scaled(s: &str, expected: &'static str, units: &[(&str, u64)]) -> Result<u64, ParseUnitError> {
+pub(super) fn parse_with_unit(
+    s: &str,
+    expected: &'static str,
+    units: &[(&str, u64)],
+) -> Result<u64, ParseUnitError> {
     let malformed = || ParseUnitError::Malformed { text: s.to_string(), expected };
     let split = s.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(malformed)?;
     let (number, unit) = s.split_at(split);
@@ -73,13 +77,13 @@ pub(super) fn scaled(s: &str, expected: &'static str, units: &[(&str, u64)]) -> 
 
 /// What was written is none of the words that are known at its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is no {what}: {words}")]
-pub struct UnknownWord {
-    pub(crate) word: String,
+#[error("`{name}` is no {kind}: {known}")]
+pub struct UnknownName {
+    pub(crate) name: String,
     /// What it should have been, as a noun.
-    pub(crate) what: &'static str,
+    pub(crate) kind: &'static str,
     /// Those that are known, for people.
-    pub(crate) words: &'static str,
+    pub(crate) known: &'static str,
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{ParseUnitError, scaled};
+use super::parse::{ParseUnitError, parse_with_unit};
 use super::{Bitrate, Energy, EnergyPerBit};
 
 /// A power in microwatts. Arithmetic saturates.
@@ -107,7 +107,8 @@ impl FromStr for Power {
 
     /// `1350mW`, `2.02W`, `500uW`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
-        scaled(s, "a power such as 1350mW or 2.02W", &[("uW", 1), ("mW", 1000), ("W", 1_000_000)]).map(Self)
+        parse_with_unit(s, "a power such as 1350mW or 2.02W", &[("uW", 1), ("mW", 1000), ("W", 1_000_000)])
+            .map(Self)
     }
 }
 

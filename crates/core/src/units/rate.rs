@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{ParseUnitError, scaled};
+use super::parse::{ParseUnitError, parse_with_unit};
 use super::{DataSize, Ratio};
 
 /// A rate in bits per second. Arithmetic saturates.
@@ -104,7 +104,7 @@ impl FromStr for Bitrate {
 
     /// `20Mbit/s`, `1.5Gbit/s`, `800kbit/s`, `56bit/s`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
-        scaled(
+        parse_with_unit(
             s,
             "a rate such as 20Mbit/s or 800kbit/s",
             &[("bit/s", 1), ("kbit/s", 1000), ("Mbit/s", 1_000_000), ("Gbit/s", 1_000_000_000)],

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{ParseUnitError, scaled};
+use super::parse::{ParseUnitError, parse_with_unit};
 
 /// Parts per million: from nothing to about 4294 times the whole. Loss, shares and quotients of times are ratios.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ impl FromStr for Ratio {
 
     /// `0.5%` or `300ppm`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
-        let ppm = scaled(s, "a share such as 0.5%", &[("%", 10_000), ("ppm", 1)])?;
+        let ppm = parse_with_unit(s, "a share such as 0.5%", &[("%", 10_000), ("ppm", 1)])?;
         u32::try_from(ppm).map(Self).map_err(|_| ParseUnitError::too_large(s))
     }
 }

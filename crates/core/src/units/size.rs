@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::parse::{ParseUnitError, scaled};
+use super::parse::{ParseUnitError, parse_with_unit};
 use super::{Bitrate, Ratio};
 
 /// A number of bytes. Arithmetic saturates.
@@ -134,7 +134,7 @@ impl FromStr for DataSize {
 
     /// `500KiB`, `4MB`, `1.5GiB`, `800B`; a letter alone is a power of 1024: `2M` is `2MiB`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
-        scaled(
+        parse_with_unit(
             s,
             "a size such as 500KiB or 4MB",
             &[

@@ -2,6 +2,6 @@
 //!
 //! Each format is one file or folder with `parse` and `emit` (or a request builder); none opens a socket or a file.
 
-pub mod journal;
+pub mod download_journal;
 pub mod netlink;
 pub mod packet;

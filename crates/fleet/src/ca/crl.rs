@@ -15,8 +15,8 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::stamp::Stamp;
-use super::{CaError, LIFE};
+use super::timestamp::UtcSeconds;
+use super::{CaError, LIFETIME};
 
 /// A revocation list that its authority has signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) struct Crl {
     pub(crate) der: CertificateRevocationListDer<'static>,
     pub(crate) number: u64,
     /// Serials, as in certificates, and since when.
-    pub(crate) revoked: BTreeMap<Vec<u8>, Stamp>,
+    pub(crate) revoked: BTreeMap<Vec<u8>, UtcSeconds>,
 }
 
 pub(super) fn path(dir: &Path) -> PathBuf {
@@ -42,12 +42,15 @@ impl Crl {
         der: CertificateRevocationListDer<'static>,
         authority: &CertificateDer<'_>,
     ) -> Result<Self, String> {
-        let (number, revoked) = read(&der, authority)?;
+        let (number, revoked) = parse_signed(&der, authority)?;
         Ok(Self { der, number, revoked })
     }
 }
 
-fn read(der: &[u8], authority: &CertificateDer<'_>) -> Result<(u64, BTreeMap<Vec<u8>, Stamp>), String> {
+fn parse_signed(
+    der: &[u8],
+    authority: &CertificateDer<'_>,
+) -> Result<(u64, BTreeMap<Vec<u8>, UtcSeconds>), String> {
     let (_, signer) = x509_parser::parse_x509_certificate(authority).map_err(|error| error.to_string())?;
     let (_, list) =
         CertificateRevocationList::from_der(der).map_err(|error| format!("no revocation list: {error}"))?;
@@ -60,7 +63,7 @@ fn read(der: &[u8], authority: &CertificateDer<'_>) -> Result<(u64, BTreeMap<Vec
     let number = number.ok_or("this revocation list has no number")?;
     let entry = |entry: &x509_parser::revocation_list::RevokedCertificate<'_>| {
         let since = u64::try_from(entry.revocation_date.timestamp()).unwrap_or_default();
-        (entry.raw_serial().to_vec(), Stamp::from_unix(since))
+        (entry.raw_serial().to_vec(), UtcSeconds::from_unix(since))
     };
     Ok((number, list.iter_revoked_certificates().map(entry).collect()))
 }
@@ -69,18 +72,18 @@ fn read(der: &[u8], authority: &CertificateDer<'_>) -> Result<(u64, BTreeMap<Vec
 pub(super) fn sign(
     issuer: &Issuer<'_, KeyPair>,
     number: u64,
-    revoked: &BTreeMap<Vec<u8>, Stamp>,
-    now: Stamp,
+    revoked: &BTreeMap<Vec<u8>, UtcSeconds>,
+    now: UtcSeconds,
 ) -> Result<String, CaError> {
-    let entry = |(serial, since): (&Vec<u8>, &Stamp)| RevokedCertParams {
+    let entry = |(serial, since): (&Vec<u8>, &UtcSeconds)| RevokedCertParams {
         serial_number: SerialNumber::from_slice(serial),
-        revocation_time: rcgen::date_time_ymd(1970, 1, 1) + since.since_1970(),
+        revocation_time: rcgen::date_time_ymd(1970, 1, 1) + since.since_epoch(),
         reason_code: None,
         invalidity_date: None,
     };
     let params = CertificateRevocationListParams {
-        this_update: rcgen::date_time_ymd(1970, 1, 1) + now.before(SKEW).since_1970(),
-        next_update: rcgen::date_time_ymd(1970, 1, 1) + now.after(LIFE).since_1970(),
+        this_update: rcgen::date_time_ymd(1970, 1, 1) + now.saturating_sub(CLOCK_SKEW).since_epoch(),
+        next_update: rcgen::date_time_ymd(1970, 1, 1) + now.saturating_add(LIFETIME).since_epoch(),
         crl_number: SerialNumber::from(number),
         issuing_distribution_point: None,
         revoked_certs: revoked.iter().map(entry).collect(),
@@ -90,4 +93,4 @@ pub(super) fn sign(
 }
 
 /// How far clocks may be apart: certificates and lists begin so much before they are made. Chosen.
-pub(super) const SKEW: Duration = Duration::from_secs(600);
+pub(super) const CLOCK_SKEW: Duration = Duration::from_secs(600);

@@ -5,21 +5,21 @@
 //!    way round it could bring two certificates.
 //! 3. A bearer that does not hear the answer needs a new token, too, and the certificate that it never got stands on the list.
 
+use super::csr::CertRequest;
 use super::error::EnrolError;
-use super::numbers::Nonce;
-use super::request::Request;
-use super::stamp::Stamp;
-use super::{Authority, CaError, Chain};
+use super::ids::Nonce;
+use super::timestamp::UtcSeconds;
+use super::{Authority, CaError, IssuedChain};
 
 /// Remembers which tokens were used. One fleet process has a [`SpentFile`](super::SpentFile); several need a store that they
 /// share.
-pub trait Spent {
+pub trait UsedTokens {
     /// Takes a nonce, for ever and for everybody who shares this store: false if it was taken before. When this returns, it
     /// is remembered whatever happens. It may be forgotten some time after `until`.
     ///
     /// # Errors
     /// Whether it was taken before cannot be known; the token is not to be honoured.
-    fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, CaError>;
+    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError>;
 }
 
 impl Authority {
@@ -31,17 +31,17 @@ impl Authority {
         &self,
         token: &str,
         request: &[u8],
-        now: Stamp,
-        spent: &mut dyn Spent,
-    ) -> Result<Chain, EnrolError> {
-        let token = self.verify(token, now)?;
-        let request = Request::parse(request).map_err(|error| match error {
+        now: UtcSeconds,
+        used_tokens: &mut dyn UsedTokens,
+    ) -> Result<IssuedChain, EnrolError> {
+        let token = self.verify_token(token, now)?;
+        let request = CertRequest::parse(request).map_err(|error| match error {
             CaError::Request(text) => EnrolError::Request(text),
             error => EnrolError::Authority(error),
         })?;
-        if !spent.claim(token.nonce, token.until)? {
+        if !used_tokens.claim(token.nonce, token.expires_at)? {
             return Err(EnrolError::Used);
         }
-        Ok(self.issue(&token.grant, &request, now)?)
+        Ok(self.issue(&token.template, &request, now)?)
     }
 }

@@ -34,35 +34,35 @@ pub enum CaError {
          kept (docs/fleet.md, \"The root key off-line\")",
         dir.join("ca.key").display()
     )]
-    KeyAway {
+    KeyMissing {
         /// Where the authority is.
         dir: PathBuf,
     },
     /// Making it was interrupted.
     #[error("{0}: making this authority was interrupted; `marline fleet ca init --dir {0}` finishes it", dir.display())]
-    HalfMade {
+    Incomplete {
         /// Where.
         dir: PathBuf,
     },
     /// The directory belongs to another user.
     #[error("{}: it belongs to another user ({owner}); run this command as that user: sudo -u '#{owner}' marline …", dir.display())]
-    Foreign {
+    OtherOwner {
         /// The directory of the authority.
         dir: PathBuf,
         /// The numeric user id of its owner.
         owner: u32,
     },
     /// Others than the owner may do too much.
-    #[error("{0}: others than its owner may {what} it (mode {mode:04o}): chmod {right:o} {0}", path.display())]
-    Open {
+    #[error("{0}: others than its owner may {action} it (mode {mode:04o}): chmod {required_mode:o} {0}", path.display())]
+    TooPermissive {
         /// Which file or directory.
         path: PathBuf,
         /// Read or write.
-        what: &'static str,
+        action: &'static str,
         /// Its mode.
         mode: u32,
         /// The mode that it should have.
-        right: u32,
+        required_mode: u32,
     },
     /// A file does not hold what it should.
     #[error("{}: {text}", path.display())]
@@ -102,7 +102,7 @@ impl CaError {
 
 impl CaError {
     /// Whether the process has as many files open as it may: one that is closed helps.
-    pub(crate) fn is_for_want_of_descriptors(&self) -> bool {
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
         // Linux: EMFILE, ENFILE.
         matches!(self, Self::File { error, .. } if matches!(error.raw_os_error(), Some(24 | 23)))
     }
@@ -136,7 +136,7 @@ pub enum EnrolError {
     Malformed(String),
     /// Another authority made it, or nobody.
     #[error("the token is not from this authority")]
-    NotOurs,
+    OtherAuthority,
     /// It came too late.
     #[error("the token has expired; ask for a new one")]
     Expired,

@@ -14,31 +14,31 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 
-use super::crl::SKEW;
-use super::files::{self, Lock};
-use super::grant::serves;
-use super::list::{self, Issued};
-use super::numbers::{Fingerprint, Serial};
-use super::request::{KeyPem, Request};
-use super::stamp::Stamp;
-use super::{Address, Authority, CaError, Grant};
+use super::atomic_file::{self, DirLock};
+use super::cert_template::is_server_role;
+use super::crl::CLOCK_SKEW;
+use super::csr::{CertRequest, KeyPem};
+use super::ids::{Fingerprint, Serial};
+use super::issued_log::{self, IssuedCert};
+use super::timestamp::UtcSeconds;
+use super::{Address, Authority, CaError, CertTemplate};
 use crate::identity::Name;
 
 /// A certificate and its authority's.
 #[derive(Clone, Debug)]
-pub struct Chain {
+pub struct IssuedChain {
     /// The certificate.
     pub certificate: CertificateDer<'static>,
     /// Who signed it.
-    pub authority: CertificateDer<'static>,
+    pub issuer: CertificateDer<'static>,
     /// What stands on the list of what was issued.
-    pub issued: Issued,
+    pub record: IssuedCert,
 }
 
-impl Chain {
+impl IssuedChain {
     /// Both as PEM: the authority's comes last, so that who knows no more than its fingerprint can verify the first.
     pub fn pem(&self) -> String {
-        pem(&self.certificate) + &pem(&self.authority)
+        pem(&self.certificate) + &pem(&self.issuer)
     }
 }
 
@@ -47,61 +47,75 @@ impl Authority {
     ///
     /// # Errors
     /// The authority is over, or a file refuses.
-    pub fn issue(&self, grant: &Grant, request: &Request, now: Stamp) -> Result<Chain, CaError> {
-        self.certify(grant, request.key(), now)
+    pub fn issue(
+        &self,
+        template: &CertTemplate,
+        request: &CertRequest,
+        now: UtcSeconds,
+    ) -> Result<IssuedChain, CaError> {
+        self.certify(template, request.key(), now)
     }
 
     /// Makes a key and certifies it, for those who do it by hand.
     ///
     /// # Errors
     /// As [`Authority::issue`].
-    pub fn issue_with_key(&self, grant: &Grant, now: Stamp) -> Result<(Chain, KeyPem), CaError> {
+    pub fn issue_with_key(
+        &self,
+        template: &CertTemplate,
+        now: UtcSeconds,
+    ) -> Result<(IssuedChain, KeyPem), CaError> {
         let key = KeyPair::generate()?;
-        Ok((self.certify(grant, &key, now)?, KeyPem::of(&key)))
+        Ok((self.certify(template, &key, now)?, KeyPem::of(&key)))
     }
 
-    fn certify(&self, grant: &Grant, key: &impl PublicKeyData, now: Stamp) -> Result<Chain, CaError> {
-        let (certificate, issued) = self.made(grant, key, now)?;
-        let _lock = Lock::take(&self.dir)?;
-        list::record(&self.dir, &issued)?;
-        Ok(Chain { certificate, authority: self.certificate.clone(), issued })
+    fn certify(
+        &self,
+        template: &CertTemplate,
+        key: &impl PublicKeyData,
+        now: UtcSeconds,
+    ) -> Result<IssuedChain, CaError> {
+        let (certificate, issued) = self.sign_unrecorded(template, key, now)?;
+        let _lock = DirLock::acquire(&self.dir)?;
+        issued_log::append_record(&self.dir, &issued)?;
+        Ok(IssuedChain { certificate, issuer: self.certificate.clone(), record: issued })
     }
 
     /// A certificate that does not stand on the list yet, and that nobody may see before it does.
-    pub(super) fn made(
+    pub(super) fn sign_unrecorded(
         &self,
-        grant: &Grant,
+        template: &CertTemplate,
         key: &impl PublicKeyData,
-        now: Stamp,
-    ) -> Result<(CertificateDer<'static>, Issued), CaError> {
+        now: UtcSeconds,
+    ) -> Result<(CertificateDer<'static>, IssuedCert), CaError> {
         if now >= self.not_after {
-            let over = format!("this authority ended at {}: make a new one and enrol again", self.not_after);
-            return Err(CaError::Refused(over));
+            let expired = format!("this authority ended at {}: make a new one and enrol again", self.not_after);
+            return Err(CaError::Refused(expired));
         }
-        let issued = Issued {
+        let issued = IssuedCert {
             serial: Serial::random()?,
-            identity: grant.identity().clone(),
-            not_before: now.before(SKEW),
-            not_after: now.after(grant.life()).min(self.not_after),
+            identity: template.identity().clone(),
+            not_before: now.saturating_sub(CLOCK_SKEW),
+            not_after: now.saturating_add(template.lifetime()).min(self.not_after),
             renews: None,
         };
-        let certificate = params(&issued, grant.addresses())?.signed_by(key, self.signer()?)?;
+        let certificate = cert_params(&issued, template.addresses())?.signed_by(key, self.signer()?)?;
         Ok((certificate.into(), issued))
     }
 }
 
-fn params(issued: &Issued, addresses: &[Address]) -> Result<CertificateParams, CaError> {
+fn cert_params(issued: &IssuedCert, addresses: &[Address]) -> Result<CertificateParams, CaError> {
     let identity = &issued.identity;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, identity.name.as_str());
     params.serial_number = Some(SerialNumber::from_slice(issued.serial.as_bytes()));
-    params.not_before = rcgen::date_time_ymd(1970, 1, 1) + issued.not_before.since_1970();
-    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + issued.not_after.since_1970();
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1) + issued.not_before.since_epoch();
+    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + issued.not_after.since_epoch();
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if serves(identity.role) {
+    if is_server_role(identity.role) {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
@@ -145,24 +159,24 @@ impl MemberFiles {
     /// # Errors
     /// One of them is there already; a ca.pem with the same authority in it may be.
     pub fn check(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
-        let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: ELSEWHERE });
+        let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: EXISTS_HELP });
         if self.certificate.exists() {
             return taken(&self.certificate);
         }
         if with_key && self.key.exists() {
             return taken(&self.key);
         }
-        match files::read(&self.authority)? {
-            Some(there) if !holds(&there, Fingerprint::of(authority)) => taken(&self.authority),
+        match atomic_file::read(&self.authority)? {
+            Some(existing) if !contains_authority(&existing, Fingerprint::of(authority)) => taken(&self.authority),
             _ => Ok(()),
         }
     }
 
     /// The same for who has a token and no certificate yet: he knows the authority by its fingerprint.
-    pub(crate) fn room(&self, authority: Fingerprint) -> Result<(), CaError> {
-        let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: ELSEWHERE });
-        match files::read(&self.authority)? {
-            Some(there) if !holds(&there, authority) => taken(&self.authority),
+    pub(crate) fn check_absent(&self, authority: Fingerprint) -> Result<(), CaError> {
+        let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: EXISTS_HELP });
+        match atomic_file::read(&self.authority)? {
+            Some(existing) if !contains_authority(&existing, authority) => taken(&self.authority),
             _ => [&self.certificate, &self.key]
                 .into_iter()
                 .find(|path| path.exists())
@@ -174,22 +188,22 @@ impl MemberFiles {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn renew(&self, chain: &str) -> Result<(), CaError> {
-        files::replace(&self.certificate, chain.as_bytes(), files::OPEN)
+    pub fn replace_certificate(&self, chain: &str) -> Result<(), CaError> {
+        atomic_file::replace(&self.certificate, chain.as_bytes(), atomic_file::PUBLIC_MODE)
     }
 
     /// Writes them. The certificate comes last: whoever sees it sees all.
     ///
     /// # Errors
     /// As [`MemberFiles::check`], or a file refuses.
-    pub fn write(&self, chain: &Chain, key: Option<&KeyPem>) -> Result<(), CaError> {
-        self.write_parts(&chain.pem(), (&chain.authority, &pem(&chain.authority)), key)
+    pub fn write(&self, chain: &IssuedChain, key: Option<&KeyPem>) -> Result<(), CaError> {
+        self.write_parts(&chain.pem(), (&chain.issuer, &pem(&chain.issuer)), key)
     }
 
     /// Whether the `ca.pem` that is there trusts other authorities than this bundle.
-    pub(crate) fn trusts_others(&self, bundle: &str) -> Result<bool, CaError> {
-        let there = files::read(&self.authority)?;
-        Ok(there.is_some_and(|there| authorities(&there) != authorities(bundle)))
+    pub(crate) fn has_other_authorities(&self, bundle: &str) -> Result<bool, CaError> {
+        let existing = atomic_file::read(&self.authority)?;
+        Ok(existing.is_some_and(|existing| authority_fingerprints(&existing) != authority_fingerprints(bundle)))
     }
 
     /// The same for who enrols, whose certificate came as text, and perhaps with other authorities in a bundle.
@@ -201,34 +215,37 @@ impl MemberFiles {
     ) -> Result<(), CaError> {
         self.check(authority, key.is_some())?;
         if let Some(key) = key {
-            files::create(&self.key, key.reveal().as_bytes(), files::SECRET, ELSEWHERE)?;
+            atomic_file::create(&self.key, key.reveal().as_bytes(), atomic_file::SECRET_MODE, EXISTS_HELP)?;
         }
-        if files::read(&self.authority)?.is_none() {
-            files::create(&self.authority, bundle.as_bytes(), files::OPEN, ELSEWHERE)?;
+        if atomic_file::read(&self.authority)?.is_none() {
+            atomic_file::create(&self.authority, bundle.as_bytes(), atomic_file::PUBLIC_MODE, EXISTS_HELP)?;
         }
-        files::create(&self.certificate, chain.as_bytes(), files::OPEN, ELSEWHERE)
+        atomic_file::create(&self.certificate, chain.as_bytes(), atomic_file::PUBLIC_MODE, EXISTS_HELP)
     }
 }
 
 /// Whether this authority is in a `ca.pem`, alone or in a bundle.
-fn holds(text: &str, authority: Fingerprint) -> bool {
-    authorities(text).contains(&authority)
+fn contains_authority(text: &str, authority: Fingerprint) -> bool {
+    authority_fingerprints(text).contains(&authority)
 }
 
 /// The authorities in a file or a bundle.
-fn authorities(text: &str) -> BTreeSet<Fingerprint> {
-    CertificateDer::pem_slice_iter(text.as_bytes()).flatten().map(|there| Fingerprint::of(&there)).collect()
+fn authority_fingerprints(text: &str) -> BTreeSet<Fingerprint> {
+    CertificateDer::pem_slice_iter(text.as_bytes())
+        .flatten()
+        .map(|certificate| Fingerprint::of(&certificate))
+        .collect()
 }
 
-const ELSEWHERE: &str = "move it away, or name another directory";
+const EXISTS_HELP: &str = "move it away, or name another directory";
 
 /// A certificate as text.
 pub(crate) fn pem(certificate: &CertificateDer<'_>) -> String {
-    armoured("CERTIFICATE", certificate)
+    pem_encode("CERTIFICATE", certificate)
 }
 
 /// RFC 7468.
-pub(crate) fn armoured(label: &str, der: &[u8]) -> String {
+pub(crate) fn pem_encode(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");

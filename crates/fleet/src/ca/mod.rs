@@ -21,26 +21,26 @@
 //! A CA in the cloud, or step-ca beside it, was not used: the fleet must come up on one box without anybody's account, and
 //! what is needed of a CA fits in this folder.
 
-#[cfg(test)]
-mod changed;
+mod atomic_file;
+mod cert_template;
 mod crl;
+mod crl_file;
+mod csr;
 mod enrol;
 mod error;
-mod files;
-mod grant;
+mod ids;
 mod issue;
-mod list;
-mod numbers;
+mod issued_log;
+#[cfg(test)]
+mod mutation_tests;
 mod renew;
-mod request;
-mod revocations;
 mod revoke;
-mod spent;
-mod stamp;
+mod serde_text;
 #[cfg(test)]
 mod tests;
-mod text;
+mod timestamp;
 mod token;
+mod used_tokens;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,24 +54,24 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+pub use self::cert_template::{Address, CertTemplate};
 pub(crate) use self::crl::Crl;
-pub use self::enrol::Spent;
+pub use self::crl_file::RevocationFile;
+pub use self::csr::{CertRequest, KeyPem, KeyWithRequest};
+pub use self::enrol::UsedTokens;
 pub use self::error::{CaError, EnrolError, RenewError};
-pub use self::grant::{Address, Grant};
-pub use self::issue::{Chain, MemberFiles};
-pub(crate) use self::issue::{armoured, pem};
-pub use self::list::{Issued, State};
-pub use self::numbers::{Fingerprint, Nonce, Serial};
-pub use self::renew::Span;
-pub use self::request::{KeyPem, NewKey, Request};
-pub use self::revocations::Revocations;
-pub use self::spent::SpentFile;
-pub use self::stamp::Stamp;
+pub use self::ids::{Fingerprint, Nonce, Serial};
+pub use self::issue::{IssuedChain, MemberFiles};
+pub(crate) use self::issue::{pem, pem_encode};
+pub use self::issued_log::{CertState, IssuedCert};
+pub use self::renew::Validity;
+pub use self::timestamp::UtcSeconds;
 pub use self::token::{Token, TokenText};
+pub use self::used_tokens::UsedTokensFile;
 
 use marline_net::private_file::{SecretError, read_secret};
 
-use self::files::Lock;
+use self::atomic_file::DirLock;
 
 /// An authority, open for work. Clones are not made: processes and threads share the directory instead.
 pub struct Authority {
@@ -79,7 +79,7 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     /// None: its key is kept elsewhere, and it signs nothing here.
     signer: Option<Issuer<'static, KeyPair>>,
-    not_after: Stamp,
+    not_after: UtcSeconds,
 }
 
 impl Authority {
@@ -87,40 +87,40 @@ impl Authority {
     ///
     /// # Errors
     /// There is one already, it lost its certificate, `name` is none, or a file refuses.
-    pub fn init(dir: &Path, name: &str, now: Stamp) -> Result<Self, CaError> {
-        if !(1..=LONGEST_NAME).contains(&name.chars().count()) || name.chars().any(char::is_control) {
-            let wrong = format!("`{name}` is no name of an authority: 1 to {LONGEST_NAME} characters");
+    pub fn init(dir: &Path, name: &str, now: UtcSeconds) -> Result<Self, CaError> {
+        if !(1..=MAX_NAME_LEN).contains(&name.chars().count()) || name.chars().any(char::is_control) {
+            let wrong = format!("`{name}` is no name of an authority: 1 to {MAX_NAME_LEN} characters");
             return Err(CaError::Refused(wrong));
         }
-        files::make_dir(dir)?;
-        files::check_mode(dir, 0o022, "write into", 0o700)?;
-        files::check_owner(dir)?;
-        let _lock = Lock::take(dir)?;
-        files::sweep(dir)?;
+        atomic_file::make_dir(dir)?;
+        atomic_file::check_mode(dir, 0o022, "write into", 0o700)?;
+        atomic_file::check_owner(dir)?;
+        let _lock = DirLock::acquire(dir)?;
+        atomic_file::remove_temp_files(dir)?;
         if certificate_path(dir).exists() {
             let help = "take another --dir, or move this authority away first";
             return Err(CaError::Exists { path: certificate_path(dir), help });
         }
-        if list::path(dir).exists() && !list::read(dir)?.is_empty() {
+        if issued_log::log_path(dir).exists() && !issued_log::read_records(dir)?.is_empty() {
             let lost =
                 "it is missing, and certificates were issued: put it back, every member of the fleet has a copy";
             return Err(CaError::damaged(certificate_path(dir), lost));
         }
-        let key = match files::read(&key_path(dir))? {
+        let key = match atomic_file::read(&key_path(dir))? {
             Some(_) => read_key(dir)?,
             None => {
                 let key = KeyPair::generate()?;
-                files::create(&key_path(dir), key.serialize_pem().as_bytes(), files::SECRET, "")?;
+                atomic_file::create(&key_path(dir), key.serialize_pem().as_bytes(), atomic_file::SECRET_MODE, "")?;
                 key
             }
         };
-        let params = params(name, now)?;
+        let params = ca_params(name, now)?;
         let pem = params.self_signed(&key)?.pem();
         let issuer = Issuer::new(params, key);
-        files::replace(&list::path(dir), b"", files::OPEN)?;
+        atomic_file::replace(&issued_log::log_path(dir), b"", atomic_file::PUBLIC_MODE)?;
         let empty = crl::sign(&issuer, 1, &BTreeMap::new(), now)?;
-        files::replace(&crl::path(dir), empty.as_bytes(), files::OPEN)?;
-        files::create(&certificate_path(dir), pem.as_bytes(), files::OPEN, "")?;
+        atomic_file::replace(&crl::path(dir), empty.as_bytes(), atomic_file::PUBLIC_MODE)?;
+        atomic_file::create(&certificate_path(dir), pem.as_bytes(), atomic_file::PUBLIC_MODE, "")?;
         Self::open(dir)
     }
 
@@ -129,7 +129,7 @@ impl Authority {
     /// # Errors
     /// There is none or half of one, its files do not fit together, its key is not there, or others may read it.
     pub fn open(dir: &Path) -> Result<Self, CaError> {
-        let authority = Self::open_to_serve(dir)?;
+        let authority = Self::open_read_only(dir)?;
         authority.signer()?;
         Ok(authority)
     }
@@ -139,26 +139,27 @@ impl Authority {
     ///
     /// # Errors
     /// As [`open`](Self::open), but for a key that is not there.
-    pub fn open_to_serve(dir: &Path) -> Result<Self, CaError> {
+    pub fn open_read_only(dir: &Path) -> Result<Self, CaError> {
         let path = certificate_path(dir);
-        let Some(pem) = files::read(&path)? else {
-            let half = key_path(dir).exists();
-            return Err(if half {
-                CaError::HalfMade { dir: dir.into() }
+        let Some(pem) = atomic_file::read(&path)? else {
+            let has_key = key_path(dir).exists();
+            return Err(if has_key {
+                CaError::Incomplete { dir: dir.into() }
             } else {
                 CaError::Absent { dir: dir.into() }
             });
         };
-        files::check_mode(dir, 0o022, "write into", 0o700)?;
-        files::check_owner(dir)?;
+        atomic_file::check_mode(dir, 0o022, "write into", 0o700)?;
+        atomic_file::check_owner(dir)?;
         let key = match read_key(dir) {
             Ok(key) => Some(key),
-            Err(CaError::KeyAway { .. }) => None,
+            Err(CaError::KeyMissing { .. }) => None,
             Err(error) => return Err(error),
         };
         let certificate =
             CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| CaError::damaged(&path, error))?;
-        let not_after = check(&certificate, key.as_ref()).map_err(|text| CaError::damaged(&path, text))?;
+        let not_after =
+            check_certificate(&certificate, key.as_ref()).map_err(|text| CaError::damaged(&path, text))?;
         let signer = key.map(|key| Issuer::from_ca_cert_der(&certificate, key)).transpose()?;
         Ok(Self { dir: dir.into(), certificate, signer, not_after })
     }
@@ -169,7 +170,7 @@ impl Authority {
     }
 
     fn signer(&self) -> Result<&Issuer<'static, KeyPair>, CaError> {
-        self.signer.as_ref().ok_or_else(|| CaError::KeyAway { dir: self.dir.clone() })
+        self.signer.as_ref().ok_or_else(|| CaError::KeyMissing { dir: self.dir.clone() })
     }
 
     /// Its own certificate.
@@ -183,12 +184,12 @@ impl Authority {
     }
 
     /// When it ends; no certificate outlives it.
-    pub fn not_after(&self) -> Stamp {
+    pub fn not_after(&self) -> UtcSeconds {
         self.not_after
     }
 
     /// Where its revocation list is.
-    pub fn revocations_path(&self) -> PathBuf {
+    pub fn crl_path(&self) -> PathBuf {
         crl::path(&self.dir)
     }
 
@@ -196,14 +197,17 @@ impl Authority {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn list(&self, now: Stamp) -> Result<Vec<(Issued, State)>, CaError> {
+    pub fn issued(&self, now: UtcSeconds) -> Result<Vec<(IssuedCert, CertState)>, CaError> {
         let revoked = self.crl()?.revoked;
-        let state = |issued: &Issued| match issued {
-            _ if issued.not_after < now => State::Expired,
-            _ if revoked.contains_key(issued.serial.as_bytes()) => State::Revoked,
-            _ => State::Ok,
+        let state = |issued: &IssuedCert| match issued {
+            _ if issued.not_after < now => CertState::Expired,
+            _ if revoked.contains_key(issued.serial.as_bytes()) => CertState::Revoked,
+            _ => CertState::Valid,
         };
-        Ok(list::read(&self.dir)?.into_iter().map(|issued| (issued.clone(), state(&issued))).collect())
+        Ok(issued_log::read_records(&self.dir)?
+            .into_iter()
+            .map(|issued| (issued.clone(), state(&issued)))
+            .collect())
     }
 }
 
@@ -221,13 +225,13 @@ fn key_path(dir: &Path) -> PathBuf {
     dir.join("ca.key")
 }
 
-fn params(name: &str, now: Stamp) -> Result<CertificateParams, CaError> {
+fn ca_params(name: &str, now: UtcSeconds) -> Result<CertificateParams, CaError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     params.serial_number = Some(SerialNumber::from_slice(Serial::random()?.as_bytes()));
-    params.not_before = rcgen::date_time_ymd(1970, 1, 1) + now.before(crl::SKEW).since_1970();
-    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now.after(LIFE).since_1970();
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1) + now.saturating_sub(crl::CLOCK_SKEW).since_epoch();
+    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now.saturating_add(LIFETIME).since_epoch();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok(params)
@@ -237,10 +241,12 @@ fn read_key(dir: &Path) -> Result<KeyPair, CaError> {
     let path = key_path(dir);
     let pem = read_secret(&path).map_err(|error| match error {
         SecretError::File { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
-            CaError::KeyAway { dir: dir.into() }
+            CaError::KeyMissing { dir: dir.into() }
         }
         SecretError::File { path, error } => CaError::File { path, error },
-        SecretError::Open { path, mode } => CaError::Open { path, what: "read", mode, right: 0o600 },
+        SecretError::Open { path, mode } => {
+            CaError::TooPermissive { path, action: "read", mode, required_mode: 0o600 }
+        }
     })?;
     let pem = String::from_utf8(pem).unwrap_or_default();
     // The library's words could repeat a part of the key.
@@ -249,7 +255,7 @@ fn read_key(dir: &Path) -> Result<KeyPair, CaError> {
 }
 
 /// Until when the certificate is valid, if it is an authority's with this key.
-fn check(certificate: &CertificateDer<'_>, key: Option<&KeyPair>) -> Result<Stamp, String> {
+fn check_certificate(certificate: &CertificateDer<'_>, key: Option<&KeyPair>) -> Result<UtcSeconds, String> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
     if !parsed.is_ca() {
         return Err("it is no authority's certificate".to_owned());
@@ -257,10 +263,10 @@ fn check(certificate: &CertificateDer<'_>, key: Option<&KeyPair>) -> Result<Stam
     if key.is_some_and(|key| parsed.public_key().raw != key.subject_public_key_info()) {
         return Err("ca.key is not the key of this certificate".to_owned());
     }
-    Ok(Stamp::from_unix(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default()))
+    Ok(UtcSeconds::from_unix(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default()))
 }
 
 /// How long an authority lives.
-const LIFE: Duration = Duration::from_secs(3650 * 86_400);
+const LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
 /// RFC 5280 A.1, ub-common-name.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;

@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::atomic_file::{self, DirLock};
 use super::crl::{self, Crl};
-use super::files::{self, Lock};
-use super::list::{self, Issued};
-use super::numbers::Serial;
-use super::stamp::Stamp;
+use super::ids::Serial;
+use super::issued_log::{self, IssuedCert};
+use super::timestamp::UtcSeconds;
 use super::{Authority, CaError};
 use crate::identity::Identity;
 
@@ -23,15 +23,15 @@ impl Authority {
     ///
     /// # Errors
     /// No such certificate was issued here, it has expired, or a file refuses.
-    pub fn revoke(&self, serial: Serial, now: Stamp) -> Result<Issued, CaError> {
-        let _lock = Lock::take(&self.dir)?;
-        let issued = list::read(&self.dir)?;
+    pub fn revoke(&self, serial: Serial, now: UtcSeconds) -> Result<IssuedCert, CaError> {
+        let _lock = DirLock::acquire(&self.dir)?;
+        let issued = issued_log::read_records(&self.dir)?;
         let unknown = || CaError::Refused(format!("no certificate {serial} was issued here"));
         let one = issued.iter().find(|issued| issued.serial == serial).ok_or_else(unknown)?.clone();
         if one.not_after < now {
             return Err(CaError::Refused(format!("certificate {serial} has expired, there is nothing to revoke")));
         }
-        self.take_back(&issued, std::slice::from_ref(&one), now)?;
+        self.publish_revocations(&issued, std::slice::from_ref(&one), now)?;
         Ok(one)
     }
 
@@ -39,16 +39,16 @@ impl Authority {
     ///
     /// # Errors
     /// There is none, or a file refuses.
-    pub fn revoke_name(&self, identity: &Identity, now: Stamp) -> Result<Vec<Issued>, CaError> {
-        let _lock = Lock::take(&self.dir)?;
-        let issued = list::read(&self.dir)?;
-        let is_theirs = |one: &&Issued| one.identity == *identity && one.not_after >= now;
-        let theirs: Vec<Issued> = issued.iter().filter(is_theirs).cloned().collect();
-        if theirs.is_empty() {
+    pub fn revoke_name(&self, identity: &Identity, now: UtcSeconds) -> Result<Vec<IssuedCert>, CaError> {
+        let _lock = DirLock::acquire(&self.dir)?;
+        let issued = issued_log::read_records(&self.dir)?;
+        let is_valid_of_member = |one: &&IssuedCert| one.identity == *identity && one.not_after >= now;
+        let revoked_certs: Vec<IssuedCert> = issued.iter().filter(is_valid_of_member).cloned().collect();
+        if revoked_certs.is_empty() {
             return Err(CaError::Refused(format!("{identity} has no certificate that is valid")));
         }
-        self.take_back(&issued, &theirs, now)?;
-        Ok(theirs)
+        self.publish_revocations(&issued, &revoked_certs, now)?;
+        Ok(revoked_certs)
     }
 
     /// Puts another machine's list of this authority and ours together; whether ours is a new one. Where neither says it all, the new
@@ -56,28 +56,31 @@ impl Authority {
     ///
     /// # Errors
     /// It is damaged or signed by somebody else, or a file refuses.
-    pub fn take_list(&self, pem: &str, now: Stamp) -> Result<bool, CaError> {
+    pub fn merge_crl(&self, pem: &str, now: UtcSeconds) -> Result<bool, CaError> {
         let path = crl::path(&self.dir);
         let other = Crl::parse(pem.as_bytes(), &self.certificate);
         let other = other.map_err(|text| CaError::damaged(&path, format!("a list that was sent: {text}")))?;
-        let _lock = Lock::take(&self.dir)?;
-        let own = self.crl()?;
-        let mut both = own.revoked.clone();
+        let _lock = DirLock::acquire(&self.dir)?;
+        let own_crl = self.crl()?;
+        let mut merged = own_crl.revoked.clone();
         for (serial, since) in &other.revoked {
-            both.entry(serial.clone()).or_insert(*since);
+            merged.entry(serial.clone()).or_insert(*since);
         }
-        with_renewals(&mut both, &list::read(&self.dir)?, now);
-        let (says_all, other_says_all) = (both.len() == own.revoked.len(), both.len() == other.revoked.len());
-        if says_all && (own.number > other.number || (other_says_all && own.number == other.number)) {
+        add_renewals(&mut merged, &issued_log::read_records(&self.dir)?, now);
+        let (own_is_complete, other_is_complete) =
+            (merged.len() == own_crl.revoked.len(), merged.len() == other.revoked.len());
+        if own_is_complete
+            && (own_crl.number > other.number || (other_is_complete && own_crl.number == other.number))
+        {
             return Ok(false);
         }
-        files::sweep(&self.dir)?;
-        if other_says_all && other.number > own.number {
-            files::replace(&path, pem.as_bytes(), files::OPEN)?;
+        atomic_file::remove_temp_files(&self.dir)?;
+        if other_is_complete && other.number > own_crl.number {
+            atomic_file::replace(&path, pem.as_bytes(), atomic_file::PUBLIC_MODE)?;
         } else {
-            let number = own.number.max(other.number).saturating_add(1);
-            let new = crl::sign(self.signer()?, number, &both, now)?;
-            files::replace(&path, new.as_bytes(), files::OPEN)?;
+            let number = own_crl.number.max(other.number).saturating_add(1);
+            let new = crl::sign(self.signer()?, number, &merged, now)?;
+            atomic_file::replace(&path, new.as_bytes(), atomic_file::PUBLIC_MODE)?;
         }
         Ok(true)
     }
@@ -86,38 +89,43 @@ impl Authority {
         let path = crl::path(&self.dir);
         let missing =
             || CaError::damaged(&path, "it is missing: put it back from a copy, else the revoked are let in");
-        let pem = files::read(&path)?.ok_or_else(missing)?;
+        let pem = atomic_file::read(&path)?.ok_or_else(missing)?;
         Crl::parse(pem.as_bytes(), &self.certificate).map_err(|text| CaError::damaged(&path, text))
     }
 
-    fn take_back(&self, issued: &[Issued], back: &[Issued], now: Stamp) -> Result<(), CaError> {
+    fn publish_revocations(
+        &self,
+        issued: &[IssuedCert],
+        to_revoke: &[IssuedCert],
+        now: UtcSeconds,
+    ) -> Result<(), CaError> {
         let old = self.crl()?;
-        let ends: BTreeMap<&[u8], Stamp> =
+        let ends: BTreeMap<&[u8], UtcSeconds> =
             issued.iter().map(|issued| (issued.serial.as_bytes(), issued.not_after)).collect();
         // What is not on the list of what was issued never leaves: nobody knows when it ends.
-        let still = |serial: &[u8]| ends.get(serial).is_none_or(|end| end.after(KEPT) >= now);
+        let is_retained = |serial: &[u8]| ends.get(serial).is_none_or(|end| end.saturating_add(RETENTION) >= now);
         let mut revoked = old.revoked.clone();
-        revoked.retain(|serial, _| still(serial));
-        for issued in back {
+        revoked.retain(|serial, _| is_retained(serial));
+        for issued in to_revoke {
             revoked.entry(issued.serial.as_bytes().to_vec()).or_insert(now);
         }
-        with_renewals(&mut revoked, issued, now);
+        add_renewals(&mut revoked, issued, now);
         if revoked.keys().all(|serial| old.revoked.contains_key(serial)) {
             return Ok(());
         }
-        files::sweep(&self.dir)?;
+        atomic_file::remove_temp_files(&self.dir)?;
         let pem = crl::sign(self.signer()?, old.number.saturating_add(1), &revoked, now)?;
-        files::replace(&crl::path(&self.dir), pem.as_bytes(), files::OPEN)
+        atomic_file::replace(&crl::path(&self.dir), pem.as_bytes(), atomic_file::PUBLIC_MODE)
     }
 }
 
 /// Rule 4. The list of what was issued is in the order of time.
-fn with_renewals(revoked: &mut BTreeMap<Vec<u8>, Stamp>, issued: &[Issued], now: Stamp) {
+fn add_renewals(revoked: &mut BTreeMap<Vec<u8>, UtcSeconds>, issued: &[IssuedCert], now: UtcSeconds) {
     for one in issued.iter().filter(|one| one.not_after >= now) {
-        if one.renews.is_some_and(|shown| revoked.contains_key(shown.as_bytes())) {
+        if one.renews.is_some_and(|renewed_serial| revoked.contains_key(renewed_serial.as_bytes())) {
             revoked.entry(one.serial.as_bytes().to_vec()).or_insert(now);
         }
     }
 }
 
-const KEPT: Duration = Duration::from_secs(86_400);
+const RETENTION: Duration = Duration::from_secs(86_400);

@@ -11,27 +11,27 @@ use super::*;
 const HOUR: Duration = Duration::from_secs(3600);
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 
-fn now() -> Stamp {
+fn now() -> UtcSeconds {
     "2026-10-02T12:00:00Z".parse().unwrap()
 }
 
-fn fresh() -> (TempDir, Authority) {
+fn new_authority() -> (TempDir, Authority) {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::init(&dir.path().join("ca"), "test fleet", now()).unwrap();
     (dir, authority)
 }
 
-fn grant(identity: &str) -> Grant {
+fn template(identity: &str) -> CertTemplate {
     let addresses = if identity.contains("edge") { vec![] } else { vec!["relay1.example".parse().unwrap()] };
-    Grant::new(identity.parse().unwrap(), addresses, MONTH).unwrap()
+    CertTemplate::new(identity.parse().unwrap(), addresses, MONTH).unwrap()
 }
 
-fn edge() -> Grant {
-    grant("marline://edge/cam-7")
+fn edge_template() -> CertTemplate {
+    template("marline://edge/cam-7")
 }
 
-fn request() -> Vec<u8> {
-    NewKey::generate().unwrap().request.into_bytes()
+fn new_request() -> Vec<u8> {
+    KeyWithRequest::generate().unwrap().request.into_bytes()
 }
 
 fn mode(path: &Path) -> u32 {
@@ -44,10 +44,10 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn an_authority_is_made_once_and_its_key_is_for_its_owner() {
-    let (_home, authority) = fresh();
+    let (_home, authority) = new_authority();
     let dir = &authority.dir;
     assert_eq!((mode(dir), mode(&dir.join("ca.key")), mode(&dir.join("ca.pem"))), (0o700, 0o600, 0o644));
-    assert_eq!(authority.not_after(), now().after(LIFE));
+    assert_eq!(authority.not_after(), now().saturating_add(LIFETIME));
     let before = std::fs::read(dir.join("ca.pem")).unwrap();
     assert!(matches!(Authority::init(dir, "again", now()), Err(CaError::Exists { .. })));
     assert_eq!(std::fs::read(dir.join("ca.pem")).unwrap(), before);
@@ -57,7 +57,7 @@ fn an_authority_is_made_once_and_its_key_is_for_its_owner() {
 
 #[test]
 fn its_certificate_is_one_of_an_authority_without_others_below() {
-    let (_home, authority) = fresh();
+    let (_home, authority) = new_authority();
     let (_, parsed) = x509_parser::parse_x509_certificate(authority.certificate()).unwrap();
     let basic = parsed.basic_constraints().unwrap().unwrap();
     assert!(basic.critical && basic.value.ca && basic.value.path_len_constraint == Some(0));
@@ -79,7 +79,7 @@ fn a_name_that_is_none_makes_nothing() {
 fn wherever_the_making_was_interrupted_it_is_finished() {
     let order = ["ca.key", "issued.jsonl", "revoked.pem"];
     for made in 0..=order.len() {
-        let (_home, whole) = fresh();
+        let (_home, whole) = new_authority();
         let half = tempfile::tempdir().unwrap();
         let dir = half.path().join("ca");
         std::fs::create_dir(&dir).unwrap();
@@ -88,66 +88,66 @@ fn wherever_the_making_was_interrupted_it_is_finished() {
         }
         // What the interrupted one was writing.
         std::fs::write(dir.join(".ca.key.77.new"), "-----BEGIN PRIV").unwrap();
-        let said = Authority::open(&dir).unwrap_err().to_string();
-        assert!(said.contains("`marline fleet ca init --dir"), "{said}");
-        assert_eq!(said.contains("interrupted"), made > 0, "{said}");
+        let message = Authority::open(&dir).unwrap_err().to_string();
+        assert!(message.contains("`marline fleet ca init --dir"), "{message}");
+        assert_eq!(message.contains("interrupted"), made > 0, "{message}");
         let authority = Authority::init(&dir, "test fleet", now()).unwrap();
-        authority.issue(&edge(), &Request::parse(&request()).unwrap(), now()).unwrap();
+        authority.issue(&edge_template(), &CertRequest::parse(&new_request()).unwrap(), now()).unwrap();
         let again = Authority::open(&dir).unwrap();
-        assert_eq!(again.list(now()).unwrap().len(), 1);
+        assert_eq!(again.issued(now()).unwrap().len(), 1);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "nothing is left over");
     }
 }
 
 #[test]
 fn a_certificate_that_was_lost_is_not_made_anew() {
-    let (_home, authority) = fresh();
-    authority.issue_with_key(&edge(), now()).unwrap();
+    let (_home, authority) = new_authority();
+    authority.issue_with_key(&edge_template(), now()).unwrap();
     std::fs::remove_file(authority.dir.join("ca.pem")).unwrap();
-    let said = Authority::init(&authority.dir, "test fleet", now()).unwrap_err().to_string();
-    assert!(said.contains("ca.pem: it is missing, and certificates were issued"), "{said}");
+    let message = Authority::init(&authority.dir, "test fleet", now()).unwrap_err().to_string();
+    assert!(message.contains("ca.pem: it is missing, and certificates were issued"), "{message}");
     assert_eq!(std::fs::read_to_string(authority.dir.join("issued.jsonl")).unwrap().lines().count(), 1);
 }
 
 #[test]
 fn a_key_that_others_may_read_is_refused_with_the_way_out() {
-    let (_home, authority) = fresh();
+    let (_home, authority) = new_authority();
     let key = authority.dir.join("ca.key");
     for bad in [0o640, 0o604, 0o660] {
         set_mode(&key, bad);
-        let said = Authority::open(&authority.dir).unwrap_err().to_string();
-        assert!(said.contains(&format!("(mode {bad:04o}): chmod 600 {}", key.display())), "{said}");
+        let message = Authority::open(&authority.dir).unwrap_err().to_string();
+        assert!(message.contains(&format!("(mode {bad:04o}): chmod 600 {}", key.display())), "{message}");
     }
     set_mode(&key, 0o400);
     Authority::open(&authority.dir).unwrap();
     set_mode(&authority.dir, 0o770);
-    let said = Authority::open(&authority.dir).unwrap_err().to_string();
-    assert!(said.contains("write into") && said.contains("chmod 700"), "{said}");
+    let message = Authority::open(&authority.dir).unwrap_err().to_string();
+    assert!(message.contains("write into") && message.contains("chmod 700"), "{message}");
 }
 
 #[test]
 fn the_key_of_another_authority_is_noticed() {
-    let ((_home, authority), (_other_home, other)) = (fresh(), fresh());
+    let ((_home, authority), (_other_home, other)) = (new_authority(), new_authority());
     std::fs::copy(other.dir.join("ca.key"), authority.dir.join("ca.key")).unwrap();
-    let said = Authority::open(&authority.dir).unwrap_err().to_string();
-    assert!(said.contains("ca.key is not the key of this certificate"), "{said}");
+    let message = Authority::open(&authority.dir).unwrap_err().to_string();
+    assert!(message.contains("ca.key is not the key of this certificate"), "{message}");
     std::fs::write(authority.dir.join("ca.key"), "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
         .unwrap();
-    let said = Authority::open(&authority.dir).unwrap_err().to_string();
-    assert!(said.contains("holds no private key") && !said.contains("AAAA"), "{said}");
+    let message = Authority::open(&authority.dir).unwrap_err().to_string();
+    assert!(message.contains("holds no private key") && !message.contains("AAAA"), "{message}");
 }
 
 #[test]
 fn a_certificate_says_what_the_grant_says_and_nothing_of_the_request() {
-    let (_home, authority) = fresh();
+    let (_home, authority) = new_authority();
     let key = KeyPair::generate().unwrap();
     let mut asked = CertificateParams::new(vec!["evil.example".to_owned()]).unwrap();
     asked.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     asked.subject_alt_names.push(rcgen::SanType::URI("marline://operator/root".try_into().unwrap()));
     let asked = asked.serialize_request(&key).unwrap().pem().unwrap();
-    let request = Request::parse(asked.as_bytes()).unwrap();
+    let request = CertRequest::parse(asked.as_bytes()).unwrap();
     let addresses = ["relay1.example", "192.0.2.7", "2001:db8::7"].map(|text| text.parse().unwrap()).to_vec();
-    let relay = Grant::new("marline://relay/fra-1".parse().unwrap(), addresses, MONTH).unwrap();
+    let relay = CertTemplate::new("marline://relay/fra-1".parse().unwrap(), addresses, MONTH).unwrap();
     let chain = authority.issue(&relay, &request, now()).unwrap();
     assert_eq!(crate::identity::Identity::of(&chain.certificate).unwrap(), *relay.identity());
     let (_, parsed) = x509_parser::parse_x509_certificate(&chain.certificate).unwrap();
@@ -156,8 +156,8 @@ fn a_certificate_says_what_the_grant_says_and_nothing_of_the_request() {
     assert_eq!(parsed.public_key().raw, key.subject_public_key_info());
     let uses = parsed.extended_key_usage().unwrap().unwrap().value;
     assert!(uses.client_auth && uses.server_auth && !uses.any);
-    assert_eq!(parsed.raw_serial(), chain.issued.serial.as_bytes());
-    let (chain, _) = authority.issue_with_key(&edge(), now()).unwrap();
+    assert_eq!(parsed.raw_serial(), chain.record.serial.as_bytes());
+    let (chain, _) = authority.issue_with_key(&edge_template(), now()).unwrap();
     let (_, parsed) = x509_parser::parse_x509_certificate(&chain.certificate).unwrap();
     let uses = parsed.extended_key_usage().unwrap().unwrap().value;
     assert!(uses.client_auth && !uses.server_auth);
@@ -165,19 +165,19 @@ fn a_certificate_says_what_the_grant_says_and_nothing_of_the_request() {
 
 #[test]
 fn no_certificate_outlives_its_authority() {
-    let (_home, authority) = fresh();
-    let late = authority.not_after().before(HOUR);
-    let (chain, _) = authority.issue_with_key(&edge(), late).unwrap();
-    assert_eq!(chain.issued.not_after, authority.not_after());
-    let said = authority.issue_with_key(&edge(), authority.not_after()).unwrap_err().to_string();
-    assert!(said.contains("this authority ended at 2036-09-29T12:00:00Z"), "{said}");
+    let (_home, authority) = new_authority();
+    let late = authority.not_after().saturating_sub(HOUR);
+    let (chain, _) = authority.issue_with_key(&edge_template(), late).unwrap();
+    assert_eq!(chain.record.not_after, authority.not_after());
+    let message = authority.issue_with_key(&edge_template(), authority.not_after()).unwrap_err().to_string();
+    assert!(message.contains("this authority ended at 2036-09-29T12:00:00Z"), "{message}");
 }
 
 #[test]
 fn files_of_a_member_are_written_once_and_its_key_is_for_its_owner() {
-    let (home, authority) = fresh();
-    let (chain, key) = authority.issue_with_key(&edge(), now()).unwrap();
-    let files = MemberFiles::of(home.path(), &edge().identity().name).unwrap();
+    let (home, authority) = new_authority();
+    let (chain, key) = authority.issue_with_key(&edge_template(), now()).unwrap();
+    let files = MemberFiles::of(home.path(), &edge_template().identity().name).unwrap();
     files.write(&chain, Some(&key)).unwrap();
     assert_eq!((mode(&files.key), mode(&files.certificate)), (0o600, 0o644));
     let certificate = pem(authority.certificate());
@@ -187,7 +187,7 @@ fn files_of_a_member_are_written_once_and_its_key_is_for_its_owner() {
     let before = std::fs::read(&files.key).unwrap();
     assert!(matches!(files.write(&chain, Some(&key)), Err(CaError::Exists { .. })));
     assert_eq!(std::fs::read(&files.key).unwrap(), before);
-    let (_other_home, other) = fresh();
+    let (_other_home, other) = new_authority();
     let second = MemberFiles::of(home.path(), &"cam-8".parse().unwrap()).unwrap();
     assert!(second.check(authority.certificate(), true).is_ok());
     assert!(matches!(second.check(other.certificate(), true), Err(CaError::Exists { .. })));
@@ -196,48 +196,50 @@ fn files_of_a_member_are_written_once_and_its_key_is_for_its_owner() {
 
 #[test]
 fn a_token_brings_one_certificate() {
-    let (_home, authority) = fresh();
-    let mut spent = SpentFile::open(&authority, now()).unwrap();
-    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    let (_home, authority) = new_authority();
+    let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
+    let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     assert!(!format!("{token:?}").contains("mlt1"));
-    let read = Token::read(token.reveal()).unwrap();
-    assert_eq!((read.grant.clone(), read.until), (edge(), now().after(HOUR)));
+    let read = Token::parse_unverified(token.reveal()).unwrap();
+    assert_eq!((read.template.clone(), read.expires_at), (edge_template(), now().saturating_add(HOUR)));
     assert_eq!(read.authority, Fingerprint::of(authority.certificate()));
-    let chain = authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap();
-    assert_eq!(chain.issued.identity, *edge().identity());
-    assert_eq!(chain.issued.not_after, now().after(MONTH));
-    let refused = |spent: &mut SpentFile| authority.enrol(token.reveal(), &request(), now(), spent);
-    assert!(matches!(refused(&mut spent), Err(EnrolError::Used)));
+    let chain = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap();
+    assert_eq!(chain.record.identity, *edge_template().identity());
+    assert_eq!(chain.record.not_after, now().saturating_add(MONTH));
+    let refused =
+        |used_tokens: &mut UsedTokensFile| authority.enrol(token.reveal(), &new_request(), now(), used_tokens);
+    assert!(matches!(refused(&mut used_tokens), Err(EnrolError::Used)));
     // Another process, and the same one after a restart.
-    let mut again = SpentFile::open(&authority, now()).unwrap();
+    let mut again = UsedTokensFile::open(&authority, now()).unwrap();
     assert!(matches!(refused(&mut again), Err(EnrolError::Used)));
-    assert_eq!(authority.list(now()).unwrap().len(), 1);
+    assert_eq!(authority.issued(now()).unwrap().len(), 1);
 }
 
 #[test]
 fn a_spent_token_stays_spent_in_a_file_that_a_crash_has_cut() {
     for cut in 0..=21 {
-        let (_home, authority) = fresh();
-        let mut spent = SpentFile::open(&authority, now()).unwrap();
-        let tokens: Vec<TokenText> = (0..3).map(|_| authority.token(&edge(), HOUR, now()).unwrap()).collect();
+        let (_home, authority) = new_authority();
+        let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
+        let tokens: Vec<TokenText> =
+            (0..3).map(|_| authority.create_token(&edge_template(), HOUR, now()).unwrap()).collect();
         for token in &tokens[..2] {
-            authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap();
+            authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap();
         }
         let path = authority.dir.join("spent");
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - cut]).unwrap();
         // Both a process that was running and one that starts now.
-        for mut spent in [spent, SpentFile::open(&authority, now()).unwrap()] {
+        for mut used_tokens in [used_tokens, UsedTokensFile::open(&authority, now()).unwrap()] {
             for token in &tokens[..2] {
-                let refused = authority.enrol(token.reveal(), &request(), now(), &mut spent);
+                let refused = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens);
                 assert!(matches!(refused, Err(EnrolError::Used)), "{cut} bytes cut");
             }
         }
-        let mut after = SpentFile::open(&authority, now()).unwrap();
-        authority.enrol(tokens[2].reveal(), &request(), now(), &mut after).unwrap();
-        let mut last = SpentFile::open(&authority, now()).unwrap();
+        let mut after = UsedTokensFile::open(&authority, now()).unwrap();
+        authority.enrol(tokens[2].reveal(), &new_request(), now(), &mut after).unwrap();
+        let mut last = UsedTokensFile::open(&authority, now()).unwrap();
         for token in &tokens {
-            let refused = authority.enrol(token.reveal(), &request(), now(), &mut last);
+            let refused = authority.enrol(token.reveal(), &new_request(), now(), &mut last);
             assert!(matches!(refused, Err(EnrolError::Used)), "{cut} bytes cut");
         }
     }
@@ -245,91 +247,93 @@ fn a_spent_token_stays_spent_in_a_file_that_a_crash_has_cut() {
 
 #[test]
 fn two_processes_never_honour_the_same_token() {
-    let (_home, authority) = fresh();
-    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    let (_home, authority) = new_authority();
+    let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     let dir = &authority.dir;
     let won: usize = std::thread::scope(|scope| {
         let one = || {
             let authority = Authority::open(dir).unwrap();
-            let mut spent = SpentFile::open(&authority, now()).unwrap();
-            usize::from(authority.enrol(token.reveal(), &request(), now(), &mut spent).is_ok())
+            let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
+            usize::from(authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).is_ok())
         };
         let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
         all.into_iter().map(|one| one.join().unwrap()).sum()
     });
-    assert_eq!((won, authority.list(now()).unwrap().len()), (1, 1));
+    assert_eq!((won, authority.issued(now()).unwrap().len()), (1, 1));
 }
 
 #[test]
 fn what_is_spent_is_forgotten_a_day_after_it_expires_and_not_earlier() {
-    let (_home, authority) = fresh();
-    let mut spent = SpentFile::open(&authority, now()).unwrap();
-    let token = authority.token(&edge(), HOUR, now()).unwrap();
-    authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap();
-    let lines = |at: Stamp| {
-        SpentFile::open(&authority, at).unwrap();
+    let (_home, authority) = new_authority();
+    let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
+    let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
+    authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap();
+    let lines = |at: UtcSeconds| {
+        UsedTokensFile::open(&authority, at).unwrap();
         std::fs::read_to_string(authority.dir.join("spent")).unwrap().lines().count()
     };
-    assert_eq!(lines(now().after(25 * HOUR)), 1);
-    assert_eq!(lines(now().after(25 * HOUR + Duration::from_secs(1))), 0);
+    assert_eq!(lines(now().saturating_add(25 * HOUR)), 1);
+    assert_eq!(lines(now().saturating_add(25 * HOUR + Duration::from_secs(1))), 0);
 }
 
 #[test]
 fn a_clock_that_goes_back_an_hour_lets_nobody_in_twice_or_out_again() {
-    let (_home, authority) = fresh();
-    let (back, mut spent) = (now().before(HOUR), SpentFile::open(&authority, now()).unwrap());
+    let (_home, authority) = new_authority();
+    let (back, mut used_tokens) = (now().saturating_sub(HOUR), UsedTokensFile::open(&authority, now()).unwrap());
     // A token of the later time can be used, once, and by then its certificate is valid for those whose clock is right.
-    let token = authority.token(&edge(), HOUR, now()).unwrap();
-    let chain = authority.enrol(token.reveal(), &request(), back, &mut spent).unwrap();
-    assert_eq!(chain.issued.not_before, back.before(Duration::from_secs(600)));
+    let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
+    let chain = authority.enrol(token.reveal(), &new_request(), back, &mut used_tokens).unwrap();
+    assert_eq!(chain.record.not_before, back.saturating_sub(Duration::from_secs(600)));
     for at in [back, now()] {
-        let mut again = SpentFile::open(&authority, at).unwrap();
-        assert!(matches!(authority.enrol(token.reveal(), &request(), at, &mut again), Err(EnrolError::Used)));
+        let mut again = UsedTokensFile::open(&authority, at).unwrap();
+        assert!(matches!(authority.enrol(token.reveal(), &new_request(), at, &mut again), Err(EnrolError::Used)));
     }
     // Ten minutes are what clocks may differ by.
-    let (ahead, _) = authority.issue_with_key(&edge(), now().after(Duration::from_secs(599))).unwrap();
-    assert!(ahead.issued.not_before < now());
+    let (ahead, _) =
+        authority.issue_with_key(&edge_template(), now().saturating_add(Duration::from_secs(599))).unwrap();
+    assert!(ahead.record.not_before < now());
     // A list that is made after the clock went back is newer, and holds who stood on the one before.
-    let (first, second) = (chain.issued.serial, ahead.issued.serial);
-    let mut seen = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
+    let (first, second) = (chain.record.serial, ahead.record.serial);
+    let mut crl = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
     authority.revoke(first, now()).unwrap();
-    assert!(seen.refresh().unwrap());
-    let number = seen.number();
+    assert!(crl.refresh().unwrap());
+    let number = crl.number();
     authority.revoke(second, back).unwrap();
-    assert!(seen.refresh().unwrap() && seen.number() > number);
-    assert!(seen.is_revoked(first.as_bytes()) && seen.is_revoked(second.as_bytes()));
+    assert!(crl.refresh().unwrap() && crl.number() > number);
+    assert!(crl.is_revoked(first.as_bytes()) && crl.is_revoked(second.as_bytes()));
 }
 
 #[test]
 fn a_spent_file_that_cannot_be_read_lets_nobody_in() {
-    let (_home, authority) = fresh();
-    let mut spent = SpentFile::open(&authority, now()).unwrap();
-    let token = authority.token(&edge(), HOUR, now()).unwrap();
+    let (_home, authority) = new_authority();
+    let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
+    let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     std::fs::write(authority.dir.join("spent"), "who knows\n").unwrap();
-    let said = authority.enrol(token.reveal(), &request(), now(), &mut spent).unwrap_err().to_string();
-    assert!(said.contains("spent: line 1 cannot be read"), "{said}");
-    assert!(SpentFile::open(&authority, now()).is_err());
-    assert_eq!(authority.list(now()).unwrap(), []);
+    let message = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap_err().to_string();
+    assert!(message.contains("spent: line 1 cannot be read"), "{message}");
+    assert!(UsedTokensFile::open(&authority, now()).is_err());
+    assert_eq!(authority.issued(now()).unwrap(), []);
 }
 
 #[test]
 fn a_token_that_is_late_strange_or_changed_is_refused_and_a_bad_request_does_not_cost_it() {
-    let ((_home, authority), (_other_home, other)) = (fresh(), fresh());
-    let mut spent = SpentFile::open(&authority, now()).unwrap();
-    let token = authority.token(&edge(), HOUR, now()).unwrap();
-    let mut at = |text: &str, when: Stamp, request: &[u8]| authority.enrol(text, request, when, &mut spent);
-    let good = request();
-    let late = now().after(HOUR + Duration::from_secs(1));
+    let ((_home, authority), (_other_home, other)) = (new_authority(), new_authority());
+    let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
+    let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
+    let mut at =
+        |text: &str, when: UtcSeconds, request: &[u8]| authority.enrol(text, request, when, &mut used_tokens);
+    let good = new_request();
+    let late = now().saturating_add(HOUR + Duration::from_secs(1));
     assert!(matches!(at(token.reveal(), late, &good), Err(EnrolError::Expired)));
-    let strange = other.token(&edge(), HOUR, now()).unwrap();
-    assert!(matches!(at(strange.reveal(), now(), &good), Err(EnrolError::NotOurs)));
+    let strange = other.create_token(&edge_template(), HOUR, now()).unwrap();
+    assert!(matches!(at(strange.reveal(), now(), &good), Err(EnrolError::OtherAuthority)));
     let parts: Vec<&str> = token.reveal().split('.').collect();
     // The signature of an edge's token under another payload.
-    let operator = Grant::new("marline://operator/root".parse().unwrap(), vec![], MONTH).unwrap();
-    let better = authority.token(&operator, HOUR, now()).unwrap();
+    let operator = CertTemplate::new("marline://operator/root".parse().unwrap(), vec![], MONTH).unwrap();
+    let better = authority.create_token(&operator, HOUR, now()).unwrap();
     let payload = better.reveal().split('.').nth(1).unwrap();
     let changed = format!("mlt1.{payload}.{}", parts[2]);
-    assert!(matches!(at(&changed, now(), &good), Err(EnrolError::NotOurs)));
+    assert!(matches!(at(&changed, now(), &good), Err(EnrolError::OtherAuthority)));
     for bad in ["", "mlt1", "mlt2.e30.e30", "mlt1.e30.e30", "mlt1.!.e30", &"a".repeat(9000)] {
         assert!(matches!(at(bad, now(), &good), Err(EnrolError::Malformed(_))), "{bad}");
     }
@@ -342,61 +346,64 @@ fn a_token_that_is_late_strange_or_changed_is_refused_and_a_bad_request_does_not
 
 #[test]
 fn who_is_revoked_is_on_a_new_list_and_stays_there_until_a_day_after_its_end() {
-    let (_home, authority) = fresh();
-    let chains: Vec<Chain> = (0..3).map(|_| authority.issue_with_key(&edge(), now()).unwrap().0).collect();
-    let path = authority.revocations_path();
-    let mut seen = Revocations::open(&path, authority.certificate()).unwrap();
-    assert_eq!((seen.number(), seen.refresh().unwrap()), (1, false));
-    authority.revoke(chains[0].issued.serial, now()).unwrap();
-    assert!(seen.refresh().unwrap() && seen.number() == 2);
-    let revoked = |seen: &Revocations| -> Vec<bool> {
-        chains.iter().map(|chain| seen.is_revoked(chain.issued.serial.as_bytes())).collect()
+    let (_home, authority) = new_authority();
+    let chains: Vec<IssuedChain> =
+        (0..3).map(|_| authority.issue_with_key(&edge_template(), now()).unwrap().0).collect();
+    let path = authority.crl_path();
+    let mut crl = RevocationFile::open(&path, authority.certificate()).unwrap();
+    assert_eq!((crl.number(), crl.refresh().unwrap()), (1, false));
+    authority.revoke(chains[0].record.serial, now()).unwrap();
+    assert!(crl.refresh().unwrap() && crl.number() == 2);
+    let revoked = |seen: &RevocationFile| -> Vec<bool> {
+        chains.iter().map(|chain| seen.is_revoked(chain.record.serial.as_bytes())).collect()
     };
-    assert_eq!(revoked(&seen), [true, false, false]);
-    authority.revoke(chains[0].issued.serial, now()).unwrap();
-    assert!(!seen.refresh().unwrap(), "twice changes nothing");
-    assert_eq!(authority.revoke_name(edge().identity(), now()).unwrap().len(), 3);
-    assert!(seen.refresh().unwrap() && seen.number() == 3);
-    assert_eq!(revoked(&seen), [true, true, true]);
-    let states: Vec<State> = authority.list(now()).unwrap().into_iter().map(|(_, state)| state).collect();
-    assert_eq!(states, [State::Revoked; 3]);
+    assert_eq!(revoked(&crl), [true, false, false]);
+    authority.revoke(chains[0].record.serial, now()).unwrap();
+    assert!(!crl.refresh().unwrap(), "twice changes nothing");
+    assert_eq!(authority.revoke_name(edge_template().identity(), now()).unwrap().len(), 3);
+    assert!(crl.refresh().unwrap() && crl.number() == 3);
+    assert_eq!(revoked(&crl), [true, true, true]);
+    let states: Vec<CertState> = authority.issued(now()).unwrap().into_iter().map(|(_, state)| state).collect();
+    assert_eq!(states, [CertState::Revoked; 3]);
     // A list that is made long after them is without them.
-    let end = now().after(MONTH);
-    assert_eq!(authority.list(end.after(HOUR)).unwrap()[0].1, State::Expired);
-    let (late, _) = authority.issue_with_key(&edge(), end).unwrap();
-    authority.revoke(late.issued.serial, end.after(23 * HOUR)).unwrap();
-    assert!(seen.refresh().unwrap());
-    assert_eq!(revoked(&seen), [true, true, true]);
-    let (later, _) = authority.issue_with_key(&edge(), end).unwrap();
-    authority.revoke(later.issued.serial, end.after(25 * HOUR)).unwrap();
-    assert!(seen.refresh().unwrap());
-    assert_eq!(revoked(&seen), [false, false, false]);
-    assert!(seen.is_revoked(late.issued.serial.as_bytes()) && seen.is_revoked(later.issued.serial.as_bytes()));
+    let end = now().saturating_add(MONTH);
+    assert_eq!(authority.issued(end.saturating_add(HOUR)).unwrap()[0].1, CertState::Expired);
+    let (late, _) = authority.issue_with_key(&edge_template(), end).unwrap();
+    authority.revoke(late.record.serial, end.saturating_add(23 * HOUR)).unwrap();
+    assert!(crl.refresh().unwrap());
+    assert_eq!(revoked(&crl), [true, true, true]);
+    let (later, _) = authority.issue_with_key(&edge_template(), end).unwrap();
+    authority.revoke(later.record.serial, end.saturating_add(25 * HOUR)).unwrap();
+    assert!(crl.refresh().unwrap());
+    assert_eq!(revoked(&crl), [false, false, false]);
+    assert!(crl.is_revoked(late.record.serial.as_bytes()) && crl.is_revoked(later.record.serial.as_bytes()));
 }
 
 #[test]
 fn what_was_never_issued_or_is_over_cannot_be_revoked() {
-    let (_home, authority) = fresh();
-    let (chain, _) = authority.issue_with_key(&edge(), now()).unwrap();
+    let (_home, authority) = new_authority();
+    let (chain, _) = authority.issue_with_key(&edge_template(), now()).unwrap();
     let strange: Serial = "4f0123456789abcdef0123456789abcd".parse().unwrap();
     assert!(authority.revoke(strange, now()).unwrap_err().to_string().contains("was issued here"));
-    let late = now().after(MONTH + HOUR);
-    assert!(authority.revoke(chain.issued.serial, late).unwrap_err().to_string().contains("has expired"));
-    assert!(authority.revoke_name(edge().identity(), late).unwrap_err().to_string().contains("no certificate"));
+    let late = now().saturating_add(MONTH + HOUR);
+    assert!(authority.revoke(chain.record.serial, late).unwrap_err().to_string().contains("has expired"));
+    assert!(
+        authority.revoke_name(edge_template().identity(), late).unwrap_err().to_string().contains("no certificate")
+    );
     let same_name = "marline://operator/cam-7".parse().unwrap();
     assert!(authority.revoke_name(&same_name, now()).is_err(), "an edge is no operator");
 }
 
 #[test]
 fn a_list_that_is_damaged_strange_or_older_changes_nothing() {
-    let ((_home, authority), (_other_home, other)) = (fresh(), fresh());
-    let path = authority.revocations_path();
+    let ((_home, authority), (_other_home, other)) = (new_authority(), new_authority());
+    let path = authority.crl_path();
     let older = std::fs::read(&path).unwrap();
-    let (chain, _) = authority.issue_with_key(&edge(), now()).unwrap();
-    authority.revoke(chain.issued.serial, now()).unwrap();
+    let (chain, _) = authority.issue_with_key(&edge_template(), now()).unwrap();
+    authority.revoke(chain.record.serial, now()).unwrap();
     let newer = std::fs::read(&path).unwrap();
-    let mut seen = Revocations::open(&path, authority.certificate()).unwrap();
-    let strange = std::fs::read(other.revocations_path()).unwrap();
+    let mut crl = RevocationFile::open(&path, authority.certificate()).unwrap();
+    let strange = std::fs::read(other.crl_path()).unwrap();
     let bad: [(&[u8], &str); 4] = [
         (&older, "list 1 is older than list 2"),
         (&strange, "not signed by the authority"),
@@ -405,22 +412,22 @@ fn a_list_that_is_damaged_strange_or_older_changes_nothing() {
     ];
     for (bytes, expected) in bad {
         std::fs::write(&path, bytes).unwrap();
-        let said = seen.refresh().unwrap_err().to_string();
-        assert!(said.contains(expected), "{said}");
-        assert!(seen.is_revoked(chain.issued.serial.as_bytes()));
+        let message = crl.refresh().unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+        assert!(crl.is_revoked(chain.record.serial.as_bytes()));
     }
     std::fs::remove_file(&path).unwrap();
-    assert!(seen.refresh().is_err() && seen.is_revoked(chain.issued.serial.as_bytes()));
+    assert!(crl.refresh().is_err() && crl.is_revoked(chain.record.serial.as_bytes()));
     std::fs::write(&path, &newer).unwrap();
-    assert!(!seen.refresh().unwrap(), "the same list in another file is no new one");
+    assert!(!crl.refresh().unwrap(), "the same list in another file is no new one");
     // The authority itself does not go on from a list that is not its own either.
     std::fs::write(&path, &strange).unwrap();
-    assert!(authority.list(now()).is_err());
-    assert!(authority.revoke_name(edge().identity(), now()).is_err());
+    assert!(authority.issued(now()).is_err());
+    assert!(authority.revoke_name(edge_template().identity(), now()).is_err());
 }
 
 /// Another machine's directory, with a copy of this authority.
-fn copy_of(authority: &Authority) -> (TempDir, Authority) {
+fn copy_authority(authority: &Authority) -> (TempDir, Authority) {
     let dir = tempfile::tempdir().unwrap();
     set_mode(dir.path(), 0o700);
     for file in ["ca.key", "ca.pem", "issued.jsonl", "revoked.pem"] {
@@ -432,53 +439,54 @@ fn copy_of(authority: &Authority) -> (TempDir, Authority) {
 
 #[test]
 fn two_machines_that_revoke_at_once_lose_nobody() {
-    let (_home, here) = fresh();
-    let chains: Vec<Chain> = (0..3).map(|_| here.issue_with_key(&edge(), now()).unwrap().0).collect();
-    let (_dir, there) = copy_of(&here);
-    let text = |authority: &Authority| std::fs::read_to_string(authority.revocations_path()).unwrap();
+    let (_home, here) = new_authority();
+    let chains: Vec<IssuedChain> =
+        (0..3).map(|_| here.issue_with_key(&edge_template(), now()).unwrap().0).collect();
+    let (_dir, there) = copy_authority(&here);
+    let text = |authority: &Authority| std::fs::read_to_string(authority.crl_path()).unwrap();
     let list = |authority: &Authority| {
-        let list = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
-        let revoked = chains.iter().map(|chain| list.is_revoked(chain.issued.serial.as_bytes()));
+        let list = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
+        let revoked = chains.iter().map(|chain| list.is_revoked(chain.record.serial.as_bytes()));
         (list.number(), revoked.collect::<Vec<_>>())
     };
-    here.revoke(chains[0].issued.serial, now()).unwrap();
-    there.revoke(chains[1].issued.serial, now()).unwrap();
+    here.revoke(chains[0].record.serial, now()).unwrap();
+    there.revoke(chains[1].record.serial, now()).unwrap();
     assert_eq!((list(&here), list(&there)), ((2, vec![true, false, false]), (2, vec![false, true, false])));
     // Neither takes the other's place: both stand on the next one, and it is everybody's.
-    assert!(here.take_list(&text(&there), now()).unwrap());
+    assert!(here.merge_crl(&text(&there), now()).unwrap());
     assert_eq!(list(&here), (3, vec![true, true, false]));
-    assert!(there.take_list(&text(&here), now()).unwrap());
+    assert!(there.merge_crl(&text(&here), now()).unwrap());
     assert_eq!(text(&there), text(&here));
-    assert!(!here.take_list(&text(&there), now()).unwrap(), "nothing is left to do");
+    assert!(!here.merge_crl(&text(&there), now()).unwrap(), "nothing is left to do");
     // Both may have put both together: the lists say the same then, and nothing changes.
     let older = text(&there);
-    there.revoke(chains[2].issued.serial, now()).unwrap();
-    assert!(!there.take_list(&older, now()).unwrap(), "an older one that says less");
+    there.revoke(chains[2].record.serial, now()).unwrap();
+    assert!(!there.merge_crl(&older, now()).unwrap(), "an older one that says less");
     assert_eq!(list(&there), (4, vec![true; 3]));
     // One that was away, and has revoked meanwhile, says less but has no greater number: it must not win, nor be lost.
-    let (_dir, away) = copy_of(&here);
-    away.revoke(chains[2].issued.serial, now()).unwrap();
-    assert!(!away.take_list(&text(&there), now()).unwrap() && list(&away) == list(&there));
-    assert!(here.take_list("no list", now()).is_err());
-    let (_other, strange) = fresh();
-    assert!(here.take_list(&text(&strange), now()).is_err());
+    let (_dir, away) = copy_authority(&here);
+    away.revoke(chains[2].record.serial, now()).unwrap();
+    assert!(!away.merge_crl(&text(&there), now()).unwrap() && list(&away) == list(&there));
+    assert!(here.merge_crl("no list", now()).is_err());
+    let (_other, strange) = new_authority();
+    assert!(here.merge_crl(&text(&strange), now()).is_err());
 }
 
 #[test]
 fn a_list_that_was_sent_counts_where_the_file_refuses_it() {
-    let (_home, authority) = fresh();
-    let chain = authority.issue_with_key(&edge(), now()).unwrap().0;
+    let (_home, authority) = new_authority();
+    let chain = authority.issue_with_key(&edge_template(), now()).unwrap().0;
     let dir = tempfile::tempdir().unwrap();
     // Nobody can move a file to where a directory is, whatever his rights: as on a disk that is full.
     let path = dir.path().join("revoked.pem");
-    std::fs::copy(authority.revocations_path(), &path).unwrap();
-    let mut list = Revocations::open(&path, authority.certificate()).unwrap();
+    std::fs::copy(authority.crl_path(), &path).unwrap();
+    let mut list = RevocationFile::open(&path, authority.certificate()).unwrap();
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
-    authority.revoke(chain.issued.serial, now()).unwrap();
-    let newer = std::fs::read_to_string(authority.revocations_path()).unwrap();
+    authority.revoke(chain.record.serial, now()).unwrap();
+    let newer = std::fs::read_to_string(authority.crl_path()).unwrap();
     let held = list.clone();
-    assert!(held.take(&newer).is_err(), "it is not kept");
-    assert!(list.refresh().unwrap() && list.is_revoked(chain.issued.serial.as_bytes()) && list.number() == 2);
-    assert!(!list.take(&newer).unwrap(), "it is not asked for again");
+    assert!(held.update(&newer).is_err(), "it is not kept");
+    assert!(list.refresh().unwrap() && list.is_revoked(chain.record.serial.as_bytes()) && list.number() == 2);
+    assert!(!list.update(&newer).unwrap(), "it is not asked for again");
 }

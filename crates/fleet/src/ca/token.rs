@@ -22,24 +22,24 @@ use webpki::EndEntityCert;
 use webpki::ring::ECDSA_P256_SHA256;
 
 use super::error::EnrolError;
-use super::numbers::{Fingerprint, Nonce};
-use super::stamp::Stamp;
-use super::{Authority, CaError, Grant, text};
+use super::ids::{Fingerprint, Nonce};
+use super::timestamp::UtcSeconds;
+use super::{Authority, CaError, CertTemplate, serde_text};
 
 /// What a token says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
     /// What the certificate will say.
-    pub grant: Grant,
+    pub template: CertTemplate,
     /// Until when the token can be used.
-    #[serde(with = "text")]
-    pub until: Stamp,
+    #[serde(with = "serde_text")]
+    pub expires_at: UtcSeconds,
     /// What is spent with it.
-    #[serde(with = "text")]
+    #[serde(with = "serde_text")]
     pub nonce: Nonce,
     /// Whose token it is, and whom its bearer may trust.
-    #[serde(with = "text")]
+    #[serde(with = "serde_text")]
     pub authority: Fingerprint,
 }
 
@@ -48,8 +48,8 @@ impl Token {
     ///
     /// # Errors
     /// It is none: [`EnrolError::Malformed`].
-    pub fn read(text: &str) -> Result<Self, EnrolError> {
-        Parts::of(text).map(|parts| parts.token)
+    pub fn parse_unverified(text: &str) -> Result<Self, EnrolError> {
+        TokenParts::of(text).map(|parts| parts.token)
     }
 }
 
@@ -75,43 +75,53 @@ impl Authority {
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub fn token(&self, grant: &Grant, valid: Duration, now: Stamp) -> Result<TokenText, CaError> {
-        let until = now.after(valid).min(self.not_after);
-        let token = Token { grant: grant.clone(), until, nonce: Nonce::random()?, authority: self.fingerprint() };
+    pub fn create_token(
+        &self,
+        template: &CertTemplate,
+        lifetime: Duration,
+        now: UtcSeconds,
+    ) -> Result<TokenText, CaError> {
+        let expires_at = now.saturating_add(lifetime).min(self.not_after);
+        let token = Token {
+            template: template.clone(),
+            expires_at,
+            nonce: Nonce::random()?,
+            authority: self.fingerprint(),
+        };
         let payload = serde_json::to_vec(&token).map_err(|error| CaError::Library(error.to_string()))?;
         let payload = URL_SAFE_NO_PAD.encode(payload);
-        let signature = URL_SAFE_NO_PAD.encode(self.signer()?.key().sign(&signed(&payload))?);
-        Ok(TokenText(format!("{KIND}.{payload}.{signature}")))
+        let signature = URL_SAFE_NO_PAD.encode(self.signer()?.key().sign(&signed_bytes(&payload))?);
+        Ok(TokenText(format!("{PREFIX}.{payload}.{signature}")))
     }
 
     /// What a token of this authority says, whether or not it was used.
-    pub(super) fn verify(&self, text: &str, now: Stamp) -> Result<Token, EnrolError> {
-        let Parts { token, payload, signature } = Parts::of(text)?;
-        let own = EndEntityCert::try_from(&self.certificate)
+    pub(super) fn verify_token(&self, text: &str, now: UtcSeconds) -> Result<Token, EnrolError> {
+        let TokenParts { token, payload, signature } = TokenParts::of(text)?;
+        let certificate = EndEntityCert::try_from(&self.certificate)
             .map_err(|error| CaError::Library(format!("the authority's certificate: {error}")))?;
-        let is_signed = own.verify_signature(ECDSA_P256_SHA256, &signed(payload), &signature).is_ok();
+        let is_signed = certificate.verify_signature(ECDSA_P256_SHA256, &signed_bytes(payload), &signature).is_ok();
         if token.authority != self.fingerprint() || !is_signed {
-            return Err(EnrolError::NotOurs);
+            return Err(EnrolError::OtherAuthority);
         }
-        if token.until < now { Err(EnrolError::Expired) } else { Ok(token) }
+        if token.expires_at < now { Err(EnrolError::Expired) } else { Ok(token) }
     }
 }
 
-struct Parts<'a> {
+struct TokenParts<'a> {
     token: Token,
     payload: &'a str,
     signature: Vec<u8>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> TokenParts<'a> {
     fn of(text: &'a str) -> Result<Self, EnrolError> {
         let wrong = |text: &str| EnrolError::Malformed(text.to_owned());
         let text = text.trim();
-        if text.len() > LONGEST {
+        if text.len() > MAX_LEN {
             return Err(wrong("it is too long"));
         }
         let mut parts = text.split('.');
-        let (Some(KIND), Some(payload), Some(signature), None) =
+        let (Some(PREFIX), Some(payload), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
             return Err(wrong("it is not mlt1.….…"));
@@ -125,11 +135,11 @@ impl<'a> Parts<'a> {
 }
 
 /// What is signed: the payload as it stands in the text.
-fn signed(payload: &str) -> Vec<u8> {
-    [PURPOSE, payload.as_bytes()].concat()
+fn signed_bytes(payload: &str) -> Vec<u8> {
+    [SIGNING_CONTEXT, payload.as_bytes()].concat()
 }
 
-const KIND: &str = "mlt1";
-const PURPOSE: &[u8] = b"marline enrolment token 1\0";
+const PREFIX: &str = "mlt1";
+const SIGNING_CONTEXT: &[u8] = b"marline enrolment token 1\0";
 /// One with sixteen long addresses has about 6000.
-const LONGEST: usize = 8192;
+const MAX_LEN: usize = 8192;

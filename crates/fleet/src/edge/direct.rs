@@ -20,86 +20,90 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::dial::{By, connect};
-use crate::race::race;
-use crate::starts::{Shows, Starts};
+use super::dial::{DialOptions, connect};
+use crate::happy_eyeballs::connect_first;
+use crate::link_dialer::{ConnObservation, LinkDialer};
 use crate::tunnel::{Problem, Status, Target};
 
 /// chosen: as a relay's.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// chosen: a page's worth of names; a thread each.
-pub(super) const LOOK_UPS: usize = 16;
+pub(super) const MAX_LOOKUPS: usize = 16;
 
 /// A connection to the server, over the first link that reaches it.
-pub(super) async fn reach(
+pub(super) async fn connect_directly(
     target: &Target,
     right: Right,
-    look_ups: &Arc<Semaphore>,
-    starts: &Arc<Starts>,
+    lookup_permits: &Arc<Semaphore>,
+    dialer: &Arc<LinkDialer>,
 ) -> Result<TcpStream, Problem> {
-    let (target, look_ups, of) = (target.clone(), Arc::clone(look_ups), Arc::clone(starts));
+    let (target, lookup_permits, link_dialer) = (target.clone(), Arc::clone(lookup_permits), Arc::clone(dialer));
     let attempt = move |link: Option<Arc<Interface>>| {
-        let (target, look_ups, of) = (target.clone(), Arc::clone(&look_ups), Arc::clone(&of));
+        let (target, lookup_permits, link_dialer) =
+            (target.clone(), Arc::clone(&lookup_permits), Arc::clone(&link_dialer));
         async move {
             let addresses = match &link {
-                None => addresses(&target, &look_ups).await?,
-                Some(link) => of.addresses(right.host(), (&target.host, target.port), link).await?,
+                None => resolve(&target, &lookup_permits).await?,
+                Some(link) => link_dialer.resolve(right.host(), (&target.host, target.port), link).await?,
             };
-            match allowed(&target.host, addresses, right) {
-                Ok(addresses) => {
-                    over(addresses, link.as_deref(), &of).await.map(|(socket, shows)| (Ok(socket), shows))
-                }
-                Err(forbidden) => Ok((Err(forbidden), Shows::Nothing)),
+            match filter_allowed(&target.host, addresses, right) {
+                Ok(addresses) => connect_over_link(addresses, link.as_deref(), &link_dialer)
+                    .await
+                    .map(|(socket, shows)| (Ok(socket), shows)),
+                Err(forbidden) => Ok((Err(forbidden), ConnObservation::NotViaLinks)),
             }
         }
     };
-    let late = |_| Problem::new(Status::NoAnswer, "connection_timeout", "no answer");
-    timeout(CONNECT, starts.start_to_unproven(attempt)).await.map_err(late)?.map_err(unreachable)?
+    let timed_out = |_| Problem::new(Status::GatewayTimeout, "connection_timeout", "no answer");
+    timeout(CONNECT_TIMEOUT, dialer.connect_unauthenticated(attempt))
+        .await
+        .map_err(timed_out)?
+        .map_err(bad_gateway)?
 }
 
 /// Over this link. A private network may be behind a static route, which only the kernel knows.
-async fn over(
+async fn connect_over_link(
     addresses: Vec<SocketAddr>,
     link: Option<&Interface>,
-    starts: &Starts,
-) -> io::Result<(TcpStream, Shows)> {
-    let is_behind = addresses
+    dialer: &LinkDialer,
+) -> io::Result<(TcpStream, ConnObservation)> {
+    let is_behind_links = addresses
         .iter()
-        .any(|address| Zone::of(address.ip()) == Zone::Internet && starts.is_behind_links(address.ip()));
-    let device = link.filter(|_| is_behind).map(|link| link.name.clone());
-    let addresses = match link.filter(|_| is_behind) {
-        Some(link) => Starts::of_families(addresses, link)?,
+        .any(|address| Zone::of(address.ip()) == Zone::Internet && dialer.is_behind_links(address.ip()));
+    let device = link.filter(|_| is_behind_links).map(|link| link.name.clone());
+    let addresses = match link.filter(|_| is_behind_links) {
+        Some(link) => LinkDialer::with_link_families(addresses, link)?,
         None => addresses,
     };
-    let by = By { plain: true, device, ..By::default() };
-    let socket = race(&addresses, |address| connect(address, by.clone())).await?;
-    if is_behind && let Ok(server) = socket.peer_addr() {
-        starts.has_reached_directly(server);
+    let options = DialOptions { plain_tcp: true, device, ..DialOptions::default() };
+    let socket = connect_first(&addresses, |address| connect(address, options.clone())).await?;
+    if is_behind_links && let Ok(server) = socket.peer_addr() {
+        dialer.record_direct_server(server);
     }
-    Ok((socket, if is_behind { Shows::Reached } else { Shows::Nothing }))
+    Ok((socket, if is_behind_links { ConnObservation::Reached } else { ConnObservation::NotViaLinks }))
 }
 
 /// Rule 3.
-async fn addresses(target: &Target, look_ups: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
+async fn resolve(target: &Target, lookup_permits: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, target.port)]);
     }
-    let place = Arc::clone(look_ups).acquire_owned().await.map_err(io::Error::other)?;
+    let permit = Arc::clone(lookup_permits).acquire_owned().await.map_err(io::Error::other)?;
     let (host, port) = (target.host.clone(), target.port);
     let look_up = move || {
         let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
-        drop(place);
+        drop(permit);
         found
     };
     spawn_blocking(look_up).await.map_err(io::Error::other)?
 }
 
-fn unreachable(error: io::Error) -> Problem {
-    Problem::new(Status::Unreachable, "destination_unavailable", error.to_string())
+fn bad_gateway(error: io::Error) -> Problem {
+    Problem::new(Status::BadGateway, "destination_unavailable", error.to_string())
 }
 
 /// Rule 2.
-fn allowed(host: &str, addresses: Vec<SocketAddr>, right: Right) -> Result<Vec<SocketAddr>, Problem> {
+fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: Right) -> Result<Vec<SocketAddr>, Problem> {
     let (mut good, mut forbidden) = (Vec::new(), None);
     for address in addresses {
         match right.check(address) {
@@ -119,30 +123,34 @@ mod tests {
 
     #[test]
     fn other_hosts_reach_neither_the_edge_nor_private_networks_directly() {
-        let [own, private, other] =
+        let [local, private, other] =
             ["127.0.0.1:80", "10.9.9.9:80", "192.0.2.1:80"].map(|text| text.parse().unwrap());
         let client = Right::of_peer("198.51.100.9:1".parse().unwrap());
-        for refused in [own, private] {
-            assert_eq!(allowed("h", vec![refused], client).unwrap_err().status, Status::Forbidden, "{refused}");
-            assert_eq!(allowed("h", vec![refused, other], client).unwrap(), [other]);
-            assert_eq!(allowed("h", vec![refused], Right::user()).unwrap(), [refused]);
+        for refused in [local, private] {
+            assert_eq!(
+                filter_allowed("h", vec![refused], client).unwrap_err().status,
+                Status::Forbidden,
+                "{refused}"
+            );
+            assert_eq!(filter_allowed("h", vec![refused, other], client).unwrap(), [other]);
+            assert_eq!(filter_allowed("h", vec![refused], Right::user()).unwrap(), [refused]);
         }
-        assert!(allowed("h", Vec::new(), client).unwrap().is_empty());
+        assert!(filter_allowed("h", Vec::new(), client).unwrap().is_empty());
     }
 
     #[test]
     fn names_wait_for_a_place_and_addresses_do_not() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (places, [address, name]) = (
+            let (permits, [address, name]) = (
                 Arc::new(Semaphore::new(1)),
                 ["127.0.0.1:80", "localhost:80"].map(|to| Target::parse(to).unwrap()),
             );
-            let taken = Arc::clone(&places).try_acquire_owned().unwrap();
-            assert_eq!(addresses(&address, &places).await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
-            assert!(timeout(Duration::from_millis(50), addresses(&name, &places)).await.is_err());
+            let taken = Arc::clone(&permits).try_acquire_owned().unwrap();
+            assert_eq!(resolve(&address, &permits).await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
+            assert!(timeout(Duration::from_millis(50), resolve(&name, &permits)).await.is_err());
             drop(taken);
-            assert!(!addresses(&name, &places).await.unwrap().is_empty() && places.available_permits() == 1);
+            assert!(!resolve(&name, &permits).await.unwrap().is_empty() && permits.available_permits() == 1);
         });
     }
 }

@@ -19,21 +19,21 @@ use tokio::net::TcpStream;
 
 use super::Edge;
 use super::direct;
-use super::meter::{Counted, Meter};
-use super::nearby::{self, Passes};
-use super::queue::Short;
-use super::road::{RoadError, Tunnel};
-use crate::tunnel::{Problem, Status, Target, carry, end};
+use super::private_networks::{self, PrivateAccess};
+use super::relay_pool::{Tunnel, TunnelError};
+use super::short_queue::ShortQueuePacer;
+use super::traffic_meter::{MeteredPacer, TrafficMeter};
+use crate::tunnel::{Problem, Status, Target, close, copy_bidirectional};
 
 /// A way to a server.
-pub(super) enum Way {
+pub(super) enum Upstream {
     /// Through a relay.
     Relay(Box<Tunnel>),
     /// Without one.
     Direct(TcpStream),
 }
 
-impl Way {
+impl Upstream {
     /// As far as is known: where a relay has reached the server, it may be anywhere.
     fn leads_to_the_internet(&self) -> bool {
         match self {
@@ -44,132 +44,154 @@ impl Way {
 }
 
 /// Opens a way for a client with this right, which reaches private networks as `passes` says.
-pub(super) async fn open(edge: &Edge, target: &Target, right: Right, passes: Passes) -> Result<Way, Problem> {
-    let private = nearby::private(target);
-    if let Some(address) = private.filter(|address| is_refused(address.ip())) {
-        let words =
+pub(super) async fn open(
+    edge: &Edge,
+    target: &Target,
+    right: Right,
+    access: PrivateAccess,
+) -> Result<Upstream, Problem> {
+    let private_address = private_networks::private_address(target);
+    if let Some(address) = private_address.filter(|address| is_refused(address.ip())) {
+        let details =
             format!("the routing table of this host refuses {} (unreachable, prohibit or blackhole)", address.ip());
         edge.state.send_modify(|state| state.failed += 1);
-        return Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", words));
+        return Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", details));
     }
-    let private = private.filter(|_| passes != Passes::Nowhere);
-    let near = private.filter(|address| nearby::is_near(*address));
+    let private_address = private_address.filter(|_| access != PrivateAccess::Denied);
+    let routed_address = private_address.filter(|address| private_networks::has_specific_route(*address));
     let domains = &edge.config.local_domains;
-    let way = match (passes, near, private) {
-        (Passes::Everywhere, Some(near), _) => nearby::reach(edge, near).await.map(Way::Direct),
-        (_, None, Some(private)) => match over_a_relay(edge, target, right).await {
+    let upstream = match (access, routed_address, private_address) {
+        (PrivateAccess::Full, Some(near), _) => {
+            private_networks::connect_directly(edge, near).await.map(Upstream::Direct)
+        }
+        (_, None, Some(private)) => match connect_via_relay(edge, target, right).await {
             Ok(way) => Ok(way),
             // Where that leads nowhere, what the relay has answered tells more.
-            Err(refused) => nearby::reach(edge, private).await.map(Way::Direct).map_err(|_| refused),
+            Err(refused) => {
+                private_networks::connect_directly(edge, private).await.map(Upstream::Direct).map_err(|_| refused)
+            }
         },
-        (Passes::Everywhere, ..) => match over_a_relay(edge, target, right).await {
+        (PrivateAccess::Full, ..) => match connect_via_relay(edge, target, right).await {
             Ok(way) => {
                 if way.leads_to_the_internet() {
                     edge.public_names.note(target, domains);
                 }
                 Ok(way)
             }
-            Err(refused) if nearby::may_be_named(target, &refused, domains) && !edge.public_names.has(target) => {
-                nearby::reach_named(edge, target, right).await.map(Way::Direct).ok_or(refused)
+            Err(refused)
+                if private_networks::may_be_named(target, &refused, domains) && !edge.public_names.has(target) =>
+            {
+                private_networks::reach_named(edge, target, right).await.map(Upstream::Direct).ok_or(refused)
             }
             Err(refused) => Err(refused),
         },
-        _ => over_a_relay(edge, target, right).await,
+        _ => connect_via_relay(edge, target, right).await,
     };
-    if way.is_err() {
+    if upstream.is_err() {
         edge.state.send_modify(|state| state.failed += 1);
     }
-    way
+    upstream
 }
 
-async fn over_a_relay(edge: &Edge, target: &Target, right: Right) -> Result<Way, Problem> {
-    edge.wants(target);
-    let asked = edge.roads.tunnel(target).await;
-    match asked {
+async fn connect_via_relay(edge: &Edge, target: &Target, right: Right) -> Result<Upstream, Problem> {
+    edge.note_target(target);
+    let tunnel_result = edge.relay_pool.open_tunnel(target).await;
+    match tunnel_result {
         Ok(tunnel) => {
             edge.state.send_modify(|state| {
-                *state.carried.entry(tunnel.station.at.label.clone()).or_default() += 1;
-                state.last = Some(tunnel.station.at.label.clone());
+                *state.carried.entry(tunnel.entry.config.label.clone()).or_default() += 1;
+                state.last_relay = Some(tunnel.entry.config.label.clone());
             });
-            Ok(Way::Relay(Box::new(tunnel)))
+            Ok(Upstream::Relay(Box::new(tunnel)))
         }
-        Err(RoadError::None(why)) if edge.config.direct => {
+        Err(TunnelError::NoRelay(why)) if edge.config.allow_direct => {
             tracing::warn!(why, "directly, over one link");
-            let connected = direct::reach(target, right, &edge.look_ups, &edge.roads.starts).await;
+            let connected =
+                direct::connect_directly(target, right, &edge.lookup_permits, &edge.relay_pool.dialer).await;
             let connected = connected.inspect(|_| {
                 edge.state.send_modify(|state| {
                     state.direct += 1;
-                    state.last = None;
+                    state.last_relay = None;
                 });
             });
-            connected.map(Way::Direct)
+            connected.map(Upstream::Direct)
         }
-        Err(RoadError::None(why)) => {
+        Err(TunnelError::NoRelay(why)) => {
             edge.state.send_modify(|state| state.refused += 1);
-            Err(Problem::new(Status::NoRoom, "proxy_internal_error", format!("no relay can be had: {why}")))
+            Err(Problem::new(
+                Status::ServiceUnavailable,
+                "proxy_internal_error",
+                format!("no relay can be had: {why}"),
+            ))
         }
-        Err(waiting @ RoadError::Waiting) => {
-            Err(Problem::new(Status::NoRoom, "proxy_internal_error", waiting.to_string()))
+        Err(waiting @ TunnelError::Waiting) => {
+            Err(Problem::new(Status::ServiceUnavailable, "proxy_internal_error", waiting.to_string()))
         }
-        Err(RoadError::Refused(answer)) => {
+        Err(TunnelError::Refused(answer)) => {
             let error = answer.error.unwrap_or("http_request_denied");
-            Err(Problem::new(of(answer.status), error, answer.words))
+            Err(Problem::new(map_status(answer.status), error, answer.words))
         }
     }
 }
 
 /// A relay's answer as ours.
-fn of(status: u16) -> Status {
+fn map_status(status: u16) -> Status {
     match status {
         403 => Status::Forbidden,
-        429 => Status::TooMany,
-        502 => Status::Unreachable,
-        504 => Status::NoAnswer,
-        _ => Status::NoRoom,
+        429 => Status::TooManyRequests,
+        502 => Status::BadGateway,
+        504 => Status::GatewayTimeout,
+        _ => Status::ServiceUnavailable,
     }
 }
 
 /// Carries a flow to its end.
-pub(super) async fn carry_on(edge: &Edge, way: Way, target: &Target, near: &mut TcpStream, early: Vec<u8>) {
-    let _open = Open::new(edge);
-    end::broken(near);
-    let counted = |meter: &Arc<Meter>| Counted::new(Arc::clone(meter));
-    let ended = match way {
-        Way::Relay(tunnel) => {
-            let Tunnel { mut road, station, rest } = *tunnel;
+pub(super) async fn forward(
+    edge: &Edge,
+    upstream: Upstream,
+    target: &Target,
+    client: &mut TcpStream,
+    from_client: Vec<u8>,
+) {
+    let _guard = OpenFlowGuard::new(edge);
+    close::reset_on_close(client);
+    let metered = |meter: &Arc<TrafficMeter>| MeteredPacer::new(Arc::clone(meter));
+    let ended = match upstream {
+        Upstream::Relay(tunnel) => {
+            let Tunnel { conn: mut road, entry, early_data } = *tunnel;
             let socket = road.get_ref().0.socket();
-            let short = Short::new(socket, counted(&station.meter));
-            let mut lane = edge.lanes.lane(target, socket.as_fd(), near.as_fd(), short);
-            let ended = carry(near, &mut road, early, rest, &mut lane).await;
+            let pacer = ShortQueuePacer::new(socket, metered(&entry.traffic_meter));
+            let mut pacer = edge.shaper.shape(target, socket.as_fd(), client.as_fd(), pacer);
+            let ended = copy_bidirectional(client, &mut road, from_client, early_data, &mut pacer).await;
             // An end that TLS has not announced is none: what waits in the queue goes with it.
-            ended.inspect_err(|_| end::broken(road.get_ref().0.socket()))
+            ended.inspect_err(|_| close::reset_on_close(road.get_ref().0.socket()))
         }
-        Way::Direct(mut far) => {
+        Upstream::Direct(mut server) => {
             // What cannot be set changes the pace of small packets, nothing else.
-            let _ = far.set_nodelay(true);
-            end::broken(&far);
-            let mut lane = edge.lanes.lane(target, far.as_fd(), near.as_fd(), counted(&edge.direct));
-            let ended = carry(near, &mut far, early, Vec::new(), &mut lane).await;
-            ended.inspect(|()| end::whole(&far))
+            let _ = server.set_nodelay(true);
+            close::reset_on_close(&server);
+            let mut pacer = edge.shaper.shape(target, server.as_fd(), client.as_fd(), metered(&edge.direct_meter));
+            let ended = copy_bidirectional(client, &mut server, from_client, Vec::new(), &mut pacer).await;
+            ended.inspect(|()| close::close_gracefully(&server))
         }
     };
     match ended {
-        Ok(()) => end::whole(near),
+        Ok(()) => close::close_gracefully(client),
         Err(error) => tracing::debug!(%error, "broke"),
     }
 }
 
 /// Counts a flow as open, however it ends.
-struct Open<'a>(&'a Edge);
+struct OpenFlowGuard<'a>(&'a Edge);
 
-impl<'a> Open<'a> {
+impl<'a> OpenFlowGuard<'a> {
     fn new(edge: &'a Edge) -> Self {
         edge.state.send_modify(|state| state.open += 1);
         Self(edge)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenFlowGuard<'_> {
     fn drop(&mut self) {
         self.0.state.send_modify(|state| state.open -= 1);
     }

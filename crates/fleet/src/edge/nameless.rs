@@ -20,8 +20,8 @@ use tokio::time::sleep;
 
 use super::Edge;
 use super::again::{Again, Pauses};
-use super::links::LinkNow;
-use super::unanswered::packets;
+use super::link_rates::LinkState;
+use super::udp_watch::read_counters;
 
 /// chosen: a user looks for a reason after some seconds; one query is some 150 bytes.
 const EACH: Duration = Duration::from_secs(5);
@@ -34,14 +34,14 @@ const SYSTEM: Duration = Duration::from_secs(3);
 
 /// Looks whether the links by which packets leave give names, until dropped.
 pub(super) async fn watch(edge: &Edge) -> Infallible {
-    let begun = std::time::Instant::now();
-    let now = || Instant::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let started_at = std::time::Instant::now();
+    let now = || Instant::from_millis(u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX));
     let mut pace = Pace::default();
     loop {
         sleep(EACH).await;
-        let passing = edge.passing.borrow().clone();
-        let sent = || passing.iter().filter_map(|link| Some((link.clone(), packets(link)?.sent))).collect();
-        let links: Vec<LinkNow> = edge.links().into_iter().filter(|link| link.up && !link.silent).collect();
+        let passing = edge.lan_uplink.borrow().clone();
+        let sent = || passing.iter().filter_map(|link| Some((link.clone(), read_counters(link)?.sent))).collect();
+        let links: Vec<LinkState> = edge.links().into_iter().filter(|link| link.up && !link.unresponsive).collect();
         let is_due = pace.is_due(now(), sent(), links.len());
         let found = if is_due {
             let Ok(Ok(survey)) = spawn_blocking(survey).await else { continue };
@@ -61,7 +61,7 @@ pub(super) async fn watch(edge: &Edge) -> Infallible {
 }
 
 async fn look(edge: &Edge, survey: &Survey, mut inquiry: Inquiry) -> Found {
-    let resolver = &edge.roads.starts.resolver;
+    let resolver = &edge.relay_pool.dialer.resolver;
     loop {
         match inquiry.next() {
             Step::Link(link) => {
@@ -173,8 +173,8 @@ impl Asked {
 }
 
 impl Inquiry {
-    fn new(links: &[LinkNow], passing: &BTreeSet<String>, nameless: &BTreeSet<String>) -> Self {
-        let of = |link: &LinkNow| Asked {
+    fn new(links: &[LinkState], passing: &BTreeSet<String>, nameless: &BTreeSet<String>) -> Self {
+        let of = |link: &LinkState| Asked {
             name: link.name.clone(),
             metered: link.metered,
             is_passing: passing.contains(&link.name),
@@ -236,14 +236,14 @@ mod tests {
     /// Links `own` and `free`, and `metered`, of which packets leave by `own`. `answers` are what each says, the last of them for good.
     /// Gives who was asked, and the links that give no names.
     fn run(before: &[&str], system: bool, answers: &[(&str, &[bool])]) -> (Vec<String>, Found) {
-        let link = |name: &str| LinkNow {
+        let link = |name: &str| LinkState {
             name: name.to_owned(),
             up: true,
             metered: name == "metered",
-            ..LinkNow::default()
+            ..LinkState::default()
         };
         // A metered one comes first in the kernel's order.
-        let links: Vec<LinkNow> = ["metered", "own", "free"]
+        let links: Vec<LinkState> = ["metered", "own", "free"]
             .into_iter()
             .filter(|name| answers.iter().any(|(link, _)| link == name))
             .map(link)
@@ -252,9 +252,9 @@ mod tests {
         loop {
             match inquiry.next() {
                 Step::Link(link) => {
-                    let (_, said) = answers.iter().find(|(name, _)| *name == link).unwrap();
+                    let (_, message) = answers.iter().find(|(name, _)| *name == link).unwrap();
                     let times = asked.iter().filter(|name| **name == link).count();
-                    inquiry.link_answers(&link, Some(said[times.min(said.len() - 1)]));
+                    inquiry.link_answers(&link, Some(message[times.min(message.len() - 1)]));
                     asked.push(link);
                 }
                 Step::System => {

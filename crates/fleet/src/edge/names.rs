@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use marline_net::links::{Interface, Survey};
 use marline_net::paths::gateway::NameLinks;
 
-use super::links::LinkNow;
-use super::rest::best;
+use super::link_rates::LinkState;
+use super::udp_link::best;
 
 /// Over which links this host's own name queries leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -59,10 +59,10 @@ impl NamesWhy {
         }
     }
 
-    fn of(link: &LinkNow, nameless: &BTreeSet<String>) -> Option<Self> {
+    fn of(link: &LinkState, nameless: &BTreeSet<String>) -> Option<Self> {
         match link {
             link if !link.up => Some(Self::Down),
-            link if link.silent => Some(Self::Silent),
+            link if link.unresponsive => Some(Self::Silent),
             link => nameless.contains(&link.name).then_some(Self::Nameless),
         }
     }
@@ -71,7 +71,7 @@ impl NamesWhy {
 /// The links for the queries of each family; `own` are the interfaces of the default routes, `rest` is the link of the LAN's UDP.
 pub(super) fn over<'a>(
     survey: &'a Survey,
-    links: &[LinkNow],
+    links: &[LinkState],
     nameless: &BTreeSet<String>,
     own: [Option<&Interface>; 2],
     rest: Option<&str>,
@@ -82,7 +82,7 @@ pub(super) fn over<'a>(
     }
     let has: [fn(&Interface) -> bool; 2] = [|link| link.v4.is_some(), |link| link.v6.is_some()];
     let of = |family: usize| {
-        let able = |link: &LinkNow| survey.named(&link.name).is_some_and(has[family]);
+        let able = |link: &LinkState| survey.named(&link.name).is_some_and(has[family]);
         instead(links, nameless, &own[family]?.name, rest, able)
     };
     let found = [of(0), of(1)];
@@ -92,17 +92,17 @@ pub(super) fn over<'a>(
 
 /// The link in place of `own`, of those that are `able`; none: that one carries, or no other one does.
 fn instead(
-    links: &[LinkNow],
+    links: &[LinkState],
     nameless: &BTreeSet<String>,
-    own: &str,
+    credentials: &str,
     rest: Option<&str>,
-    able: impl Fn(&LinkNow) -> bool,
+    able: impl Fn(&LinkState) -> bool,
 ) -> Option<NamesOver> {
     // What is no link is not known to fail.
-    let why = NamesWhy::of(links.iter().find(|link| link.name == own)?, nameless)?;
+    let why = NamesWhy::of(links.iter().find(|link| link.name == credentials)?, nameless)?;
     let able = || links.iter().filter(|link| NamesWhy::of(link, nameless).is_none() && able(link));
     let link = able().find(|link| Some(link.name.as_str()) == rest).or_else(|| best(able()))?;
-    Some(NamesOver { link: link.name.clone(), instead_of: own.to_owned(), why })
+    Some(NamesOver { link: link.name.clone(), instead_of: credentials.to_owned(), why })
 }
 
 #[cfg(test)]
@@ -113,19 +113,19 @@ mod tests {
 
     use super::*;
 
-    fn link(name: &str, mbps: u64) -> LinkNow {
-        LinkNow { name: name.into(), up: true, most: Bitrate::from_mbps(mbps), ..LinkNow::default() }
+    fn link(name: &str, mbps: u64) -> LinkState {
+        LinkState { name: name.into(), up: true, peak_rate: Bitrate::from_mbps(mbps), ..LinkState::default() }
     }
 
-    fn down(link: LinkNow) -> LinkNow {
-        LinkNow { up: false, ..link }
+    fn down(link: LinkState) -> LinkState {
+        LinkState { up: false, ..link }
     }
 
-    fn silent(link: LinkNow) -> LinkNow {
-        LinkNow { silent: true, ..link }
+    fn silent(link: LinkState) -> LinkState {
+        LinkState { unresponsive: true, ..link }
     }
 
-    fn of(links: &[LinkNow], rest: Option<&str>) -> Option<String> {
+    fn of(links: &[LinkState], rest: Option<&str>) -> Option<String> {
         instead(links, &BTreeSet::new(), "eth0", rest, |_| true).map(|over| over.link)
     }
 
@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(of(&[dead.clone(), silent(link("wlan0", 1))], Some("wlan0")), None, "none is better");
             assert_eq!(of(&[dead], None), None);
         }
-        let metered = LinkNow { metered: true, ..link("wwan0", 20) };
+        let metered = LinkState { metered: true, ..link("wwan0", 20) };
         assert_eq!(of(&[down(link("eth0", 9)), metered, link("wlan0", 2)], None).unwrap(), "wlan0");
     }
 
@@ -193,11 +193,11 @@ mod tests {
         ];
         let mut survey = Survey { interfaces, vpn: None };
         let links = [silent(link("eth0", 9)), link("wlan0", 9), link("wwan0", 1), link("wwan1", 0)];
-        let chosen = |survey: &Survey, links: &[LinkNow], rest| {
-            let own = [survey.named("eth0"); 2];
-            let (chosen, now) = over(survey, links, &names(&["wwan9"]), own, rest);
-            let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(led, told)| {
-                assert_eq!(led.map(|link| &link.name), told.as_ref().map(|over| &over.link));
+        let chosen = |survey: &Survey, links: &[LinkState], rest| {
+            let credentials = [survey.named("eth0"); 2];
+            let (chosen, now) = over(survey, links, &names(&["wwan9"]), credentials, rest);
+            let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(led, reply)| {
+                assert_eq!(led.map(|link| &link.name), reply.as_ref().map(|over| &over.link));
                 led.map_or("", |link| &link.name).to_owned()
             });
             assert_eq!((now.nameless, now.error), (names(&["wwan9"]), None));

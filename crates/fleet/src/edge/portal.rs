@@ -21,7 +21,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use marline_core::fetch::{Ask, ReqId};
+use marline_core::fetch::{ReqId, RequestRange};
 use marline_core::link_choice::PortalAnswer;
 use marline_core::units::DataSize;
 use marline_net::dns::Source;
@@ -31,9 +31,9 @@ use marline_net::reach::Zone;
 use tokio::time::timeout;
 use url::Url;
 
-use super::dial::{By, connect};
-use crate::race::race;
-use crate::starts::Starts;
+use super::dial::{DialOptions, connect};
+use crate::happy_eyeballs::connect_first;
+use crate::link_dialer::LinkDialer;
 
 /// Whether captive portals are looked for by requests, and with which URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Portals {
     }
 
     /// What answers over this link.
-    pub(super) async fn probe(&self, link: &Interface, starts: &Starts) -> PortalAnswer {
+    pub(super) async fn probe(&self, link: &Interface, starts: &LinkDialer) -> PortalAnswer {
         let Some(target) = &self.target else { return PortalAnswer::Nothing };
         match timeout(TIME, self.status(target, link, starts)).await {
             Ok(Ok((status, is_of_link))) => judge(status, is_of_link),
@@ -86,12 +86,12 @@ impl Portals {
     }
 
     /// The status of the answer, and whether the link is responsible for the address that it comes from.
-    async fn status(&self, target: &Target, link: &Interface, starts: &Starts) -> io::Result<(u16, bool)> {
+    async fn status(&self, target: &Target, link: &Interface, starts: &LinkDialer) -> io::Result<(u16, bool)> {
         let (mut addresses, is_of_link) = self.addresses(target, link, starts).await?;
         // A name server of the link does not make this request lead to this machine or into a LAN of it.
         addresses.retain(|address| starts.is_behind_links(address.ip()));
         addresses.truncate(ADDRESSES);
-        let status = target.status(&Starts::of_families(addresses.clone(), link)?, link).await?;
+        let status = target.status(&LinkDialer::with_link_families(addresses.clone(), link)?, link).await?;
         if is_of_link && judge(status, true) == PortalAnswer::Open {
             self.known().insert(link.index, addresses);
         }
@@ -102,7 +102,7 @@ impl Portals {
         &self,
         target: &Target,
         link: &Interface,
-        starts: &Starts,
+        starts: &LinkDialer,
     ) -> io::Result<(Vec<SocketAddr>, bool)> {
         let to = |addresses: Vec<IpAddr>| {
             addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect()
@@ -150,10 +150,11 @@ impl FromStr for PortalProbe {
 impl Target {
     /// The status of the answer that comes from one of these addresses.
     async fn status(&self, addresses: &[SocketAddr], link: &Interface) -> io::Result<u16> {
-        let by = By { device: Some(link.name.clone()), plain: true, ..By::default() };
-        let mut connection = Connection::over(race(addresses, |address| connect(address, by.clone())).await?)?;
+        let by = DialOptions { device: Some(link.name.clone()), plain_tcp: true, ..DialOptions::default() };
+        let mut connection =
+            Connection::over(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
         let (path_and_query, authority) = (self.path_and_query.clone(), self.authority.clone());
-        let get = Get { path_and_query, authority, ask: Ask::Whole, if_range: None, headers: Vec::new() };
+        let get = Get { path_and_query, authority, ask: RequestRange::Full, if_range: None, headers: Vec::new() };
         connection.request(ReqId(0), &get);
         let mut scratch = vec![0; HEAD];
         match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Unread, DataSize::ZERO)).await {
@@ -165,7 +166,7 @@ impl Target {
 }
 
 /// Whether a link is responsible for an address from this source, which was asked over it.
-async fn is_of_link(source: &Source, starts: &Starts) -> bool {
+async fn is_of_link(source: &Source, starts: &LinkDialer) -> bool {
     let mut is_dynamic = false;
     if is_in_doubt(source) {
         for link in starts.links() {

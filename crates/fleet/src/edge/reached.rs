@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Edge;
-use super::dial::{By, connect, shake};
-use super::relays::Station;
-use super::trust::Trusted;
+use super::dial::{DialOptions, connect, tls_handshake};
+use super::relay_list::RelayEntry;
+use super::trust::ClientTrust;
 
 /// chosen: a name that is known is found at once.
 const LOOK_UP: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub(super) enum Shown {
 /// The server to which the attempts go.
 #[derive(Clone)]
 pub(super) enum Server {
-    Relay(Arc<Station>, Vec<SocketAddr>, Arc<Trusted>),
+    Relay(Arc<RelayEntry>, Vec<SocketAddr>, Arc<ClientTrust>),
     /// Of direct flows: with the links over which it counts.
     Direct(BTreeMap<String, SocketAddr>),
 }
@@ -61,14 +61,16 @@ pub(super) enum Server {
 impl Server {
     /// The first relay that is not known to be unreachable; else the server of a direct flow.
     pub(super) async fn of(edge: &Edge) -> Option<Self> {
-        let relay = edge.roads.relays.order().into_iter().find(|station| station.unreachable().is_none());
+        let relay =
+            edge.relay_pool.relays.order().into_iter().find(|station| station.unreachable_reason().is_none());
         if let Some(station) = relay {
             let addresses = timeout(LOOK_UP, station.addresses()).await.ok()?.ok()?;
-            return Some(Self::Relay(station, addresses, Arc::new(edge.roads.trusted())));
+            return Some(Self::Relay(station, addresses, Arc::new(edge.relay_pool.trusted())));
         }
         // Over a link with a captive portal, which answers in the server's place, nothing counts.
-        let of = |link: String| Some((edge.roads.starts.direct_probe(&link)?, link));
-        let servers = edge.roads.starts.names().into_iter().filter_map(of).map(|(server, link)| (link, server));
+        let of = |link: String| Some((edge.relay_pool.dialer.direct_probe_target(&link)?, link));
+        let servers =
+            edge.relay_pool.dialer.link_names().into_iter().filter_map(of).map(|(server, link)| (link, server));
         Some(Self::Direct(servers.collect()))
             .filter(|server| !matches!(server, Self::Direct(all) if all.is_empty()))
     }
@@ -100,7 +102,7 @@ impl Server {
             },
             Self::Relay(station, addresses, trusted) => match first(addresses, link, patience).await {
                 Err(shown) => shown,
-                Ok(socket) if whole => match shake(socket, station, trusted).await {
+                Ok(socket) if whole => match tls_handshake(socket, station, trusted).await {
                     Ok(_) => Shown::Reached,
                     Err(_) => Shown::Refused,
                 },
@@ -115,7 +117,7 @@ async fn first(addresses: &[SocketAddr], link: &str, patience: Patience) -> Resu
     let Patience { tries, apart, limit } = patience;
     let mut attempts = JoinSet::new();
     for (address, n) in addresses.iter().copied().take(2).cycle().zip(0..tries) {
-        let by = By { device: Some(link.to_owned()), plain: true, ..By::default() };
+        let by = DialOptions { device: Some(link.to_owned()), plain_tcp: true, ..DialOptions::default() };
         attempts.spawn(async move {
             sleep(apart * n).await;
             timeout(limit.saturating_sub(apart * n), connect(address, by)).await

@@ -17,31 +17,31 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
 use super::Edge;
-use crate::ca::{CaError, Revocations, Stamp};
+use crate::ca::{CaError, RevocationFile, UtcSeconds};
 use crate::identity::{Name, Role};
-use crate::tls::{Credentials, Others, Peer, TlsError, client_config};
+use crate::tls::{Credentials, OtherAuthorities, Peer, TlsError, client_config};
 
 /// chosen: "within seconds" is what revocation promises.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What counts now.
 #[derive(Clone, Debug)]
-pub struct Trusted {
+pub struct ClientTrust {
     pub(super) tls: Arc<ClientConfig>,
-    pub(super) revocations: Option<Revocations>,
-    pub(super) others: Others,
+    pub(super) revocations: Option<RevocationFile>,
+    pub(super) other_authorities: OtherAuthorities,
     pub(super) authority: Option<CertificateDer<'static>>,
 }
 
-impl Trusted {
+impl ClientTrust {
     /// Of who it is, and a list if there is one.
     ///
     /// # Errors
     /// The certificate, its key or the list are no good.
-    pub fn new(own: &Credentials, revocations: Option<Revocations>) -> Result<Self, TlsError> {
-        let tls = client_config(own, revocations.as_ref().map(Revocations::crl), true)?;
-        let (others, authority) = (own.others().clone(), Some(own.authority().clone()));
-        Ok(Self { tls: Arc::new(tls), revocations, others, authority })
+    pub fn new(credentials: &Credentials, revocations: Option<RevocationFile>) -> Result<Self, TlsError> {
+        let tls = client_config(credentials, revocations.as_ref().map(RevocationFile::crl_der), true)?;
+        let (others, authority) = (credentials.other_authorities().clone(), Some(credentials.authority().clone()));
+        Ok(Self { tls: Arc::new(tls), revocations, other_authorities: others, authority })
     }
 
     /// Whether the other side of a connection may carry.
@@ -57,17 +57,17 @@ impl Trusted {
         if let Some(member) = member.filter(|member| peer.identity.name != **member) {
             return Err(TlsError::Peer(format!("{} is not the relay {member}", peer.identity)));
         }
-        self.others.check(&peer)?;
+        self.other_authorities.check_not_revoked(&peer)?;
         match &self.revocations {
-            Some(revocations) => peer.check(revocations, Stamp::now()),
+            Some(revocations) => peer.check(revocations, UtcSeconds::now()),
             None => Ok(()),
         }
     }
 }
 
-impl From<Arc<ClientConfig>> for Trusted {
+impl From<Arc<ClientConfig>> for ClientTrust {
     fn from(tls: Arc<ClientConfig>) -> Self {
-        Self { tls, revocations: None, others: Others::default(), authority: None }
+        Self { tls, revocations: None, other_authorities: OtherAuthorities::default(), authority: None }
     }
 }
 
@@ -75,8 +75,8 @@ impl From<Arc<ClientConfig>> for Trusted {
 ///
 /// # Errors
 /// It is damaged, or another authority's.
-pub fn list(own: &Credentials, path: &Path) -> Result<Option<Revocations>, CaError> {
-    if path.exists() { Revocations::open(path, own.authority()).map(Some) } else { Ok(None) }
+pub fn read_crl(credentials: &Credentials, path: &Path) -> Result<Option<RevocationFile>, CaError> {
+    if path.exists() { RevocationFile::open(path, credentials.authority()).map(Some) } else { Ok(None) }
 }
 
 /// Puts another certificate in force, `from` the one before, and reads the list at this path again: one that cannot be read is logged,
@@ -84,58 +84,63 @@ pub fn list(own: &Credentials, path: &Path) -> Result<Option<Revocations>, CaErr
 ///
 /// # Errors
 /// One line: the certificate is no good, and the one before stays.
-pub fn show(edge: &Edge, from: &Credentials, own: &Credentials, path: &Path) -> Result<(), String> {
-    let revocations = match edge.roads.trusted().revocations {
-        Some(held) if from.authority() == own.authority() => {
-            let mut read = held.clone();
-            let reread = read.reread();
+pub fn install_credentials(
+    edge: &Edge,
+    previous: &Credentials,
+    credentials: &Credentials,
+    path: &Path,
+) -> Result<(), String> {
+    let revocations = match edge.relay_pool.trusted().revocations {
+        Some(current) if previous.authority() == credentials.authority() => {
+            let mut refreshed = current.clone();
+            let reread = refreshed.reread();
             Some(reread.map_or_else(
                 |error| {
-                    say(edge, error.to_string(), true);
-                    held
+                    warn_crl(edge, error.to_string(), true);
+                    current
                 },
-                |_| read,
+                |_| refreshed,
             ))
         }
-        _ => list(own, path).map_err(|error| error.to_string())?,
+        _ => read_crl(credentials, path).map_err(|error| error.to_string())?,
     };
-    edge.trust(Trusted::new(own, revocations).map_err(|error| error.to_string())?);
+    edge.set_trust(ClientTrust::new(credentials, revocations).map_err(|error| error.to_string())?);
     Ok(())
 }
 
 /// What is wrong with the list: once, or again where somebody has asked for it.
-fn say(edge: &Edge, words: String, again: bool) {
-    let mut said = edge.list_trouble.lock().unwrap_or_else(PoisonError::into_inner);
-    if again || *said != words {
-        tracing::warn!("{words}: the list that was read before stays in force");
-        *said = words;
+fn warn_crl(edge: &Edge, text: String, is_forced: bool) {
+    let mut last_warning = edge.crl_error.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_forced || *last_warning != text {
+        tracing::warn!("{text}: the list that was read before stays in force");
+        *last_warning = text;
     }
 }
 
 /// Keeps an edge's trust as its list has it until dropped; `own` is what it shows.
-pub async fn keep_trust(edge: &Edge, own: watch::Receiver<Credentials>, path: &Path) -> Infallible {
+pub async fn run_trust(edge: &Edge, credentials_rx: watch::Receiver<Credentials>, path: &Path) -> Infallible {
     loop {
-        tokio::time::sleep(LOOK).await;
-        let mut known = edge.roads.trusted().revocations;
-        let own = own.borrow().clone();
-        let looked = match &mut known {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        let mut revocations = edge.relay_pool.trusted().revocations;
+        let credentials = credentials_rx.borrow().clone();
+        let result = match &mut revocations {
             Some(revocations) => revocations.refresh(),
-            none => list(&own, path).map(|found| {
+            none => read_crl(&credentials, path).map(|found| {
                 *none = found;
                 none.is_some()
             }),
         };
-        match looked {
-            Ok(true) => trust(edge, &own, known),
-            Ok(false) => edge.list_trouble.lock().unwrap_or_else(PoisonError::into_inner).clear(),
-            Err(error) => say(edge, error.to_string(), false),
+        match result {
+            Ok(true) => apply_trust(edge, &credentials, revocations),
+            Ok(false) => edge.crl_error.lock().unwrap_or_else(PoisonError::into_inner).clear(),
+            Err(error) => warn_crl(edge, error.to_string(), false),
         }
     }
 }
 
-fn trust(edge: &Edge, own: &Credentials, revocations: Option<Revocations>) {
-    match Trusted::new(own, revocations) {
-        Ok(trusted) => edge.trust(trusted),
+fn apply_trust(edge: &Edge, credentials: &Credentials, revocations: Option<RevocationFile>) {
+    match ClientTrust::new(credentials, revocations) {
+        Ok(trusted) => edge.set_trust(trusted),
         Err(error) => tracing::warn!(%error, "certificate and revocation list"),
     }
 }

@@ -11,10 +11,10 @@ use marline_core::wire::netlink::mptcp::Endpoint;
 use marline_net::links::{Interface, Survey, Verdict, survey};
 use marline_net::paths::ground;
 
-use super::links::Look;
+use super::link_rates::LinkSample;
 
 /// chosen: interfaces change seldom; every tenth second.
-pub(super) const EACH: u64 = 5;
+pub(super) const SAMPLES_PER_CHECK: u64 = 5;
 
 /// A link that carries nothing to relays.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -22,26 +22,27 @@ pub struct UnusedLink {
     /// Its interface.
     pub name: String,
     /// Why, and what to do.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Looks once. Blocks for as long as the kernel takes.
-pub(super) fn look(look: &Look) -> Vec<UnusedLink> {
+pub(super) fn find_unused(sample: &LinkSample) -> Vec<UnusedLink> {
     let Ok(survey) = survey() else { return Vec::new() };
-    let steered = look.steered.then(|| look.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>());
+    let managed = sample.has_daemon.then(|| sample.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>());
     // Without CAP_NET_ADMIN, or without MPTCP, they are not known. Where another program manages paths, they say nothing.
-    let kernel_manages = !look.steered && !ground::is_userspace();
+    let kernel_manages = !sample.has_daemon && !ground::is_userspace();
     let endpoints = kernel_manages.then(|| ground::endpoints().ok()).flatten();
-    unused(&survey, steered.as_deref(), endpoints.as_deref())
+    unused_links(&survey, managed.as_deref(), endpoints.as_deref())
 }
 
-fn unused(survey: &Survey, steered: Option<&[String]>, endpoints: Option<&[Endpoint]>) -> Vec<UnusedLink> {
+fn unused_links(survey: &Survey, managed: Option<&[String]>, endpoints: Option<&[Endpoint]>) -> Vec<UnusedLink> {
     let metric = |interface: &Interface| {
         [&interface.v4, &interface.v6].into_iter().flatten().map(|route| route.metric).min()
     };
     let with_route = || survey.interfaces.iter().filter(|interface| metric(interface).is_some());
-    let first = with_route().min_by_key(|interface| (metric(interface), interface.index)).map(|first| first.index);
-    let why = |interface: &Interface| match (steered, endpoints) {
+    let preferred =
+        with_route().min_by_key(|interface| (metric(interface), interface.index)).map(|first| first.index);
+    let why = |interface: &Interface| match (managed, endpoints) {
         (Some(links), _) if links.contains(&interface.name) => None,
         (Some(_), _) => Some(match &interface.verdict {
             Verdict::Unused(reason) if reason.can_be_overruled() => {
@@ -53,11 +54,12 @@ fn unused(survey: &Survey, steered: Option<&[String]>, endpoints: Option<&[Endpo
         (None, Some(endpoints)) => {
             let is_its = |endpoint: &&Endpoint| {
                 endpoint.subflow
-                    && (endpoint.link == interface.index || interface.addresses.contains(&endpoint.address))
+                    && (endpoint.interface == interface.index || interface.addresses.contains(&endpoint.address))
             };
-            let has_one = Some(interface.index) == first || endpoints.iter().any(|endpoint| is_its(&endpoint));
+            let has_endpoint =
+                Some(interface.index) == preferred || endpoints.iter().any(|endpoint| is_its(&endpoint));
             let address = interface.addresses.first().map_or_else(|| "ADDRESS".to_owned(), ToString::to_string);
-            (!has_one).then(|| {
+            (!has_endpoint).then(|| {
                 format!(
                     "no MPTCP endpoint, and nothing steers the links: `ip mptcp endpoint add {address} dev {} subflow`, or \
                      run `marline edge` with CAP_NET_ADMIN and without --no-paths",
@@ -68,7 +70,7 @@ fn unused(survey: &Survey, steered: Option<&[String]>, endpoints: Option<&[Endpo
         (None, None) => None,
     };
     with_route()
-        .filter_map(|interface| Some(UnusedLink { name: interface.name.clone(), why: why(interface)? }))
+        .filter_map(|interface| Some(UnusedLink { name: interface.name.clone(), reason: why(interface)? }))
         .collect()
 }
 
@@ -114,24 +116,24 @@ mod tests {
 
     #[test]
     fn a_tunnel_that_steering_leaves_out_is_listed_with_the_option_that_uses_it() {
-        let found = unused(&tunnels(), Some(&["tun0".to_owned()]), None);
+        let found = unused_links(&tunnels(), Some(&["tun0".to_owned()]), None);
         assert_eq!(names(&found), ["tun1"]);
-        assert!(found[0].why.contains("it is a tunnel") && found[0].why.contains("--link tun1"), "{found:?}");
-        assert_eq!(unused(&tunnels(), Some(&["tun0".to_owned(), "tun1".to_owned()]), None), []);
+        assert!(found[0].reason.contains("it is a tunnel") && found[0].reason.contains("--link tun1"), "{found:?}");
+        assert_eq!(unused_links(&tunnels(), Some(&["tun0".to_owned(), "tun1".to_owned()]), None), []);
     }
 
     #[test]
     fn where_nothing_steers_a_link_without_an_endpoint_is_listed_with_the_command_that_adds_one() {
-        let found = unused(&tunnels(), None, Some(&[]));
+        let found = unused_links(&tunnels(), None, Some(&[]));
         assert_eq!(names(&found), ["tun1"], "connections begin over the first");
-        assert!(found[0].why.contains("ip mptcp endpoint add 10.0.0.3 dev tun1 subflow"), "{found:?}");
-        let by_link = Endpoint::over(IpAddr::from([10, 0, 0, 9]), 3, false);
-        let by_address = Endpoint::over(IpAddr::from([10, 0, 0, 3]), 0, false);
+        assert!(found[0].reason.contains("ip mptcp endpoint add 10.0.0.3 dev tun1 subflow"), "{found:?}");
+        let by_link = Endpoint::for_subflows(IpAddr::from([10, 0, 0, 9]), 3, false);
+        let by_address = Endpoint::for_subflows(IpAddr::from([10, 0, 0, 3]), 0, false);
         for endpoint in [by_link, by_address] {
-            assert_eq!(unused(&tunnels(), None, Some(&[endpoint])), []);
+            assert_eq!(unused_links(&tunnels(), None, Some(&[endpoint])), []);
             let only_announced = Endpoint { subflow: false, signal: true, ..endpoint };
-            assert_eq!(names(&unused(&tunnels(), None, Some(&[only_announced]))), ["tun1"]);
+            assert_eq!(names(&unused_links(&tunnels(), None, Some(&[only_announced]))), ["tun1"]);
         }
-        assert_eq!(unused(&tunnels(), None, None), [], "not known");
+        assert_eq!(unused_links(&tunnels(), None, None), [], "not known");
     }
 }

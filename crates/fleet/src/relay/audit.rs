@@ -20,16 +20,16 @@ use marline_net::printable::printable;
 use marline_net::private_file::append_log;
 use serde::Serialize;
 
-use crate::ca::Stamp;
+use crate::ca::UtcSeconds;
 use crate::identity::Name;
 use crate::tunnel::{Problem, Target};
 
 /// Lines that wait for the disk. chosen: a second of a busy relay, some megabytes.
-const WAITING: usize = 8192;
+const QUEUE_LEN: usize = 8192;
 
 /// One flow, from its request to its end.
 #[derive(Debug, Serialize)]
-pub(super) struct Flow {
+pub(super) struct FlowRecord {
     /// When it was asked for.
     time: String,
     edge: Name,
@@ -41,12 +41,12 @@ pub(super) struct Flow {
     /// Which rule has refused it, or RFC 9209's word for what failed; none: it was carried.
     pub(super) rule: Option<&'static str>,
     /// The same in words.
-    why: Option<String>,
+    reason: Option<String>,
     up_bytes: u64,
     down_bytes: u64,
     duration_ms: u64,
     #[serde(skip)]
-    begun: Instant,
+    started_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -58,55 +58,55 @@ enum Verdict {
     Failed,
 }
 
-impl Flow {
+impl FlowRecord {
     /// Asked for now.
     pub(super) fn new(edge: &Name) -> Self {
         Self {
-            time: Stamp::now().to_string(),
+            time: UtcSeconds::now().to_string(),
             edge: edge.clone(),
             target: None,
             address: None,
             verdict: Verdict::Allowed,
             rule: None,
-            why: None,
+            reason: None,
             up_bytes: 0,
             down_bytes: 0,
             duration_ms: 0,
-            begun: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 
-    pub(super) fn to(&mut self, target: &Target) {
+    pub(super) fn set_target(&mut self, target: &Target) {
         self.target = Some(target.authority());
     }
 
     /// It was answered with this.
-    pub(super) fn refused(&mut self, problem: &Problem) {
+    pub(super) fn set_refused(&mut self, problem: &Problem) {
         use crate::tunnel::Status;
         self.verdict = match problem.status {
-            Status::Unreachable | Status::NoAnswer | Status::TimedOut => Verdict::Failed,
+            Status::BadGateway | Status::GatewayTimeout | Status::RequestTimeout => Verdict::Failed,
             _ => Verdict::Refused,
         };
         self.rule = self.rule.or(Some(problem.error));
-        self.why = Some(problem.words.clone());
+        self.reason = Some(problem.details.clone());
     }
 
     /// So much went through; `broken` says why it was cut off.
-    pub(super) fn carried(&mut self, [up, down]: [u64; 2], broken: Option<&io::Error>) {
+    pub(super) fn set_carried(&mut self, [up, down]: [u64; 2], broken: Option<&io::Error>) {
         (self.up_bytes, self.down_bytes) = (up, down);
-        self.why = broken.map(ToString::to_string);
+        self.reason = broken.map(ToString::to_string);
     }
 }
 
 enum Message {
-    Line(Box<Flow>),
+    Record(Box<FlowRecord>),
     Reopen,
-    End,
+    Stop,
 }
 
 /// The log. It ends with [`Log::finish`].
 #[derive(Debug)]
-pub struct Log {
+pub struct AuditLog {
     queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -118,21 +118,21 @@ impl std::fmt::Debug for Message {
     }
 }
 
-impl Log {
+impl AuditLog {
     /// Appends to this file, which is made if it is not there.
     ///
     /// # Errors
     /// It cannot be opened, or another user could have put it there.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
-        let (queue, lines) = sync_channel(WAITING);
+        let (queue, records) = sync_channel(QUEUE_LEN);
         let lost = Arc::new(AtomicU64::new(0));
         let writer = Writer {
             path: path.to_owned(),
             file: Some(append_log(path)?),
             lost: Arc::clone(&lost),
-            failing: false,
+            is_failing: false,
         };
-        let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(&lines))?;
+        let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(&records))?;
         Ok(Arc::new(Self { queue, lost, writer: Mutex::new(Some(writer)) }))
     }
 
@@ -144,16 +144,16 @@ impl Log {
 
     /// Writes what waits, and ends.
     pub fn finish(&self) {
-        if self.queue.send(Message::End).is_ok()
+        if self.queue.send(Message::Stop).is_ok()
             && let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take()
         {
             let _ = writer.join();
         }
     }
 
-    pub(super) fn write(&self, mut flow: Flow) {
-        flow.duration_ms = u64::try_from(flow.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Line(Box::new(flow))) {
+    pub(super) fn write(&self, mut flow: FlowRecord) {
+        flow.duration_ms = u64::try_from(flow.started_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Record(Box::new(flow))) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -164,16 +164,16 @@ struct Writer {
     file: Option<File>,
     /// Lines that could not be written.
     lost: Arc<AtomicU64>,
-    failing: bool,
+    is_failing: bool,
 }
 
 impl Writer {
-    fn run(mut self, lines: &Receiver<Message>) {
-        while let Ok(message) = lines.recv() {
+    fn run(mut self, records: &Receiver<Message>) {
+        while let Ok(message) = records.recv() {
             match message {
-                Message::Line(flow) => self.line(&flow),
+                Message::Record(flow) => self.write_record(&flow),
                 Message::Reopen => self.reopen(),
-                Message::End => return,
+                Message::Stop => return,
             }
         }
     }
@@ -181,18 +181,18 @@ impl Writer {
     fn reopen(&mut self) {
         match append_log(&self.path) {
             Ok(file) => self.file = Some(file),
-            Err(error) => self.failed(&error),
+            Err(error) => self.note_failure(&error),
         }
     }
 
-    fn line(&mut self, flow: &Flow) {
+    fn write_record(&mut self, flow: &FlowRecord) {
         if self.file.is_none() {
             self.reopen();
         }
         let lost = self.lost.swap(0, Ordering::Relaxed);
         let mut text = String::new();
         if lost > 0 {
-            let time = Stamp::now();
+            let time = UtcSeconds::now();
             text += &format!("{{\"time\":\"{time}\",\"verdict\":\"lost\",\"count\":{lost}}}\n");
         }
         // Hosts are checked and words are the relay's own; whatever else comes in is escaped as JSON escapes it.
@@ -200,13 +200,13 @@ impl Writer {
         text.push('\n');
         match self.append(text.as_bytes()) {
             Ok(()) => {
-                if std::mem::take(&mut self.failing) {
+                if std::mem::take(&mut self.is_failing) {
                     tracing::warn!("audit log {}: written again; lines are missing", self.path.display());
                 }
             }
             Err(error) => {
                 self.lost.fetch_add(lost + 1, Ordering::Relaxed);
-                self.failed(&error);
+                self.note_failure(&error);
             }
         }
     }
@@ -214,17 +214,17 @@ impl Writer {
     /// Whole, or not at all.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
-        let before = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
+        let old_len = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
         let written = file.write_all(bytes);
-        if let (Err(_), Some(before)) = (&written, before) {
+        if let (Err(_), Some(before)) = (&written, old_len) {
             let _ = file.set_len(before);
         }
         written
     }
 
     /// Once until it goes again.
-    fn failed(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.failing, true) {
+    fn note_failure(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(
                 "audit log {}: {error}: lines are lost and counted; the relay goes on",
                 self.path.display()
@@ -237,9 +237,9 @@ impl Writer {
 mod tests {
     use super::*;
 
-    fn flow(host: &str) -> Flow {
-        let mut flow = Flow::new(&"cam-7".parse().unwrap());
-        flow.to(&Target { host: host.to_owned(), port: 443 });
+    fn flow(host: &str) -> FlowRecord {
+        let mut flow = FlowRecord::new(&"cam-7".parse().unwrap());
+        flow.set_target(&Target { host: host.to_owned(), port: 443 });
         flow
     }
 
@@ -251,7 +251,7 @@ mod tests {
     fn a_file_that_was_renamed_is_followed_by_a_new_one() {
         let dir = tempfile::tempdir().unwrap();
         let (path, old) = (dir.path().join("audit"), dir.path().join("audit.1"));
-        let log = Log::open(&path).unwrap();
+        let log = AuditLog::open(&path).unwrap();
         log.write(flow("a.example"));
         while !path.exists() || lines(&path).is_empty() {
             std::thread::yield_now();
@@ -270,21 +270,22 @@ mod tests {
         let path = dir.path().join("audit");
         let lost = Arc::new(AtomicU64::new(0));
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut writer = Writer { path: path.clone(), file: Some(full), lost: Arc::clone(&lost), failing: false };
-        writer.line(&flow("a.example"));
-        writer.line(&flow("b.example"));
-        assert_eq!((lost.load(Ordering::Relaxed), writer.failing), (2, true));
+        let mut writer =
+            Writer { path: path.clone(), file: Some(full), lost: Arc::clone(&lost), is_failing: false };
+        writer.write_record(&flow("a.example"));
+        writer.write_record(&flow("b.example"));
+        assert_eq!((lost.load(Ordering::Relaxed), writer.is_failing), (2, true));
         writer.reopen();
-        writer.line(&flow("c.example"));
+        writer.write_record(&flow("c.example"));
         let lines = lines(&path);
         assert_eq!((&lines[0]["verdict"], &lines[0]["count"]), (&"lost".into(), &2.into()));
-        assert_eq!((&lines[1]["target"], writer.failing), (&"c.example:443".into(), false));
+        assert_eq!((&lines[1]["target"], writer.is_failing), (&"c.example:443".into(), false));
     }
 
     #[test]
     fn a_queue_that_is_full_holds_up_no_flow() {
         let (queue, lines) = sync_channel(1);
-        let log = Log { queue, lost: Arc::default(), writer: Mutex::new(None) };
+        let log = AuditLog { queue, lost: Arc::default(), writer: Mutex::new(None) };
         for _ in 0..100 {
             log.write(flow("a.example"));
         }

@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 
 pub use marline_net::control::AskError;
 
-use super::origins::Origin;
+use super::origin_rates::OriginRate;
 use super::{Relay, RelayState};
 use crate::identity::Name;
 
 /// What can be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
-pub enum Question {
+pub enum Request {
     /// How it stands.
     Status,
     /// No new tunnels, or new ones again.
@@ -51,7 +51,7 @@ pub struct Status {
     /// The process.
     pub pid: u32,
     /// For how long it has run, in seconds.
-    pub up_s: u64,
+    pub uptime_s: u64,
     /// It ends when the last tunnel has.
     pub ending: bool,
     /// What it may carry each way; none: it is not known.
@@ -61,67 +61,69 @@ pub struct Status {
     #[serde(flatten)]
     pub state: RelayState,
     /// What it reaches to servers.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<OriginRate>,
 }
 
 /// The listening end; the socket goes with it.
 #[derive(Debug)]
-pub struct Control(#[expect(dead_code, reason = "it is held, not read")] Ear);
+pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] Ear);
 
 /// The command that listens.
-pub const WHO: &str = "marline relay";
+pub const COMMAND_NAME: &str = "marline relay";
 
 /// Where a relay of this name is asked.
-pub fn socket(run_dir: &Path, name: &Name) -> PathBuf {
-    run_dir.join(format!("{BEGINS}{name}{ENDS}"))
+pub fn socket_path(run_dir: &Path, name: &Name) -> PathBuf {
+    run_dir.join(format!("{SOCKET_PREFIX}{name}{SOCKET_SUFFIX}"))
 }
 
-const BEGINS: &str = "relay-";
-const ENDS: &str = ".sock";
+const SOCKET_PREFIX: &str = "relay-";
+const SOCKET_SUFFIX: &str = ".sock";
 
 /// The relays whose sockets are there, in the order of their names; a crash may have left one.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn found(run_dir: &Path) -> io::Result<Vec<Name>> {
+pub fn running_relays(run_dir: &Path) -> io::Result<Vec<Name>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(run_dir)? {
         let name = entry?.file_name();
-        let name = name.to_str().and_then(|name| name.strip_prefix(BEGINS)?.strip_suffix(ENDS)?.parse().ok());
+        let name = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(SOCKET_PREFIX)?.strip_suffix(SOCKET_SUFFIX)?.parse().ok());
         names.extend(name);
     }
     names.sort();
     Ok(names)
 }
 
-impl Control {
+impl ControlSocket {
     /// Listens for a relay of this name.
     ///
     /// # Errors
     /// The directory cannot be made or written, or another relay of this name answers there.
     pub fn listen(run_dir: &Path, name: &Name, relay: &Arc<Relay>) -> io::Result<Self> {
-        let path = socket(run_dir, name);
+        let path = socket_path(run_dir, name);
         let (relay, name) = (Arc::clone(relay), name.clone());
-        let began = std::time::Instant::now();
-        let ear = Ear::listen(&path, move |question: Question| {
-            let told = relay.told(question);
-            std::future::ready(told.map(|()| relay.status(&name, began.elapsed().as_secs())))
+        let started_at = std::time::Instant::now();
+        let listener = Ear::listen(&path, move |request: Request| {
+            let result = relay.execute(request);
+            std::future::ready(result.map(|()| relay.status(&name, started_at.elapsed().as_secs())))
         })?;
-        Ok(Self(ear))
+        Ok(Self(listener))
     }
 }
 
 impl Relay {
-    fn told(&self, question: Question) -> Result<(), String> {
-        match question {
-            Question::Status => {}
-            Question::Drain { undo: false } => self.drain(),
-            Question::Drain { undo: true } => {
-                if !self.take_in_again() {
+    fn execute(&self, request: Request) -> Result<(), String> {
+        match request {
+            Request::Status => {}
+            Request::Drain { undo: false } => self.drain(),
+            Request::Drain { undo: true } => {
+                if !self.undrain() {
                     return Err("this relay is ending, which cannot be undone".to_owned());
                 }
             }
-            Question::Stop { now } => self.stop(now),
+            Request::Stop { now } => self.stop(now),
         }
         Ok(())
     }
@@ -131,7 +133,7 @@ impl Relay {
             name: name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            up_s,
+            uptime_s: up_s,
             ending: self.is_ending(),
             capacity: self.config.limits.capacity,
             state: self.state(),
@@ -144,6 +146,6 @@ impl Relay {
 ///
 /// # Errors
 /// One line: nobody is there, he does not answer, or he refuses.
-pub fn asked(run_dir: &Path, name: &Name, question: Question) -> Result<Status, AskError> {
-    ask(WHO, &socket(run_dir, name), &question)
+pub fn send_request(run_dir: &Path, name: &Name, request: Request) -> Result<Status, AskError> {
+    ask(COMMAND_NAME, &socket_path(run_dir, name), &request)
 }

@@ -9,19 +9,19 @@
 //! 4. What is revoked ends within seconds, in mid-stream as well (`trust`).
 //! 5. Threads have a runtime each and share nothing but the listeners and the `registry`.
 
-pub mod announce;
+pub mod acl;
 pub mod audit;
+mod conn;
 pub mod control;
-mod door;
-mod names;
-mod origins;
-mod probe;
-mod reach;
+pub mod heartbeat;
+mod listener;
+mod origin_rates;
+mod rcvbuf_budget;
 mod registry;
-mod rooms;
-pub mod rules;
-mod serve;
+mod resolver;
+mod throughput_probe;
 mod trust;
+mod upstream;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,14 +29,14 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, watch};
 
-pub use door::{DoorError, Doors};
-pub use origins::Origin;
-pub use registry::{EdgeState, Limits};
-pub use trust::{Trust, TrustError, Trusted};
+pub use listener::{ListenError, Listeners};
+pub use origin_rates::OriginRate;
+pub use registry::{ConnectedEdge, Limits};
+pub use trust::{ServerTrust, TrustError, TrustStore};
 
 use marline_core::units::Bitrate;
 
-use crate::congestion::Congestion;
+use crate::congestion::CongestionControl;
 use crate::identity::Name;
 use registry::Registry;
 
@@ -46,13 +46,13 @@ pub struct Config {
     /// Where it listens.
     pub listen: Vec<SocketAddr>,
     /// Where it carries to.
-    pub rules: rules::Rules,
+    pub acl: acl::Acl,
     /// How much.
     pub limits: Limits,
     /// The congestion control towards servers; none: the kernel's.
-    pub congestion: Option<Congestion>,
+    pub congestion: Option<CongestionControl>,
     /// Where each flow is written down; none: nowhere.
-    pub audit: Option<Arc<audit::Log>>,
+    pub audit: Option<Arc<audit::AuditLog>>,
 }
 
 /// How a relay stands.
@@ -72,48 +72,59 @@ pub struct RelayState {
     /// Bytes to edges since it began.
     pub down_bytes: u64,
     /// Edges that are connected, by name.
-    pub edges: Vec<EdgeState>,
+    pub edges: Vec<ConnectedEdge>,
 }
 
 /// A relay: what its connections share.
 #[derive(Debug)]
 pub struct Relay {
     config: Config,
-    trusted: watch::Receiver<Arc<Trusted>>,
+    trusted: watch::Receiver<Arc<ServerTrust>>,
     registry: Arc<Registry>,
-    probes: probe::Probes,
-    names: names::Names,
-    rooms: Arc<rooms::Rooms>,
-    origins: origins::Origins,
-    course: watch::Sender<Course>,
+    probes: throughput_probe::ActiveProbes,
+    resolver: resolver::Resolver,
+    rcvbuf_budget: Arc<rcvbuf_budget::RcvbufBudget>,
+    origins: origin_rates::OriginRates,
+    lifecycle: watch::Sender<LifecycleState>,
     /// Places for those who are told no.
-    refusals: Semaphore,
+    refusal_permits: Semaphore,
 }
 
 impl Relay {
     /// A relay that trusts what `trusted` says last.
-    pub fn new(config: Config, trusted: watch::Receiver<Arc<Trusted>>) -> Arc<Self> {
+    pub fn new(config: Config, trusted: watch::Receiver<Arc<ServerTrust>>) -> Arc<Self> {
         let registry = Registry::new(config.limits);
-        let (names, rooms) = (names::Names::default(), rooms::Rooms::new(config.limits.buffers));
-        let probes = probe::Probes::default();
-        let (origins, course) = (origins::Origins::default(), watch::Sender::new(Course::Open));
-        let refusals = Semaphore::new(serve::REFUSALS);
-        Arc::new(Self { config, trusted, registry, probes, names, rooms, origins, course, refusals })
+        let (resolver, rcvbuf_budget) =
+            (resolver::Resolver::default(), rcvbuf_budget::RcvbufBudget::new(config.limits.receive_buffers));
+        let probes = throughput_probe::ActiveProbes::default();
+        let (origins, lifecycle) = (origin_rates::OriginRates::default(), watch::Sender::new(LifecycleState::Open));
+        let refusal_permits = Semaphore::new(conn::MAX_REFUSALS);
+        Arc::new(Self {
+            config,
+            trusted,
+            registry,
+            probes,
+            resolver,
+            rcvbuf_budget,
+            origins,
+            lifecycle,
+            refusal_permits,
+        })
     }
 
     /// Takes no new tunnels; those that are open end when they end.
     pub fn drain(&self) {
-        self.set_out_on(Course::Draining);
+        self.set_lifecycle(LifecycleState::Draining);
     }
 
     /// Takes new tunnels again; whether it does: one that is ending does not.
-    pub fn take_in_again(&self) -> bool {
-        self.course.send_if_modified(|course| {
-            let may = *course <= Course::Draining;
+    pub fn undrain(&self) -> bool {
+        self.lifecycle.send_if_modified(|state| {
+            let may = *state <= LifecycleState::Draining;
             if may {
-                *course = Course::Open;
+                *state = LifecycleState::Open;
                 // In here, or one that was told to end in between would take tunnels again.
-                self.registry.drain(false);
+                self.registry.set_draining(false);
             }
             may
         })
@@ -121,39 +132,39 @@ impl Relay {
 
     /// Drains, and is to end when the last tunnel has, or at once.
     pub fn stop(&self, now: bool) {
-        self.set_out_on(if now { Course::Over } else { Course::Ending });
+        self.set_lifecycle(if now { LifecycleState::StopNow } else { LifecycleState::StopWhenIdle });
     }
 
-    fn set_out_on(&self, next: Course) {
-        self.course.send_modify(|course| {
+    fn set_lifecycle(&self, next: LifecycleState) {
+        self.lifecycle.send_modify(|state| {
             // What ends does not go back.
-            *course = next.max(*course);
-            self.registry.drain(true);
+            *state = next.max(*state);
+            self.registry.set_draining(true);
         });
     }
 
     /// Ends when it is to end, if it waits for its tunnels or not.
-    pub async fn stopped(&self, now: bool) {
-        let least = if now { Course::Over } else { Course::Ending };
+    pub async fn wait_for_stop(&self, now: bool) {
+        let target = if now { LifecycleState::StopNow } else { LifecycleState::StopWhenIdle };
         // The sender is here: it does not go.
-        let _ = self.course.subscribe().wait_for(|course| *course >= least).await;
+        let _ = self.lifecycle.subscribe().wait_for(|state| *state >= target).await;
     }
 
     fn is_ending(&self) -> bool {
-        *self.course.borrow() >= Course::Ending
+        *self.lifecycle.borrow() >= LifecycleState::StopWhenIdle
     }
 
     /// Ends when it drains and the last tunnel has ended.
-    pub async fn empty(&self) {
-        self.drained().await;
+    pub async fn wait_until_idle(&self) {
+        self.wait_for_drain().await;
         while self.registry.tunnels() > 0 {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
         }
     }
 
     /// How it stands.
     pub fn state(&self) -> RelayState {
-        let [up_bytes, down_bytes] = self.registry.passed();
+        let [up_bytes, down_bytes] = self.registry.total_bytes();
         RelayState {
             tunnels: self.registry.tunnels(),
             draining: self.registry.is_draining(),
@@ -171,29 +182,29 @@ impl Relay {
     }
 
     /// What it reaches to servers.
-    pub fn origins(&self) -> Vec<Origin> {
-        self.origins.known()
+    pub fn origins(&self) -> Vec<OriginRate> {
+        self.origins.rates()
     }
 
     /// Ends when it drains.
-    async fn drained(&self) {
+    async fn wait_for_drain(&self) {
         // The sender is here: it does not go.
-        let _ = self.course.subscribe().wait_for(|course| *course >= Course::Draining).await;
+        let _ = self.lifecycle.subscribe().wait_for(|state| *state >= LifecycleState::Draining).await;
     }
 }
 
 /// Where it is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Course {
+enum LifecycleState {
     /// It takes new tunnels.
     Open,
     /// It takes none.
     Draining,
     /// It takes none, and ends with the last one.
-    Ending,
+    StopWhenIdle,
     /// It ends now.
-    Over,
+    StopNow,
 }
 
 /// How often it is looked whether the last tunnel has ended.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
+const IDLE_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);

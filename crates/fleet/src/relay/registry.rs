@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
+use crate::fair_share::FairScheduler;
 use crate::identity::Name;
-use crate::share::Shares;
-use crate::tunnel::{Grant, Pace, Problem, Status};
+use crate::tunnel::{PaceGrant, Pacer, Problem, Status};
 
 /// How much there may be of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub struct Limits {
     /// What the relay may carry a second in each direction: BASS's T(s). None: it is not known.
     pub capacity: Option<Bitrate>,
     /// What is reserved for an edge that nobody has assigned to this relay.
-    pub reserve: Bitrate,
+    pub default_reservation: Bitrate,
     /// Memory of the kernel for connections whose bytes come; others have little.
-    pub buffers: DataSize,
+    pub receive_buffers: DataSize,
 }
 
 impl Default for Limits {
@@ -47,8 +47,8 @@ impl Default for Limits {
             connections: 32_768,
             handshakes: 1024,
             capacity: None,
-            reserve: Bitrate::from_mbps(1),
-            buffers: DataSize::from_mib(1024),
+            default_reservation: Bitrate::from_mbps(1),
+            receive_buffers: DataSize::from_mib(1024),
         }
     }
 }
@@ -57,75 +57,76 @@ impl Limits {
     /// The same, or less where a process that may have so many descriptors cannot do it: a connection needs one, a tunnel
     /// another one to its server, a handshake one, and some are kept for everything else.
     #[must_use]
-    pub fn within(self, descriptors: u64) -> Self {
+    pub fn fit_descriptors(self, descriptors: u64) -> Self {
         let Self { tunnels, connections, handshakes, .. } = self;
-        let room = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(ASIDE);
-        let wanted = tunnels.saturating_add(connections).saturating_add(handshakes);
-        if wanted <= room {
+        let available_fds = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(RESERVED_FDS);
+        let needed_fds = tunnels.saturating_add(connections).saturating_add(handshakes);
+        if needed_fds <= available_fds {
             return self;
         }
         // Tunnels come first, two descriptors for each; what is left is for connections that wait, and a thirty-second in any case:
         // without one no tunnel begins. Handshakes are short: about a hundredth is theirs, but 64 where a quarter allows it, and more
         // where nobody else wants it.
-        let spare = room.saturating_sub(tunnels.saturating_mul(2));
-        let handshakes = handshakes.min((room / 96).max(64.min(room / 4)).max(spare / 4)).max(1);
-        let rest = room.saturating_sub(handshakes);
-        let waiting = connections.saturating_sub(tunnels).min(rest / 32);
-        let tunnels = tunnels.min(connections).min(rest.saturating_sub(waiting) / 2).max(1);
-        let connections = connections.min(rest.saturating_sub(tunnels)).max(1);
+        let spare_fds = available_fds.saturating_sub(tunnels.saturating_mul(2));
+        let handshakes =
+            handshakes.min((available_fds / 96).max(64.min(available_fds / 4)).max(spare_fds / 4)).max(1);
+        let remaining = available_fds.saturating_sub(handshakes);
+        let waiting = connections.saturating_sub(tunnels).min(remaining / 32);
+        let tunnels = tunnels.min(connections).min(remaining.saturating_sub(waiting) / 2).max(1);
+        let connections = connections.min(remaining.saturating_sub(tunnels)).max(1);
         Self { tunnels, connections, handshakes, ..self }
     }
 }
 
 /// Descriptors for everything that is neither a connection nor a tunnel. chosen: listeners, runtimes, the control socket and who
 /// asks at it, the service, lists, look-ups, and servers whose addresses are tried side by side.
-const ASIDE: usize = 96;
+const RESERVED_FDS: usize = 96;
 
 /// Connections of one edge beside its tunnels, that wait for a request. chosen: an edge keeps two or three ready.
-const READY_PER_EDGE: usize = 64;
+const SPARES_PER_EDGE: usize = 64;
 
 /// Everybody who is here.
 #[derive(Debug)]
 pub(super) struct Registry {
     limits: Limits,
-    began: std::time::Instant,
-    state: Mutex<State>,
+    epoch: std::time::Instant,
+    state: Mutex<RegistryState>,
 }
 
 #[derive(Debug)]
-struct State {
-    up: Shares<Name>,
-    down: Shares<Name>,
-    edges: BTreeMap<Name, Edge>,
+struct RegistryState {
+    up: FairScheduler<Name>,
+    down: FairScheduler<Name>,
+    edges: BTreeMap<Name, EdgeEntry>,
     connections: usize,
     tunnels: usize,
-    draining: bool,
+    is_draining: bool,
     /// The fleet wants it to take no new tunnels for now.
-    closed: bool,
+    is_closed: bool,
     /// What the fleet has reserved for whom.
     assigned: BTreeMap<Name, Bitrate>,
     /// Of edges that have gone.
-    passed: [u64; 2],
+    departed_bytes: [u64; 2],
 }
 
 #[derive(Debug, Default)]
-struct Edge {
+struct EdgeEntry {
     connections: usize,
     tunnels: usize,
     reserved: Option<Bitrate>,
-    meter: Arc<Meter>,
+    counters: Arc<ByteCounters>,
 }
 
 /// The bytes of an edge.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct ByteCounters {
     up: AtomicU64,
     down: AtomicU64,
 }
 
 /// How an edge stands.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct EdgeState {
+pub struct ConnectedEdge {
     /// Its name.
     pub name: String,
     /// Its connections, those that wait too.
@@ -141,30 +142,32 @@ pub struct EdgeState {
     pub down_bytes: u64,
 }
 
-impl State {
+impl RegistryState {
     /// Reserves what is to be, as far as there is room; who is here comes before those who are not.
-    fn settle(&mut self, reserve: Bitrate) {
+    fn apply_reservations(&mut self, reserve: Bitrate) {
         let Self { up, down, edges, assigned, .. } = self;
-        up.keep(|name| assigned.contains_key(name) || edges.contains_key(name));
-        down.keep(|name| assigned.contains_key(name) || edges.contains_key(name));
-        let (here, waiting): (Vec<_>, Vec<_>) = edges.iter().partition(|(_, edge)| edge.reserved.is_some());
+        up.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
+        down.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
+        let (active, waiting): (Vec<_>, Vec<_>) = edges.iter().partition(|(_, edge)| edge.reserved.is_some());
         let absent = assigned.keys().filter(|name| edges.get(*name).is_none_or(|edge| edge.reserved.is_none()));
         // Who only waits with his connections, and is assigned no longer.
-        let left = waiting.into_iter().map(|(name, _)| name).filter(|name| !assigned.contains_key(*name));
-        let of = |name: &Name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve));
-        let targets: Vec<(Name, Bitrate)> = left
-            .filter(|name| !up.of(name).is_zero())
+        let waiting_unassigned =
+            waiting.into_iter().map(|(name, _)| name).filter(|name| !assigned.contains_key(*name));
+        let target_of = |name: &Name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve));
+        let targets: Vec<(Name, Bitrate)> = waiting_unassigned
+            .filter(|name| !up.reserved_for(name).is_zero())
             .map(|name| (name.clone(), Bitrate::ZERO))
-            .chain(here.into_iter().map(|(name, _)| name).chain(absent).map(of))
+            .chain(active.into_iter().map(|(name, _)| name).chain(absent).map(target_of))
             .collect();
-        let (less, more): (Vec<_>, Vec<_>) = targets.into_iter().partition(|(name, target)| *target <= up.of(name));
-        for (name, target) in less.into_iter().chain(more) {
+        let (shrinking, growing): (Vec<_>, Vec<_>) =
+            targets.into_iter().partition(|(name, target)| *target <= up.reserved_for(name));
+        for (name, target) in shrinking.into_iter().chain(growing) {
             // Both have the same capacity and the same reservations.
             if up.admit(&name, target).is_ok() {
                 let _ = down.admit(&name, target);
             }
             if let Some(edge) = edges.get_mut(&name).filter(|edge| edge.reserved.is_some()) {
-                edge.reserved = Some(up.of(&name));
+                edge.reserved = Some(up.reserved_for(&name));
             }
         }
     }
@@ -172,59 +175,59 @@ impl State {
 
 impl Registry {
     pub(super) fn new(limits: Limits) -> Arc<Self> {
-        let (up, down) = (Shares::new(limits.capacity), Shares::new(limits.capacity));
-        let state = State {
+        let (up, down) = (FairScheduler::new(limits.capacity), FairScheduler::new(limits.capacity));
+        let state = RegistryState {
             up,
             down,
             edges: BTreeMap::new(),
             connections: 0,
             tunnels: 0,
-            draining: false,
-            closed: false,
+            is_draining: false,
+            is_closed: false,
             assigned: BTreeMap::new(),
-            passed: [0; 2],
+            departed_bytes: [0; 2],
         };
-        Arc::new(Self { limits, began: std::time::Instant::now(), state: Mutex::new(state) })
+        Arc::new(Self { limits, epoch: std::time::Instant::now(), state: Mutex::new(state) })
     }
 
     /// A connection whose edge is known.
-    pub(super) fn enter(self: &Arc<Self>, name: Name) -> Result<Seat, Problem> {
+    pub(super) fn admit(self: &Arc<Self>, name: Name) -> Result<ConnPermit, Problem> {
         let mut state = self.lock();
         if state.connections >= self.limits.connections {
-            return Err(no_room("this relay has as many connections as it may have"));
+            return Err(unavailable("this relay has as many connections as it may have"));
         }
-        let most = self.limits.tunnels_per_edge.saturating_add(READY_PER_EDGE);
-        if state.edges.get(&name).is_some_and(|edge| edge.connections >= most) {
-            let words = format!("{name} has {most} connections, as many as it may have");
-            return Err(Problem::new(Status::TooMany, "connection_limit_reached", words));
+        let limit = self.limits.tunnels_per_edge.saturating_add(SPARES_PER_EDGE);
+        if state.edges.get(&name).is_some_and(|edge| edge.connections >= limit) {
+            let details = format!("{name} has {limit} connections, as many as it may have");
+            return Err(Problem::new(Status::TooManyRequests, "connection_limit_reached", details));
         }
         state.connections += 1;
         let edge = state.edges.entry(name.clone()).or_default();
         edge.connections += 1;
-        let meter = Arc::clone(&edge.meter);
+        let meter = Arc::clone(&edge.counters);
         drop(state);
-        Ok(Seat { registry: Arc::clone(self), name, meter, tunnel: false })
+        Ok(ConnPermit { registry: Arc::clone(self), name, counters: meter, has_tunnel: false })
     }
 
     /// No tunnels from now on, or tunnels again.
-    pub(super) fn drain(&self, draining: bool) {
-        self.lock().draining = draining;
+    pub(super) fn set_draining(&self, draining: bool) {
+        self.lock().is_draining = draining;
     }
 
     /// No tunnels for as long as the fleet says so.
-    pub(super) fn close(&self, closed: bool) {
-        self.lock().closed = closed;
+    pub(super) fn set_closed(&self, closed: bool) {
+        self.lock().is_closed = closed;
     }
 
     /// What is reserved for whom from now on.
-    pub(super) fn assign(&self, assigned: BTreeMap<Name, Bitrate>) {
+    pub(super) fn set_assigned(&self, assigned: BTreeMap<Name, Bitrate>) {
         let mut state = self.lock();
         state.assigned = assigned;
-        state.settle(self.limits.reserve);
+        state.apply_reservations(self.limits.default_reservation);
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.lock().is_closed
     }
 
     pub(super) fn assigned(&self) -> BTreeMap<Name, Bitrate> {
@@ -232,7 +235,7 @@ impl Registry {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.lock().draining
+        self.lock().is_draining
     }
 
     /// Tunnels that are open.
@@ -246,115 +249,116 @@ impl Registry {
     }
 
     /// Bytes from edges and to edges since the relay began.
-    pub(super) fn passed(&self) -> [u64; 2] {
+    pub(super) fn total_bytes(&self) -> [u64; 2] {
         let state = self.lock();
-        state.edges.values().fold(state.passed, |[up, down], edge| {
-            [up + edge.meter.up.load(Ordering::Relaxed), down + edge.meter.down.load(Ordering::Relaxed)]
+        state.edges.values().fold(state.departed_bytes, |[up, down], edge| {
+            [up + edge.counters.up.load(Ordering::Relaxed), down + edge.counters.down.load(Ordering::Relaxed)]
         })
     }
 
-    pub(super) fn edges(&self) -> Vec<EdgeState> {
-        let told = |(name, edge): (&Name, &Edge)| EdgeState {
+    pub(super) fn edges(&self) -> Vec<ConnectedEdge> {
+        let status_of = |(name, edge): (&Name, &EdgeEntry)| ConnectedEdge {
             name: name.to_string(),
             connections: edge.connections,
             tunnels: edge.tunnels,
             reserved: edge.reserved.unwrap_or_default(),
-            up_bytes: edge.meter.up.load(Ordering::Relaxed),
-            down_bytes: edge.meter.down.load(Ordering::Relaxed),
+            up_bytes: edge.counters.up.load(Ordering::Relaxed),
+            down_bytes: edge.counters.down.load(Ordering::Relaxed),
         };
-        self.lock().edges.iter().map(told).collect()
+        self.lock().edges.iter().map(status_of).collect()
     }
 
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
         // Nothing in here panics half way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn no_room(words: &str) -> Problem {
-    Problem::new(Status::NoRoom, "connection_limit_reached", words)
+fn unavailable(details: &str) -> Problem {
+    Problem::new(Status::ServiceUnavailable, "connection_limit_reached", details)
 }
 
 /// One connection's place, and its tunnel's.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct ConnPermit {
     registry: Arc<Registry>,
     name: Name,
-    meter: Arc<Meter>,
-    tunnel: bool,
+    counters: Arc<ByteCounters>,
+    has_tunnel: bool,
 }
 
-impl Seat {
+impl ConnPermit {
     pub(super) fn name(&self) -> &Name {
         &self.name
     }
 
     /// A place for its tunnel.
-    pub(super) fn open(&mut self) -> Result<(), Problem> {
+    pub(super) fn open_tunnel(&mut self) -> Result<(), Problem> {
         let limits = &self.registry.limits;
         let mut state = self.registry.lock();
-        let State { up, down, edges, tunnels, draining, closed, assigned, .. } = &mut *state;
-        let Some(edge) = edges.get_mut(&self.name) else { return Err(no_room("the connection has ended")) };
+        let RegistryState { up, down, edges, tunnels, is_draining: draining, is_closed: closed, assigned, .. } =
+            &mut *state;
+        let Some(edge) = edges.get_mut(&self.name) else { return Err(unavailable("the connection has ended")) };
         if *draining || *closed {
-            return Err(no_room("this relay is draining"));
+            return Err(unavailable("this relay is draining"));
         }
         if edge.tunnels >= limits.tunnels_per_edge {
-            let words = format!("{} has {} tunnels, as many as it may have", self.name, edge.tunnels);
-            return Err(Problem::new(Status::TooMany, "connection_limit_reached", words));
+            let details = format!("{} has {} tunnels, as many as it may have", self.name, edge.tunnels);
+            return Err(Problem::new(Status::TooManyRequests, "connection_limit_reached", details));
         }
         if *tunnels >= limits.tunnels {
-            return Err(no_room("this relay has as many tunnels as it may have"));
+            return Err(unavailable("this relay has as many tunnels as it may have"));
         }
         if edge.reserved.is_none() {
-            let reserve = assigned.get(&self.name).copied().unwrap_or(limits.reserve);
-            up.admit(&self.name, reserve).map_err(|full| no_room(&full.to_string()))?;
+            let reserve = assigned.get(&self.name).copied().unwrap_or(limits.default_reservation);
+            up.admit(&self.name, reserve).map_err(|full| unavailable(&full.to_string()))?;
             let _ = down.admit(&self.name, reserve);
             edge.reserved = Some(reserve);
         }
-        (edge.tunnels, *tunnels, self.tunnel) = (edge.tunnels + 1, *tunnels + 1, true);
+        (edge.tunnels, *tunnels, self.has_tunnel) = (edge.tunnels + 1, *tunnels + 1, true);
         Ok(())
     }
 }
 
-impl Pace for Seat {
-    fn ask(&mut self, is_up: bool, wanted: DataSize) -> Grant {
+impl Pacer for ConnPermit {
+    fn request(&mut self, is_up: bool, wanted: DataSize) -> PaceGrant {
         if self.registry.limits.capacity.is_none() {
-            return Grant::Now(wanted);
+            return PaceGrant::Granted(wanted);
         }
         let now = self.registry.now();
         let mut state = self.registry.lock();
-        if is_up { state.up.ask(now, &self.name, wanted) } else { state.down.ask(now, &self.name, wanted) }
+        if is_up { state.up.request(now, &self.name, wanted) } else { state.down.request(now, &self.name, wanted) }
     }
 
-    fn passed(&mut self, is_up: bool, granted: DataSize, passed: DataSize) {
-        let counter = if is_up { &self.meter.up } else { &self.meter.down };
-        counter.fetch_add(passed.bytes(), Ordering::Relaxed);
-        if self.registry.limits.capacity.is_some() && passed < granted {
+    fn settle(&mut self, is_up: bool, granted: DataSize, sent: DataSize) {
+        let counter = if is_up { &self.counters.up } else { &self.counters.down };
+        counter.fetch_add(sent.bytes(), Ordering::Relaxed);
+        if self.registry.limits.capacity.is_some() && sent < granted {
             let mut state = self.registry.lock();
-            let shares = if is_up { &mut state.up } else { &mut state.down };
-            shares.passed(&self.name, granted, passed);
+            let scheduler = if is_up { &mut state.up } else { &mut state.down };
+            scheduler.settle(&self.name, granted, sent);
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnPermit {
     fn drop(&mut self) {
         let mut state = self.registry.lock();
-        let State { edges, connections, tunnels, passed, .. } = &mut *state;
+        let RegistryState { edges, connections, tunnels, departed_bytes, .. } = &mut *state;
         *connections -= 1;
-        *tunnels -= usize::from(self.tunnel);
+        *tunnels -= usize::from(self.has_tunnel);
         let Some(edge) = edges.get_mut(&self.name) else { return };
         edge.connections -= 1;
-        edge.tunnels -= usize::from(self.tunnel);
+        edge.tunnels -= usize::from(self.has_tunnel);
         if edge.connections == 0 {
-            passed[0] += edge.meter.up.load(Ordering::Relaxed);
-            passed[1] += edge.meter.down.load(Ordering::Relaxed);
+            departed_bytes[0] += edge.counters.up.load(Ordering::Relaxed);
+            departed_bytes[1] += edge.counters.down.load(Ordering::Relaxed);
             edges.remove(&self.name);
-            state.settle(self.registry.limits.reserve);
+            state.apply_reservations(self.registry.limits.default_reservation);
         }
     }
 }
@@ -370,28 +374,28 @@ mod tests {
     #[test]
     fn one_edge_does_not_take_all_connections() {
         let registry = Registry::new(Limits { tunnels_per_edge: 2, connections: 100, ..Limits::default() });
-        let seats: Vec<Seat> = (0..100).map_while(|_| registry.enter(name("a")).ok()).collect();
-        assert_eq!((seats.len(), registry.enter(name("a")).unwrap_err().status), (66, Status::TooMany));
-        assert!(registry.enter(name("b")).is_ok());
+        let permits: Vec<ConnPermit> = (0..100).map_while(|_| registry.admit(name("a")).ok()).collect();
+        assert_eq!((permits.len(), registry.admit(name("a")).unwrap_err().status), (66, Status::TooManyRequests));
+        assert!(registry.admit(name("b")).is_ok());
     }
 
     #[test]
     fn what_the_fleet_says_is_reserved_is() {
         let limits = Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() };
         let registry = Registry::new(limits);
-        registry.assign([(name("a"), Bitrate::from_mbps(30)), (name("b"), Bitrate::from_mbps(70))].into());
-        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|edge| registry.enter(name(edge)).unwrap());
-        a.open().unwrap();
-        assert_eq!(b.open().unwrap_err().status, Status::NoRoom);
-        c.open().unwrap();
+        registry.set_assigned([(name("a"), Bitrate::from_mbps(30)), (name("b"), Bitrate::from_mbps(70))].into());
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|edge| registry.admit(name(edge)).unwrap());
+        a.open_tunnel().unwrap();
+        assert_eq!(b.open_tunnel().unwrap_err().status, Status::ServiceUnavailable);
+        c.open_tunnel().unwrap();
         assert_eq!(registry.reserved(), Bitrate::from_mbps(31));
         // What is more than there is leaves him what he has.
-        registry.assign([(name("a"), Bitrate::from_mbps(99)), (name("c"), Bitrate::from_mbps(5))].into());
+        registry.set_assigned([(name("a"), Bitrate::from_mbps(99)), (name("c"), Bitrate::from_mbps(5))].into());
         assert_eq!(registry.reserved(), Bitrate::from_mbps(35));
-        registry.close(true);
-        assert_eq!(b.open().unwrap_err().status, Status::NoRoom);
-        registry.close(false);
-        b.open().unwrap();
+        registry.set_closed(true);
+        assert_eq!(b.open_tunnel().unwrap_err().status, Status::ServiceUnavailable);
+        registry.set_closed(false);
+        b.open_tunnel().unwrap();
     }
 
     #[test]
@@ -399,12 +403,12 @@ mod tests {
         let limits = Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() };
         let registry = Registry::new(limits);
         let assign = |of: &[(&str, u64)]| {
-            registry.assign(of.iter().map(|(edge, rate)| (name(edge), Bitrate::from_mbps(*rate))).collect());
+            registry.set_assigned(of.iter().map(|(edge, rate)| (name(edge), Bitrate::from_mbps(*rate))).collect());
         };
         assign(&[("a", 20), ("b", 70)]);
-        let [mut a, mut b] = ["a", "b"].map(|edge| registry.enter(name(edge)).unwrap());
-        a.open().unwrap();
-        b.open().unwrap();
+        let [mut a, mut b] = ["a", "b"].map(|edge| registry.admit(name(edge)).unwrap());
+        a.open_tunnel().unwrap();
+        b.open_tunnel().unwrap();
         // The one that comes first in the alphabet grows by what the other one gives.
         assign(&[("a", 70), ("b", 20)]);
         assert_eq!(
@@ -414,14 +418,14 @@ mod tests {
         // One who is not here has his room, and a stranger does not get it.
         assign(&[("a", 70), ("d", 25)]);
         drop(b);
-        let [mut c, mut d] = ["c", "d"].map(|edge| registry.enter(name(edge)).unwrap());
-        assert_eq!(c.open().unwrap_err().status, Status::NoRoom);
-        d.open().unwrap();
+        let [mut c, mut d] = ["c", "d"].map(|edge| registry.admit(name(edge)).unwrap());
+        assert_eq!(c.open_tunnel().unwrap_err().status, Status::ServiceUnavailable);
+        d.open_tunnel().unwrap();
         drop(d);
-        assert_eq!(c.open().unwrap_err().status, Status::NoRoom);
+        assert_eq!(c.open_tunnel().unwrap_err().status, Status::ServiceUnavailable);
         // What there was no room for is there when somebody has left.
         assign(&[("a", 40), ("c", 40)]);
-        c.open().unwrap();
+        c.open_tunnel().unwrap();
         assign(&[("a", 40), ("c", 90)]);
         assert_eq!(registry.reserved(), Bitrate::from_mbps(80));
         assign(&[("c", 90)]);
@@ -435,34 +439,34 @@ mod tests {
     #[test]
     fn who_waits_without_a_tunnel_keeps_nothing_that_is_no_longer_assigned() {
         let registry = Registry::new(Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() });
-        registry.assign([(name("a"), Bitrate::from_mbps(90))].into());
-        let mut warm = registry.enter(name("a")).unwrap();
-        registry.assign([(name("b"), Bitrate::from_mbps(90))].into());
+        registry.set_assigned([(name("a"), Bitrate::from_mbps(90))].into());
+        let mut idle_permit = registry.admit(name("a")).unwrap();
+        registry.set_assigned([(name("b"), Bitrate::from_mbps(90))].into());
         assert_eq!(registry.reserved(), Bitrate::from_mbps(90));
-        registry.enter(name("b")).unwrap().open().unwrap();
-        registry.assign([].into());
+        registry.admit(name("b")).unwrap().open_tunnel().unwrap();
+        registry.set_assigned([].into());
         assert_eq!(registry.reserved(), Bitrate::ZERO);
-        warm.open().unwrap();
-        assert_eq!(registry.reserved(), Limits::default().reserve);
+        idle_permit.open_tunnel().unwrap();
+        assert_eq!(registry.reserved(), Limits::default().default_reservation);
     }
 
     #[test]
     fn limits_are_what_descriptors_allow() {
         let usual = Limits::default();
-        assert_eq!(usual.within(1 << 20), usual);
+        assert_eq!(usual.fit_descriptors(1 << 20), usual);
         for descriptors in [0, 64, 128, 1024, 4096, 20_000, 50_000] {
-            let limits = usual.within(descriptors);
-            let all = limits.tunnels + limits.connections + limits.handshakes + ASIDE;
-            assert!(all as u64 <= descriptors.max(ASIDE as u64 + 3), "{descriptors}: {limits:?}");
+            let limits = usual.fit_descriptors(descriptors);
+            let all = limits.tunnels + limits.connections + limits.handshakes + RESERVED_FDS;
+            assert!(all as u64 <= descriptors.max(RESERVED_FDS as u64 + 3), "{descriptors}: {limits:?}");
         }
         // Tunnels come first: two descriptors for each, and some for connections that wait.
-        let all = usual.within(20_000);
+        let all = usual.fit_descriptors(20_000);
         assert_eq!((all.tunnels, all.connections, all.handshakes), (9541, 10_156, 207));
         // Who wants none that wait has them all for tunnels.
-        let all = Limits { tunnels: 9800, connections: 9800, ..usual }.within(20_000);
+        let all = Limits { tunnels: 9800, connections: 9800, ..usual }.fit_descriptors(20_000);
         assert_eq!((all.tunnels, all.connections), (9800, 9800));
         let few = Limits { tunnels: 10, connections: 20, handshakes: 5, ..usual };
-        assert_eq!(few.within(1024), few);
+        assert_eq!(few.fit_descriptors(1024), few);
     }
 
     #[test]
@@ -472,30 +476,30 @@ mod tests {
             tunnels_per_edge: 2,
             connections: 5,
             capacity: Some(Bitrate::from_mbps(100)),
-            reserve: Bitrate::from_mbps(40),
+            default_reservation: Bitrate::from_mbps(40),
             ..Limits::default()
         };
         let registry = Registry::new(limits);
-        let mut seats: Vec<Seat> = (0..3).map(|_| registry.enter(name("a")).unwrap()).collect();
-        seats[0].open().unwrap();
-        seats[1].open().unwrap();
-        assert_eq!(seats[2].open().unwrap_err().status, Status::TooMany);
-        let mut other = registry.enter(name("b")).unwrap();
-        other.open().unwrap();
-        let mut third = registry.enter(name("c")).unwrap();
-        assert_eq!(third.open().unwrap_err().words, "this relay has as many tunnels as it may have");
-        assert_eq!(registry.enter(name("d")).unwrap_err().status, Status::NoRoom);
-        seats.remove(0);
-        let words = third.open().unwrap_err().words;
-        assert_eq!(words, "40.0Mbit/s are not free: 80.0Mbit/s of 100.0Mbit/s are reserved");
+        let mut permits: Vec<ConnPermit> = (0..3).map(|_| registry.admit(name("a")).unwrap()).collect();
+        permits[0].open_tunnel().unwrap();
+        permits[1].open_tunnel().unwrap();
+        assert_eq!(permits[2].open_tunnel().unwrap_err().status, Status::TooManyRequests);
+        let mut other = registry.admit(name("b")).unwrap();
+        other.open_tunnel().unwrap();
+        let mut third = registry.admit(name("c")).unwrap();
+        assert_eq!(third.open_tunnel().unwrap_err().details, "this relay has as many tunnels as it may have");
+        assert_eq!(registry.admit(name("d")).unwrap_err().status, Status::ServiceUnavailable);
+        permits.remove(0);
+        let details = third.open_tunnel().unwrap_err().details;
+        assert_eq!(details, "40.0Mbit/s are not free: 80.0Mbit/s of 100.0Mbit/s are reserved");
         drop(other);
-        third.open().unwrap();
+        third.open_tunnel().unwrap();
         assert_eq!((registry.tunnels(), registry.reserved()), (2, Bitrate::from_mbps(80)));
-        registry.drain(true);
-        assert_eq!(seats[1].open().unwrap_err().words, "this relay is draining");
-        third.passed(true, DataSize::from_bytes(9), DataSize::from_bytes(7));
-        drop((seats, third));
-        assert_eq!((registry.tunnels(), registry.reserved(), registry.passed()), (0, Bitrate::ZERO, [7, 0]));
+        registry.set_draining(true);
+        assert_eq!(permits[1].open_tunnel().unwrap_err().details, "this relay is draining");
+        third.settle(true, DataSize::from_bytes(9), DataSize::from_bytes(7));
+        drop((permits, third));
+        assert_eq!((registry.tunnels(), registry.reserved(), registry.total_bytes()), (0, Bitrate::ZERO, [7, 0]));
         assert_eq!(registry.edges(), []);
     }
 }

@@ -16,49 +16,54 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::ca::{CaError, Revocations, Stamp};
+use crate::ca::{CaError, RevocationFile, UtcSeconds};
 use crate::identity::Role;
-use crate::tls::{Clients, Credentials, Others, Peer, TlsError, client_config, server_config};
+use crate::tls::{ClientAuth, Credentials, OtherAuthorities, Peer, TlsError, client_config, server_config};
 
 /// chosen: "within seconds" is what revocation promises.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// chosen: certificates live for weeks.
-const DATES: Duration = Duration::from_secs(60);
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What counts now.
 #[derive(Debug)]
-pub struct Trusted {
+pub struct ServerTrust {
     pub(crate) tls: Arc<rustls::ServerConfig>,
     /// With which it asks the service, and a process of the service the others.
-    pub(crate) peers: Arc<rustls::ClientConfig>,
-    pub(crate) revocations: Revocations,
-    pub(crate) others: Others,
+    pub(crate) client_tls: Arc<rustls::ClientConfig>,
+    pub(crate) revocations: RevocationFile,
+    pub(crate) other_authorities: OtherAuthorities,
 }
 
-impl Trusted {
-    fn of(own: &Credentials, clients: &Clients, revocations: Revocations) -> Result<Self, TlsError> {
-        let tls = server_config(own, revocations.crl(), clients, true)?;
-        let peers = Arc::new(client_config(own, Some(revocations.crl()), true)?);
-        Ok(Self { tls: Arc::new(tls), peers, revocations, others: own.others().clone() })
+impl ServerTrust {
+    fn of(credentials: &Credentials, clients: &ClientAuth, revocations: RevocationFile) -> Result<Self, TlsError> {
+        let tls = server_config(credentials, revocations.crl_der(), clients, true)?;
+        let peers = Arc::new(client_config(credentials, Some(revocations.crl_der()), true)?);
+        Ok(Self {
+            tls: Arc::new(tls),
+            client_tls: peers,
+            revocations,
+            other_authorities: credentials.other_authorities().clone(),
+        })
     }
 
     /// Whether somebody may be here.
     pub(crate) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
-        peer.check(&self.revocations, Stamp::now())?;
-        self.others.check(peer)
+        peer.check(&self.revocations, UtcSeconds::now())?;
+        self.other_authorities.check_not_revoked(peer)
     }
 }
 
 /// Keeps it new.
 #[derive(Debug)]
-pub struct Trust {
-    own: Mutex<Credentials>,
-    clients: Clients,
-    newest: watch::Sender<Arc<Trusted>>,
+pub struct TrustStore {
+    credentials: Mutex<Credentials>,
+    clients: ClientAuth,
+    current: watch::Sender<Arc<ServerTrust>>,
     /// What was wrong with the list when it was read last.
-    said: Mutex<String>,
+    last_warning: Mutex<String>,
     /// Nothing; its descriptor is what is kept.
-    spare: Mutex<Option<File>>,
+    spare_descriptor: Mutex<Option<File>>,
 }
 
 /// Why a server can trust nobody.
@@ -72,24 +77,38 @@ pub enum TrustError {
     List(#[from] CaError),
 }
 
-impl Trust {
+impl TrustStore {
     /// Of a relay, which lets edges in: who it is, and the list of its authority.
     ///
     /// # Errors
     /// A file cannot be read, or is no good.
-    pub fn new(own: Credentials, revoked: &Path) -> Result<Self, TrustError> {
-        Self::of(own, revoked, Clients { roles: vec![Role::Edge], strangers: false })
+    pub fn new(credentials: Credentials, crl_path: &Path) -> Result<Self, TrustError> {
+        Self::with_clients(
+            credentials,
+            crl_path,
+            ClientAuth { roles: vec![Role::Edge], allow_unauthenticated: false },
+        )
     }
 
     /// Of who lets others in.
     ///
     /// # Errors
     /// As [`Trust::new`].
-    pub fn of(own: Credentials, revoked: &Path, clients: Clients) -> Result<Self, TrustError> {
-        let revocations = Revocations::open(revoked, own.authority())?;
-        let trusted = Trusted::of(&own, &clients, revocations)?;
-        let (newest, spare) = (watch::Sender::new(Arc::new(trusted)), Mutex::new(spare()));
-        Ok(Self { own: Mutex::new(own), clients, newest, said: Mutex::default(), spare })
+    pub fn with_clients(
+        credentials: Credentials,
+        crl_path: &Path,
+        clients: ClientAuth,
+    ) -> Result<Self, TrustError> {
+        let revocations = RevocationFile::open(crl_path, credentials.authority())?;
+        let trusted = ServerTrust::of(&credentials, &clients, revocations)?;
+        let (newest, spare) = (watch::Sender::new(Arc::new(trusted)), Mutex::new(open_spare()));
+        Ok(Self {
+            credentials: Mutex::new(credentials),
+            clients,
+            current: newest,
+            last_warning: Mutex::default(),
+            spare_descriptor: spare,
+        })
     }
 
     /// Shows another certificate from now on, and reads the revocation list again: one that cannot be read is logged, and the list
@@ -97,94 +116,95 @@ impl Trust {
     ///
     /// # Errors
     /// The certificate is no good, and the one before stays.
-    pub fn renew(&self, own: Credentials) -> Result<(), TrustError> {
-        let held = self.newest.borrow().revocations.clone();
-        let is_same = self.own.lock().unwrap_or_else(PoisonError::into_inner).authority() == own.authority();
-        let (own, revocations) = if is_same {
-            let mut read = held.clone();
-            let read = match read.reread() {
-                Ok(_) => read,
+    pub fn install(&self, credentials: Credentials) -> Result<(), TrustError> {
+        let current = self.current.borrow().revocations.clone();
+        let is_same =
+            self.credentials.lock().unwrap_or_else(PoisonError::into_inner).authority() == credentials.authority();
+        let (credentials, revocations) = if is_same {
+            let mut refreshed = current.clone();
+            let read = match refreshed.reread() {
+                Ok(_) => refreshed,
                 Err(error) => {
-                    self.say(error.to_string(), true);
-                    held
+                    self.warn_crl(error.to_string(), true);
+                    current
                 }
             };
-            (own, read)
+            (credentials, read)
         } else {
-            let read = Revocations::open(held.path(), own.authority())?;
+            let read = RevocationFile::open(current.path(), credentials.authority())?;
             // The list of the authority before is known better than the bundle has it.
-            (own.with_list(&held), read)
+            (credentials.with_crl(&current), read)
         };
-        let trusted = Trusted::of(&own, &self.clients, revocations)?;
-        *self.own.lock().unwrap_or_else(PoisonError::into_inner) = own;
-        self.newest.send_replace(Arc::new(trusted));
+        let trusted = ServerTrust::of(&credentials, &self.clients, revocations)?;
+        *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = credentials;
+        self.current.send_replace(Arc::new(trusted));
         Ok(())
     }
 
     /// What it shows to others.
-    pub fn own(&self) -> Credentials {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn credentials(&self) -> Credentials {
+        self.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What counts, from now on.
-    pub fn newest(&self) -> watch::Receiver<Arc<Trusted>> {
-        self.newest.subscribe()
+    pub fn subscribe(&self) -> watch::Receiver<Arc<ServerTrust>> {
+        self.current.subscribe()
     }
 
     /// What it shows to the service ([`Client::showing`](crate::service::Client::showing)), and whom it takes for it.
-    pub fn shows(&self) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
-        let newest = self.newest();
-        move || Arc::clone(&newest.borrow().peers)
+    pub fn client_config(&self) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
+        let newest = self.subscribe();
+        move || Arc::clone(&newest.borrow().client_tls)
     }
 
     /// Keeps it new until dropped.
-    pub async fn keep(&self) -> Infallible {
-        let mut dates = Instant::now();
+    pub async fn run(&self) -> Infallible {
+        let mut last_expiry_check = Instant::now();
         loop {
-            tokio::time::sleep(LOOK).await;
-            match self.look() {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            match self.refresh() {
                 Ok(true) => tracing::info!("a new revocation list"),
-                Ok(false) => self.said.lock().unwrap_or_else(PoisonError::into_inner).clear(),
-                Err(error) => self.say(error.to_string(), false),
+                Ok(false) => self.last_warning.lock().unwrap_or_else(PoisonError::into_inner).clear(),
+                Err(error) => self.warn_crl(error.to_string(), false),
             }
             // Whatever became of the list: certificates end.
-            if dates.elapsed() >= DATES {
-                self.newest.send_modify(|_| {});
-                dates = Instant::now();
+            if last_expiry_check.elapsed() >= EXPIRY_CHECK_INTERVAL {
+                self.current.send_modify(|_| {});
+                last_expiry_check = Instant::now();
             }
         }
     }
 
     /// What is wrong with the list: once, or again where somebody has asked for it.
-    fn say(&self, words: String, again: bool) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if again || *said != words {
-            tracing::warn!("{words}: the list that was read before stays in force");
-            *said = words;
+    fn warn_crl(&self, text: String, is_forced: bool) {
+        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_forced || *last_warning != text {
+            tracing::warn!("{text}: the list that was read before stays in force");
+            *last_warning = text;
         }
     }
 
-    fn look(&self) -> Result<bool, TrustError> {
-        let mut revocations = self.newest.borrow().revocations.clone();
+    fn refresh(&self) -> Result<bool, TrustError> {
+        let mut revocations = self.current.borrow().revocations.clone();
         let is_new = match revocations.refresh() {
-            Err(error) if error.is_for_want_of_descriptors() => {
-                let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            Err(error) if error.is_out_of_descriptors() => {
+                let mut spare_file = self.spare_descriptor.lock().unwrap_or_else(PoisonError::into_inner);
                 // Closed here, and taken again when the list has been read.
-                *kept = None;
+                *spare_file = None;
                 let read = revocations.refresh();
-                *kept = spare();
+                *spare_file = open_spare();
                 read?
             }
             read => read?,
         };
         if is_new {
-            let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            self.newest.send_replace(Arc::new(Trusted::of(&own, &self.clients, revocations)?));
+            let credentials = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+            self.current.send_replace(Arc::new(ServerTrust::of(&credentials, &self.clients, revocations)?));
         }
         Ok(is_new)
     }
 }
 
-fn spare() -> Option<File> {
+fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
 }

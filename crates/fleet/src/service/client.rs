@@ -34,18 +34,18 @@ use url::Url;
 use super::problem::Problem;
 use crate::ca::Nonce;
 use crate::identity::Role;
-use crate::starts::{Shows, Starts, connect_over};
+use crate::link_dialer::{ConnObservation, LinkDialer, connect_over};
 use crate::tls::Peer;
 
 /// chosen: a request waits two seconds for its window, and a slow link has some round trips.
-const PATIENCE: Duration = Duration::from_secs(15);
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// chosen: a request waits two seconds for its window; a heartbeat, this and an address that says nothing are less than the three
 /// heartbeats after which a relay counts as gone.
-const HANGS: Duration = Duration::from_secs(5);
+const REUSED_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// chosen: a handshake over a slow link takes less, and three machines may be gone.
-const EACH: Duration = Duration::from_secs(4);
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 /// chosen: fifty thousand edges of three hundred bytes.
-const LONGEST: usize = 16 * 1024 * 1024;
+const MAX_RESPONSE: usize = 16 * 1024 * 1024;
 
 /// Why a call brought nothing.
 #[derive(Debug, thiserror::Error)]
@@ -54,10 +54,10 @@ pub enum ClientError {
     #[error("{0}: not a URL such as https://fleet.example.org:4444")]
     Url(String),
     /// The service is not reached, or breaks off.
-    #[error("{place}: {text}")]
+    #[error("{service}: {text}")]
     Network {
         /// Which service.
-        place: String,
+        service: String,
         /// Why.
         text: String,
     },
@@ -73,84 +73,88 @@ pub struct Client {
     name: ServerName<'static>,
     tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
-    reach: Reach,
+    link_use: LinkUse,
     /// For whom it asks; none: for itself.
-    member: Option<Passed>,
+    on_behalf_of: Option<OnBehalfOf>,
     /// Which process this is, among those with the same certificate; none: there were no random numbers.
     instance: Option<Nonce>,
 }
 
 /// A member for which another process of the service asks.
-struct Passed {
+struct OnBehalfOf {
     identity: String,
-    until: String,
-    origin: Option<Origin>,
+    not_after: String,
+    process: Option<CallerProcess>,
 }
 
 /// Which process of a member has asked, and at which address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
+pub(super) struct CallerProcess {
     pub(super) instance: Nonce,
-    pub(super) from: IpAddr,
+    pub(super) address: IpAddr,
 }
 
 /// Over which link connections to the service begin.
-enum Reach {
+enum LinkUse {
     /// As the kernel's routes have it.
-    Kernel,
+    KernelRoutes,
     /// Over the one that reaches it, of these.
-    Over(Arc<Starts>),
+    Dialer(Arc<LinkDialer>),
     /// Over the one that reaches it, of those that are there then.
-    Surveyed,
+    SurveyedLinks,
 }
 
 /// Where a service is, and how it is known.
 #[derive(Clone)]
-struct To {
+struct ServiceTarget {
     host: String,
     port: u16,
     name: ServerName<'static>,
     tls: Arc<rustls::ClientConfig>,
 }
 
-impl To {
+impl ServiceTarget {
     /// Over this link; none: as the kernel has it.
-    async fn open_over(
+    async fn connect_over_link(
         &self,
         link: Option<&Interface>,
-        starts: &Starts,
-    ) -> io::Result<(TlsStream<TcpStream>, Shows)> {
-        let mut found: Vec<_> = match link {
+        dialer: &LinkDialer,
+    ) -> io::Result<(TlsStream<TcpStream>, ConnObservation)> {
+        let mut addresses: Vec<_> = match link {
             None => lookup_host((self.host.as_str(), self.port)).await?.collect(),
-            Some(link) => starts.addresses(None, (&self.host, self.port), link).await?,
+            Some(link) => dialer.resolve(None, (&self.host, self.port), link).await?,
         };
-        let is_behind = found
+        let is_behind_links = addresses
             .iter()
-            .any(|address| starts.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link, starts));
-        let link = link.filter(|_| is_behind);
+            .any(|address| dialer.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link, dialer));
+        let link = link.filter(|_| is_behind_links);
         if let Some(link) = link {
-            found = Starts::of_families(found, link)?;
+            addresses = LinkDialer::with_link_families(addresses, link)?;
         }
         let device = link.map(|link| link.name.as_str());
-        let stream = self.open_one(&found, device).await?;
-        Ok((stream, if is_behind { Shows::Reached } else { Shows::Nothing }))
+        let stream = self.connect_any(&addresses, device).await?;
+        Ok((stream, if is_behind_links { ConnObservation::Reached } else { ConnObservation::NotViaLinks }))
     }
 
     /// Rule 3. The last one has all the time that is left to the call.
-    async fn open_one(&self, found: &[SocketAddr], device: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
+    async fn connect_any(
+        &self,
+        addresses: &[SocketAddr],
+        device: Option<&str>,
+    ) -> io::Result<TlsStream<TcpStream>> {
         let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        let (last, others) = found.split_last().ok_or_else(none)?;
+        let (last, others) = addresses.split_last().ok_or_else(none)?;
         for address in others {
-            match timeout(EACH, self.open(*address, device)).await {
+            match timeout(ADDRESS_TIMEOUT, self.connect(*address, device)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => tracing::debug!(%address, %error, "the service is tried at its next address"),
                 Err(_) => tracing::debug!(%address, "says nothing: the service is tried at its next address"),
             }
         }
-        self.open(*last, device).await
+        self.connect(*last, device).await
     }
 
-    async fn open(&self, address: SocketAddr, device: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
+    async fn connect(&self, address: SocketAddr, device: Option<&str>) -> io::Result<TlsStream<TcpStream>> {
         let socket = connect_over(address, device).await?;
         socket.set_nodelay(true)?;
         let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(self.name.clone(), socket).await?;
@@ -164,7 +168,7 @@ impl To {
 }
 
 /// Whether an address is behind a static route that only the kernel knows.
-fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &Starts) -> bool {
+fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &LinkDialer) -> bool {
     let is_own = link.is_some_and(|link| link.is_neighbour(address));
     leaves_beside(Zone::of(address), is_own, routed_over(address).map(|over| starts.is_link(over)))
 }
@@ -179,13 +183,13 @@ fn leaves_beside(zone: Zone, is_own: bool, static_route: Option<bool>) -> bool {
 }
 
 /// For whom a process of the service asks another one.
-pub(super) const FOR: &str = "marline-for";
+pub(super) const FOR_HEADER: &str = "marline-for";
 /// When the certificate ends that he has shown to it.
-pub(super) const UNTIL: &str = "marline-for-until";
+pub(super) const FOR_UNTIL_HEADER: &str = "marline-for-until";
 /// At which address he has asked.
-pub(super) const FROM: &str = "marline-for-address";
+pub(super) const FOR_ADDRESS_HEADER: &str = "marline-for-address";
 /// A random number of the process that asks, made when it started.
-pub(super) const INSTANCE: &str = "marline-instance";
+pub(super) const INSTANCE_HEADER: &str = "marline-instance";
 
 impl Client {
     /// Of the service at this URL; nothing is connected yet. The configuration is one of
@@ -195,11 +199,12 @@ impl Client {
     /// The URL is not `https://HOST[:PORT]`.
     pub fn new(url: &str, tls: rustls::ClientConfig) -> Result<Self, ClientError> {
         // What may be a login is nobody's business.
-        let shown = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
-        let wrong = || ClientError::Url(shown.to_owned());
+        let redacted = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
+        let wrong = || ClientError::Url(redacted.to_owned());
         let parsed = Url::parse(url).map_err(|_| wrong())?;
-        let plain = parsed.scheme() == "https" && parsed.path() == "/" && parsed.query().is_none() && shown == url;
-        let host = parsed.host_str().filter(|_| plain).ok_or_else(wrong)?;
+        let is_plain =
+            parsed.scheme() == "https" && parsed.path() == "/" && parsed.query().is_none() && redacted == url;
+        let host = parsed.host_str().filter(|_| is_plain).ok_or_else(wrong)?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
         let port = parsed.port_or_known_default().ok_or_else(wrong)?;
@@ -210,35 +215,35 @@ impl Client {
             name,
             tls: Box::new(move || Arc::clone(&tls)),
             connection: None,
-            reach: Reach::Kernel,
-            member: None,
+            link_use: LinkUse::KernelRoutes,
+            on_behalf_of: None,
             instance: Nonce::random().ok(),
         })
     }
 
     /// With each new connection what this gives: certificates are renewed, and lists of the revoked as well.
     #[must_use]
-    pub fn showing(self, tls: impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static) -> Self {
+    pub fn with_tls(self, tls: impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static) -> Self {
         Self { tls: Box::new(tls), ..self }
     }
 
     /// Over the link that reaches it.
     #[must_use]
-    pub(crate) fn over(self, starts: Arc<Starts>) -> Self {
-        Self { reach: Reach::Over(starts), ..self }
+    pub(crate) fn with_dialer(self, dialer: Arc<LinkDialer>) -> Self {
+        Self { link_use: LinkUse::Dialer(dialer), ..self }
     }
 
     /// Over the link of this host that reaches it, of those that are there when a connection begins.
     #[must_use]
     pub fn over_links(self) -> Self {
-        Self { reach: Reach::Surveyed, ..self }
+        Self { link_use: LinkUse::SurveyedLinks, ..self }
     }
 
     /// GET.
     ///
     /// # Errors
     /// The service is not reached, or refuses.
-    pub async fn fetch<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
+    pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, Bytes::new()).await
     }
 
@@ -246,8 +251,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::fetch`].
-    pub async fn send<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
-        let body = serde_json::to_vec(body).map_err(|error| self.network(error))?;
+    pub async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.network_error(error))?;
         self.call(Method::POST, path, body.into()).await
     }
 
@@ -255,9 +260,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::fetch`].
-    pub async fn text(&mut self, path: &str) -> Result<String, ClientError> {
-        let bytes = self.bytes(Method::GET, path, Bytes::new()).await?;
-        String::from_utf8(bytes.into()).map_err(|error| self.network(error))
+    pub async fn get_text(&mut self, path: &str) -> Result<String, ClientError> {
+        let bytes = self.request_bytes(Method::GET, path, Bytes::new()).await?;
+        String::from_utf8(bytes.into()).map_err(|error| self.network_error(error))
     }
 
     async fn call<T: DeserializeOwned>(
@@ -266,28 +271,28 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, ClientError> {
-        let bytes = self.bytes(method, path, body).await?;
-        serde_json::from_slice(&bytes).map_err(|error| self.network(error))
+        let bytes = self.request_bytes(method, path, body).await?;
+        serde_json::from_slice(&bytes).map_err(|error| self.network_error(error))
     }
 
-    async fn bytes(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let kept = self.connection.is_some();
-        let patience = if kept { HANGS } else { PATIENCE };
-        let done = match timeout(patience, self.once(&method, path, body.clone())).await {
-            Ok(Err(ClientError::Network { .. })) | Err(_) if kept => {
-                timeout(PATIENCE, self.once(&method, path, body)).await
+    async fn request_bytes(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let is_reused = self.connection.is_some();
+        let time_limit = if is_reused { REUSED_CALL_TIMEOUT } else { CALL_TIMEOUT };
+        let result = match timeout(time_limit, self.send_once(&method, path, body.clone())).await {
+            Ok(Err(ClientError::Network { .. })) | Err(_) if is_reused => {
+                timeout(CALL_TIMEOUT, self.send_once(&method, path, body)).await
             }
             // The certificate of the connection has ended; there may be a new one.
-            Ok(Ok((403, said))) if kept => {
+            Ok(Ok((403, reply_body))) if is_reused => {
                 self.connection = None;
-                match timeout(PATIENCE, self.once(&method, path, body)).await {
-                    Ok(Ok(said)) => Ok(Ok(said)),
-                    _ => Ok(Ok((403, said))),
+                match timeout(CALL_TIMEOUT, self.send_once(&method, path, body)).await {
+                    Ok(Ok(reply_body)) => Ok(Ok(reply_body)),
+                    _ => Ok(Ok((403, reply_body))),
                 }
             }
-            done => done,
+            result => result,
         };
-        let (status, bytes) = done.unwrap_or_else(|_| Err(self.late()))?;
+        let (status, bytes) = result.unwrap_or_else(|_| Err(self.timed_out()))?;
         if (200..300).contains(&status) {
             return Ok(bytes);
         }
@@ -296,19 +301,19 @@ impl Client {
     }
 
     /// What a member has asked another process, for which it is asked here: the answer, whatever it is.
-    pub(super) async fn pass(
+    pub(super) async fn forward(
         &mut self,
-        (member, origin): (&Peer, Option<Origin>),
+        (member, process): (&Peer, Option<CallerProcess>),
         method: &Method,
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), ClientError> {
         let (identity, until) = (member.identity.to_string(), member.not_after.to_string());
-        self.member = Some(Passed { identity, until, origin });
-        self.once(method, path, body).await
+        self.on_behalf_of = Some(OnBehalfOf { identity, not_after: until, process });
+        self.send_once(method, path, body).await
     }
 
-    async fn once(&mut self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ClientError> {
+    async fn send_once(&mut self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ClientError> {
         // While a call is under way there is no connection for the next one: it may be cut off in the middle.
         let mut connection = match self.connection.take() {
             Some(connection) if !connection.is_closed() => connection,
@@ -319,58 +324,60 @@ impl Client {
             .uri(path)
             .header(HOST, format!("{}:{}", self.host, self.port))
             .header(CONTENT_TYPE, "application/json");
-        if let Some(Passed { identity, until, .. }) = &self.member {
-            request = request.header(FOR, identity).header(UNTIL, until);
+        if let Some(OnBehalfOf { identity, not_after: until, .. }) = &self.on_behalf_of {
+            request = request.header(FOR_HEADER, identity).header(FOR_UNTIL_HEADER, until);
         }
-        let instance = match &self.member {
+        let instance = match &self.on_behalf_of {
             None => self.instance,
-            Some(Passed { origin, .. }) => origin.map(|origin| origin.instance),
+            Some(OnBehalfOf { process: origin, .. }) => origin.map(|origin| origin.instance),
         };
         if let Some(instance) = instance {
-            request = request.header(INSTANCE, instance.to_string());
+            request = request.header(INSTANCE_HEADER, instance.to_string());
         }
-        if let Some(Passed { origin: Some(origin), .. }) = &self.member {
-            request = request.header(FROM, origin.from.to_string());
+        if let Some(OnBehalfOf { process: Some(origin), .. }) = &self.on_behalf_of {
+            request = request.header(FOR_ADDRESS_HEADER, origin.address.to_string());
         }
-        let request = request.body(Full::new(body)).map_err(|error| self.network(error))?;
-        let answer = connection.send_request(request).await.map_err(|error| self.network(error))?;
-        let status = answer.status().as_u16();
-        let read = Limited::new(answer.into_body(), LONGEST).collect().await;
-        let bytes = read.map_err(|error| self.network(error))?.to_bytes();
+        let request = request.body(Full::new(body)).map_err(|error| self.network_error(error))?;
+        let response = connection.send_request(request).await.map_err(|error| self.network_error(error))?;
+        let status = response.status().as_u16();
+        let read = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
+        let bytes = read.map_err(|error| self.network_error(error))?.to_bytes();
         self.connection = Some(connection);
         Ok((status, bytes))
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let starts = match &self.reach {
-            Reach::Kernel => None,
-            Reach::Over(starts) => Some(Arc::clone(starts)),
-            Reach::Surveyed => Some(Starts::surveyed().await),
+        let starts = match &self.link_use {
+            LinkUse::KernelRoutes => None,
+            LinkUse::Dialer(dialer) => Some(Arc::clone(dialer)),
+            LinkUse::SurveyedLinks => Some(LinkDialer::from_survey().await),
         };
         let stream = match starts {
             None => {
-                let found =
-                    lookup_host((self.host.as_str(), self.port)).await.map_err(|error| self.network(error))?;
-                self.to().open_one(&found.collect::<Vec<_>>(), None).await
+                let addresses = lookup_host((self.host.as_str(), self.port))
+                    .await
+                    .map_err(|error| self.network_error(error))?;
+                self.target().connect_any(&addresses.collect::<Vec<_>>(), None).await
             }
             Some(starts) => {
-                let (to, of) = (self.to(), Arc::clone(&starts));
+                let (to, of) = (self.target(), Arc::clone(&starts));
                 let attempt = move |link: Option<Arc<Interface>>| {
-                    let (to, of) = (to.clone(), Arc::clone(&of));
-                    async move { to.open_over(link.as_deref(), &of).await }
+                    let (target, link_dialer) = (to.clone(), Arc::clone(&of));
+                    async move { target.connect_over_link(link.as_deref(), &link_dialer).await }
                 };
-                starts.start(attempt).await
+                starts.connect(attempt).await
             }
         };
-        self.begin(stream.map_err(|error| self.network(error))?).await
+        self.start_http(stream.map_err(|error| self.network_error(error))?).await
     }
 
-    fn to(&self) -> To {
-        To { host: self.host.clone(), port: self.port, name: self.name.clone(), tls: (self.tls)() }
+    fn target(&self) -> ServiceTarget {
+        ServiceTarget { host: self.host.clone(), port: self.port, name: self.name.clone(), tls: (self.tls)() }
     }
 
-    async fn begin(&self, stream: TlsStream<TcpStream>) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| self.network(error))?;
+    async fn start_http(&self, stream: TlsStream<TcpStream>) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| self.network_error(error))?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to the service ended");
@@ -380,12 +387,12 @@ impl Client {
     }
 
     /// Nothing came in time.
-    pub(super) fn late(&self) -> ClientError {
-        self.network("no answer in time")
+    pub(super) fn timed_out(&self) -> ClientError {
+        self.network_error("no answer in time")
     }
 
-    fn network(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
-        ClientError::Network { place: format!("{}:{}", self.host, self.port), text: with_causes(&*error.into()) }
+    fn network_error(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+        ClientError::Network { service: format!("{}:{}", self.host, self.port), text: with_causes(&*error.into()) }
     }
 }
 
@@ -414,8 +421,8 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
-    use crate::ca::{Authority, Grant, Revocations, Stamp};
-    use crate::tls::{Clients, Credentials, client_config, server_config};
+    use crate::ca::{Authority, CertTemplate, RevocationFile, UtcSeconds};
+    use crate::tls::{ClientAuth, Credentials, client_config, server_config};
 
     #[test]
     fn a_service_behind_a_static_route_is_reached_as_the_kernel_has_it() {
@@ -438,37 +445,40 @@ mod tests {
     }
 
     /// What a service and an edge of this authority show to each other.
-    fn two_sides(authority: &Authority) -> (rustls::ServerConfig, rustls::ClientConfig) {
-        let own = |identity: &str, addresses: &[&str]| {
+    fn tls_configs(authority: &Authority) -> (rustls::ServerConfig, rustls::ClientConfig) {
+        let credentials_for = |identity: &str, addresses: &[&str]| {
             let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-            let grant = Grant::new(identity.parse().unwrap(), addresses, Duration::from_secs(86_400)).unwrap();
-            let (chain, key) = authority.issue_with_key(&grant, Stamp::now()).unwrap();
-            Credentials::new(chain.certificate, &key, chain.authority).unwrap()
+            let template =
+                CertTemplate::new(identity.parse().unwrap(), addresses, Duration::from_secs(86_400)).unwrap();
+            let (chain, key) = authority.issue_with_key(&template, UtcSeconds::now()).unwrap();
+            Credentials::new(chain.certificate, &key, chain.issuer).unwrap()
         };
-        let list = Revocations::open(&authority.revocations_path(), authority.certificate()).unwrap();
-        let clients = Clients { roles: vec![Role::Edge], strangers: false };
-        let server = server_config(&own("marline://fleet/f1", &["127.0.0.1"]), list.crl(), &clients, true).unwrap();
-        (server, client_config(&own("marline://edge/cam-7", &[]), None, true).unwrap())
+        let list = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
+        let clients = ClientAuth { roles: vec![Role::Edge], allow_unauthenticated: false };
+        let server =
+            server_config(&credentials_for("marline://fleet/f1", &["127.0.0.1"]), list.crl_der(), &clients, true)
+                .unwrap();
+        (server, client_config(&credentials_for("marline://edge/cam-7", &[]), None, true).unwrap())
     }
 
     #[test]
     fn an_address_that_says_nothing_is_left_for_the_next_one() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
-        let (server, edge) = two_sides(&authority);
+        let authority = Authority::init(&dir.path().join("ca"), "test", UtcSeconds::now()).unwrap();
+        let (server, edge) = tls_configs(&authority);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             // The kernel takes the connection, and nobody ever answers: a process that hangs, a machine that is gone.
             let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let found = [silent.local_addr().unwrap(), listener.local_addr().unwrap()];
+            let addresses = [silent.local_addr().unwrap(), listener.local_addr().unwrap()];
             tokio::spawn(async move {
                 let (socket, _) = listener.accept().await.unwrap();
                 let _stream = TlsAcceptor::from(Arc::new(server)).accept(socket).await.unwrap();
                 std::future::pending::<()>().await;
             });
             let client = Client::new("https://127.0.0.1:1", edge).unwrap();
-            timeout(PATIENCE, client.to().open_one(&found, None))
+            timeout(CALL_TIMEOUT, client.target().connect_any(&addresses, None))
                 .await
                 .expect("in the time that a call has")
                 .unwrap();
@@ -478,8 +488,8 @@ mod tests {
     #[test]
     fn a_connection_that_hangs_is_left_for_a_new_one() {
         let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
-        let (server, edge) = two_sides(&authority);
+        let authority = Authority::init(&dir.path().join("ca"), "test", UtcSeconds::now()).unwrap();
+        let (server, edge) = tls_configs(&authority);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -500,21 +510,21 @@ mod tests {
                 }
             });
             for _ in 0..2 {
-                assert_eq!(client.fetch::<u8>("/").await.unwrap(), 7);
+                assert_eq!(client.get::<u8>("/").await.unwrap(), 7);
             }
         });
     }
 
     #[test]
     fn a_login_in_a_url_is_refused_and_not_repeated() {
-        let said = |url: &str| {
+        let error_of = |url: &str| {
             let tls = crate::tls::first_contact_config("0".repeat(64).parse().unwrap(), true).unwrap();
             Client::new(url, tls).unwrap_err().to_string()
         };
         assert_eq!(
-            said("https://ann:hunter2@a.example"),
+            error_of("https://ann:hunter2@a.example"),
             "a.example: not a URL such as https://fleet.example.org:4444"
         );
-        assert!(said("https://a.example/x?hunter=3").contains("/x"));
+        assert!(error_of("https://a.example/x?hunter=3").contains("/x"));
     }
 }

@@ -19,9 +19,9 @@ use crate::identity::Identity;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Several processes use its certificate, at these addresses.
-    Several(Vec<IpAddr>),
+    Duplicated(Vec<IpAddr>),
     /// One process uses it again.
-    One,
+    Resolved,
 }
 
 /// The instances of all members. As many members as have a certificate, [`MOST`] instances of each.
@@ -31,81 +31,81 @@ pub(super) struct Duplicates(BTreeMap<Identity, Member>);
 #[derive(Debug, Default)]
 struct Member {
     /// The last one heard is the last one here.
-    instances: Vec<Heard>,
+    instances: Vec<InstanceReport>,
     /// How often an earlier instance was heard again.
     returns: u32,
-    reported: bool,
+    is_reported: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct InstanceReport {
     instance: Nonce,
-    from: IpAddr,
-    at: Instant,
+    address: IpAddr,
+    seen_at: Instant,
 }
 
 /// chosen: twelve heartbeats.
 const WINDOW: Duration = Duration::from_secs(60);
 /// chosen: a request of a process that has just ended, delayed by a slow link, makes two: its own, and that of its successor.
-const RETURNS: u32 = 3;
+const MIN_RETURNS: u32 = 3;
 /// chosen: two addresses are enough to find them.
-const MOST: usize = 4;
+const MAX_INSTANCES: usize = 4;
 
 impl Duplicates {
     /// A member has reported.
-    pub(super) fn heard(
+    pub(super) fn note(
         &mut self,
         identity: &Identity,
         instance: Nonce,
-        from: IpAddr,
+        address: IpAddr,
         now: Instant,
     ) -> Option<Change> {
         let member = self.0.entry(identity.clone()).or_default();
         member.expire(now);
-        let heard = Heard { instance, from: from.to_canonical(), at: now };
+        let report = InstanceReport { instance, address: address.to_canonical(), seen_at: now };
         match member.instances.iter().position(|other| other.instance == instance) {
             Some(at) => {
                 let is_last = at + 1 == member.instances.len();
                 member.instances.remove(at);
                 member.returns = member.returns.saturating_add(u32::from(!is_last));
             }
-            None if member.instances.len() >= MOST => drop(member.instances.remove(0)),
+            None if member.instances.len() >= MAX_INSTANCES => drop(member.instances.remove(0)),
             None => {}
         }
-        member.instances.push(heard);
-        let is_several = member.returns >= RETURNS && member.instances.len() > 1;
-        if is_several == member.reported {
+        member.instances.push(report);
+        let is_duplicated = member.returns >= MIN_RETURNS && member.instances.len() > 1;
+        if is_duplicated == member.is_reported {
             return None;
         }
-        member.reported = is_several;
-        Some(if is_several { Change::Several(member.addresses()) } else { Change::One })
+        member.is_reported = is_duplicated;
+        Some(if is_duplicated { Change::Duplicated(member.addresses()) } else { Change::Resolved })
     }
 
     /// The addresses of the processes that use a member's certificate at the same time; empty: there is one process.
-    pub(super) fn addresses(&mut self, identity: &Identity, now: Instant) -> Vec<IpAddr> {
+    pub(super) fn addresses_in_use(&mut self, identity: &Identity, now: Instant) -> Vec<IpAddr> {
         let Some(member) = self.0.get_mut(identity) else { return Vec::new() };
-        let is_several =
-            member.reported && member.instances.iter().filter(|heard| heard.is_recent(now)).count() > 1;
-        if is_several { member.addresses() } else { Vec::new() }
+        let is_duplicated =
+            member.is_reported && member.instances.iter().filter(|report| report.is_recent(now)).count() > 1;
+        if is_duplicated { member.addresses() } else { Vec::new() }
     }
 }
 
 impl Member {
     fn expire(&mut self, now: Instant) {
-        self.instances.retain(|heard| heard.is_recent(now));
+        self.instances.retain(|report| report.is_recent(now));
         if self.instances.len() < 2 {
             self.returns = 0;
         }
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
-        self.instances.iter().map(|heard| heard.from).collect()
+        self.instances.iter().map(|report| report.address).collect()
     }
 }
 
-impl Heard {
+impl InstanceReport {
     fn is_recent(&self, now: Instant) -> bool {
-        now.since(self.at) <= WINDOW
+        now.since(self.seen_at) <= WINDOW
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         fn heard(&mut self, instance: u8, from: &str) -> Option<Change> {
             self.now += Duration::from_secs(5);
             let instance = format!("{instance:032x}").parse().unwrap();
-            self.duplicates.heard(&self.edge, instance, from.parse().unwrap(), self.now)
+            self.duplicates.note(&self.edge, instance, from.parse().unwrap(), self.now)
         }
     }
 
@@ -143,16 +143,16 @@ mod tests {
             assert_eq!(world.heard(instance, from), None);
         }
         let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap(), "198.51.100.2".parse().unwrap()];
-        assert_eq!(world.heard(2, "198.51.100.2"), Some(Change::Several(addresses)));
+        assert_eq!(world.heard(2, "198.51.100.2"), Some(Change::Duplicated(addresses)));
         let edge = world.edge.clone();
-        assert_eq!(world.duplicates.addresses(&edge, world.now).len(), 2);
+        assert_eq!(world.duplicates.addresses_in_use(&edge, world.now).len(), 2);
         for _ in 0..20 {
             assert_eq!(world.heard(1, "192.0.2.1"), None);
             assert_eq!(world.heard(2, "198.51.100.2"), None);
         }
         let changes: Vec<Change> = (0..20).filter_map(|_| world.heard(2, "198.51.100.2")).collect();
-        assert_eq!(changes, [Change::One]);
-        assert!(world.duplicates.addresses(&edge, world.now).is_empty());
+        assert_eq!(changes, [Change::Resolved]);
+        assert!(world.duplicates.addresses_in_use(&edge, world.now).is_empty());
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
                 assert_eq!(world.heard(1, from), None);
             }
         }
-        assert!(world.duplicates.addresses(&world.edge.clone(), world.now).is_empty());
+        assert!(world.duplicates.addresses_in_use(&world.edge.clone(), world.now).is_empty());
     }
 
     #[test]
@@ -184,6 +184,9 @@ mod tests {
         let mut world = World::new();
         let changes: Vec<Change> =
             (0..4).flat_map(|_| [1, 2, 3]).filter_map(|instance| world.heard(instance, "192.0.2.1")).collect();
-        assert!(matches!(changes.as_slice(), [Change::Several(addresses)] if addresses.len() == 3), "{changes:?}");
+        assert!(
+            matches!(changes.as_slice(), [Change::Duplicated(addresses)] if addresses.len() == 3),
+            "{changes:?}"
+        );
     }
 }

@@ -13,24 +13,24 @@
 //! 3. Who speaks is known by his certificate ([`tls`](crate::tls)) and by nothing else; who has none may only enrol.
 
 mod api;
-mod client;
 #[cfg(test)]
-mod described;
-mod desk;
+mod api_schema_tests;
+pub mod api_types;
+mod client;
+mod coordinator;
 mod duplicates;
-mod forward;
-mod lead;
-pub mod machine;
-mod position;
+mod geo;
+mod leader_election;
+mod leader_proxy;
+mod listener;
 mod problem;
 mod routes;
-mod serve;
+pub mod scheduler;
 pub mod store;
-pub mod words;
 
-pub use api::{Drain, Drained, Enrol, Enrolled, LONGEST};
+pub use api::{DrainReply, DrainRequest, EnrolReply, EnrolRequest, MAX_BODY};
 pub use client::{Client, ClientError};
-pub use desk::{Desk, DeskError};
-pub use position::Position;
+pub use coordinator::{Coordinator, StartError};
+pub use geo::Position;
+pub use listener::{ApiListener, Limits};
 pub use problem::Problem;
-pub use serve::{Counter, Limits};

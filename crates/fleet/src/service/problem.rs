@@ -33,11 +33,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "malformed", detail)
     }
 
-    pub(super) fn answer(&self) -> Response<Full<Bytes>> {
+    pub(super) fn to_response(&self) -> Response<Full<Bytes>> {
         let body = serde_json::to_vec(self).unwrap_or_default();
-        let mut answer = Response::new(Full::new(Bytes::from(body)));
-        *answer.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let headers = answer.headers_mut();
+        let mut response = Response::new(Full::new(Bytes::from(body)));
+        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match self.status {
@@ -46,6 +46,6 @@ impl Problem {
             503 => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("5"))),
             _ => {}
         }
-        answer
+        response
     }
 }

@@ -22,8 +22,8 @@ pub(super) enum Route {
     Drain,
     Relays,
     Edges,
-    Revoked,
-    Description,
+    RevocationList,
+    OpenApi,
     Health,
     Service,
 }
@@ -38,14 +38,14 @@ impl Route {
 /// Who may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    Anybody,
+    Public,
     Members,
     Only(Role),
 }
 
 /// `{name}` in a path stands for a member's name.
 const ROUTES: [(Route, Method, &str, Access); 14] = [
-    (Route::Enrol, Method::POST, "/v1/enrol", Access::Anybody),
+    (Route::Enrol, Method::POST, "/v1/enrol", Access::Public),
     (Route::Renew, Method::POST, "/v1/renew", Access::Members),
     (Route::Heartbeat, Method::POST, "/v1/relays/heartbeat", Access::Only(Role::Relay)),
     (Route::Drain, Method::POST, "/v1/relays/{name}/drain", Access::Only(Role::Operator)),
@@ -55,24 +55,28 @@ const ROUTES: [(Route, Method, &str, Access); 14] = [
     (Route::Release, Method::POST, "/v1/edges/release", Access::Only(Role::Edge)),
     (Route::Edges, Method::GET, "/v1/edges", Access::Only(Role::Operator)),
     (Route::Candidates, Method::GET, "/v1/candidates", Access::Only(Role::Edge)),
-    (Route::Revoked, Method::GET, "/v1/revoked", Access::Members),
-    (Route::Description, Method::GET, "/v1/openapi.json", Access::Anybody),
-    (Route::Health, Method::GET, "/v1/health", Access::Anybody),
+    (Route::RevocationList, Method::GET, "/v1/revoked", Access::Members),
+    (Route::OpenApi, Method::GET, "/v1/openapi.json", Access::Public),
+    (Route::Health, Method::GET, "/v1/health", Access::Public),
     (Route::Service, Method::GET, "/v1/service", Access::Only(Role::Operator)),
 ];
 
 /// What a request is for, and the name in its path.
-pub(super) fn find(method: &Method, path: &str, peer: Option<&Peer>) -> Result<(Route, Option<Name>), Problem> {
-    let mut known = false;
-    for (route, right, template, access) in &ROUTES {
-        let Some(name) = matches(template, path) else { continue };
-        known = true;
-        if right == method {
-            may(*access, peer)?;
+pub(super) fn find_route(
+    method: &Method,
+    path: &str,
+    peer: Option<&Peer>,
+) -> Result<(Route, Option<Name>), Problem> {
+    let mut has_path = false;
+    for (route, route_method, template, access) in &ROUTES {
+        let Some(name) = match_template(template, path) else { continue };
+        has_path = true;
+        if route_method == method {
+            check_access(*access, peer)?;
             return Ok((*route, name));
         }
     }
-    Err(if known {
+    Err(if has_path {
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", format!("{path} has no {method}"))
     } else {
         Problem::new(StatusCode::NOT_FOUND, "not-found", "there is no such path; see /v1/openapi.json")
@@ -80,15 +84,15 @@ pub(super) fn find(method: &Method, path: &str, peer: Option<&Peer>) -> Result<(
 }
 
 /// The name in a path that is of this kind; none in it: `Some(None)`.
-fn matches(template: &str, path: &str) -> Option<Option<Name>> {
+fn match_template(template: &str, path: &str) -> Option<Option<Name>> {
     let Some((before, after)) = template.split_once("{name}") else { return (template == path).then_some(None) };
     let name = path.strip_prefix(before)?.strip_suffix(after)?;
     name.parse().ok().map(Some)
 }
 
-fn may(access: Access, peer: Option<&Peer>) -> Result<(), Problem> {
+fn check_access(access: Access, peer: Option<&Peer>) -> Result<(), Problem> {
     match (access, peer) {
-        (Access::Anybody, _) | (Access::Members, Some(_)) => Ok(()),
+        (Access::Public, _) | (Access::Members, Some(_)) => Ok(()),
         (_, None) => Err(Problem::not_allowed("this needs a certificate of the fleet")),
         (Access::Only(role), Some(peer)) if peer.identity.role == role => Ok(()),
         (Access::Only(role), Some(peer)) => {
@@ -138,8 +142,8 @@ mod tests {
 
     #[test]
     fn a_path_is_found_by_method_and_form() {
-        let status = |method, path| find(&method, path, None).map_err(|problem| problem.status).err();
-        assert_eq!(find(&Method::GET, "/v1/health", None).unwrap(), (Route::Health, None));
+        let status = |method, path| find_route(&method, path, None).map_err(|problem| problem.status).err();
+        assert_eq!(find_route(&Method::GET, "/v1/health", None).unwrap(), (Route::Health, None));
         assert_eq!(status(Method::POST, "/v1/health"), Some(405));
         assert_eq!(status(Method::GET, "/v1/relays/"), Some(404));
         assert_eq!(status(Method::POST, "/v1/relays/a/b/drain"), Some(404));

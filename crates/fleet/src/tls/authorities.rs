@@ -21,30 +21,30 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
-use super::{Peer, TlsError, file, library, words};
-use crate::ca::{Crl, armoured, pem};
+use super::{Peer, TlsError, file_error, library_error, pem_error_text};
+use crate::ca::{Crl, pem, pem_encode};
 
 /// chosen: an authority and its successor, and room for a mistake.
-const AUTHORITIES: usize = 8;
+const MAX_AUTHORITIES: usize = 8;
 /// Of a bundle. chosen: a revocation list of 20,000 certificates has about 1 MiB as PEM.
-const LONGEST: u64 = 8 << 20;
+const MAX_BUNDLE_LEN: u64 = 8 << 20;
 
 /// What a bundle holds.
 #[derive(Debug)]
-pub(super) struct Bundle {
+pub(super) struct CaBundle {
     pub(super) certificates: Vec<CertificateDer<'static>>,
-    lists: Vec<CertificateRevocationListDer<'static>>,
+    crls: Vec<CertificateRevocationListDer<'static>>,
 }
 
-impl Bundle {
+impl CaBundle {
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
-        let io = |error: std::io::Error| file(path, error.to_string());
+        let io = |error: std::io::Error| file_error(path, error.to_string());
         let mut pem = Vec::new();
-        std::fs::File::open(path).map_err(io)?.take(LONGEST + 1).read_to_end(&mut pem).map_err(io)?;
-        if pem.len() as u64 > LONGEST {
-            return Err(file(
+        std::fs::File::open(path).map_err(io)?.take(MAX_BUNDLE_LEN + 1).read_to_end(&mut pem).map_err(io)?;
+        if pem.len() as u64 > MAX_BUNDLE_LEN {
+            return Err(file_error(
                 path,
-                format!("it is larger than {} MiB, and so no bundle of authorities", LONGEST >> 20),
+                format!("it is larger than {} MiB, and so no bundle of authorities", MAX_BUNDLE_LEN >> 20),
             ));
         }
         Self::parse(&pem, path)
@@ -52,76 +52,83 @@ impl Bundle {
 
     /// `path`: where it is from, for errors.
     pub(super) fn parse(pem: &[u8], path: &Path) -> Result<Self, TlsError> {
-        let bad = |error| file(path, words(error));
-        let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
+        let bad = |error| file_error(path, pem_error_text(error));
+        let parsed = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let lists =
             CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         let mut certificates: Vec<CertificateDer<'static>> = Vec::new();
-        for certificate in read {
+        for certificate in parsed {
             if !certificates.contains(&certificate) {
                 certificates.push(certificate);
             }
         }
         if certificates.is_empty() {
-            return Err(file(path, "it holds no certificate of an authority".to_owned()));
+            return Err(file_error(path, "it holds no certificate of an authority".to_owned()));
         }
-        if certificates.len() > AUTHORITIES {
-            let many = certificates.len();
-            return Err(file(
+        if certificates.len() > MAX_AUTHORITIES {
+            let count = certificates.len();
+            return Err(file_error(
                 path,
                 format!(
-                    "it holds the certificates of {many} authorities, and {AUTHORITIES} are the most: remove old ones"
+                    "it holds the certificates of {count} authorities, and {MAX_AUTHORITIES} are the most: remove old ones"
                 ),
             ));
         }
-        Ok(Self { certificates, lists })
+        Ok(Self { certificates, crls: lists })
     }
 
     /// All but the member's own authority, with the newest list of each.
-    pub(super) fn others(self, own: &CertificateDer<'_>, path: &Path) -> Result<Others, TlsError> {
+    pub(super) fn into_others(
+        self,
+        authority: &CertificateDer<'_>,
+        path: &Path,
+    ) -> Result<OtherAuthorities, TlsError> {
         for certificate in self.certificates.iter().filter(|_| self.certificates.len() > 1) {
             let parsed = x509_parser::parse_x509_certificate(certificate);
-            let (_, parsed) = parsed.map_err(|error| file(path, error.to_string()))?;
+            let (_, parsed) = parsed.map_err(|error| file_error(path, error.to_string()))?;
             if !parsed.is_ca() {
                 let subject = marline_net::printable::printable(&parsed.subject().to_string()).into_owned();
-                return Err(file(path, format!("the certificate of {subject} in it is no authority's: remove it")));
+                return Err(file_error(
+                    path,
+                    format!("the certificate of {subject} in it is no authority's: remove it"),
+                ));
             }
         }
-        let mut others: Vec<Other> = self
+        let mut others: Vec<OtherAuthority> = self
             .certificates
             .iter()
-            .filter(|certificate| *certificate != own)
-            .map(|certificate| Other { certificate: certificate.clone(), list: None })
+            .filter(|certificate| *certificate != authority)
+            .map(|certificate| OtherAuthority { certificate: certificate.clone(), crl: None })
             .collect();
-        for der in self.lists {
-            if Crl::of(der.clone(), own).is_ok() {
+        for der in self.crls {
+            if Crl::of(der.clone(), authority).is_ok() {
                 // Rule 3.
                 continue;
             }
-            let mut of =
+            let mut matching =
                 others.iter_mut().filter_map(|other| Some((Crl::of(der.clone(), &other.certificate).ok()?, other)));
-            let (list, other) = of.next().ok_or_else(|| {
-                file(path, "a revocation list in it is signed by none of the authorities in it".to_owned())
+            let (crl, other) = matching.next().ok_or_else(|| {
+                file_error(path, "a revocation list in it is signed by none of the authorities in it".to_owned())
             })?;
-            if other.list.as_ref().is_none_or(|before| before.number < list.number) {
-                other.list = Some(list);
+            if other.crl.as_ref().is_none_or(|known| known.number < crl.number) {
+                other.crl = Some(crl);
             }
         }
-        Ok(Others(others))
+        Ok(OtherAuthorities(others))
     }
 }
 
 /// Authorities that are trusted beside a member's own.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Others(Vec<Other>);
+pub(crate) struct OtherAuthorities(Vec<OtherAuthority>);
 
 #[derive(Clone, Debug)]
-struct Other {
+struct OtherAuthority {
     certificate: CertificateDer<'static>,
-    list: Option<Crl>,
+    crl: Option<Crl>,
 }
 
-impl Others {
+impl OtherAuthorities {
     /// How many.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -129,34 +136,34 @@ impl Others {
     }
 
     /// As a bundle, with the member's own authority first.
-    pub(crate) fn bundle(&self, own: &CertificateDer<'_>) -> String {
-        let mut text = pem(own);
-        for other in self.0.iter().filter(|other| other.certificate != *own) {
+    pub(crate) fn to_bundle_pem(&self, authority: &CertificateDer<'_>) -> String {
+        let mut text = pem(authority);
+        for other in self.0.iter().filter(|other| other.certificate != *authority) {
             text.push_str(&pem(&other.certificate));
-            if let Some(list) = &other.list {
-                text.push_str(&armoured("X509 CRL", &list.der));
+            if let Some(list) = &other.crl {
+                text.push_str(&pem_encode("X509 CRL", &list.der));
             }
         }
         text
     }
 
     /// Takes a list of one of these, unless a newer one is known.
-    pub(super) fn take(&mut self, authority: &CertificateDer<'_>, list: &Crl) {
+    pub(super) fn update_crl(&mut self, authority: &CertificateDer<'_>, crl: &Crl) {
         for other in self.0.iter_mut().filter(|other| other.certificate == *authority) {
-            if other.list.as_ref().is_none_or(|before| before.number < list.number) {
-                other.list = Some(list.clone());
+            if other.crl.as_ref().is_none_or(|known| known.number < crl.number) {
+                other.crl = Some(crl.clone());
             }
         }
     }
 
     /// Whether one of these has issued this revocation list.
-    pub(crate) fn have_issued(&self, pem: &str) -> bool {
+    pub(crate) fn has_issued(&self, pem: &str) -> bool {
         self.0.iter().any(|other| Crl::parse(pem.as_bytes(), &other.certificate).is_ok())
     }
 
     /// Whether none of their lists names the certificate of a peer.
-    pub(crate) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
-        let mut lists = self.0.iter().filter_map(|other| other.list.as_ref());
+    pub(crate) fn check_not_revoked(&self, peer: &Peer) -> Result<(), TlsError> {
+        let mut lists = self.0.iter().filter_map(|other| other.crl.as_ref());
         match lists.any(|list| list.revoked.contains_key(&peer.serial)) {
             true => Err(TlsError::Peer(format!("{}: the certificate has been revoked", peer.identity))),
             false => Ok(()),
@@ -164,23 +171,27 @@ impl Others {
     }
 
     /// The subjects of those without a list, whose revoked members are let in.
-    pub(crate) fn without_list(&self) -> impl Iterator<Item = String> + '_ {
-        let subject = |other: &Other| {
+    pub(crate) fn without_crl(&self) -> impl Iterator<Item = String> + '_ {
+        let subject = |other: &OtherAuthority| {
             let parsed = x509_parser::parse_x509_certificate(&other.certificate).ok()?;
             Some(marline_net::printable::printable(&parsed.1.subject().to_string()).into_owned())
         };
-        self.0.iter().filter(|other| other.list.is_none()).filter_map(subject)
+        self.0.iter().filter(|other| other.crl.is_none()).filter_map(subject)
     }
 
     /// Takes `own` in and the one that has signed `certificate` out, if one has.
-    pub(super) fn exchange(&mut self, own: &mut CertificateDer<'static>, certificate: &CertificateDer<'_>) {
-        if has_signed(own, certificate) {
+    pub(super) fn promote_issuer(
+        &mut self,
+        authority: &mut CertificateDer<'static>,
+        certificate: &CertificateDer<'_>,
+    ) {
+        if has_signed(authority, certificate) {
             return;
         }
         if let Some(other) = self.0.iter_mut().find(|other| has_signed(&other.certificate, certificate)) {
-            std::mem::swap(own, &mut other.certificate);
+            std::mem::swap(authority, &mut other.certificate);
             // The one that was its own has its list elsewhere.
-            other.list = None;
+            other.crl = None;
         }
     }
 }
@@ -197,88 +208,90 @@ pub(super) fn has_signed(authority: &CertificateDer<'_>, certificate: &Certifica
 
 /// Rule 1: a verifier of each authority, the member's own first.
 #[derive(Debug)]
-pub(super) struct PerAuthority<V: ?Sized> {
-    own: (CertificateDer<'static>, Arc<V>),
-    others: Vec<(CertificateDer<'static>, Arc<V>)>,
-    hints: Vec<DistinguishedName>,
+pub(super) struct PerAuthorityVerifier<V: ?Sized> {
+    own_verifier: (CertificateDer<'static>, Arc<V>),
+    other_verifiers: Vec<(CertificateDer<'static>, Arc<V>)>,
+    subject_hints: Vec<DistinguishedName>,
 }
 
-impl<V: ?Sized> PerAuthority<V> {
+impl<V: ?Sized> PerAuthorityVerifier<V> {
     fn of(
-        own: &CertificateDer<'static>,
-        list: Option<CertificateRevocationListDer<'static>>,
-        others: &Others,
+        authority: &CertificateDer<'static>,
+        crl: Option<CertificateRevocationListDer<'static>>,
+        others: &OtherAuthorities,
         verifier: impl Fn(Arc<RootCertStore>, Option<CertificateRevocationListDer<'static>>) -> Result<Arc<V>, TlsError>,
     ) -> Result<Self, TlsError> {
         let mut hints = Vec::new();
-        let mut of = |authority: &CertificateDer<'static>, list| {
+        let mut verifier_for = |authority: &CertificateDer<'static>, list| {
             let mut roots = RootCertStore::empty();
-            roots.add(authority.clone()).map_err(library)?;
+            roots.add(authority.clone()).map_err(library_error)?;
             hints.extend(roots.subjects());
             Ok::<_, TlsError>((authority.clone(), verifier(Arc::new(roots), list)?))
         };
-        let own = of(own, list)?;
-        let lists =
-            others.0.iter().map(|other| of(&other.certificate, other.list.as_ref().map(|list| list.der.clone())));
+        let own_verifier = verifier_for(authority, crl)?;
+        let lists = others
+            .0
+            .iter()
+            .map(|other| verifier_for(&other.certificate, other.crl.as_ref().map(|list| list.der.clone())));
         let others = lists.collect::<Result<_, _>>()?;
-        Ok(Self { own, others, hints })
+        Ok(Self { own_verifier, other_verifiers: others, subject_hints: hints })
     }
 
     /// The verifier of the member's own authority.
     pub(super) fn own(&self) -> &V {
-        &self.own.1
+        &self.own_verifier.1
     }
 
     /// The subjects of all authorities.
     pub(super) fn hints(&self) -> &[DistinguishedName] {
-        &self.hints
+        &self.subject_hints
     }
 
     /// The verifier of the authority that has signed this certificate; of the member's own where none has, which says so.
-    pub(super) fn for_certificate(&self, certificate: &CertificateDer<'_>) -> &V {
-        let (own, first) = &self.own;
-        if self.others.is_empty() || has_signed(own, certificate) {
-            return first;
+    pub(super) fn verifier_for(&self, certificate: &CertificateDer<'_>) -> &V {
+        let (authority, own_verifier) = &self.own_verifier;
+        if self.other_verifiers.is_empty() || has_signed(authority, certificate) {
+            return own_verifier;
         }
-        let other = self.others.iter().find(|(authority, _)| has_signed(authority, certificate));
-        other.map_or(first, |(_, verifier)| verifier)
+        let other = self.other_verifiers.iter().find(|(authority, _)| has_signed(authority, certificate));
+        other.map_or(own_verifier, |(_, verifier)| verifier)
     }
 }
 
-impl PerAuthority<dyn ClientCertVerifier> {
+impl PerAuthorityVerifier<dyn ClientCertVerifier> {
     /// For a server. `strangers`: also clients without a certificate.
-    pub(super) fn of_clients(
-        own: &CertificateDer<'static>,
-        list: CertificateRevocationListDer<'static>,
-        others: &Others,
-        strangers: bool,
+    pub(super) fn for_clients(
+        authority: &CertificateDer<'static>,
+        crl: CertificateRevocationListDer<'static>,
+        others: &OtherAuthorities,
+        allow_unauthenticated: bool,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
-        Self::of(own, Some(list), others, |roots, list| {
+        Self::of(authority, Some(crl), others, |roots, list| {
             let builder = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).with_crls(list);
-            let builder = if strangers { builder.allow_unauthenticated() } else { builder };
-            builder.build().map_err(library)
+            let builder = if allow_unauthenticated { builder.allow_unauthenticated() } else { builder };
+            builder.build().map_err(library_error)
         })
     }
 }
 
-impl PerAuthority<dyn ServerCertVerifier> {
+impl PerAuthorityVerifier<dyn ServerCertVerifier> {
     /// For a client.
-    pub(super) fn of_servers(
-        own: &CertificateDer<'static>,
-        list: Option<CertificateRevocationListDer<'static>>,
-        others: &Others,
+    pub(super) fn for_servers(
+        authority: &CertificateDer<'static>,
+        crl: Option<CertificateRevocationListDer<'static>>,
+        others: &OtherAuthorities,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
-        Self::of(own, list, others, |roots, list| {
+        Self::of(authority, crl, others, |roots, list| {
             let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider)).with_crls(list);
-            let built: Arc<dyn ServerCertVerifier> = builder.build().map_err(library)?;
+            let built: Arc<dyn ServerCertVerifier> = builder.build().map_err(library_error)?;
             Ok(built)
         })
     }
 }
 
-impl ServerCertVerifier for PerAuthority<dyn ServerCertVerifier> {
+impl ServerCertVerifier for PerAuthorityVerifier<dyn ServerCertVerifier> {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -287,7 +300,7 @@ impl ServerCertVerifier for PerAuthority<dyn ServerCertVerifier> {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verifier = self.for_certificate(end_entity);
+        let verifier = self.verifier_for(end_entity);
         verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 

@@ -35,10 +35,10 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 use webpki::EndEntityCert;
 
-pub(crate) use self::authorities::Others;
-use self::authorities::{Bundle, PerAuthority, has_signed};
-use self::verify::{OfRoles, Pinned};
-use crate::ca::{Address, Fingerprint, KeyPem, Revocations, Span, Stamp};
+pub(crate) use self::authorities::OtherAuthorities;
+use self::authorities::{CaBundle, PerAuthorityVerifier, has_signed};
+use self::verify::{PinnedVerifier, RoleVerifier};
+use crate::ca::{Address, Fingerprint, KeyPem, RevocationFile, UtcSeconds, Validity};
 use crate::identity::{Identity, Role};
 
 /// Why nobody can be trusted, or is not.
@@ -70,7 +70,7 @@ pub struct Credentials {
     /// The one that has signed it.
     authority: CertificateDer<'static>,
     /// Those that it trusts besides.
-    others: Others,
+    other_authorities: OtherAuthorities,
 }
 
 impl Credentials {
@@ -79,25 +79,27 @@ impl Credentials {
     /// # Errors
     /// One of them cannot be read, or holds something else.
     pub fn read(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, TlsError> {
-        let chain = certificates(certificate)?;
+        let chain = read_certificates(certificate)?;
         // The library's words name no part of a key.
         let pem = read_secret(key).map_err(|error| match error {
             SecretError::File { path, error } => TlsError::File { path, text: error.to_string() },
             open => TlsError::Secret(open),
         })?;
-        let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| file(key, words(error)))?;
-        let bundle = Bundle::read(authority)?;
-        let signed = |authority: &&CertificateDer<'_>| chain.first().is_some_and(|own| has_signed(authority, own));
-        let own = match bundle.certificates.as_slice() {
+        let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| file_error(key, pem_error_text(error)))?;
+        let bundle = CaBundle::read(authority)?;
+        let signed = |authority: &&CertificateDer<'_>| {
+            chain.first().is_some_and(|certificate| has_signed(authority, certificate))
+        };
+        let authority_of_chain = match bundle.certificates.as_slice() {
             // A certificate of another authority is refused where it is used.
             [one] => Some(one),
             several => several.iter().find(signed),
         };
-        let own = own.cloned().ok_or_else(|| {
-            file(authority, format!("none of the authorities in it has signed {}", certificate.display()))
+        let signer = authority_of_chain.cloned().ok_or_else(|| {
+            file_error(authority, format!("none of the authorities in it has signed {}", certificate.display()))
         })?;
-        let others = bundle.others(&own, authority)?;
-        Ok(Self { chain, key, authority: own, others })
+        let others = bundle.into_others(&signer, authority)?;
+        Ok(Self { chain, key, authority: signer, other_authorities: others })
     }
 
     /// From what enrolment has brought.
@@ -110,31 +112,37 @@ impl Credentials {
         authority: CertificateDer<'static>,
     ) -> Result<Self, TlsError> {
         let key = PrivateKeyDer::from_pem_slice(key.reveal().as_bytes());
-        let key = key.map_err(|error| TlsError::Library(words(error)))?;
-        Ok(Self { chain: vec![certificate, authority.clone()], key, authority, others: Others::default() })
+        let key = key.map_err(|error| TlsError::Library(pem_error_text(error)))?;
+        Ok(Self {
+            chain: vec![certificate, authority.clone()],
+            key,
+            authority,
+            other_authorities: OtherAuthorities::default(),
+        })
     }
 
     /// With another certificate for the same key, of one of its authorities.
     #[must_use]
-    pub fn renewed(&self, certificate: CertificateDer<'static>) -> Self {
-        let (key, mut authority, mut others) = (self.key.clone_key(), self.authority.clone(), self.others.clone());
-        others.exchange(&mut authority, &certificate);
-        Self { chain: vec![certificate, authority.clone()], key, authority, others }
+    pub fn with_certificate(&self, certificate: CertificateDer<'static>) -> Self {
+        let (key, mut authority, mut others) =
+            (self.key.clone_key(), self.authority.clone(), self.other_authorities.clone());
+        others.promote_issuer(&mut authority, &certificate);
+        Self { chain: vec![certificate, authority.clone()], key, authority, other_authorities: others }
     }
 
     /// Trusting the other authorities as well that enrolment has brought.
     ///
     /// # Errors
     /// It is no bundle.
-    pub(crate) fn with_bundle_of(mut self, service: &str, pem: &str) -> Result<Self, TlsError> {
+    pub(crate) fn with_bundle_pem(mut self, service: &str, pem: &str) -> Result<Self, TlsError> {
         let from = Path::new(service);
-        self.others = Bundle::parse(pem.as_bytes(), from)?.others(&self.authority, from)?;
+        self.other_authorities = CaBundle::parse(pem.as_bytes(), from)?.into_others(&self.authority, from)?;
         Ok(self)
     }
 
     /// Its authority and the others, as a bundle.
-    pub(crate) fn bundle(&self) -> String {
-        self.others.bundle(&self.authority)
+    pub(crate) fn bundle_pem(&self) -> String {
+        self.other_authorities.to_bundle_pem(&self.authority)
     }
 
     /// Trusting the other authorities in a bundle as well.
@@ -142,38 +150,38 @@ impl Credentials {
     /// # Errors
     /// The file cannot be read, or holds something else.
     pub fn with_bundle(mut self, path: &Path) -> Result<Self, TlsError> {
-        self.others = Bundle::read(path)?.others(&self.authority, path)?;
+        self.other_authorities = CaBundle::read(path)?.into_others(&self.authority, path)?;
         Ok(self)
     }
 
     /// Knowing this list, where it is newer than the bundle's list of the same authority.
     #[must_use]
-    pub(crate) fn with_list(mut self, list: &Revocations) -> Self {
-        self.others.take(list.authority(), list.list());
+    pub(crate) fn with_crl(mut self, crl: &RevocationFile) -> Self {
+        self.other_authorities.update_crl(crl.authority(), crl.current());
         self
     }
 
     /// The other authorities that it trusts whose revocation list is not known, by the subjects of their certificates.
-    pub fn without_list(&self) -> Vec<String> {
-        self.others.without_list().collect()
+    pub fn authorities_without_crl(&self) -> Vec<String> {
+        self.other_authorities.without_crl().collect()
     }
 
-    pub(crate) fn others(&self) -> &Others {
-        &self.others
+    pub(crate) fn other_authorities(&self) -> &OtherAuthorities {
+        &self.other_authorities
     }
 
     /// From when to when it counts.
     ///
     /// # Errors
     /// The certificate does not say.
-    pub fn span(&self) -> Result<Span, TlsError> {
+    pub fn validity(&self) -> Result<Validity, TlsError> {
         let first = self.chain.first().ok_or_else(|| TlsError::Library("no certificate".to_owned()))?;
-        Span::of(first).map_err(TlsError::Library)
+        Validity::of(first).map_err(TlsError::Library)
     }
 
     /// Whether its authority has signed it.
-    pub(crate) fn is_of_its_authority(&self) -> bool {
-        self.chain.first().is_some_and(|own| has_signed(&self.authority, own))
+    pub(crate) fn is_signed_by_authority(&self) -> bool {
+        self.chain.first().is_some_and(|certificate| has_signed(&self.authority, certificate))
     }
 
     /// Whom it trusts.
@@ -195,7 +203,7 @@ impl Credentials {
     /// The certificate is not for this name or address.
     pub fn is_for(&self, address: &Address) -> Result<(), TlsError> {
         let identity = self.peer()?.identity;
-        match self.chain.first().is_some_and(|first| is_for(first, address)) {
+        match self.chain.first().is_some_and(|first| is_valid_for(first, address)) {
             true => Ok(()),
             false => Err(TlsError::Peer(format!("the certificate of {identity} is for other names and addresses"))),
         }
@@ -208,7 +216,7 @@ impl Clone for Credentials {
             chain: self.chain.clone(),
             key: self.key.clone_key(),
             authority: self.authority.clone(),
-            others: self.others.clone(),
+            other_authorities: self.other_authorities.clone(),
         }
     }
 }
@@ -221,11 +229,11 @@ impl fmt::Debug for Credentials {
 
 /// Whom a server lets in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Clients {
+pub struct ClientAuth {
     /// These; none: nobody with a certificate.
     pub roles: Vec<Role>,
     /// Also those without any certificate, who want to enrol.
-    pub strangers: bool,
+    pub allow_unauthenticated: bool,
 }
 
 /// For a relay or the fleet: TLS 1.3, clients of these roles, none of them revoked. With `http`, the protocol (ALPN) is
@@ -234,18 +242,25 @@ pub struct Clients {
 /// # Errors
 /// Key, certificate or list are no good.
 pub fn server_config(
-    own: &Credentials,
+    credentials: &Credentials,
     crl: CertificateRevocationListDer<'static>,
-    clients: &Clients,
+    clients: &ClientAuth,
     http: bool,
 ) -> Result<ServerConfig, TlsError> {
-    let provider = Arc::new(provider());
-    let authorities = PerAuthority::of_clients(&own.authority, crl, &own.others, clients.strangers, &provider)?;
-    let verifier = OfRoles { authorities, roles: clients.roles.clone() };
+    let provider = Arc::new(crypto_provider());
+    let authorities = PerAuthorityVerifier::for_clients(
+        &credentials.authority,
+        crl,
+        &credentials.other_authorities,
+        clients.allow_unauthenticated,
+        &provider,
+    )?;
+    let verifier = RoleVerifier { authorities, roles: clients.roles.clone() };
     let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
-    let builder = builder.map_err(library)?.with_client_cert_verifier(Arc::new(verifier));
-    let mut config = builder.with_single_cert(own.chain.clone(), own.key.clone_key()).map_err(library)?;
-    config.alpn_protocols = protocols(http);
+    let builder = builder.map_err(library_error)?.with_client_cert_verifier(Arc::new(verifier));
+    let mut config =
+        builder.with_single_cert(credentials.chain.clone(), credentials.key.clone_key()).map_err(library_error)?;
+    config.alpn_protocols = alpn_protocols(http);
     Ok(config)
 }
 
@@ -254,18 +269,23 @@ pub fn server_config(
 /// # Errors
 /// As [`server_config`].
 pub fn client_config(
-    own: &Credentials,
+    credentials: &Credentials,
     crl: Option<CertificateRevocationListDer<'static>>,
     http: bool,
 ) -> Result<ClientConfig, TlsError> {
-    let provider = Arc::new(provider());
-    let verifier = Arc::new(PerAuthority::of_servers(&own.authority, crl, &own.others, &provider)?);
+    let provider = Arc::new(crypto_provider());
+    let verifier = Arc::new(PerAuthorityVerifier::for_servers(
+        &credentials.authority,
+        crl,
+        &credentials.other_authorities,
+        &provider,
+    )?);
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
-    let builder = builder.map_err(library)?.dangerous().with_custom_certificate_verifier(verifier);
+    let builder = builder.map_err(library_error)?.dangerous().with_custom_certificate_verifier(verifier);
     // The other side has the authority's certificate.
-    let chain = own.chain.iter().filter(|part| **part != own.authority).cloned().collect();
-    let mut config = builder.with_client_auth_cert(chain, own.key.clone_key()).map_err(library)?;
-    config.alpn_protocols = protocols(http);
+    let chain = credentials.chain.iter().filter(|part| **part != credentials.authority).cloned().collect();
+    let mut config = builder.with_client_auth_cert(chain, credentials.key.clone_key()).map_err(library_error)?;
+    config.alpn_protocols = alpn_protocols(http);
     Ok(config)
 }
 
@@ -274,17 +294,17 @@ pub fn client_config(
 /// # Errors
 /// The library refuses.
 pub fn first_contact_config(authority: Fingerprint, http: bool) -> Result<ClientConfig, TlsError> {
-    let provider = Arc::new(provider());
+    let provider = Arc::new(crypto_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
-    let verifier = Arc::new(Pinned { authority, provider });
-    let builder = builder.map_err(library)?.dangerous().with_custom_certificate_verifier(verifier);
+    let verifier = Arc::new(PinnedVerifier { authority, provider });
+    let builder = builder.map_err(library_error)?.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = builder.with_no_client_auth();
-    config.alpn_protocols = protocols(http);
+    config.alpn_protocols = alpn_protocols(http);
     Ok(config)
 }
 
 /// Whether a certificate is for this name or address.
-pub(crate) fn is_for(certificate: &CertificateDer<'_>, address: &Address) -> bool {
+pub(crate) fn is_valid_for(certificate: &CertificateDer<'_>, address: &Address) -> bool {
     let certificate = EndEntityCert::try_from(certificate);
     certificate.is_ok_and(|it| it.verify_is_valid_for_subject_name(address.server_name()).is_ok())
 }
@@ -297,7 +317,7 @@ pub struct Peer {
     /// The number of its certificate, as it stands there.
     pub serial: Vec<u8>,
     /// When its certificate ends.
-    pub not_after: Stamp,
+    pub not_after: UtcSeconds,
 }
 
 impl Peer {
@@ -309,20 +329,20 @@ impl Peer {
         let none = || TlsError::Peer("the other side has shown no certificate".to_owned());
         let certificate = certificates.and_then(<[_]>::first).ok_or_else(none)?;
         let identity = Identity::of(certificate).map_err(TlsError::Peer)?;
-        let odd = |error: String| TlsError::Peer(format!("the certificate of {identity}: {error}"));
+        let invalid = |error: String| TlsError::Peer(format!("the certificate of {identity}: {error}"));
         let serial =
-            EndEntityCert::try_from(certificate).map_err(|error| odd(error.to_string()))?.serial().to_vec();
+            EndEntityCert::try_from(certificate).map_err(|error| invalid(error.to_string()))?.serial().to_vec();
         let (_, parsed) =
-            x509_parser::parse_x509_certificate(certificate).map_err(|error| odd(error.to_string()))?;
+            x509_parser::parse_x509_certificate(certificate).map_err(|error| invalid(error.to_string()))?;
         let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default();
-        Ok(Self { identity, serial, not_after: Stamp::from_unix(end) })
+        Ok(Self { identity, serial, not_after: UtcSeconds::from_unix(end) })
     }
 
     /// Whether it may still be here: for resumed sessions and for connections that last.
     ///
     /// # Errors
     /// Its certificate was taken back or has expired.
-    pub fn check(&self, revocations: &Revocations, now: Stamp) -> Result<(), TlsError> {
+    pub fn check(&self, revocations: &RevocationFile, now: UtcSeconds) -> Result<(), TlsError> {
         if revocations.is_revoked(&self.serial) {
             return Err(TlsError::Peer(format!("{}: the certificate has been revoked", self.identity)));
         }
@@ -334,25 +354,25 @@ impl Peer {
 }
 
 /// The one place of this crate that names the cryptography.
-pub(crate) fn provider() -> CryptoProvider {
+pub(crate) fn crypto_provider() -> CryptoProvider {
     rustls::crypto::ring::default_provider()
 }
 
-fn protocols(http: bool) -> Vec<Vec<u8>> {
+fn alpn_protocols(http: bool) -> Vec<Vec<u8>> {
     if http { vec![b"http/1.1".to_vec()] } else { Vec::new() }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let read = read.map_err(|error| file(path, words(error)))?;
-    if read.is_empty() { Err(file(path, "it holds no certificate".to_owned())) } else { Ok(read) }
+    let read = read.map_err(|error| file_error(path, pem_error_text(error)))?;
+    if read.is_empty() { Err(file_error(path, "it holds no certificate".to_owned())) } else { Ok(read) }
 }
 
-fn file(path: &Path, text: String) -> TlsError {
+fn file_error(path: &Path, text: String) -> TlsError {
     TlsError::File { path: path.into(), text }
 }
 
-fn words(error: rustls::pki_types::pem::Error) -> String {
+fn pem_error_text(error: rustls::pki_types::pem::Error) -> String {
     match error {
         rustls::pki_types::pem::Error::Io(error) => error.to_string(),
         rustls::pki_types::pem::Error::NoItemsFound => "it holds nothing of the kind as PEM".to_owned(),
@@ -360,6 +380,6 @@ fn words(error: rustls::pki_types::pem::Error) -> String {
     }
 }
 
-fn library(error: impl ToString) -> TlsError {
+fn library_error(error: impl ToString) -> TlsError {
     TlsError::Library(error.to_string())
 }

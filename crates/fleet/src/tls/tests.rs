@@ -10,68 +10,68 @@ use rustls::{ClientConnection, HandshakeKind, ServerConnection, Stream};
 use tempfile::TempDir;
 
 use super::*;
-use crate::ca::{Authority, Grant, MemberFiles};
+use crate::ca::{Authority, CertTemplate, MemberFiles};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-struct Fleet {
+struct TestFleet {
     home: TempDir,
     authority: Authority,
 }
 
-impl Fleet {
+impl TestFleet {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         // Older than the certificates that have expired.
-        let begun = Stamp::now().before(100 * DAY);
-        let authority = Authority::init(&home.path().join("ca"), "test fleet", begun).unwrap();
+        let started_at = UtcSeconds::now().saturating_sub(100 * DAY);
+        let authority = Authority::init(&home.path().join("ca"), "test fleet", started_at).unwrap();
         Self { home, authority }
     }
 
     fn member(&self, identity: &str) -> Credentials {
-        self.member_of(identity, Stamp::now())
+        self.member_of(identity, UtcSeconds::now())
     }
 
     /// Through files, as the programs do it.
-    fn member_of(&self, identity: &str, issued: Stamp) -> Credentials {
+    fn member_of(&self, identity: &str, issued: UtcSeconds) -> Credentials {
         let files = self.files_of(identity, issued);
         Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
     }
 
-    fn files_of(&self, identity: &str, issued: Stamp) -> MemberFiles {
+    fn files_of(&self, identity: &str, issued: UtcSeconds) -> MemberFiles {
         let identity: Identity = identity.parse().unwrap();
         let addresses = match identity.role {
             Role::Relay | Role::Fleet => vec!["localhost".parse().unwrap(), "127.0.0.1".parse().unwrap()],
             _ => vec![],
         };
-        let grant = Grant::new(identity.clone(), addresses, 30 * DAY).unwrap();
-        let (chain, key) = self.authority.issue_with_key(&grant, issued).unwrap();
-        let dir = self.home.path().join(chain.issued.serial.to_string());
+        let template = CertTemplate::new(identity.clone(), addresses, 30 * DAY).unwrap();
+        let (chain, key) = self.authority.issue_with_key(&template, issued).unwrap();
+        let dir = self.home.path().join(chain.record.serial.to_string());
         std::fs::create_dir(&dir).unwrap();
         let files = MemberFiles::of(&dir, &identity.name).unwrap();
         files.write(&chain, Some(&key)).unwrap();
         files
     }
 
-    fn revocations(&self) -> Revocations {
-        Revocations::open(&self.authority.revocations_path(), self.authority.certificate()).unwrap()
+    fn revocations(&self) -> RevocationFile {
+        RevocationFile::open(&self.authority.crl_path(), self.authority.certificate()).unwrap()
     }
 
     fn server(&self, roles: &[Role], strangers: bool) -> Arc<ServerConfig> {
-        let own = self.member("marline://relay/fra-1");
-        let clients = Clients { roles: roles.to_vec(), strangers };
-        Arc::new(server_config(&own, self.revocations().crl(), &clients, true).unwrap())
+        let credentials = self.member("marline://relay/fra-1");
+        let clients = ClientAuth { roles: roles.to_vec(), allow_unauthenticated: strangers };
+        Arc::new(server_config(&credentials, self.revocations().crl_der(), &clients, true).unwrap())
     }
 }
 
 /// What both sides know at the end.
-struct Met {
+struct Handshake {
     server: ServerConnection,
     client: ClientConnection,
 }
 
 /// One connection with a byte in each direction; what either side says if it fails.
-fn meet(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<Met, String> {
+fn handshake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<Handshake, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let config = Arc::clone(server);
@@ -89,7 +89,7 @@ fn meet(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> R
     let client = exchange(&mut Stream::new(&mut connection, &mut socket));
     drop(socket);
     match (serve.join().unwrap(), client) {
-        (Ok(server), Ok(())) => Ok(Met { server, client: connection }),
+        (Ok(server), Ok(())) => Ok(Handshake { server, client: connection }),
         (server, client) => Err(format!("server: {:?}; client: {:?}", server.err(), client.err())),
     }
 }
@@ -100,77 +100,80 @@ fn exchange(stream: &mut (impl Read + Write)) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-fn refused(met: Result<Met, String>, expected: &str) {
-    let said = met.err().expect("nobody is let in");
-    assert!(said.contains(expected), "{said}");
+fn assert_refused(met: Result<Handshake, String>, expected: &str) {
+    let message = met.err().expect("nobody is let in");
+    assert!(message.contains(expected), "{message}");
 }
 
-fn of(own: &Credentials) -> Arc<ClientConfig> {
-    Arc::new(client_config(own, None, true).unwrap())
+fn client_config_of(credentials: &Credentials) -> Arc<ClientConfig> {
+    Arc::new(client_config(credentials, None, true).unwrap())
 }
 
 #[test]
 fn members_of_one_fleet_meet_and_know_each_other() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let server = fleet.server(&[Role::Edge, Role::Operator], false);
     for (identity, name) in [("marline://edge/cam-7", "localhost"), ("marline://operator/ann", "127.0.0.1")] {
-        let own = fleet.member(identity);
-        let met = meet(&server, &of(&own), name).unwrap();
-        assert_eq!(Peer::of(met.server.peer_certificates()).unwrap(), own.peer().unwrap());
-        assert_eq!(own.peer().unwrap().identity.to_string(), identity);
+        let credentials = fleet.member(identity);
+        let met = handshake(&server, &client_config_of(&credentials), name).unwrap();
+        assert_eq!(Peer::of(met.server.peer_certificates()).unwrap(), credentials.peer().unwrap());
+        assert_eq!(credentials.peer().unwrap().identity.to_string(), identity);
         let relay = Peer::of(met.client.peer_certificates()).unwrap();
         assert_eq!(relay.identity.to_string(), "marline://relay/fra-1");
         assert_eq!(met.server.alpn_protocol(), Some(&b"http/1.1"[..]));
         assert_eq!(met.client.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
         assert_eq!(met.server.peer_certificates().unwrap().len(), 1, "the authority's own need not travel");
     }
-    refused(meet(&server, &of(&fleet.member("marline://edge/a")), "other.example"), "NotValidForName");
+    assert_refused(
+        handshake(&server, &client_config_of(&fleet.member("marline://edge/a")), "other.example"),
+        "NotValidForName",
+    );
 }
 
 #[test]
 fn who_shows_no_certificate_is_a_stranger() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let nobody = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
-    refused(meet(&fleet.server(&[Role::Edge], false), &nobody, "localhost"), "NoCertificatesPresented");
-    let met = meet(&fleet.server(&[Role::Edge], true), &nobody, "localhost").unwrap();
+    assert_refused(handshake(&fleet.server(&[Role::Edge], false), &nobody, "localhost"), "NoCertificatesPresented");
+    let met = handshake(&fleet.server(&[Role::Edge], true), &nobody, "localhost").unwrap();
     assert!(Peer::of(met.server.peer_certificates()).unwrap_err().to_string().contains("no certificate"));
 }
 
 #[test]
 fn at_first_contact_the_fingerprint_says_whom_to_trust() {
-    let (fleet, other) = (Fleet::new(), Fleet::new());
+    let (fleet, other) = (TestFleet::new(), TestFleet::new());
     let server = fleet.server(&[Role::Edge], true);
     let wrong = Arc::new(first_contact_config(other.authority.fingerprint(), true).unwrap());
-    refused(meet(&server, &wrong, "localhost"), "UnknownIssuer");
+    assert_refused(handshake(&server, &wrong, "localhost"), "UnknownIssuer");
     let right = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
-    assert!(meet(&server, &right, "localhost").is_ok());
-    refused(meet(&server, &right, "other.example"), "NotValidForName");
+    assert!(handshake(&server, &right, "localhost").is_ok());
+    assert_refused(handshake(&server, &right, "other.example"), "NotValidForName");
     // A server that sends the right authority along with a certificate of another.
-    let mut false_one = other.member("marline://relay/fra-1");
-    false_one.chain.truncate(1);
-    false_one.chain.push(fleet.authority.certificate().clone());
-    let clients = Clients { roles: vec![Role::Edge], strangers: true };
-    let server = Arc::new(server_config(&false_one, other.revocations().crl(), &clients, true).unwrap());
-    assert!(meet(&server, &right, "localhost").is_err());
+    let mut mixed_chain = other.member("marline://relay/fra-1");
+    mixed_chain.chain.truncate(1);
+    mixed_chain.chain.push(fleet.authority.certificate().clone());
+    let clients = ClientAuth { roles: vec![Role::Edge], allow_unauthenticated: true };
+    let server = Arc::new(server_config(&mixed_chain, other.revocations().crl_der(), &clients, true).unwrap());
+    assert!(handshake(&server, &right, "localhost").is_err());
 }
 
 #[test]
 fn another_authority_counts_for_nothing_on_either_side() {
-    let (fleet, other) = (Fleet::new(), Fleet::new());
+    let (fleet, other) = (TestFleet::new(), TestFleet::new());
     let server = fleet.server(&[Role::Edge], false);
     let edge = other.member("marline://edge/cam-7");
-    refused(meet(&server, &of(&edge), "localhost"), "client: Some(");
+    assert_refused(handshake(&server, &client_config_of(&edge), "localhost"), "client: Some(");
     // One that trusts this server and shows the other authority's certificate.
     let mixed = Credentials { authority: fleet.authority.certificate().clone(), ..edge };
-    let said = meet(&server, &of(&mixed), "localhost").err().unwrap();
-    assert!(said.contains("server: Some(") && said.contains("InvalidCertificate"), "{said}");
+    let message = handshake(&server, &client_config_of(&mixed), "localhost").err().unwrap();
+    assert!(message.contains("server: Some(") && message.contains("InvalidCertificate"), "{message}");
 }
 
 /// A member's files with a bundle of two authorities, which also holds the lists of revoked certificates of both.
-fn with_both(fleet: &Fleet, other: &Fleet, identity: &str) -> Credentials {
-    let files = fleet.files_of(identity, Stamp::now());
+fn with_two_authorities(fleet: &TestFleet, other: &TestFleet, identity: &str) -> Credentials {
+    let files = fleet.files_of(identity, UtcSeconds::now());
     let file =
-        |fleet: &Fleet, name: &str| std::fs::read_to_string(fleet.home.path().join("ca").join(name)).unwrap();
+        |fleet: &TestFleet, name: &str| std::fs::read_to_string(fleet.home.path().join("ca").join(name)).unwrap();
     let bundle: String =
         [other, fleet].iter().flat_map(|fleet| [file(fleet, "ca.pem"), file(fleet, "revoked.pem")]).collect();
     std::fs::write(&files.authority, bundle).unwrap();
@@ -179,27 +182,27 @@ fn with_both(fleet: &Fleet, other: &Fleet, identity: &str) -> Credentials {
 
 #[test]
 fn the_authority_that_has_signed_a_member_is_found_in_a_bundle() {
-    let (fleet, other) = (Fleet::new(), Fleet::new());
-    let files = fleet.files_of("marline://edge/cam-7", Stamp::now());
-    let own = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
-    let pem = |fleet: &Fleet| std::fs::read_to_string(fleet.home.path().join("ca/ca.pem")).unwrap();
-    let list = std::fs::read_to_string(other.authority.revocations_path()).unwrap();
+    let (fleet, other) = (TestFleet::new(), TestFleet::new());
+    let files = fleet.files_of("marline://edge/cam-7", UtcSeconds::now());
+    let credentials = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
+    let pem = |fleet: &TestFleet| std::fs::read_to_string(fleet.home.path().join("ca/ca.pem")).unwrap();
+    let list = std::fs::read_to_string(other.authority.crl_path()).unwrap();
     let read = |bundle: String| {
         std::fs::write(&files.authority, bundle).unwrap();
         Credentials::read(&files.certificate, &files.key, &files.authority)
     };
     for bundle in [pem(&fleet) + &pem(&other), pem(&other) + &pem(&fleet) + &pem(&other)] {
         let both = read(bundle).unwrap();
-        assert_eq!((both.authority(), both.others.len()), (own.authority(), 1));
-        assert_eq!(both.without_list(), ["CN=test fleet"]);
+        assert_eq!((both.authority(), both.other_authorities.len()), (credentials.authority(), 1));
+        assert_eq!(both.authorities_without_crl(), ["CN=test fleet"]);
     }
-    assert!(read(pem(&other) + &pem(&fleet) + &list).unwrap().without_list().is_empty());
-    let many: String = std::iter::repeat_with(Fleet::new).take(8).map(|fleet| pem(&fleet)).collect();
+    assert!(read(pem(&other) + &pem(&fleet) + &list).unwrap().authorities_without_crl().is_empty());
+    let many: String = std::iter::repeat_with(TestFleet::new).take(8).map(|fleet| pem(&fleet)).collect();
     let member = std::fs::read_to_string(&files.certificate).unwrap();
     for (bundle, expected) in [
         (String::new(), "it holds no certificate of an authority"),
         (list.clone(), "it holds no certificate of an authority"),
-        (pem(&other) + &pem(&Fleet::new()), "none of the authorities in it has signed"),
+        (pem(&other) + &pem(&TestFleet::new()), "none of the authorities in it has signed"),
         (pem(&fleet) + &many, "it holds the certificates of 9 authorities, and 8 are the most"),
         (member, "is no authority's: remove it"),
         (pem(&fleet) + &list, "a revocation list in it is signed by none of the authorities in it"),
@@ -212,149 +215,170 @@ fn the_authority_that_has_signed_a_member_is_found_in_a_bundle() {
 
 #[test]
 fn members_that_trust_two_authorities_of_one_name_meet_members_of_either() {
-    let (old, new, third) = (Fleet::new(), Fleet::new(), Fleet::new());
-    let clients = Clients { roles: vec![Role::Edge], strangers: false };
-    let relay = |own: &Credentials, fleet: &Fleet| {
-        Arc::new(server_config(own, fleet.revocations().crl(), &clients, true).unwrap())
+    let (old, new, third) = (TestFleet::new(), TestFleet::new(), TestFleet::new());
+    let clients = ClientAuth { roles: vec![Role::Edge], allow_unauthenticated: false };
+    let relay = |credentials: &Credentials, fleet: &TestFleet| {
+        Arc::new(server_config(credentials, fleet.revocations().crl_der(), &clients, true).unwrap())
     };
     let (relay_name, edge_name) = ("marline://relay/fra-1", "marline://edge/cam-7");
     // Step by step: both sides trust both, the relay gets a new certificate, then the edge.
-    let relays = [relay(&with_both(&old, &new, relay_name), &old), relay(&with_both(&new, &old, relay_name), &new)];
-    let client = |own: &Credentials, fleet: &Fleet| {
-        Arc::new(client_config(own, Some(fleet.revocations().crl()), true).unwrap())
+    let relays = [
+        relay(&with_two_authorities(&old, &new, relay_name), &old),
+        relay(&with_two_authorities(&new, &old, relay_name), &new),
+    ];
+    let client = |credentials: &Credentials, fleet: &TestFleet| {
+        Arc::new(client_config(credentials, Some(fleet.revocations().crl_der()), true).unwrap())
     };
     for server in &relays {
-        for edge in
-            [client(&with_both(&old, &new, edge_name), &old), client(&with_both(&new, &old, edge_name), &new)]
-        {
-            meet(server, &edge, "localhost").unwrap();
-            refused(meet(server, &edge, "other.example"), "NotValidForName");
+        for edge in [
+            client(&with_two_authorities(&old, &new, edge_name), &old),
+            client(&with_two_authorities(&new, &old, edge_name), &new),
+        ] {
+            handshake(server, &edge, "localhost").unwrap();
+            assert_refused(handshake(server, &edge, "other.example"), "NotValidForName");
         }
-        refused(meet(server, &of(&third.member(edge_name)), "localhost"), "");
+        assert_refused(handshake(server, &client_config_of(&third.member(edge_name)), "localhost"), "");
     }
     // Without the bundle a member of the old authority does not meet one of the new authority.
-    refused(meet(&relays[1], &of(&old.member(edge_name)), "localhost"), "BadSignature");
+    assert_refused(handshake(&relays[1], &client_config_of(&old.member(edge_name)), "localhost"), "BadSignature");
 }
 
 #[test]
 fn a_certificate_that_another_authority_of_the_bundle_has_revoked_is_refused() {
-    let (old, new) = (Fleet::new(), Fleet::new());
+    let (old, new) = (TestFleet::new(), TestFleet::new());
     let (relay_name, edge_name) = ("marline://relay/fra-1", "marline://edge/cam-7");
-    let stolen = with_both(&old, &new, edge_name);
-    let bad_relay = with_both(&old, &new, relay_name);
+    let stolen = with_two_authorities(&old, &new, edge_name);
+    let bad_relay = with_two_authorities(&old, &new, relay_name);
     for member in [&stolen, &bad_relay] {
         let serial = member.peer().unwrap().serial;
-        let issued = old.authority.list(Stamp::now()).unwrap();
+        let issued = old.authority.issued(UtcSeconds::now()).unwrap();
         let (issued, _) = issued.iter().find(|(one, _)| one.serial.as_bytes() == serial).unwrap();
-        old.authority.revoke(issued.serial, Stamp::now()).unwrap();
+        old.authority.revoke(issued.serial, UtcSeconds::now()).unwrap();
     }
-    let clients = Clients { roles: vec![Role::Edge], strangers: true };
-    let relay = with_both(&new, &old, relay_name);
-    let server = Arc::new(server_config(&relay, new.revocations().crl(), &clients, true).unwrap());
-    refused(meet(&server, &of(&stolen), "localhost"), "Revoked");
+    let clients = ClientAuth { roles: vec![Role::Edge], allow_unauthenticated: true };
+    let relay = with_two_authorities(&new, &old, relay_name);
+    let server = Arc::new(server_config(&relay, new.revocations().crl_der(), &clients, true).unwrap());
+    assert_refused(handshake(&server, &client_config_of(&stolen), "localhost"), "Revoked");
     // Connections that last, and resumed sessions.
-    assert!(relay.others().check(&stolen.peer().unwrap()).unwrap_err().to_string().contains("revoked"));
-    relay.others().check(&with_both(&old, &new, edge_name).peer().unwrap()).unwrap();
-    let edge = with_both(&new, &old, edge_name);
-    let server = Arc::new(server_config(&bad_relay, old.revocations().crl(), &clients, true).unwrap());
-    refused(meet(&server, &of(&edge), "localhost"), "Revoked");
+    assert!(
+        relay
+            .other_authorities()
+            .check_not_revoked(&stolen.peer().unwrap())
+            .unwrap_err()
+            .to_string()
+            .contains("revoked")
+    );
+    relay
+        .other_authorities()
+        .check_not_revoked(&with_two_authorities(&old, &new, edge_name).peer().unwrap())
+        .unwrap();
+    let edge = with_two_authorities(&new, &old, edge_name);
+    let server = Arc::new(server_config(&bad_relay, old.revocations().crl_der(), &clients, true).unwrap());
+    assert_refused(handshake(&server, &client_config_of(&edge), "localhost"), "Revoked");
     // The list of its own authority is in force though the bundle repeats that authority.
-    let own_list = with_both(&old, &new, relay_name);
-    let server = Arc::new(server_config(&own_list, old.revocations().crl(), &clients, true).unwrap());
-    refused(meet(&server, &of(&stolen), "localhost"), "Revoked");
+    let own_list = with_two_authorities(&old, &new, relay_name);
+    let server = Arc::new(server_config(&own_list, old.revocations().crl_der(), &clients, true).unwrap());
+    assert_refused(handshake(&server, &client_config_of(&stolen), "localhost"), "Revoked");
 }
 
 #[test]
 fn a_certificate_renewed_by_the_new_authority_of_a_bundle_belongs_to_it() {
-    let (old, new) = (Fleet::new(), Fleet::new());
-    let own = with_both(&old, &new, "marline://edge/cam-7");
-    let next = own.renewed(new.member("marline://edge/cam-7").chain[0].clone());
-    assert_eq!((next.authority(), next.others.len()), (new.authority.certificate(), 1));
-    assert!(next.is_of_its_authority());
-    let third = own.renewed(Fleet::new().member("marline://edge/cam-7").chain[0].clone());
-    assert!(third.authority() == own.authority() && !third.is_of_its_authority());
+    let (old, new) = (TestFleet::new(), TestFleet::new());
+    let credentials = with_two_authorities(&old, &new, "marline://edge/cam-7");
+    let next = credentials.with_certificate(new.member("marline://edge/cam-7").chain[0].clone());
+    assert_eq!((next.authority(), next.other_authorities.len()), (new.authority.certificate(), 1));
+    assert!(next.is_signed_by_authority());
+    let third = credentials.with_certificate(TestFleet::new().member("marline://edge/cam-7").chain[0].clone());
+    assert!(third.authority() == credentials.authority() && !third.is_signed_by_authority());
 }
 
 #[test]
 fn who_is_revoked_is_out_on_both_sides() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let edge = fleet.member("marline://edge/cam-7");
     let old = fleet.server(&[Role::Edge], false);
-    meet(&old, &of(&edge), "localhost").unwrap();
-    fleet.authority.revoke_name(&edge.peer().unwrap().identity, Stamp::now()).unwrap();
-    refused(meet(&fleet.server(&[Role::Edge], false), &of(&edge), "localhost"), "Revoked");
+    handshake(&old, &client_config_of(&edge), "localhost").unwrap();
+    fleet.authority.revoke_name(&edge.peer().unwrap().identity, UtcSeconds::now()).unwrap();
+    assert_refused(
+        handshake(&fleet.server(&[Role::Edge], false), &client_config_of(&edge), "localhost"),
+        "Revoked",
+    );
     let good = fleet.member("marline://edge/cam-8");
-    meet(&fleet.server(&[Role::Edge], false), &of(&good), "localhost").unwrap();
+    handshake(&fleet.server(&[Role::Edge], false), &client_config_of(&good), "localhost").unwrap();
     let relay: Identity = "marline://relay/fra-1".parse().unwrap();
-    fleet.authority.revoke_name(&relay, Stamp::now()).unwrap();
-    let careful = client_config(&good, Some(fleet.revocations().crl()), true).unwrap();
-    refused(meet(&old, &Arc::new(careful), "localhost"), "Revoked");
+    fleet.authority.revoke_name(&relay, UtcSeconds::now()).unwrap();
+    let careful = client_config(&good, Some(fleet.revocations().crl_der()), true).unwrap();
+    assert_refused(handshake(&old, &Arc::new(careful), "localhost"), "Revoked");
 }
 
 #[test]
 fn who_has_expired_is_out() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let server = fleet.server(&[Role::Edge], false);
-    let edge = fleet.member_of("marline://edge/cam-7", Stamp::now().before(31 * DAY));
-    refused(meet(&server, &of(&edge), "localhost"), "Expired");
-    let edge = fleet.member_of("marline://edge/cam-8", Stamp::now().before(29 * DAY));
-    meet(&server, &of(&edge), "localhost").unwrap();
+    let edge = fleet.member_of("marline://edge/cam-7", UtcSeconds::now().saturating_sub(31 * DAY));
+    assert_refused(handshake(&server, &client_config_of(&edge), "localhost"), "Expired");
+    let edge = fleet.member_of("marline://edge/cam-8", UtcSeconds::now().saturating_sub(29 * DAY));
+    handshake(&server, &client_config_of(&edge), "localhost").unwrap();
 }
 
 #[test]
 fn an_edge_is_no_relay_and_cannot_serve_as_one() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let edge = fleet.member("marline://edge/cam-7");
     let server = fleet.server(&[Role::Relay], false);
-    refused(meet(&server, &of(&edge), "localhost"), "nobody of the role edge is let in here");
-    meet(&server, &of(&fleet.member("marline://relay/ams-1")), "localhost").unwrap();
-    let clients = Clients { roles: vec![Role::Operator], strangers: false };
-    let server = Arc::new(server_config(&edge, fleet.revocations().crl(), &clients, true).unwrap());
-    let said = meet(&server, &of(&fleet.member("marline://operator/ann")), "localhost").err().unwrap();
-    assert!(said.contains("InvalidPurpose") || said.contains("NotValidForName"), "{said}");
+    assert_refused(
+        handshake(&server, &client_config_of(&edge), "localhost"),
+        "nobody of the role edge is let in here",
+    );
+    handshake(&server, &client_config_of(&fleet.member("marline://relay/ams-1")), "localhost").unwrap();
+    let clients = ClientAuth { roles: vec![Role::Operator], allow_unauthenticated: false };
+    let server = Arc::new(server_config(&edge, fleet.revocations().crl_der(), &clients, true).unwrap());
+    let message =
+        handshake(&server, &client_config_of(&fleet.member("marline://operator/ann")), "localhost").err().unwrap();
+    assert!(message.contains("InvalidPurpose") || message.contains("NotValidForName"), "{message}");
 }
 
 #[test]
 fn a_resumed_session_still_says_whose_it_is_so_that_the_revoked_are_found() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let edge = fleet.member("marline://edge/cam-7");
-    let (server, client) = (fleet.server(&[Role::Edge], false), of(&edge));
-    let mut seen = fleet.revocations();
-    let first = meet(&server, &client, "localhost").unwrap();
+    let (server, client) = (fleet.server(&[Role::Edge], false), client_config_of(&edge));
+    let mut crl = fleet.revocations();
+    let first = handshake(&server, &client, "localhost").unwrap();
     assert_eq!(first.server.handshake_kind(), Some(HandshakeKind::Full));
-    fleet.authority.revoke_name(&edge.peer().unwrap().identity, Stamp::now()).unwrap();
-    assert!(seen.refresh().unwrap());
-    let second = meet(&server, &client, "localhost").expect("rustls does not look again");
+    fleet.authority.revoke_name(&edge.peer().unwrap().identity, UtcSeconds::now()).unwrap();
+    assert!(crl.refresh().unwrap());
+    let second = handshake(&server, &client, "localhost").expect("rustls does not look again");
     assert_eq!(second.server.handshake_kind(), Some(HandshakeKind::Resumed));
     let peer = Peer::of(second.server.peer_certificates()).unwrap();
     assert_eq!(peer, edge.peer().unwrap());
-    assert!(seen.is_revoked(&peer.serial));
-    assert!(peer.check(&seen, Stamp::now()).unwrap_err().to_string().contains("has been revoked"));
+    assert!(crl.is_revoked(&peer.serial));
+    assert!(peer.check(&crl, UtcSeconds::now()).unwrap_err().to_string().contains("has been revoked"));
     // With the configuration that the new list asks for, no old session is taken up.
-    refused(meet(&fleet.server(&[Role::Edge], false), &client, "localhost"), "Revoked");
+    assert_refused(handshake(&fleet.server(&[Role::Edge], false), &client, "localhost"), "Revoked");
 }
 
 #[test]
 fn a_peer_is_checked_by_list_and_date() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let peer = fleet.member("marline://edge/cam-7").peer().unwrap();
-    let seen = fleet.revocations();
-    assert!(peer.check(&seen, Stamp::now()).is_ok());
-    assert!(peer.check(&seen, peer.not_after.after(Duration::from_secs(1))).is_err());
+    let crl = fleet.revocations();
+    assert!(peer.check(&crl, UtcSeconds::now()).is_ok());
+    assert!(peer.check(&crl, peer.not_after.saturating_add(Duration::from_secs(1))).is_err());
 }
 
 #[test]
 fn files_that_hold_something_else_are_named_and_keys_do_not_print() {
-    let fleet = Fleet::new();
+    let fleet = TestFleet::new();
     let dir = fleet.home.path().join("ca");
     let (pem, key) = (dir.join("ca.pem"), dir.join("ca.key"));
-    let said = |cert: &Path, key: &Path, ca: &Path| Credentials::read(cert, key, ca).unwrap_err().to_string();
+    let message = |cert: &Path, key: &Path, ca: &Path| Credentials::read(cert, key, ca).unwrap_err().to_string();
     let other = fleet.home.path().join("other.key");
     std::fs::copy(&pem, &other).unwrap();
     std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    assert!(said(&pem, &other, &pem).contains("other.key: it holds nothing of the kind"));
-    assert!(said(&pem, &pem, &pem).contains("ca.pem: others than its owner may read it"));
-    assert!(said(&key, &key, &pem).contains("ca.key: it holds no certificate"));
-    assert!(said(&dir.join("absent"), &key, &pem).contains("absent: No such file"));
+    assert!(message(&pem, &other, &pem).contains("other.key: it holds nothing of the kind"));
+    assert!(message(&pem, &pem, &pem).contains("ca.pem: others than its owner may read it"));
+    assert!(message(&key, &key, &pem).contains("ca.key: it holds no certificate"));
+    assert!(message(&dir.join("absent"), &key, &pem).contains("absent: No such file"));
     assert!(!format!("{:?}", fleet.member("marline://edge/a")).contains("Pkcs8"));
 }

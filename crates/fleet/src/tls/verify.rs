@@ -14,18 +14,18 @@ use rustls::{
 };
 
 use super::TlsError;
-use super::authorities::PerAuthority;
+use super::authorities::PerAuthorityVerifier;
 use crate::ca::Fingerprint;
 use crate::identity::{Identity, Role};
 
 /// Lets through a client that the verifier of its authority lets through, if it has one of the roles.
 #[derive(Debug)]
-pub(super) struct OfRoles {
-    pub(super) authorities: PerAuthority<dyn ClientCertVerifier>,
+pub(super) struct RoleVerifier {
+    pub(super) authorities: PerAuthorityVerifier<dyn ClientCertVerifier>,
     pub(super) roles: Vec<Role>,
 }
 
-impl ClientCertVerifier for OfRoles {
+impl ClientCertVerifier for RoleVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.authorities.hints()
     }
@@ -44,13 +44,13 @@ impl ClientCertVerifier for OfRoles {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let chain = self.authorities.for_certificate(end_entity);
+        let chain = self.authorities.verifier_for(end_entity);
         let verified = chain.verify_client_cert(end_entity, intermediates, now)?;
-        let identity = Identity::of(end_entity).map_err(refuse)?;
+        let identity = Identity::of(end_entity).map_err(certificate_error)?;
         if self.roles.contains(&identity.role) {
             return Ok(verified);
         }
-        Err(refuse(format!("{identity}: nobody of the role {} is let in here", identity.role)))
+        Err(certificate_error(format!("{identity}: nobody of the role {} is let in here", identity.role)))
     }
 
     fn verify_tls12_signature(
@@ -78,12 +78,12 @@ impl ClientCertVerifier for OfRoles {
 
 /// Trusts the authority with this fingerprint, which the server sends along.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedVerifier {
     pub(super) authority: Fingerprint,
     pub(super) provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -124,6 +124,6 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-fn refuse(text: String) -> Error {
+fn certificate_error(text: String) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(TlsError::Peer(text)))))
 }

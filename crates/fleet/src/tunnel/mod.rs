@@ -1,14 +1,14 @@
 //! What an edge and a relay have in common: the request for a tunnel, and its bytes.
 
-mod carry;
-pub(crate) mod end;
-mod head;
-mod memory;
-mod wire;
+mod buffer;
+mod buffered_socket;
+pub(crate) mod close;
+mod connect_head;
+mod copy;
 
-pub(crate) use carry::{Going, Grant, Pace, carry, carry_watched};
-pub(crate) use head::{CONNECTED, Problem, Request, Status, Target, parse};
-pub(crate) use wire::Wire;
+pub(crate) use buffered_socket::BufferedSocket;
+pub(crate) use connect_head::{CONNECTED, Problem, Request, Status, Target, parse};
+pub(crate) use copy::{PaceGrant, Pacer, UploadProgress, copy_bidirectional, copy_bidirectional_with};
 
 /// Where an edge sends bytes to a relay that counts them and throws them away (RFC 8615).
-pub(crate) const PROBE: &str = "/.well-known/marline/probe";
+pub(crate) const PROBE_PATH: &str = "/.well-known/marline/probe";

@@ -5,48 +5,48 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::redis_servers::Server;
-use super::several::two;
+use super::leader_failover::two_processes;
+use super::redis_servers::RedisServer;
 use super::*;
 
 const RELAYS: usize = 64;
-const BEATS: usize = 2000;
+const HEARTBEATS: usize = 2000;
 
 #[test]
 #[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service heartbeats -- --ignored --nocapture"]
 fn heartbeats_of_one_core() {
-    measure("a file of its own", async |place: &mut Place| {
-        place.start(Limits::default(), |path| Box::new(Embedded::open(path).unwrap())).await;
-        place.url()
+    measure("a file of its own", async |service: &mut TestService| {
+        service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
+        service.url()
     });
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let port = server.port;
     let store = move || redis_servers::store_at(&format!("redis://127.0.0.1:{port}"));
-    measure("Redis, at the one that matches", async move |place: &mut Place| {
-        let (first, _) = two(place, store).await;
+    measure("Redis, at the one that matches", async move |service: &mut TestService| {
+        let (first, _) = two_processes(service, store).await;
         first.url
     });
-    server.ask::<()>(&["FLUSHALL"]);
-    measure("Redis, at another one on the same core, which asks it", async move |place: &mut Place| {
-        let (_, second) = two(place, store).await;
+    server.query::<()>(&["FLUSHALL"]);
+    measure("Redis, at another one on the same core, which asks it", async move |service: &mut TestService| {
+        let (_, second) = two_processes(service, store).await;
         second.url
     });
 }
 
-fn measure(what: &str, start: impl AsyncFnOnce(&mut Place) -> String + Send + 'static) {
-    let (tell, told) = std::sync::mpsc::channel();
+fn measure(what: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Send + 'static) {
+    let (tx, rx) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         block_on(async {
-            let mut place = Place::bare();
-            let url = start(&mut place).await;
-            let own: Vec<Credentials> =
-                (0..RELAYS).map(|n| place.member(&format!("marline://relay/r{n}"))).collect();
-            tell.send((url, own)).unwrap();
+            let mut service = TestService::not_started();
+            let url = start(&mut service).await;
+            let credentials: Vec<Credentials> =
+                (0..RELAYS).map(|n| service.member(&format!("marline://relay/r{n}"))).collect();
+            tx.send((url, credentials)).unwrap();
             std::future::pending::<()>().await;
         });
     });
-    let (url, own) = told.recv().unwrap();
-    let mut times = block_on(ask(&url, own));
+    let (url, credentials) = rx.recv().unwrap();
+    let mut times = block_on(send_heartbeats(&url, credentials));
     let rate = times.0.len() as f64 / times.1.as_secs_f64();
     times.0.sort_unstable();
     let at = |share: f64| times.0[((times.0.len() - 1) as f64 * share) as usize];
@@ -59,23 +59,26 @@ fn measure(what: &str, start: impl AsyncFnOnce(&mut Place) -> String + Send + 's
     );
 }
 
-async fn ask(url: &str, own: Vec<Credentials>) -> (Vec<Duration>, Duration) {
+async fn send_heartbeats(url: &str, credentials: Vec<Credentials>) -> (Vec<Duration>, Duration) {
     let mut relays = tokio::task::JoinSet::new();
-    let begun = Instant::now();
-    for own in own {
-        let mut client = client_at(url, &own);
+    let started_at = Instant::now();
+    for credentials in credentials {
+        let mut client = client_at(url, &credentials);
         relays.spawn(async move {
-            let mut times = Vec::with_capacity(BEATS);
-            client.fetch::<Value>("/v1/health").await.unwrap();
-            for _ in 0..BEATS {
+            let mut times = Vec::with_capacity(HEARTBEATS);
+            client.get::<Value>("/v1/health").await.unwrap();
+            for _ in 0..HEARTBEATS {
                 let sent = Instant::now();
-                client.send::<Value>("/v1/relays/heartbeat", &beat(100, Mark::default())).await.unwrap();
+                client
+                    .post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default()))
+                    .await
+                    .unwrap();
                 times.push(sent.elapsed());
             }
             times
         });
     }
-    (relays.join_all().await.into_iter().flatten().collect(), begun.elapsed())
+    (relays.join_all().await.into_iter().flatten().collect(), started_at.elapsed())
 }
 
 const EDGES: usize = 2000;
@@ -84,43 +87,50 @@ const EDGES: usize = 2000;
 #[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service come_back -- --ignored --nocapture"]
 fn edges_that_come_back_at_once() {
     marline_net::descriptors::raise();
-    come_back("a file of its own", async |place: &mut Place| {
-        place.start(Limits::default(), |path| Box::new(Embedded::open(path).unwrap())).await;
-        place.url()
+    measure_reconnect("a file of its own", async |service: &mut TestService| {
+        service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
+        service.url()
     });
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let port = server.port;
     let store = move || redis_servers::store_at(&format!("redis://127.0.0.1:{port}"));
-    come_back("Redis, at one that asks the one that matches, on the same core", async move |place: &mut Place| {
-        let (_, second) = two(place, store).await;
-        second.url
-    });
+    measure_reconnect(
+        "Redis, at one that asks the one that matches, on the same core",
+        async move |service: &mut TestService| {
+            let (_, second) = two_processes(service, store).await;
+            second.url
+        },
+    );
 }
 
-fn come_back(what: &str, start: impl AsyncFnOnce(&mut Place) -> String + Send + 'static) {
-    let (tell, told) = std::sync::mpsc::channel();
+fn measure_reconnect(what: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Send + 'static) {
+    let (tx, rx) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         block_on(async {
-            let mut place = Place::bare();
-            let url = start(&mut place).await;
-            let mut relay = client_at(&url, &place.member("marline://relay/r0"));
-            relay.send::<Value>("/v1/relays/heartbeat", &beat(1_000_000, Mark::default())).await.unwrap();
-            let own: Vec<Credentials> = (0..EDGES).map(|n| place.member(&format!("marline://edge/e{n}"))).collect();
-            tell.send((url, own)).unwrap();
+            let mut service = TestService::not_started();
+            let url = start(&mut service).await;
+            let mut relay = client_at(&url, &service.member("marline://relay/r0"));
+            relay
+                .post::<Value>("/v1/relays/heartbeat", &heartbeat(1_000_000, StateVersion::default()))
+                .await
+                .unwrap();
+            let credentials: Vec<Credentials> =
+                (0..EDGES).map(|n| service.member(&format!("marline://edge/e{n}"))).collect();
+            tx.send((url, credentials)).unwrap();
             std::future::pending::<()>().await;
         });
     });
-    let (url, own) = told.recv().unwrap();
-    let (begun, mut edges) = (Instant::now(), tokio::task::JoinSet::new());
+    let (url, credentials) = rx.recv().unwrap();
+    let (started_at, mut edges) = (Instant::now(), tokio::task::JoinSet::new());
     let (mut times, errors) = block_on(async {
-        for own in own {
-            let mut client = client_at(&url, &own);
+        for credentials in credentials {
+            let mut client = client_at(&url, &credentials);
             edges.spawn(async move {
-                let report = report(wish(1, &[("r0", 20)]), None);
-                client.send::<Value>("/v1/edges/report", &report).await?;
-                client.fetch::<Value>("/v1/candidates").await?;
-                client.send::<Value>("/v1/edges/request", &report.wish).await?;
-                Ok::<_, ClientError>(begun.elapsed())
+                let report = report(assignment_request(1, &[("r0", 20)]), None);
+                client.post::<Value>("/v1/edges/report", &report).await?;
+                client.get::<Value>("/v1/candidates").await?;
+                client.post::<Value>("/v1/edges/request", &report.request).await?;
+                Ok::<_, ClientError>(started_at.elapsed())
             });
         }
         let (done, failed): (Vec<_>, Vec<_>) = edges.join_all().await.into_iter().partition(Result::is_ok);

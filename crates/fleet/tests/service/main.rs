@@ -1,16 +1,16 @@
 //! The service over loopback: real sockets, real certificates, and members of all kinds.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
-mod announce;
-mod disk;
-mod doors;
+mod access;
 mod duplicates;
-mod life;
+mod full_disk;
+mod heartbeat;
+mod impostors;
+mod leader_failover;
 mod load;
+mod persistence;
 mod redis_servers;
 mod renewal;
-mod rogue;
-mod several;
 mod stores;
 
 use std::net::SocketAddr;
@@ -20,14 +20,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use marline_core::units::Bitrate;
-use marline_fleet::ca::{Authority, Grant, MemberFiles, Nonce, Stamp};
+use marline_fleet::ca::{Authority, CertTemplate, MemberFiles, Nonce, UtcSeconds};
 use marline_fleet::identity::{Identity, Role};
-use marline_fleet::relay::Trust;
-use marline_fleet::service::machine::Config;
-use marline_fleet::service::store::{Bid, Embedded, Entry, Lead, Store, StoreError};
-use marline_fleet::service::words::{Beat, Held, Mark, Measured, Report, Wish};
-use marline_fleet::service::{Client, ClientError, Counter, Desk, Limits, Problem};
-use marline_fleet::tls::{Clients, Credentials, client_config};
+use marline_fleet::relay::TrustStore;
+use marline_fleet::service::api_types::{
+    AssignmentRequest, CurrentAssignment, Heartbeat, RelayMeasurement, Report, StateVersion,
+};
+use marline_fleet::service::scheduler::SchedulerConfig;
+use marline_fleet::service::store::{Bid, BidOutcome, EmbeddedStore, Entry, Store, StoreError};
+use marline_fleet::service::{ApiListener, Client, ClientError, Coordinator, Limits, Problem};
+use marline_fleet::tls::{ClientAuth, Credentials, client_config};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -35,58 +37,59 @@ use tokio::task::JoinHandle;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An authority, and a service that listens.
-struct Place {
+struct TestService {
     dir: TempDir,
     address: SocketAddr,
-    desk: Option<Arc<Desk>>,
-    end: Arc<Notify>,
+    coordinator: Option<Arc<Coordinator>>,
+    stop: Arc<Notify>,
     running: Vec<JoinHandle<()>>,
 }
 
-impl Place {
-    async fn open() -> Self {
-        Self::with(Limits::default(), |path| Box::new(Embedded::open(path).unwrap())).await
+impl TestService {
+    async fn start_default() -> Self {
+        Self::with(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await
     }
 
     async fn with(limits: Limits, store: impl FnOnce(&Path) -> Box<dyn Store>) -> Self {
-        let mut place = Self::bare();
-        place.start(limits, store).await;
-        place
+        let mut service = Self::not_started();
+        service.start(limits, store).await;
+        service
     }
 
     /// One where nothing listens.
-    fn bare() -> Self {
+    fn not_started() -> Self {
         let dir = TempDir::new().unwrap();
-        Authority::init(&dir.path().join("ca"), "test", Stamp::now()).unwrap();
+        Authority::init(&dir.path().join("ca"), "test", UtcSeconds::now()).unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
-        Self { dir, address, desk: None, end: Arc::default(), running: Vec::new() }
+        Self { dir, address, coordinator: None, stop: Arc::default(), running: Vec::new() }
     }
 
     /// At the address of before, if there was one.
     async fn start(&mut self, limits: Limits, store: impl FnOnce(&Path) -> Box<dyn Store>) {
         let authority = self.authority();
-        let own = self.member("marline://fleet/f1");
+        let credentials = self.member("marline://fleet/f1");
         let roles = vec![Role::Edge, Role::Relay, Role::Operator];
-        let clients = Clients { roles, strangers: true };
-        let trust = Trust::of(own, &authority.revocations_path(), clients).unwrap();
+        let clients = ClientAuth { roles, allow_unauthenticated: true };
+        let trust = TrustStore::with_clients(credentials, &authority.crl_path(), clients).unwrap();
         let store = store(&self.path("store"));
-        let config = Config { window: Duration::from_millis(20), ..Config::default() };
-        let desk = Desk::open(config, &"f1".parse().unwrap(), store, authority, trust.newest()).unwrap();
-        let counter = Counter::open(Arc::clone(&desk), &[self.address], limits).await.unwrap();
-        self.address = counter.addresses()[0];
-        desk.reached_at(&self.address.to_string().parse().unwrap());
-        self.desk = Some(Arc::clone(&desk));
-        let end = Arc::clone(&self.end);
+        let config = SchedulerConfig { window: Duration::from_millis(20), ..SchedulerConfig::default() };
+        let coordinator =
+            Coordinator::open(config, &"f1".parse().unwrap(), store, authority, trust.subscribe()).unwrap();
+        let listener = ApiListener::open(Arc::clone(&coordinator), &[self.address], limits).await.unwrap();
+        self.address = listener.addresses()[0];
+        coordinator.set_address(&self.address.to_string().parse().unwrap());
+        self.coordinator = Some(Arc::clone(&coordinator));
+        let end = Arc::clone(&self.stop);
         self.running = vec![
-            tokio::spawn(async move { match desk.keep().await {} }),
-            tokio::spawn(async move { match trust.keep().await {} }),
-            tokio::spawn(async move { counter.attend(end.notified(), Duration::from_secs(5)).await }),
+            tokio::spawn(async move { match coordinator.run().await {} }),
+            tokio::spawn(async move { match trust.run().await {} }),
+            tokio::spawn(async move { listener.serve(end.notified(), Duration::from_secs(5)).await }),
         ];
     }
 
     /// As a kill does it: nothing is said to anybody.
     async fn stop(&mut self) {
-        self.desk = None;
+        self.coordinator = None;
         for task in self.running.drain(..) {
             task.abort();
             let _ = task.await;
@@ -109,9 +112,9 @@ impl Place {
             Role::Relay | Role::Fleet => vec!["127.0.0.1".parse().unwrap()],
             _ => vec![],
         };
-        let grant = Grant::new(identity.clone(), addresses, DAY).unwrap();
-        let (chain, key) = self.authority().issue_with_key(&grant, Stamp::now()).unwrap();
-        let dir = self.path(&chain.issued.serial.to_string());
+        let template = CertTemplate::new(identity.clone(), addresses, DAY).unwrap();
+        let (chain, key) = self.authority().issue_with_key(&template, UtcSeconds::now()).unwrap();
+        let dir = self.path(&chain.record.serial.to_string());
         std::fs::create_dir(&dir).unwrap();
         let files = MemberFiles::of(&dir, &identity.name).unwrap();
         files.write(&chain, Some(&key)).unwrap();
@@ -122,8 +125,8 @@ impl Place {
         self.client_of(&self.member(identity))
     }
 
-    fn client_of(&self, own: &Credentials) -> Client {
-        client_at(&self.url(), own)
+    fn client_of(&self, credentials: &Credentials) -> Client {
+        client_at(&self.url(), credentials)
     }
 
     fn url(&self) -> String {
@@ -131,14 +134,14 @@ impl Place {
     }
 }
 
-fn client_at(url: &str, own: &Credentials) -> Client {
-    Client::new(url, client_config(own, None, true).unwrap()).unwrap()
+fn client_at(url: &str, credentials: &Credentials) -> Client {
+    Client::new(url, client_config(credentials, None, true).unwrap()).unwrap()
 }
 
-async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !is().await {
-        assert!(began.elapsed() < Duration::from_secs(60), "never {what}");
+async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let started_at = std::time::Instant::now();
+    while !condition().await {
+        assert!(started_at.elapsed() < Duration::from_secs(60), "never {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -147,42 +150,42 @@ fn mbps(n: u64) -> Bitrate {
     Bitrate::from_mbps(n)
 }
 
-fn beat(capacity: u64, seen: Mark) -> Beat {
-    Beat {
+fn heartbeat(capacity: u64, seen_version: StateVersion) -> Heartbeat {
+    Heartbeat {
         capacity: mbps(capacity),
         free: mbps(capacity),
         addresses: vec!["127.0.0.1:4443".parse().unwrap()],
         server_name: "127.0.0.1".parse().unwrap(),
         position: None,
-        origins: std::collections::BTreeMap::new(),
-        origins_least: Default::default(),
+        origin_rates: std::collections::BTreeMap::new(),
+        origin_lower_bounds: Default::default(),
         draining: false,
-        seen,
-        held: None,
+        seen_version,
+        reservations: None,
     }
 }
 
-fn wish(alone: u64, measured: &[(&str, u64)]) -> Wish {
-    let measured = measured.iter().map(|(relay, rate)| Measured {
+fn assignment_request(best_link_rate: u64, measured: &[(&str, u64)]) -> AssignmentRequest {
+    let measured = measured.iter().map(|(relay, rate)| RelayMeasurement {
         relay: relay.parse().unwrap(),
         rate: mbps(*rate),
         rtt_ms: Some(20),
     });
-    Wish {
+    AssignmentRequest {
         origin: "live.example:1935".parse().unwrap(),
-        alone: mbps(alone),
-        wanted: None,
+        best_link_rate: mbps(best_link_rate),
+        target_rate: None,
         position: None,
-        measured: measured.collect(),
+        measurements: measured.collect(),
     }
 }
 
-fn report(wish: Wish, held: Option<Held>) -> Report {
-    Report { wish, throughput: mbps(10), offered: None, held }
+fn report(request: AssignmentRequest, assignment: Option<CurrentAssignment>) -> Report {
+    Report { request, throughput: mbps(10), offered_rate: None, assignment }
 }
 
-fn refused<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> Problem {
-    match answer.unwrap_err() {
+fn expect_problem<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Problem {
+    match result.unwrap_err() {
         ClientError::Refused(problem) => problem,
         other => panic!("{other}"),
     }
@@ -193,22 +196,22 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A store whose disk can be full.
-struct Faulty {
-    inner: Embedded,
+struct FaultyStore {
+    inner: EmbeddedStore,
     full: Arc<AtomicBool>,
 }
 
-impl Faulty {
+impl FaultyStore {
     fn check(&self) -> Result<(), StoreError> {
-        let error = || StoreError { place: "store".into(), text: "no space left on device".into() };
+        let error = || StoreError { store: "store".into(), text: "no space left on device".into() };
         if self.full.load(Ordering::Relaxed) { Err(error()) } else { Ok(()) }
     }
 }
 
-impl Store for Faulty {
-    fn lead(&mut self, bid: &Bid, now: Stamp) -> Result<Lead, StoreError> {
+impl Store for FaultyStore {
+    fn bid(&mut self, bid: &Bid, now: UtcSeconds) -> Result<BidOutcome, StoreError> {
         self.check()?;
-        self.inner.lead(bid, now)
+        self.inner.bid(bid, now)
     }
 
     fn put(&mut self, entry: &Entry) -> Result<(), StoreError> {
@@ -221,17 +224,17 @@ impl Store for Faulty {
         self.inner.remove(key)
     }
 
-    fn list(&mut self, prefix: &str, now: Stamp) -> Result<Vec<Entry>, StoreError> {
+    fn list(&mut self, prefix: &str, now: UtcSeconds) -> Result<Vec<Entry>, StoreError> {
         self.check()?;
         self.inner.list(prefix, now)
     }
 
-    fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, StoreError> {
+    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, StoreError> {
         self.check()?;
         self.inner.claim(nonce, until)
     }
 
-    fn place(&self) -> String {
-        self.inner.place()
+    fn location(&self) -> String {
+        self.inner.location()
     }
 }

@@ -2,16 +2,16 @@
 
 use std::process::{Child, Command, Stdio};
 
-use marline_fleet::service::store::{Nodes, Place as StorePlace, Redis, Secrets};
+use marline_fleet::service::store::{RedisNodes, RedisSecrets, RedisStore, StoreUrl};
 use redis::{Client as RedisClient, FromRedisValue, cmd};
 
 use super::*;
 
 /// One server; ended when dropped.
-pub(super) struct Server {
+pub(super) struct RedisServer {
     pub(super) port: u16,
     dir: TempDir,
-    more: Vec<String>,
+    extra_args: Vec<String>,
     child: Option<Child>,
 }
 
@@ -19,25 +19,25 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-impl Server {
+impl RedisServer {
     pub(super) fn start(more: &[&str]) -> Self {
         let more = more.iter().map(|word| (*word).to_owned()).collect();
-        let mut server = Self { port: free_port(), dir: TempDir::new().unwrap(), more, child: None };
-        server.again();
+        let mut server = Self { port: free_port(), dir: TempDir::new().unwrap(), extra_args: more, child: None };
+        server.restart();
         server
     }
 
     /// Starts it at its port, with an empty memory.
-    pub(super) fn again(&mut self) {
+    pub(super) fn restart(&mut self) {
         let port = self.port.to_string();
         let mut command = Command::new("redis-server");
         command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.args(&self.more).current_dir(self.dir.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(&self.extra_args).current_dir(self.dir.path()).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().expect("redis-server is needed: .ci/need redis-server:redis-server");
         self.child = Some(child);
-        let began = std::time::Instant::now();
-        while self.try_ask::<String>(&["PING"]).is_err() {
-            assert!(began.elapsed() < Duration::from_secs(60), "redis-server does not answer");
+        let started_at = std::time::Instant::now();
+        while self.try_query::<String>(&["PING"]).is_err() {
+            assert!(started_at.elapsed() < Duration::from_secs(60), "redis-server does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -50,16 +50,16 @@ impl Server {
         }
     }
 
-    pub(super) fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+    pub(super) fn try_query<T: FromRedisValue>(&self, args: &[&str]) -> redis::RedisResult<T> {
         let client = RedisClient::open(format!("redis://127.0.0.1:{}", self.port)).unwrap();
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
-        let mut command = cmd(words[0]);
-        command.arg(&words[1..]);
+        let mut command = cmd(args[0]);
+        command.arg(&args[1..]);
         command.query(&mut connection)
     }
 
-    pub(super) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_ask(words).unwrap()
+    pub(super) fn query<T: FromRedisValue>(&self, args: &[&str]) -> T {
+        self.try_query(args).unwrap()
     }
 
     pub(super) fn store(&self) -> Box<dyn Store> {
@@ -67,33 +67,33 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// The store at this place, for the region `test`.
-pub(super) fn store_at(place: &str) -> Box<dyn Store> {
-    Box::new(Redis::new(nodes(place), "test".parse().unwrap(), Secrets::default()).unwrap())
+pub(super) fn store_at(url: &str) -> Box<dyn Store> {
+    Box::new(RedisStore::new(nodes(url), "test".parse().unwrap(), RedisSecrets::default()).unwrap())
 }
 
-pub(super) fn nodes(place: &str) -> Nodes {
-    match place.parse().unwrap() {
-        StorePlace::Redis(nodes) => nodes,
-        StorePlace::File(path) => panic!("{}", path.display()),
+pub(super) fn nodes(url: &str) -> RedisNodes {
+    match url.parse().unwrap() {
+        StoreUrl::Redis(nodes) => nodes,
+        StoreUrl::File(path) => panic!("{}", path.display()),
     }
 }
 
 /// Three primaries, and after them their replicas.
-pub(super) struct Cluster(pub(super) Vec<Server>);
+pub(super) struct RedisCluster(pub(super) Vec<RedisServer>);
 
-impl Cluster {
+impl RedisCluster {
     pub(super) fn start() -> Self {
-        let servers: Vec<Server> = (0..6)
+        let servers: Vec<RedisServer> = (0..6)
             .map(|_| {
                 let bus = free_port().to_string();
-                Server::start(&[
+                RedisServer::start(&[
                     "--cluster-enabled",
                     "yes",
                     "--cluster-node-timeout",
@@ -104,49 +104,50 @@ impl Cluster {
             })
             .collect();
         for (at, server) in servers.iter().enumerate() {
-            server.ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
-            let bus = &server.more[5];
-            servers[0].ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &server.port.to_string(), bus]);
+            server.query::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
+            let bus = &server.extra_args[5];
+            servers[0].query::<()>(&["CLUSTER", "MEET", "127.0.0.1", &server.port.to_string(), bus]);
         }
         for (server, [from, to]) in servers.iter().zip([[0, 5460], [5461, 10922], [10923, 16383]]) {
-            server.ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+            server.query::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
         }
         let cluster = Self(servers);
-        cluster.wait("they know each other", |server| {
-            server.ask::<String>(&["CLUSTER", "NODES"]).lines().filter(|line| !line.contains("handshake")).count()
+        cluster.wait_until("they know each other", |server| {
+            server.query::<String>(&["CLUSTER", "NODES"]).lines().filter(|line| !line.contains("handshake")).count()
                 == 6
         });
         for at in 0..3 {
-            let primary: String = cluster.0[at].ask(&["CLUSTER", "MYID"]);
-            cluster.0[at + 3].ask::<()>(&["CLUSTER", "REPLICATE", &primary]);
+            let primary: String = cluster.0[at].query(&["CLUSTER", "MYID"]);
+            cluster.0[at + 3].query::<()>(&["CLUSTER", "REPLICATE", &primary]);
         }
-        cluster.wait("the cluster is well", |server| {
-            let info: String = server.ask(&["CLUSTER", "INFO"]);
+        cluster.wait_until("the cluster is well", |server| {
+            let info: String = server.query(&["CLUSTER", "INFO"]);
             info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
         });
-        let has = |server: &Server, what: &str| server.ask::<String>(&["INFO", "replication"]).contains(what);
-        cluster.wait("replicas are up to date", |server| {
+        let has =
+            |server: &RedisServer, what: &str| server.query::<String>(&["INFO", "replication"]).contains(what);
+        cluster.wait_until("replicas are up to date", |server| {
             has(server, "connected_slaves:1") || has(server, "master_link_status:up")
         });
         cluster
     }
 
-    fn wait(&self, what: &str, is: impl Fn(&Server) -> bool) {
-        let began = std::time::Instant::now();
+    fn wait_until(&self, what: &str, is: impl Fn(&RedisServer) -> bool) {
+        let started_at = std::time::Instant::now();
         while !self.0.iter().all(&is) {
-            assert!(began.elapsed() < Duration::from_secs(120), "never: {what}");
+            assert!(started_at.elapsed() < Duration::from_secs(120), "never: {what}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    pub(super) fn place(&self) -> String {
+    pub(super) fn url(&self) -> String {
         let nodes: Vec<String> = self.0.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("redis://{}", nodes.join(","))
     }
 
     /// Which of the primaries has the keys of the region `test`.
     pub(super) fn primary_of_test(&self) -> usize {
-        let slot: u64 = self.0[0].ask(&["CLUSTER", "KEYSLOT", "marline:{test}:lead"]);
+        let slot: u64 = self.0[0].query(&["CLUSTER", "KEYSLOT", "marline:{test}:lead"]);
         usize::try_from((slot / 5461).min(2)).unwrap()
     }
 }

@@ -1,7 +1,7 @@
 //! Members that renew their certificates over the API, before these end.
 
-use marline_fleet::reload::Reloads;
-use marline_fleet::renew::{Own, RenewalError, keep_renewed, renew};
+use marline_fleet::reload::ReloadRequests;
+use marline_fleet::renew::{MemberCert, RenewalError, renew, run_renewal};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -9,26 +9,27 @@ use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-impl Place {
+impl TestService {
     /// Files of a member whose certificate, good for a minute, was made so long ago.
-    pub(super) fn aged(&self, identity: &str, age: Duration) -> (MemberFiles, Credentials) {
+    pub(super) fn aged_member(&self, identity: &str, age: Duration) -> (MemberFiles, Credentials) {
         let identity: Identity = identity.parse().unwrap();
         let addresses = match identity.role {
             Role::Relay | Role::Fleet => vec!["127.0.0.1".parse().unwrap(), "relay.example".parse().unwrap()],
             _ => vec![],
         };
-        let grant = Grant::new(identity.clone(), addresses, MINUTE).unwrap();
-        let (chain, key) = self.authority().issue_with_key(&grant, Stamp::now().before(age)).unwrap();
-        let dir = self.path(&chain.issued.serial.to_string());
+        let template = CertTemplate::new(identity.clone(), addresses, MINUTE).unwrap();
+        let (chain, key) =
+            self.authority().issue_with_key(&template, UtcSeconds::now().saturating_sub(age)).unwrap();
+        let dir = self.path(&chain.record.serial.to_string());
         std::fs::create_dir(&dir).unwrap();
         let files = MemberFiles::of(&dir, &identity.name).unwrap();
         files.write(&chain, Some(&key)).unwrap();
-        let own = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
-        (files, own)
+        let credentials = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
+        (files, credentials)
     }
 }
 
-fn why(answer: Result<marline_fleet::renew::Renewed, RenewalError>) -> Problem {
+fn expect_renewal_problem(answer: Result<marline_fleet::renew::Renewed, RenewalError>) -> Problem {
     match answer.unwrap_err() {
         RenewalError::Service(ClientError::Refused(problem)) => problem,
         other => panic!("{other}"),
@@ -38,104 +39,116 @@ fn why(answer: Result<marline_fleet::renew::Renewed, RenewalError>) -> Problem {
 #[test]
 fn each_member_renews_its_own_certificate_and_only_in_time() {
     block_on(async {
-        let place = Place::open().await;
+        let service = TestService::start_default().await;
         for identity in ["marline://relay/fra-1", "marline://edge/cam-7", "marline://operator/ann"] {
-            let (files, own) = place.aged(identity, MINUTE * 3 / 4);
-            let new = renew(&place.url(), &own).await.unwrap();
-            assert_eq!(new.own.peer().unwrap().identity.to_string(), identity);
-            assert!(new.ends > own.span().unwrap().ends && new.own.span().unwrap().life() == MINUTE);
+            let (files, credentials) = service.aged_member(identity, MINUTE * 3 / 4);
+            let new = renew(&service.url(), &credentials).await.unwrap();
+            assert_eq!(new.credentials.peer().unwrap().identity.to_string(), identity);
+            assert!(
+                new.not_after > credentials.validity().unwrap().not_after
+                    && new.credentials.validity().unwrap().lifetime() == MINUTE
+            );
             new.write(&files).unwrap();
             let read = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
-            place.client_of(&read).fetch::<Value>("/v1/revoked").await.unwrap_err();
-            assert!(place.client_of(&read).text("/v1/revoked").await.unwrap().contains("X509 CRL"));
-            let issued = place.authority().list(Stamp::now()).unwrap();
+            service.client_of(&read).get::<Value>("/v1/revoked").await.unwrap_err();
+            assert!(service.client_of(&read).get_text("/v1/revoked").await.unwrap().contains("X509 CRL"));
+            let issued = service.authority().issued(UtcSeconds::now()).unwrap();
             assert!(issued.last().unwrap().0.renews.is_some(), "and it is on the list");
         }
-        let (_, young) = place.aged("marline://edge/cam-8", Duration::from_secs(5));
-        let problem = why(renew(&place.url(), &young).await);
+        let (_, young) = service.aged_member("marline://edge/cam-8", Duration::from_secs(5));
+        let problem = expect_renewal_problem(renew(&service.url(), &young).await);
         assert_eq!((problem.status, problem.title.as_str()), (409, "not-due"));
         assert!(problem.detail.starts_with("marline://edge/cam-8: it is renewed from "), "{problem}");
         // Who has been revoked, or was too late, is not even let in; nor is who has nothing to show.
-        let (_, revoked) = place.aged("marline://edge/cam-9", MINUTE * 3 / 4);
-        place.authority().revoke_name(&revoked.peer().unwrap().identity, Stamp::now()).unwrap();
-        until("the list is read", async || renew(&place.url(), &revoked).await.is_err()).await;
-        let (_, over) = place.aged("marline://edge/cam-6", MINUTE + Duration::from_secs(2));
+        let (_, revoked) = service.aged_member("marline://edge/cam-9", MINUTE * 3 / 4);
+        service.authority().revoke_name(&revoked.peer().unwrap().identity, UtcSeconds::now()).unwrap();
+        wait_until("the list is read", async || renew(&service.url(), &revoked).await.is_err()).await;
+        let (_, over) = service.aged_member("marline://edge/cam-6", MINUTE + Duration::from_secs(2));
         assert!(matches!(
-            renew(&place.url(), &over).await,
+            renew(&service.url(), &over).await,
             Err(RenewalError::Service(ClientError::Network { .. }))
         ));
-        let config = marline_fleet::tls::first_contact_config(place.authority().fingerprint(), true).unwrap();
-        let mut stranger = Client::new(&place.url(), config).unwrap();
-        assert_eq!(refused(stranger.send::<Value>("/v1/renew", &serde_json::json!({})).await).status, 403);
+        let config = marline_fleet::tls::first_contact_config(service.authority().fingerprint(), true).unwrap();
+        let mut stranger = Client::new(&service.url(), config).unwrap();
+        assert_eq!(expect_problem(stranger.post::<Value>("/v1/renew", &serde_json::json!({})).await).status, 403);
     });
 }
 
 #[test]
 fn who_keeps_its_certificate_new_never_has_one_that_has_ended() {
     block_on(async {
-        let place = Place::open().await;
-        let (files, own) = place.aged("marline://relay/fra-1", MINUTE - Duration::from_secs(12));
-        let first = own.span().unwrap();
-        let tls = |own: &Credentials| Arc::new(client_config(own, None, true).unwrap());
-        let shown = watch::Sender::new(tls(&own));
+        let service = TestService::start_default().await;
+        let (files, credentials) = service.aged_member("marline://relay/fra-1", MINUTE - Duration::from_secs(12));
+        let first = credentials.validity().unwrap();
+        let tls = |credentials: &Credentials| Arc::new(client_config(credentials, None, true).unwrap());
+        let shown = watch::Sender::new(tls(&credentials));
         let newest = shown.subscribe();
-        let mut relay = place.client_of(&own).showing(move || Arc::clone(&newest.borrow()));
-        let url = place.url();
-        let member = Own::new(files.clone(), None);
-        let keeps = keep_renewed(Some(&url), &member, own, Reloads::never(), |own| {
-            shown.send_replace(tls(own));
+        let mut relay = service.client_of(&credentials).with_tls(move || Arc::clone(&newest.borrow()));
+        let url = service.url();
+        let member = MemberCert::new(files.clone(), None);
+        let renewal = run_renewal(Some(&url), &member, credentials, ReloadRequests::never(), |credentials| {
+            shown.send_replace(tls(credentials));
             Ok(())
         });
         let beats = async {
-            while Stamp::now() <= first.ends.after(Duration::from_secs(2)) {
-                relay.send::<Value>("/v1/relays/heartbeat", &beat(100, Mark::default())).await.unwrap();
+            while UtcSeconds::now() <= first.not_after.saturating_add(Duration::from_secs(2)) {
+                relay
+                    .post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default()))
+                    .await
+                    .unwrap();
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         };
         tokio::select! {
-            never = keeps => match never {},
+            never = renewal => match never {},
             () = beats => {}
         }
         let read = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
-        assert!(read.span().unwrap().ends > first.ends, "and it is in its file");
+        assert!(read.validity().unwrap().not_after > first.not_after, "and it is in its file");
     });
 }
 
 #[test]
 fn where_its_file_cannot_be_written_it_is_kept_elsewhere() {
     block_on(async {
-        let place = Place::open().await;
-        let (files, own) = place.aged("marline://edge/cam-7", MINUTE * 3 / 4);
-        let state = place.path("state");
+        let service = TestService::start_default().await;
+        let (files, credentials) = service.aged_member("marline://edge/cam-7", MINUTE * 3 / 4);
+        let state = service.path("state");
         std::fs::create_dir(&state).unwrap();
         // Beside what is read-only nothing can be written: whoever runs the test, the place of the new file is taken.
         let taken = files.certificate.with_file_name(format!(".cam-7.pem.{}.new", std::process::id()));
         std::fs::create_dir(&taken).unwrap();
-        let (member, url) = (Own::new(files.clone(), Some(&state)), place.url());
-        let seen = watch::Sender::new(None);
+        let (member, url) = (MemberCert::new(files.clone(), Some(&state)), service.url());
+        let last_validity = watch::Sender::new(None);
         tokio::select! {
-            never = keep_renewed(Some(&url), &member, own.clone(), Reloads::never(), |own| {
-                seen.send_replace(own.span().ok());
+            never = run_renewal(Some(&url), &member, credentials.clone(), ReloadRequests::never(), |credentials| {
+                last_validity.send_replace(credentials.validity().ok());
                 Ok(())
             }) => match never {},
-            () = until("it is kept", async || state.join("cam-7.pem").exists()) => {}
+            () = wait_until("it is kept", async || state.join("cam-7.pem").exists()) => {}
         }
-        let read = member.read().unwrap().span().unwrap();
-        assert!(*seen.borrow() == Some(read) && read.ends > own.span().unwrap().ends, "the later one counts");
-        assert_eq!(Own::new(files, None).read().unwrap().span().unwrap(), own.span().unwrap());
+        let read = member.read().unwrap().validity().unwrap();
+        assert!(
+            *last_validity.borrow() == Some(read) && read.not_after > credentials.validity().unwrap().not_after,
+            "the later one counts"
+        );
+        assert_eq!(
+            MemberCert::new(files, None).read().unwrap().validity().unwrap(),
+            credentials.validity().unwrap()
+        );
     });
 }
 
 #[test]
 fn another_certificate_that_somebody_has_put_there_counts() {
     block_on(async {
-        let place = Place::open().await;
-        let (files, own) = place.aged("marline://edge/cam-7", Duration::ZERO);
-        let (strange, _) = place.aged("marline://edge/cam-8", Duration::ZERO);
-        let seen = watch::Sender::new(None);
-        let member = Own::new(files.clone(), None);
-        let keeps = keep_renewed(None, &member, own.clone(), Reloads::never(), |own| {
-            seen.send_replace(Some(own.span().unwrap()));
+        let service = TestService::start_default().await;
+        let (files, credentials) = service.aged_member("marline://edge/cam-7", Duration::ZERO);
+        let (strange, _) = service.aged_member("marline://edge/cam-8", Duration::ZERO);
+        let last_validity = watch::Sender::new(None);
+        let member = MemberCert::new(files.clone(), None);
+        let renewal = run_renewal(None, &member, credentials.clone(), ReloadRequests::never(), |credentials| {
+            last_validity.send_replace(Some(credentials.validity().unwrap()));
             Ok(())
         });
         let puts = async {
@@ -143,15 +156,18 @@ fn another_certificate_that_somebody_has_put_there_counts() {
             std::fs::copy(&strange.certificate, &files.certificate).unwrap();
             std::fs::copy(&strange.key, &files.key).unwrap();
             tokio::time::sleep(Duration::from_millis(1500)).await;
-            assert_eq!(*seen.borrow(), None);
-            let grant = Grant::new(own.peer().unwrap().identity, vec![], MINUTE * 2).unwrap();
-            let (chain, key) = place.authority().issue_with_key(&grant, Stamp::now()).unwrap();
+            assert_eq!(*last_validity.borrow(), None);
+            let template = CertTemplate::new(credentials.peer().unwrap().identity, vec![], MINUTE * 2).unwrap();
+            let (chain, key) = service.authority().issue_with_key(&template, UtcSeconds::now()).unwrap();
             std::fs::write(&files.key, key.reveal()).unwrap();
             std::fs::write(&files.certificate, chain.pem()).unwrap();
-            until("it counts", async || seen.borrow().is_some_and(|span| span.life() == MINUTE * 2)).await;
+            wait_until("it counts", async || {
+                last_validity.borrow().is_some_and(|validity| validity.lifetime() == MINUTE * 2)
+            })
+            .await;
         };
         tokio::select! {
-            never = keeps => match never {},
+            never = renewal => match never {},
             () = puts => {}
         }
     });

@@ -5,122 +5,122 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use marline_fleet::edge::{Config, Edge, EdgeState, Front, GuestTerms, PortalProbe, RelayAt};
+use marline_fleet::edge::{AdmissionConfig, ClientListener, Config, Edge, FlowStats, PortalProbe, RelayConfig};
 use marline_fleet::relay::Limits;
 use marline_fleet::tls::client_config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::place::*;
+use crate::fixture::*;
 
 /// An edge of this place that knows these relays; the address at which programs find it.
-pub(crate) async fn edge(
-    place: &Place,
+pub(crate) async fn start_edge(
+    fixture: &TestRelay,
     relays: &[SocketAddr],
-    warm: usize,
-    direct: bool,
+    spare_connections: usize,
+    allow_direct: bool,
 ) -> (Arc<Edge>, SocketAddr) {
-    edge_of(place, relays, warm, direct, GuestTerms::default()).await
+    start_edge_with(fixture, relays, spare_connections, allow_direct, AdmissionConfig::default()).await
 }
 
-async fn edge_of(
-    place: &Place,
+async fn start_edge_with(
+    fixture: &TestRelay,
     relays: &[SocketAddr],
-    warm: usize,
-    direct: bool,
-    guests: GuestTerms,
+    spare_connections: usize,
+    allow_direct: bool,
+    admission: AdmissionConfig,
 ) -> (Arc<Edge>, SocketAddr) {
     let config = Config {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
-        relays: relays.iter().enumerate().map(|(n, address)| at(n, *address)).collect(),
-        warm,
-        direct,
+        relays: relays.iter().enumerate().map(|(n, address)| relay_config(n, *address)).collect(),
+        spare_connections,
+        allow_direct,
         congestion: None,
         lan: false,
-        guests,
+        admission,
         portal_probe: PortalProbe::OFF,
         local_domains: Vec::new(),
     };
-    let tls = client_config(&place.edge("cam-1"), None, true).unwrap();
+    let tls = client_config(&fixture.edge_credentials("cam-1"), None, true).unwrap();
     let edge = Edge::new(config, Arc::new(tls));
-    let front = Front::open(&edge).await.unwrap();
-    let address = front.addresses()[0];
+    let listener = ClientListener::open(&edge).await.unwrap();
+    let address = listener.addresses()[0];
     let (attending, warming) = (Arc::clone(&edge), Arc::clone(&edge));
-    tokio::spawn(async move { front.attend(&attending).await });
-    tokio::spawn(async move { warming.keep_warm().await });
+    tokio::spawn(async move { listener.serve(&attending).await });
+    tokio::spawn(async move { warming.run_relay_pool().await });
     (edge, address)
 }
 
 /// A relay there, called r0, r1 and so on.
-pub(crate) fn at(n: usize, address: SocketAddr) -> RelayAt {
-    let places = vec![address.to_string().parse().unwrap()];
-    RelayAt { label: format!("r{n}"), server: "127.0.0.1".try_into().unwrap(), places, member: None }
+pub(crate) fn relay_config(n: usize, address: SocketAddr) -> RelayConfig {
+    let endpoints = vec![address.to_string().parse().unwrap()];
+    RelayConfig { label: format!("r{n}"), server_name: "127.0.0.1".try_into().unwrap(), endpoints, member: None }
 }
 
 /// A port at which nobody listens.
-pub(crate) async fn nobody() -> SocketAddr {
+pub(crate) async fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-pub(crate) async fn socks(edge: SocketAddr, to: SocketAddr) -> (u8, TcpStream) {
+pub(crate) async fn socks_connect(edge: SocketAddr, to: SocketAddr) -> (u8, TcpStream) {
     let mut program = TcpStream::connect(edge).await.unwrap();
     let SocketAddr::V4(v4) = to else { panic!("{to}") };
-    let asked = [&[5, 1, 0, 5, 1, 0, 1][..], &v4.ip().octets(), &to.port().to_be_bytes()].concat();
-    program.write_all(&asked).await.unwrap();
+    let request = [&[5, 1, 0, 5, 1, 0, 1][..], &v4.ip().octets(), &to.port().to_be_bytes()].concat();
+    program.write_all(&request).await.unwrap();
     let mut answer = [0; 12];
     timeout(Duration::from_secs(10), program.read_exact(&mut answer)).await.unwrap().unwrap();
     (answer[3], program)
 }
 
-pub(crate) async fn says_back(program: &mut TcpStream) {
+pub(crate) async fn check_echo(program: &mut TcpStream) {
     let sent: Vec<u8> = (0..300_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
-    let mut heard = vec![0; sent.len()];
+    let mut received = vec![0; sent.len()];
     let (mut from, mut to) = program.split();
-    let (wrote, read) = tokio::join!(to.write_all(&sent), from.read_exact(&mut heard));
+    let (wrote, read) = tokio::join!(to.write_all(&sent), from.read_exact(&mut received));
     wrote.unwrap();
     read.unwrap();
-    assert!(heard == sent);
+    assert!(received == sent);
 }
 
-pub(crate) fn carried(edge: &Edge) -> EdgeState {
+pub(crate) fn edge_stats(edge: &Edge) -> FlowStats {
     edge.state().borrow().clone()
 }
 
 #[test]
 fn programs_reach_a_server_through_the_relay() {
     block_on(async {
-        let (place, server) = (Place::open(Limits::default()).await, echo().await);
-        let (edge, at) = edge(&place, &[place.address], 1, false).await;
-        let (code, mut program) = socks(at, server).await;
+        let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
+        let (edge, at) = start_edge(&fixture, &[fixture.address], 1, false).await;
+        let (code, mut program) = socks_connect(at, server).await;
         assert_eq!(code, 0);
-        says_back(&mut program).await;
+        check_echo(&mut program).await;
         let mut other = TcpStream::connect(at).await.unwrap();
         // What a program sends ahead of the answer is not lost.
         other.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nahead").as_bytes()).await.unwrap();
-        let mut heard = vec![0; 39 + 5];
-        other.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, b"HTTP/1.1 200 Connection established\r\n\r\nahead");
+        let mut received = vec![0; 39 + 5];
+        other.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, b"HTTP/1.1 200 Connection established\r\n\r\nahead");
         other.shutdown().await.unwrap();
-        assert_eq!(other.read(&mut heard).await.unwrap(), 0);
-        assert_eq!(carried(&edge).carried, BTreeMap::from([("r0".to_owned(), 2)]));
-        assert!(place.relay.state().up_bytes >= 300_005);
+        assert_eq!(other.read(&mut received).await.unwrap(), 0);
+        assert_eq!(edge_stats(&edge).carried, BTreeMap::from([("r0".to_owned(), 2)]));
+        assert!(fixture.relay.state().up_bytes >= 300_005);
     });
 }
 
 #[test]
 fn another_relay_carries_when_the_first_does_not() {
     block_on(async {
-        let (place, server) = (Place::open(Limits::default()).await, echo().await);
-        let (edge, at) = edge(&place, &[nobody().await, place.address], 0, false).await;
-        let (code, mut program) = socks(at, server).await;
+        let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
+        let (edge, at) = start_edge(&fixture, &[unused_address().await, fixture.address], 0, false).await;
+        let (code, mut program) = socks_connect(at, server).await;
         assert_eq!(code, 0);
-        says_back(&mut program).await;
+        check_echo(&mut program).await;
         // One that drains has no room: nobody is left.
-        place.relay.drain();
-        assert_eq!(socks(at, server).await.0, 1);
-        says_back(&mut program).await;
-        let state = carried(&edge);
+        fixture.relay.drain();
+        assert_eq!(socks_connect(at, server).await.0, 1);
+        check_echo(&mut program).await;
+        let state = edge_stats(&edge);
         assert_eq!((state.carried, state.failed), (BTreeMap::from([("r1".to_owned(), 1)]), 1));
     });
 }
@@ -128,33 +128,34 @@ fn another_relay_carries_when_the_first_does_not() {
 #[test]
 fn what_waited_ready_and_was_given_up_costs_no_flow() {
     block_on(async {
-        let (place, server) = (Place::open(Limits::default()).await, echo().await);
-        let (_, at) = edge(&place, &[place.address], 2, false).await;
-        let waiting = |place: &Place| place.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>();
-        while waiting(&place) < 2 {
+        let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
+        let (_, at) = start_edge(&fixture, &[fixture.address], 2, false).await;
+        let waiting =
+            |fixture: &TestRelay| fixture.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>();
+        while waiting(&fixture) < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let (code, mut program) = socks(at, server).await;
+        let (code, mut program) = socks_connect(at, server).await;
         assert_eq!(code, 0);
-        says_back(&mut program).await;
+        check_echo(&mut program).await;
         // The one that was taken is made up for.
-        while waiting(&place) < 3 {
+        while waiting(&fixture) < 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
 }
 
 /// Leads to an address, and counts who comes.
-async fn counting(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+async fn counting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-    let came = Arc::clone(&count);
+    let accepted = Arc::clone(&count);
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
-            came.fetch_add(1, Ordering::Relaxed);
+            accepted.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
-                let mut far = TcpStream::connect(to).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                let mut upstream = TcpStream::connect(to).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut upstream).await;
             });
         }
     });
@@ -164,17 +165,17 @@ async fn counting(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
 #[test]
 fn a_relay_that_takes_nobody_is_not_run_over() {
     block_on(async {
-        let place = Place::open(Limits::default()).await;
-        place.relay.drain();
-        let (first, count) = counting(place.address).await;
-        let (_edge, _at) = edge(&place, &[first], 2, false).await;
+        let fixture = TestRelay::start(Limits::default()).await;
+        fixture.relay.drain();
+        let (first, count) = counting_proxy(fixture.address).await;
+        let (_edge, _at) = start_edge(&fixture, &[first], 2, false).await;
         tokio::time::sleep(Duration::from_secs(4)).await;
-        let came = count.load(Ordering::Relaxed);
+        let accepted = count.load(Ordering::Relaxed);
         // Some at the start, some a second later, and two seconds after these.
-        assert!((2..20).contains(&came), "{came} connections in four seconds");
+        assert!((2..20).contains(&accepted), "{accepted} connections in four seconds");
         // One that takes tunnels again has some waiting soon.
-        assert!(place.relay.take_in_again());
-        let waits = || place.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>() == 2;
+        assert!(fixture.relay.undrain());
+        let waits = || fixture.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>() == 2;
         timeout(Duration::from_secs(20), async {
             while !waits() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -188,26 +189,26 @@ fn a_relay_that_takes_nobody_is_not_run_over() {
 #[test]
 fn without_a_relay_a_server_is_reached_directly_if_that_is_wished() {
     block_on(async {
-        let (place, server) = (Place::open(Limits::default()).await, echo().await);
-        let (edge_, at) = edge(&place, &[nobody().await], 0, true).await;
-        let (code, mut program) = socks(at, server).await;
+        let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
+        let (edge_, at) = start_edge(&fixture, &[unused_address().await], 0, true).await;
+        let (code, mut program) = socks_connect(at, server).await;
         assert_eq!(code, 0);
-        says_back(&mut program).await;
-        assert_eq!(carried(&edge_).direct, 1);
-        let (strict, at) = edge(&place, &[nobody().await], 0, false).await;
-        assert_eq!(socks(at, server).await.0, 1);
-        assert_eq!((carried(&strict).direct, carried(&strict).failed), (0, 1));
+        check_echo(&mut program).await;
+        assert_eq!(edge_stats(&edge_).direct, 1);
+        let (strict, at) = start_edge(&fixture, &[unused_address().await], 0, false).await;
+        assert_eq!(socks_connect(at, server).await.0, 1);
+        assert_eq!((edge_stats(&strict).direct, edge_stats(&strict).failed), (0, 1));
     });
 }
 
 #[test]
 fn what_a_relays_rules_refuse_is_not_tried_directly() {
     block_on(async {
-        let place = Place::open(Limits::default()).await;
-        let (edge, at) = edge(&place, &[place.address], 0, true).await;
-        assert_eq!(socks(at, "127.0.0.2:80".parse().unwrap()).await.0, 2);
-        assert_eq!(socks(at, nobody().await).await.0, 4);
-        let state = carried(&edge);
+        let fixture = TestRelay::start(Limits::default()).await;
+        let (edge, at) = start_edge(&fixture, &[fixture.address], 0, true).await;
+        assert_eq!(socks_connect(at, "127.0.0.2:80".parse().unwrap()).await.0, 2);
+        assert_eq!(socks_connect(at, unused_address().await).await.0, 4);
+        let state = edge_stats(&edge);
         assert_eq!((state.direct, state.failed, state.open), (0, 2, 0));
     });
 }
@@ -215,69 +216,69 @@ fn what_a_relays_rules_refuse_is_not_tried_directly() {
 #[test]
 fn a_refusal_is_heard_although_much_was_sent_ahead() {
     block_on(async {
-        let place = Place::open(Limits::default()).await;
-        let (_, at) = edge(&place, &[place.address], 0, false).await;
+        let fixture = TestRelay::start(Limits::default()).await;
+        let (_, at) = start_edge(&fixture, &[fixture.address], 0, false).await;
         // One that a relay's rules refuse, and one that is no request.
-        for (asked, status) in [("CONNECT 127.0.0.2:80 HTTP/1.1", "403"), ("GET / HTTP/1.1", "405")] {
+        for (request, status) in [("CONNECT 127.0.0.2:80 HTTP/1.1", "403"), ("GET / HTTP/1.1", "405")] {
             let mut program = TcpStream::connect(at).await.unwrap();
-            program.write_all(format!("{asked}\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+            program.write_all(format!("{request}\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
             program.write_all(&[b'x'; 100_000]).await.unwrap();
             // The edge has all of it before it can answer, and still does.
             tokio::time::sleep(Duration::from_millis(100)).await;
             program.shutdown().await.unwrap();
-            let mut heard = String::new();
-            program.read_to_string(&mut heard).await.unwrap();
-            assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{asked}: {heard}");
+            let mut received = String::new();
+            program.read_to_string(&mut received).await.unwrap();
+            assert!(received.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {received}");
         }
     });
 }
 
 /// A flow of a client at this address of the loopback, and whether it says back what is said.
-async fn flow_of(client: &str, edge: SocketAddr, server: SocketAddr) -> Option<TcpStream> {
+async fn flow_from(client: &str, edge: SocketAddr, server: SocketAddr) -> Option<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(format!("{client}:0").parse().unwrap()).unwrap();
     let mut program = socket.connect(edge).await.unwrap();
     program.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nahead").as_bytes()).await.ok()?;
-    let mut heard = vec![0; 39 + 5];
-    program.read_exact(&mut heard).await.ok()?;
-    assert!(heard.ends_with(b"ahead"));
+    let mut received = vec![0; 39 + 5];
+    program.read_exact(&mut received).await.ok()?;
+    assert!(received.ends_with(b"ahead"));
     Some(program)
 }
 
 #[test]
 fn who_opens_too_many_flows_loses_his_own() {
     block_on(async {
-        let (place, server) = (Place::open(Limits::default()).await, echo().await);
-        let guests = GuestTerms { flows: 4, flows_of_one: 3, ..GuestTerms::default() };
-        let (edge, at) = edge_of(&place, &[place.address], 0, false, guests).await;
+        let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
+        let guests = AdmissionConfig { max_flows: 4, max_flows_per_client: 3, ..AdmissionConfig::default() };
+        let (edge, at) = start_edge_with(&fixture, &[fixture.address], 0, false, guests).await;
         let mut open = Vec::new();
         for _ in 0..3 {
-            open.push(flow_of("127.0.0.2", at, server).await.unwrap());
+            open.push(flow_from("127.0.0.2", at, server).await.unwrap());
         }
         // The bound of one address does not hold for this host's own programs.
-        let mut others = vec![flow_of("127.0.0.3", at, server).await.unwrap()];
+        let mut others = vec![flow_from("127.0.0.3", at, server).await.unwrap()];
         // All places are taken: the newest of who has the most goes, with a reset.
-        others.push(flow_of("127.0.0.4", at, server).await.unwrap());
+        others.push(flow_from("127.0.0.4", at, server).await.unwrap());
         let mut newest = open.pop().unwrap();
         let error = timeout(Duration::from_secs(10), newest.read(&mut [0; 1])).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         for program in open.iter_mut().chain(&mut others) {
-            says_back(program).await;
+            check_echo(program).await;
         }
-        assert_eq!(carried(&edge).open, 4);
+        assert_eq!(edge_stats(&edge).open, 4);
         // When they have gone there is room again.
         drop((open, others));
-        while carried(&edge).open > 0 {
+        while edge_stats(&edge).open > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(flow_of("127.0.0.2", at, server).await.is_some());
+        assert!(flow_from("127.0.0.2", at, server).await.is_some());
     });
 }
 
 /// A server that says one byte back, and tells how the connection ended then.
-async fn hears_the_end() -> (SocketAddr, tokio::sync::mpsc::Receiver<std::io::Result<usize>>) {
+async fn end_reporting_server() -> (SocketAddr, tokio::sync::mpsc::Receiver<std::io::Result<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, (tell, told)) = (listener.local_addr().unwrap(), tokio::sync::mpsc::channel(8));
+    let (address, (tell, reply)) = (listener.local_addr().unwrap(), tokio::sync::mpsc::channel(8));
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
             let tell = tell.clone();
@@ -289,10 +290,10 @@ async fn hears_the_end() -> (SocketAddr, tokio::sync::mpsc::Receiver<std::io::Re
             });
         }
     });
-    (address, told)
+    (address, reply)
 }
 
-async fn flow_to(client: &str, edge: SocketAddr, server: SocketAddr) -> TcpStream {
+async fn open_flow(client: &str, edge: SocketAddr, server: SocketAddr) -> TcpStream {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(format!("{client}:0").parse().unwrap()).unwrap();
     let mut program = socket.connect(edge).await.unwrap();
@@ -307,15 +308,15 @@ fn half_a_stream_is_not_taken_for_a_whole_whatever_ends_it() {
         end.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
     };
     block_on(async {
-        let place = Place::open(Limits::default()).await;
-        let (server, mut ends) = hears_the_end().await;
-        for relays in [vec![place.address], Vec::new()] {
-            let guests = GuestTerms { flows: 2, flows_of_one: 2, ..GuestTerms::default() };
-            let (_edge, at) = edge_of(&place, &relays, 0, true, guests).await;
-            let mut first = flow_to("127.0.0.2", at, server).await;
-            let mut second = flow_to("127.0.0.2", at, server).await;
+        let fixture = TestRelay::start(Limits::default()).await;
+        let (server, mut ends) = end_reporting_server().await;
+        for relays in [vec![fixture.address], Vec::new()] {
+            let guests = AdmissionConfig { max_flows: 2, max_flows_per_client: 2, ..AdmissionConfig::default() };
+            let (_edge, at) = start_edge_with(&fixture, &relays, 0, true, guests).await;
+            let mut first = open_flow("127.0.0.2", at, server).await;
+            let mut second = open_flow("127.0.0.2", at, server).await;
             // The place of the second one is given to somebody else.
-            let third = flow_to("127.0.0.3", at, server).await;
+            let third = open_flow("127.0.0.3", at, server).await;
             let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
             assert!(is_reset(&end), "{end:?} of a flow that had to go, relays: {relays:?}");
             assert!(second.read(&mut [0]).await.is_err());
@@ -336,13 +337,13 @@ fn half_a_stream_is_not_taken_for_a_whole_whatever_ends_it() {
 #[test]
 fn a_relay_that_is_killed_leaves_no_half_stream_that_looks_whole() {
     let its_own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let place = its_own.block_on(Place::open(Limits::default()));
+    let fixture = its_own.block_on(TestRelay::start(Limits::default()));
     let (kill, killed) = tokio::sync::oneshot::channel::<()>();
     let relay = std::thread::spawn(move || drop(its_own.block_on(killed)));
     block_on(async {
-        let (server, mut ends) = hears_the_end().await;
-        let (_edge, at) = edge(&place, &[place.address], 0, false).await;
-        let mut program = flow_to("127.0.0.2", at, server).await;
+        let (server, mut ends) = end_reporting_server().await;
+        let (_edge, at) = start_edge(&fixture, &[fixture.address], 0, false).await;
+        let mut program = open_flow("127.0.0.2", at, server).await;
         drop(kill);
         relay.join().unwrap();
         let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_fleet::ca::{Grant, MemberFiles, Stamp};
+use marline_fleet::ca::{CertTemplate, MemberFiles, UtcSeconds};
 use marline_fleet::relay::Limits;
 use marline_fleet::tls::{Credentials, client_config};
 use rustls::pki_types::ServerName;
@@ -11,77 +11,78 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::place::*;
+use crate::fixture::*;
 
 /// Whether a relay that is spoken to like this carries anything.
-async fn carries(place: &Place, tls: rustls::ClientConfig) -> bool {
-    let said = async {
-        let socket = TcpStream::connect(place.address).await?;
+async fn is_served(fixture: &TestRelay, tls: rustls::ClientConfig) -> bool {
+    let exchange = async {
+        let socket = TcpStream::connect(fixture.address).await?;
         let server = ServerName::try_from("127.0.0.1").unwrap();
         let mut edge = TlsConnector::from(Arc::new(tls)).connect(server, socket).await?;
         edge.write_all(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n").await?;
         // With TLS 1.3 a client may learn of it with its first read.
         edge.read_u8().await
     };
-    timeout(Duration::from_secs(10), said).await.unwrap().is_ok()
+    timeout(Duration::from_secs(10), exchange).await.unwrap().is_ok()
 }
 
 #[test]
 fn who_shows_no_certificate_or_one_that_is_over_is_not_let_in() {
     block_on(async {
-        let place = Place::open(Limits::default()).await;
-        let own = place.edge("cam-1");
-        assert!(carries(&place, client_config(&own, None, true).unwrap()).await);
+        let fixture = TestRelay::start(Limits::default()).await;
+        let credentials = fixture.edge_credentials("cam-1");
+        assert!(is_served(&fixture, client_config(&credentials, None, true).unwrap()).await);
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(own.authority().clone()).unwrap();
+        roots.add(credentials.authority().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let none =
             rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        assert!(!carries(&place, none.with_root_certificates(roots).with_no_client_auth()).await);
+        assert!(!is_served(&fixture, none.with_root_certificates(roots).with_no_client_auth()).await);
         // A certificate of an hour, made two hours ago.
-        let grant =
-            Grant::new("marline://edge/old".parse().unwrap(), Vec::new(), Duration::from_secs(3600)).unwrap();
-        let then = Stamp::now().before(Duration::from_secs(7200));
-        let (chain, key) = place.authority.issue_with_key(&grant, then).unwrap();
-        let dir = place.dir.path().join("old");
+        let template =
+            CertTemplate::new("marline://edge/old".parse().unwrap(), Vec::new(), Duration::from_secs(3600))
+                .unwrap();
+        let then = UtcSeconds::now().saturating_sub(Duration::from_secs(7200));
+        let (chain, key) = fixture.authority.issue_with_key(&template, then).unwrap();
+        let dir = fixture.dir.path().join("old");
         std::fs::create_dir(&dir).unwrap();
         let files = MemberFiles::of(&dir, &"old".parse().unwrap()).unwrap();
         files.write(&chain, Some(&key)).unwrap();
         let old = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
-        assert!(!carries(&place, client_config(&old, None, true).unwrap()).await);
-        assert_eq!(place.relay.state().edges, []);
+        assert!(!is_served(&fixture, client_config(&old, None, true).unwrap()).await);
+        assert_eq!(fixture.relay.state().edges, []);
     });
 }
 
 #[test]
 fn an_edge_is_who_its_certificate_says_whatever_it_says_itself() {
     block_on(async {
-        let (place, server) = (Place::open(Limits::default()).await, echo().await);
-        let mut edge = place.connect(&place.edge("a")).await.unwrap();
+        let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
+        let mut edge = fixture.connect(&fixture.edge_credentials("a")).await.unwrap();
         let head = format!(
             "CONNECT {server} HTTP/1.1\r\nProxy-Authorization: Basic Yjpi\r\nFrom: b\r\nForwarded: for=b\r\n\r\n"
         );
         edge.write_all(head.as_bytes()).await.unwrap();
-        assert!(answer(&mut edge).await.starts_with("HTTP/1.1 200 "));
-        let names: Vec<String> = place.relay.state().edges.into_iter().map(|edge| edge.name).collect();
+        assert!(read_response_head(&mut edge).await.starts_with("HTTP/1.1 200 "));
+        let names: Vec<String> = fixture.relay.state().edges.into_iter().map(|edge| edge.name).collect();
         assert_eq!(names, ["a"]);
         // B's certificate is everybody's to see; without its key it is of no use.
-        let (a, b) = (member_files(&place, "a2"), member_files(&place, "b2"));
+        let (a, b) = (member_files(&fixture, "a2"), member_files(&fixture, "b2"));
         let mixed = Credentials::read(&b.certificate, &a.key, &b.authority);
         let refused = match mixed.map(|mixed| client_config(&mixed, None, true)) {
-            Ok(Ok(tls)) => !carries(&place, tls).await,
+            Ok(Ok(tls)) => !is_served(&fixture, tls).await,
             _ => true,
         };
         assert!(refused);
     });
 }
 
-fn member_files(place: &Place, name: &str) -> MemberFiles {
-    let grant =
-        Grant::new(format!("marline://edge/{name}").parse().unwrap(), Vec::new(), Duration::from_secs(3600))
+fn member_files(fixture: &TestRelay, name: &str) -> MemberFiles {
+    let template =
+        CertTemplate::new(format!("marline://edge/{name}").parse().unwrap(), Vec::new(), Duration::from_secs(3600))
             .unwrap();
-    let (chain, key) = place.authority.issue_with_key(&grant, Stamp::now()).unwrap();
-    let dir = place.dir.path().join(format!("files-{name}"));
+    let (chain, key) = fixture.authority.issue_with_key(&template, UtcSeconds::now()).unwrap();
+    let dir = fixture.dir.path().join(format!("files-{name}"));
     std::fs::create_dir(&dir).unwrap();
     let files = MemberFiles::of(&dir, &name.parse().unwrap()).unwrap();
     files.write(&chain, Some(&key)).unwrap();
@@ -91,9 +92,9 @@ fn member_files(place: &Place, name: &str) -> MemberFiles {
 #[test]
 fn no_way_of_writing_the_relays_neighbourhood_leads_there() {
     block_on(async {
-        let place = Place::with(Limits::default(), &[]).await;
-        let server = echo().await.port();
-        let own = place.edge("cam-1");
+        let fixture = TestRelay::with(Limits::default(), &[]).await;
+        let server = echo_server().await.port();
+        let credentials = fixture.edge_credentials("cam-1");
         for host in [
             "127.0.0.1",
             "localhost",
@@ -109,7 +110,7 @@ fn no_way_of_writing_the_relays_neighbourhood_leads_there() {
             "0.0.0.0",
             "[::]",
         ] {
-            let (head, _) = place.tunnel(&own, &format!("{host}:{server}")).await;
+            let (head, _) = fixture.tunnel(&credentials, &format!("{host}:{server}")).await;
             assert!(
                 head.starts_with("HTTP/1.1 403 ") && head.contains("destination_ip_prohibited"),
                 "{host}: {head}"
@@ -117,7 +118,7 @@ fn no_way_of_writing_the_relays_neighbourhood_leads_there() {
             assert!(!head.to_lowercase().contains("loopback") && !head.contains(" is this relay"), "{head}");
         }
         for host in ["127.1", "0x7f000001", "2130706433", "0177.0.0.1"] {
-            let (head, _) = place.tunnel(&own, &format!("{host}:{server}")).await;
+            let (head, _) = fixture.tunnel(&credentials, &format!("{host}:{server}")).await;
             assert!(head.starts_with("HTTP/1.1 400 "), "{host}: {head}");
         }
     });
@@ -130,18 +131,18 @@ fn ten_thousand_half_open_handshakes_keep_nobody_out() {
         return;
     }
     block_on(async {
-        let (place, server) = (Place::open(Limits::default()).await, echo().await);
+        let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let mut silent = Vec::new();
         for n in 0..10_000_u32 {
             // Some say the beginning of a greeting, most nothing.
-            let mut socket = TcpStream::connect(place.address).await.unwrap();
+            let mut socket = TcpStream::connect(fixture.address).await.unwrap();
             if n % 10 == 0 {
                 let _ = socket.write_all(&[0x16, 3, 1, 2, 0]).await;
             }
             silent.push(socket);
         }
-        let (own, target) = (place.edge("cam-1"), server.to_string());
-        let (head, _edge) = timeout(Duration::from_secs(10), place.tunnel(&own, &target)).await.unwrap();
+        let (credentials, target) = (fixture.edge_credentials("cam-1"), server.to_string());
+        let (head, _edge) = timeout(Duration::from_secs(10), fixture.tunnel(&credentials, &target)).await.unwrap();
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     });
 }

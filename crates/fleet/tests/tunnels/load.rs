@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use marline_fleet::ca::{Authority, Stamp};
+use marline_fleet::ca::{Authority, UtcSeconds};
 use marline_fleet::tls::{Credentials, client_config};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
@@ -19,13 +19,13 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::place::*;
+use crate::fixture::*;
 
 const EDGES: usize = 2000;
 /// Handshakes at once: edges of the field do not come in one instant.
-const AT_ONCE: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 /// What each flow sends again and again to a server that takes nothing.
-static PIECE: [u8; 65_536] = [1; 65_536];
+static PAYLOAD: [u8; 65_536] = [1; 65_536];
 
 struct RelayProcess {
     child: Child,
@@ -45,15 +45,16 @@ impl RelayProcess {
         );
         let mut child = Command::new("sh").args(["-c", &line]).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        lines.read_line(&mut said).unwrap();
-        let address = said.split_once("listens on ").unwrap_or_else(|| panic!("{said}")).1.trim().parse().unwrap();
+        let mut message = String::new();
+        lines.read_line(&mut message).unwrap();
+        let address =
+            message.split_once("listens on ").unwrap_or_else(|| panic!("{message}")).1.trim().parse().unwrap();
         std::thread::spawn(move || lines.lines().map_while(Result::ok).for_each(|line| println!("relay: {line}")));
         Self { child, address }
     }
 
     /// Resident memory and processor seconds, of the process; memory of all sockets of this network.
-    fn cost(&self) -> Cost {
+    fn resource_use(&self) -> ResourceUse {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap();
         let number = |text: &str, key: &str| {
             let rest = text.split_once(key).unwrap_or_else(|| panic!("{key}: {text}")).1;
@@ -64,7 +65,7 @@ impl RelayProcess {
         let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
         let sockets = std::fs::read_to_string("/proc/net/sockstat").unwrap();
         let tcp = sockets.lines().find(|line| line.starts_with("TCP:")).unwrap();
-        Cost {
+        ResourceUse {
             resident: number(&read("status"), "VmRSS:") << 10,
             processor: ticks as f64 / 100.0,
             sockets: number(tcp, " mem ") * 4096,
@@ -79,13 +80,13 @@ impl Drop for RelayProcess {
     }
 }
 
-struct Cost {
+struct ResourceUse {
     resident: u64,
     processor: f64,
     sockets: u64,
 }
 
-impl Cost {
+impl ResourceUse {
     fn print(&self, when: &str, before: &Self) {
         println!(
             "{when}: relay {:.1} MiB resident ({:+.1}), kernel's TCP buffers {:.1} MiB, {:.2} s of processor",
@@ -97,35 +98,39 @@ impl Cost {
     }
 }
 
-async fn flow(own: &Credentials, relay: SocketAddr, server: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
-    let config = client_config(own, None, true).unwrap();
+async fn open_flow(
+    credentials: &Credentials,
+    relay: SocketAddr,
+    server: SocketAddr,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let config = client_config(credentials, None, true).unwrap();
     let socket = TcpStream::connect(relay).await?;
     // What waits is to wait at the relay.
     socket2::SockRef::from(&socket).set_send_buffer_size(32 << 10)?;
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let mut edge = TlsConnector::from(Arc::new(config)).connect(name, socket).await?;
     edge.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\n").as_bytes()).await?;
-    let head = answer(&mut edge).await;
+    let head = read_response_head(&mut edge).await;
     if head.starts_with("HTTP/1.1 200 ") { Ok(edge) } else { Err(std::io::Error::other(head)) }
 }
 
-async fn says_back(edge: &mut TlsStream<TcpStream>) -> std::io::Result<()> {
-    let (sent, mut heard) = ([7; 16_384], [0; 16_384]);
+async fn check_echo(edge: &mut TlsStream<TcpStream>) -> std::io::Result<()> {
+    let (sent, mut received) = ([7; 16_384], [0; 16_384]);
     edge.write_all(&sent).await?;
     edge.flush().await?;
-    edge.read_exact(&mut heard).await?;
-    if heard == sent { Ok(()) } else { Err(std::io::Error::other("other bytes")) }
+    edge.read_exact(&mut received).await?;
+    if received == sent { Ok(()) } else { Err(std::io::Error::other("other bytes")) }
 }
 
 /// A server that says back 16 KiB of each connection, and takes nothing more.
-async fn reluctant() -> SocketAddr {
+async fn reluctant_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut heard = vec![0; 16_384];
-                if socket.read_exact(&mut heard).await.is_ok() && socket.write_all(&heard).await.is_ok() {
+                let mut received = vec![0; 16_384];
+                if socket.read_exact(&mut received).await.is_ok() && socket.write_all(&received).await.is_ok() {
                     std::future::pending::<()>().await;
                 }
             });
@@ -144,65 +149,65 @@ fn load() {
     assert!(descriptors >= 18_000, "{descriptors} open files are too few (ulimit -Hn)");
     block_on(async {
         let dir = TempDir::new().unwrap();
-        let authority = Authority::init(&dir.path().join("ca"), "load", Stamp::now()).unwrap();
-        let _ = member(&authority, dir.path(), "marline://relay/r1", &["127.0.0.1"]);
+        let authority = Authority::init(&dir.path().join("ca"), "load", UtcSeconds::now()).unwrap();
+        let _ = issue_member(&authority, dir.path(), "marline://relay/r1", &["127.0.0.1"]);
         std::fs::rename(dir.path().join("r1-0"), dir.path().join("relay")).unwrap();
-        let began = Instant::now();
+        let started_at = Instant::now();
         let edges: Vec<Arc<Credentials>> = (0..EDGES)
-            .map(|n| Arc::new(member(&authority, dir.path(), &format!("marline://edge/e{n}"), &[])))
+            .map(|n| Arc::new(issue_member(&authority, dir.path(), &format!("marline://edge/e{n}"), &[])))
             .collect();
-        println!("{EDGES} certificates in {:.1} s", began.elapsed().as_secs_f64());
-        let server = reluctant().await;
+        println!("{EDGES} certificates in {:.1} s", started_at.elapsed().as_secs_f64());
+        let server = reluctant_server().await;
         let relay = RelayProcess::start(dir.path(), server.port(), flows_in_all + 40);
-        let before = relay.cost();
+        let before = relay.resource_use();
         before.print("before", &before);
 
-        let (began, places) = (Instant::now(), Arc::new(Semaphore::new(AT_ONCE)));
+        let (started_at, places) = (Instant::now(), Arc::new(Semaphore::new(MAX_HANDSHAKES)));
         let mut opening = tokio::task::JoinSet::new();
         for n in 0..flows_in_all {
-            let (own, places, to) = (Arc::clone(&edges[n % EDGES]), Arc::clone(&places), relay.address);
+            let (credentials, places, to) = (Arc::clone(&edges[n % EDGES]), Arc::clone(&places), relay.address);
             opening.spawn(async move {
                 let _place = places.acquire_owned().await.unwrap();
-                timeout(Duration::from_secs(60), flow(&own, to, server)).await.unwrap()
+                timeout(Duration::from_secs(60), open_flow(&credentials, to, server)).await.unwrap()
             });
         }
         let mut flows = Vec::new();
         while let Some(opened) = opening.join_next().await {
             flows.push(opened.unwrap().unwrap());
         }
-        let opened = relay.cost();
-        let rate = flows.len() as f64 / began.elapsed().as_secs_f64();
+        let opened = relay.resource_use();
+        let rate = flows.len() as f64 / started_at.elapsed().as_secs_f64();
         println!("{} flows of {EDGES} edges, {rate:.0} a second", flows.len());
         opened.print("all open and idle", &before);
 
         let mut talking = tokio::task::JoinSet::new();
         for mut edge in flows {
             talking.spawn(async move {
-                says_back(&mut edge).await.unwrap();
+                check_echo(&mut edge).await.unwrap();
                 edge
             });
         }
         let flows = talking.join_all().await;
-        relay.cost().print("each has sent and received 16 KiB", &before);
+        relay.resource_use().print("each has sent and received 16 KiB", &before);
 
         let mut stuck = tokio::task::JoinSet::new();
         for mut edge in flows {
             stuck.spawn(async move {
-                let sends = async { while edge.write_all(&PIECE).await.is_ok() {} };
+                let sends = async { while edge.write_all(&PAYLOAD).await.is_ok() {} };
                 assert!(timeout(Duration::from_secs(30), sends).await.is_err(), "it broke");
                 edge
             });
         }
         tokio::time::sleep(Duration::from_secs(20)).await;
-        let most = relay.cost();
+        let most = relay.resource_use();
         most.print("each sends, and nobody takes it", &before);
         let bound = (40 << 20) + (64 << 10) * flows_in_all as u64;
         assert!(most.resident - before.resident <= bound, "more than docs/fleet.md states: {bound}");
         let flows = stuck.join_all().await;
-        relay.cost().print("ten seconds later", &before);
+        relay.resource_use().print("ten seconds later", &before);
         assert_eq!(flows.len(), flows_in_all);
         drop(flows);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        relay.cost().print("all have gone", &before);
+        relay.resource_use().print("all have gone", &before);
     });
 }

@@ -3,8 +3,8 @@
 
 mod edge;
 mod faults;
+mod fixture;
 mod hostile;
 mod load;
-mod place;
 mod probe;
 mod relay;

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, Rule, family, messages};
+use marline_core::wire::netlink::{Address, Link, LinkChange, Request, Route, SourceRule, family, messages};
 use marline_sys::clock;
 use marline_sys::namespace::Network;
 use marline_sys::netlink::RouteSocket;
@@ -139,14 +139,14 @@ fn configure(names: &[&str], is_client: bool) -> std::io::Result<()> {
         let network = IpAddr::V4(Ipv4Addr::new(10, number, 0, 0));
         ask(LinkChange { up: Some(true), ..LinkChange::default() }.request(index))?;
         ask(Address::assign(index, own, 24))?;
-        let route = Route { source: Some(own), ..Route::default_over(family::V4, index) };
+        let route = Route { source: Some(own), ..Route::default_via_interface(family::V4, index) };
         let near = if is_client { own } else { SERVER.into() };
         ask(Route { destination: Some((network, 24)), source: Some(near), ..route.clone() }.install())?;
         if is_client {
             let number = u32::from(number);
             ask(Route { metric: 100 + number, ..route.clone() }.install())?;
             ask(Route { table: 1000 + number, ..route }.install())?;
-            ask(Rule::new((own, 32), 1000 + number, 1000 + number).add())?;
+            ask(SourceRule::new((own, 32), 1000 + number, 1000 + number).add())?;
         }
     }
     Ok(())

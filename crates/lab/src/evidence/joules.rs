@@ -6,7 +6,7 @@
 //! 2. Where the timeline was not kept, they are spread over the time in which the link was in use.
 //! 3. A client that reports its own joules is believed; all others get those of [`DEFAULT`].
 
-use marline_core::energy::{BUILT_IN, Direction, Meter, Model, Written};
+use marline_core::energy::{BUILT_IN, Direction, Meter, Model, ModelSpec};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Duration, Instant};
 
@@ -18,8 +18,8 @@ const DEFAULT: &str = "typical";
 /// The device model of this name that comes along.
 pub(crate) fn device(name: &str) -> Model {
     let text = BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text).unwrap_or_default();
-    let written: Written = toml::from_str(text).expect("models that come along are understood");
-    written.read(name).expect("and can be").0
+    let written: ModelSpec = toml::from_str(text).expect("models that come along are understood");
+    written.into_model(name).expect("and can be").0
 }
 
 impl Outcome {
@@ -27,7 +27,7 @@ impl Outcome {
     pub(crate) fn metered(&self, model: Model) -> Meter {
         let mut meter = Meter::new(model, Instant::ZERO);
         for (id, link) in (0..).map(LinkId).zip(&self.links) {
-            meter.on_link(Instant::ZERO, id, link.kind);
+            meter.add_link(Instant::ZERO, id, link.kind);
         }
         let slots: Vec<Vec<u64>> = self.links.iter().map(payload).collect();
         for at in 0..slots.iter().map(Vec::len).max().unwrap_or(0) {
@@ -45,9 +45,9 @@ impl Outcome {
     pub(crate) fn with_joules(mut self) -> Self {
         if self.energy_j.is_none() {
             let end = Instant::ZERO + Duration::from_secs_f64(self.seconds);
-            let account = self.metered(device(DEFAULT)).finish(end);
+            let account = self.metered(device(DEFAULT)).energy_until_idle(end);
             for (id, link) in (0..).map(LinkId).zip(&mut self.links) {
-                link.energy_j = account.link(id).map(|bill| bill.total().as_joules_f64());
+                link.energy_j = account.radio(id).map(|bill| bill.total().as_joules_f64());
             }
             self.energy_j = Some(account.total().as_joules_f64());
             self.energy_model = Some(DEFAULT.to_owned());

@@ -8,30 +8,30 @@
 
 use std::time::Duration;
 
-use marline_core::energy::{Account, Direction, Meter, Model};
+use marline_core::energy::{Direction, EnergyBreakdown, Meter, Model};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Instant};
 
 use crate::{Emulation, Sign};
 
 /// See the [module](self).
-pub(crate) fn of_packets(emulation: &Emulation, model: Model) -> Account {
-    metered(emulation, model, |_, _| {}).finish(Instant::FAR_FUTURE)
+pub(crate) fn of_packets(emulation: &Emulation, model: Model) -> EnergyBreakdown {
+    metered(emulation, model, |_, _| {}).energy_until_idle(Instant::FAR_FUTURE)
 }
 
 /// How often each link's radio left idle.
 pub(crate) fn wakes(emulation: &Emulation, model: Model) -> Vec<u32> {
     let meter = metered(emulation, model, |_, _| {});
-    let of = |link| meter.radio(link).map_or(0, |radio| radio.sums(Instant::FAR_FUTURE).wakes);
+    let of = |link| meter.radio(link).map_or(0, |radio| radio.totals(Instant::FAR_FUTURE).promotions);
     (0..).map(LinkId).zip(&emulation.links).map(|(link, _)| of(link)).collect()
 }
 
 /// What was drawn up to this time, tails that are not over left out: what a daemon can say then.
-pub(crate) fn until(emulation: &Emulation, model: Model, time: Duration) -> Account {
+pub(crate) fn until(emulation: &Emulation, model: Model, time: Duration) -> EnergyBreakdown {
     let end = Instant::ZERO + time;
     let mut cut = emulation.clone();
     cut.links.iter_mut().for_each(|link| link.signs.retain(|sign| sign.at <= time));
-    metered(&cut, model, |_, _| {}).spent(end)
+    metered(&cut, model, |_, _| {}).energy_so_far(end)
 }
 
 /// Joules of all radios at the end of each step, up to `end`.
@@ -39,12 +39,12 @@ pub(crate) fn curve(emulation: &Emulation, model: Model, step: Duration, end: Du
     let (mut curve, mut next) = (Vec::new(), step);
     let meter = metered(emulation, model, |meter, at| {
         while at >= next && next <= end {
-            curve.push(meter.spent(Instant::ZERO + next).total().as_joules_f64());
+            curve.push(meter.energy_so_far(Instant::ZERO + next).total().as_joules_f64());
             next += step;
         }
     });
     while next <= end {
-        curve.push(meter.spent(Instant::ZERO + next).total().as_joules_f64());
+        curve.push(meter.energy_so_far(Instant::ZERO + next).total().as_joules_f64());
         next += step;
     }
     curve
@@ -55,7 +55,7 @@ fn metered(emulation: &Emulation, model: Model, mut before: impl FnMut(&Meter, D
     let mut meter = Meter::new(model, Instant::ZERO);
     let mut signs: Vec<(LinkId, Sign)> = Vec::new();
     for (id, link) in (0..).map(LinkId).zip(&emulation.links) {
-        meter.on_link(Instant::ZERO, id, link.kind);
+        meter.add_link(Instant::ZERO, id, link.kind);
         signs.extend(link.signs.iter().map(|sign| (id, *sign)));
     }
     signs.sort_by_key(|(id, sign)| (sign.at, *id));
@@ -72,8 +72,8 @@ fn metered(emulation: &Emulation, model: Model, mut before: impl FnMut(&Meter, D
 }
 
 /// The joules of the link with this place.
-pub(crate) fn of_link(account: &Account, at: usize) -> f64 {
-    let link = u16::try_from(at).ok().and_then(|at| account.link(LinkId(at)));
+pub(crate) fn of_link(account: &EnergyBreakdown, at: usize) -> f64 {
+    let link = u16::try_from(at).ok().and_then(|at| account.radio(LinkId(at)));
     link.map_or(0.0, |bill| bill.total().as_joules_f64())
 }
 

@@ -12,7 +12,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
-use marline_core::playback::Profile;
+use marline_core::playback::MediaProfile;
 use marline_core::units::{DataSize, Duration};
 
 use crate::Folder;
@@ -28,7 +28,7 @@ impl Film {
     ///
     /// # Errors
     /// Out of memory, or no place for temporary files; a film smaller than its header.
-    pub(crate) fn new(video: &Profile) -> io::Result<Self> {
+    pub(crate) fn new(video: &MediaProfile) -> io::Result<Self> {
         let film = Self { folder: Folder::new()? };
         let mut file = BufWriter::with_capacity(1 << 20, File::create(film.path())?);
         let (head, size) = (head(video), video.size().bytes());
@@ -53,7 +53,7 @@ impl Film {
     }
 
     /// Whether these are the bytes from `at` on of the film of this video.
-    pub(crate) fn has(at: u64, bytes: &[u8], video: &Profile) -> bool {
+    pub(crate) fn has(at: u64, bytes: &[u8], video: &MediaProfile) -> bool {
         let head = head(video);
         let in_head = head.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();
         let (first, rest) = bytes.split_at(in_head.len().min(bytes.len()));
@@ -83,7 +83,7 @@ impl Films {
     ///
     /// # Errors
     /// Those of [`Film::new`].
-    pub(crate) fn of(&self, video: &Profile) -> io::Result<Arc<Film>> {
+    pub(crate) fn of(&self, video: &MediaProfile) -> io::Result<Arc<Film>> {
         let poisoned = |_| io::Error::other("another thread has failed with a film");
         let mut films = self.0.lock().map_err(poisoned)?;
         films.retain(|_, film| film.strong_count() > 0);
@@ -98,7 +98,7 @@ impl Films {
 }
 
 /// Everything before the first filling byte.
-fn head(video: &Profile) -> Vec<u8> {
+fn head(video: &MediaProfile) -> Vec<u8> {
     let millis = u32::try_from(video.duration().as_millis()).unwrap_or(u32::MAX);
     let mut mvhd = vec![0; 12];
     mvhd.extend(1000_u32.to_be_bytes());
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use marline_core::units::Bitrate;
 
-    fn video(kbit: u64, seconds: u64) -> Profile {
-        Profile::constant(Bitrate::from_bits_per_sec(kbit * 1000), Duration::from_secs(seconds)).unwrap()
+    fn video(kbit: u64, seconds: u64) -> MediaProfile {
+        MediaProfile::constant(Bitrate::from_bits_per_sec(kbit * 1000), Duration::from_secs(seconds)).unwrap()
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod http;
 
 use std::net::SocketAddr;
 
-use marline_core::playback::{Player, Profile, State, Thresholds};
+use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
 use marline_core::units::{Duration, Instant};
 use marline_sys::{clock, signal};
 use serde_json::{Value, json};
@@ -36,9 +36,9 @@ pub(crate) struct Seat {
     /// What is played.
     pub(crate) url: String,
     /// How it is decoded.
-    pub(crate) video: Profile,
+    pub(crate) video: MediaProfile,
     /// When it plays, and when it has enough.
-    pub(crate) thresholds: Thresholds,
+    pub(crate) thresholds: BufferThresholds,
     /// The clock at the beginning.
     pub(crate) zero: u64,
     /// Given up after this time.
@@ -80,7 +80,7 @@ pub(crate) fn watch(seat: &Seat) -> Result<Viewing, String> {
     while viewer.player.arrived() < size {
         let now = viewer.advance()?;
         let at = viewer.player.arrived();
-        let wanted = viewer.player.reads_upto().saturating_sub(at);
+        let wanted = viewer.player.read_limit().saturating_sub(at);
         let wait = viewer.next().since(now).clamp(SHORTEST, TURN);
         if wanted == 0 {
             std::thread::sleep(wait);
@@ -96,7 +96,7 @@ pub(crate) fn watch(seat: &Seat) -> Result<Viewing, String> {
                     return Err(format!("other bytes than the film's at {at}"));
                 }
                 let now = viewer.now();
-                viewer.player.arrive(now, at + length as u64);
+                viewer.player.on_arrival(now, at + length as u64);
             }
         }
     }
@@ -109,7 +109,7 @@ struct Viewer<'a> {
     page: Page,
     player: Player,
     /// When it last told, and what it did then.
-    told: Option<(Instant, State)>,
+    told: Option<(Instant, PlayerState)>,
     waits: Vec<(Duration, Duration)>,
     began_to_wait: Option<Duration>,
 }
@@ -145,7 +145,7 @@ impl<'a> Viewer<'a> {
 
     /// Keeps when it waited.
     fn note(&mut self, now: Duration) {
-        let waits = self.player.state() == State::Buffering;
+        let waits = self.player.state() == PlayerState::Buffering;
         match self.began_to_wait {
             Some(since) if !waits => {
                 self.waits.push((since, now - since));
@@ -156,22 +156,22 @@ impl<'a> Viewer<'a> {
         }
     }
 
-    fn tell(&mut self, state: State) -> Result<(), String> {
-        let stalled = self.player.interrupted().saturating_sub(self.first_wait());
+    fn tell(&mut self, state: PlayerState) -> Result<(), String> {
+        let stalled = self.player.buffering_time().saturating_sub(self.first_wait());
         let body = json!({
             "url": self.seat.url,
             "position_s": self.player.position().as_secs_f64(),
-            "buffer_s": self.player.runs_for().as_secs_f64(),
-            "waits": state == State::Buffering,
+            "buffer_s": self.player.buffered_time().as_secs_f64(),
+            "waits": state == PlayerState::Buffering,
             "stalls": self.player.stalls(),
             "stalled_s": stalled.as_secs_f64(),
-            "ended": state == State::Ended,
+            "ended": state == PlayerState::Ended,
         });
         self.page.post("state", &body)
     }
 
     fn first_wait(&self) -> Duration {
-        self.player.first_picture().map_or(self.player.interrupted(), |at| at.since(Instant::ZERO))
+        self.player.first_frame().map_or(self.player.buffering_time(), |at| at.since(Instant::ZERO))
     }
 
     /// When something is to be done although nothing comes.
@@ -193,7 +193,7 @@ impl<'a> Viewer<'a> {
         let playback = self.player.playback_time().ok_or("it has everything and does not end")?;
         Ok(Viewing {
             playback,
-            interrupted: self.player.interrupted(),
+            interrupted: self.player.buffering_time(),
             stalls: self.player.stalls(),
             first_picture: self.first_wait(),
             last_byte,

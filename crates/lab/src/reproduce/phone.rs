@@ -19,7 +19,7 @@ use crate::evidence::{Outcome, SLOT_S};
 /// What the phone drew from the start of the download to its end.
 pub(super) fn joules(outcome: &Outcome) -> f64 {
     let end = Instant::ZERO + Duration::from_secs_f64(outcome.seconds);
-    outcome.metered(model(&outcome.case)).spent(end).total().as_joules_f64()
+    outcome.metered(model(&outcome.case)).energy_so_far(end).total().as_joules_f64()
 }
 
 /// The phone's power in each slot; nothing where the timeline was not kept.

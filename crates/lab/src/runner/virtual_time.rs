@@ -1,6 +1,6 @@
 //! A download in virtual time: our own decisions, sim's links and its model of TCP.
 
-use marline_core::fetch::{Config, Fetch, Thesis};
+use marline_core::fetch::{Config, Fetch, ThesisParams};
 use marline_core::units::Bitrate;
 use marline_sim::scenario::{Case, Client, Protocol};
 use marline_sim::world::{LinkOutcome as Simulated, Scene, World};
@@ -20,7 +20,8 @@ pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol
     scene.tls = protocol == Protocol::Https;
     scene.seed = u64::from(run) + 1;
     let limit = limit(case, client);
-    let fetch = Fetch::new(Config { policy: *policy, thesis: thesis(), open_first: true, ..Config::default() });
+    let fetch =
+        Fetch::new(Config { policy: *policy, thesis: thesis(), open_ended_first: true, ..Config::default() });
     let result = World::new(scene, fetch).run(limit);
     let problem = match (&result.failed, result.finished) {
         (Some((failure, _)), _) => Some(format!("{failure:?}")),
@@ -54,8 +55,8 @@ pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol
 
 /// The thesis's constants where it names them: the bandwidth of each link is half of the sum in the worked examples of
 /// §4.3.4 and §4.3.5, which was set by hand for each scenario and is nowhere told.
-fn thesis() -> Thesis {
-    Thesis { bandwidth: Some(Bitrate::from_mbps(240)), ..Thesis::default() }
+fn thesis() -> ThesisParams {
+    ThesisParams { bandwidth: Some(Bitrate::from_mbps(240)), ..ThesisParams::default() }
 }
 
 /// What a link did; nothing if the client was not given it. Payload is counted as the IP packets that carried it.

@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use marline_core::units::{Bitrate, DataSize};
-use marline_fleet::congestion::Congestion;
-use marline_fleet::edge::{Live, LocalDomain, PortalProbe};
+use marline_fleet::congestion::CongestionControl;
+use marline_fleet::edge::{LiveMatch, LocalDomain, PortalProbe};
 use marline_fleet::service::Position;
-use marline_fleet::service::words::Endpoint;
+use marline_fleet::service::api_types::Endpoint;
 use serde::{Deserialize, Serialize};
 
 use crate::member::{Files, Revoked};
@@ -81,10 +81,10 @@ pub(super) struct RunArgs {
     pub(super) lan: Vec<String>,
     /// A live stream, before which all others wait: where it goes; may be given several times. RTMP (port 1935) always is one.
     #[arg(long, value_name = "PORT|HOST[:PORT]")]
-    pub(super) live: Vec<Live>,
+    pub(super) live: Vec<LiveMatch>,
     /// The congestion control towards relays, on every link [default: the kernel's].
     #[arg(long, value_name = "NAME")]
-    pub(super) congestion: Option<Congestion>,
+    pub(super) congestion: Option<CongestionControl>,
     /// Connections to the relay that wait ready.
     #[arg(long, value_name = "N", default_value = "2")]
     pub(super) warm: usize,

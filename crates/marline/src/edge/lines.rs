@@ -7,8 +7,10 @@ use std::future::pending;
 use std::time::{Duration, Instant};
 
 use marline_core::link_choice::LinkFailure;
-use marline_fleet::edge::{Edge, EdgeState, FailingLink, FleetView, NamesNow, RelayRow, RestNow, UnusedLink};
-use marline_fleet::service::words::Reason;
+use marline_fleet::edge::{
+    Edge, FailingLink, FleetStatus, FlowStats, NamesNow, RelayStatus, UdpLinkState, UnusedLink,
+};
+use marline_fleet::service::api_types::NoRelayReason;
 use marline_net::paths::gateway::Obstructions;
 use tokio::sync::watch;
 
@@ -29,9 +31,9 @@ enum Way {
 
 impl Way {
     /// Of the flows between two states; none: nothing shows it.
-    fn of(before: &EdgeState, now: &EdgeState) -> Option<Self> {
-        let carried = |state: &EdgeState| state.carried.values().sum::<u64>();
-        match &now.last {
+    fn of(before: &FlowStats, now: &FlowStats) -> Option<Self> {
+        let carried = |state: &FlowStats| state.carried.values().sum::<u64>();
+        match &now.last_relay {
             Some(relay) if carried(now) > carried(before) => Some(Self::Relay(relay.clone())),
             _ if now.direct > before.direct => Some(Self::Direct),
             _ if now.refused > before.refused => Some(Self::Refused),
@@ -44,7 +46,7 @@ impl Way {
 pub(super) async fn flows(edge: &Edge, refusal: &str) -> Infallible {
     let mut state = edge.state();
     let mut told = Told::default();
-    let mut before = EdgeState::default();
+    let mut before = FlowStats::default();
     loop {
         let due = async {
             match told.due() {
@@ -113,8 +115,8 @@ impl Told {
 }
 
 /// `fra-1: no answer`.
-fn reason(relay: &RelayRow) -> Option<String> {
-    let why = explained(relay.why.as_ref()?, Peer::Relay);
+fn reason(relay: &RelayStatus) -> Option<String> {
+    let why = explained(relay.error.as_ref()?, Peer::Relay);
     Some(if why.starts_with(&relay.label) { why } else { format!("{}: {why}", relay.label) })
 }
 
@@ -131,7 +133,7 @@ pub(super) async fn relays(edge: &Edge) -> Infallible {
         let mut next = None::<Instant>;
         for relay in edge.relays() {
             let before = told.get(&relay.label);
-            if before.map_or(&None, |(why, _)| why) == &relay.why {
+            if before.map_or(&None, |(why, _)| why) == &relay.error {
                 continue;
             }
             if let Some((_, at)) = before.filter(|(_, at)| at.elapsed() < APART) {
@@ -139,7 +141,7 @@ pub(super) async fn relays(edge: &Edge) -> Infallible {
                 next = Some(next.map_or(then, |next| next.min(then)));
                 continue;
             }
-            match &relay.why {
+            match &relay.error {
                 Some(why) => say(&format!(
                     "relay {} cannot be used: {}; it is tried again",
                     relay.label,
@@ -147,7 +149,7 @@ pub(super) async fn relays(edge: &Edge) -> Infallible {
                 )),
                 None => say(&format!("relay {} can be used again", relay.label)),
             }
-            told.insert(relay.label, (relay.why, Instant::now()));
+            told.insert(relay.label, (relay.error, Instant::now()));
         }
         let due = async {
             match next {
@@ -190,7 +192,7 @@ pub(super) async fn unused(mut links: watch::Receiver<Vec<UnusedLink>>) -> Infal
         }
         let now = links.borrow_and_update().clone();
         for link in now.iter().filter(|link| !told.contains(link)) {
-            say(&format!("link {} is not used: {}", link.name, link.why));
+            say(&format!("link {} is not used: {}", link.name, link.reason));
         }
         for link in told.iter().filter(|link| !now.iter().any(|other| other.name == link.name)) {
             say(&format!("link {}: the reason why it was not used has gone", link.name));
@@ -211,21 +213,21 @@ pub(super) async fn failing(edge: &Edge) -> Infallible {
         tokio::time::sleep(SETTLED).await;
         let now = links.borrow_and_update().clone();
         for link in &now {
-            if !told.iter().any(|before| before.name == link.name && before.why == link.why) {
-                let instead = link.instead.as_ref().map_or_else(String::new, |other| format!("; {other} does"));
-                match link.why {
-                    LinkFailure::MptcpStripped => say(&status::stripped(&link.name, link.instead.as_deref())),
+            if !told.iter().any(|before| before.name == link.name && before.reason == link.reason) {
+                let instead = link.alternative.as_ref().map_or_else(String::new, |other| format!("; {other} does"));
+                match link.reason {
+                    LinkFailure::MptcpStripped => say(&status::stripped(&link.name, link.alternative.as_deref())),
                     why => say(&format!(
                         "link {} {}: {}{instead}; it is tried again",
                         link.name,
                         status::lacks(edge.relays().iter().map(|relay| relay.failing)),
-                        why.words()
+                        why.description()
                     )),
                 }
             }
         }
         for link in told.iter().filter(|link| !now.iter().any(|other| other.name == link.name)) {
-            match link.why {
+            match link.reason {
                 LinkFailure::MptcpStripped => say(&format!("MPTCP is no longer stripped over {}", link.name)),
                 _ => say(&format!("new connections begin over link {} again", link.name)),
             }
@@ -253,7 +255,7 @@ pub(super) async fn portal_probe(mut doubted: watch::Receiver<bool>) -> Infallib
 /// `refusal` says what becomes of flows `without` a relay.
 pub(super) async fn fleet(
     edge: &Edge,
-    view: Option<watch::Receiver<FleetView>>,
+    view: Option<watch::Receiver<FleetStatus>>,
     without: WithoutRelay,
     refusal: &str,
 ) -> Infallible {
@@ -264,9 +266,9 @@ pub(super) async fn fleet(
             pending::<()>().await;
         }
         let now = view.borrow_and_update().clone();
-        if silent != now.why.is_some() {
-            silent = now.why.is_some();
-            match &now.why {
+        if silent != now.error.is_some() {
+            silent = now.error.is_some();
+            match &now.error {
                 Some(why) => {
                     let why = explained(why, Peer::Service);
                     match edge.relays().is_empty() {
@@ -281,21 +283,21 @@ pub(super) async fn fleet(
                 None => say("the fleet's service answers again"),
             }
         }
-        let reason = now.reason.filter(|reason| now.given.is_none() && *reason != Reason::Pending);
+        let reason = now.reason.filter(|reason| now.assignment.is_none() && *reason != NoRelayReason::Pending);
         if let Some(reason) = reason.filter(|reason| refused != Some(*reason)) {
             let what = match reason {
                 _ if now.waiting => {
                     "new flows wait until a relay has room for them (--direct lets them go without one)"
                 }
-                Reason::NoGain if without == WithoutRelay::Refused => {
+                NoRelayReason::NoGain if without == WithoutRelay::Refused => {
                     "no flow may go directly, so the relay in use is kept"
                 }
                 _ => "relays that it has named are used as they are",
             };
-            say(&format!("the fleet's service keeps nothing for this edge ({}); {what}", reason.word()));
+            say(&format!("the fleet's service keeps nothing for this edge ({}); {what}", reason.as_str()));
         }
-        refused = if now.given.is_some() { None } else { reason.or(refused) };
-        let given = now.given.map(|held| (held.relay, held.reservation));
+        refused = if now.assignment.is_some() { None } else { reason.or(refused) };
+        let given = now.assignment.map(|held| (held.relay, held.reservation));
         if given.is_some() && given != relay {
             relay = given;
             if let Some((relay, reserved)) = &relay {
@@ -341,7 +343,7 @@ pub(super) async fn obstacles(found: Option<watch::Receiver<Obstructions>>) -> I
 }
 
 /// Says which link the rest of a LAN's packets takes, at the start and when it is another one.
-pub(super) async fn rest(mut rest: watch::Receiver<Option<RestNow>>) -> Infallible {
+pub(super) async fn rest(mut rest: watch::Receiver<Option<UdpLinkState>>) -> Infallible {
     loop {
         if rest.changed().await.is_err() {
             pending::<()>().await;
@@ -376,18 +378,18 @@ mod tests {
 
     #[test]
     fn the_way_of_new_flows_is_that_of_the_newest_one() {
-        let none = EdgeState::default();
-        let mut carried = EdgeState { last: Some("fra-1".to_owned()), ..none.clone() };
+        let none = FlowStats::default();
+        let mut carried = FlowStats { last_relay: Some("fra-1".to_owned()), ..none.clone() };
         carried.carried.insert("fra-1".to_owned(), 1);
         let way = Some(Way::Relay("fra-1".to_owned()));
         assert_eq!(Way::of(&none, &carried), way);
         // One that has ended says nothing; nor does one that a relay has refused.
-        assert_eq!(Way::of(&carried, &EdgeState { open: 1, failed: 1, ..carried.clone() }), None);
-        let refused = EdgeState { refused: 1, failed: 1, ..carried.clone() };
+        assert_eq!(Way::of(&carried, &FlowStats { open: 1, failed: 1, ..carried.clone() }), None);
+        let refused = FlowStats { refused: 1, failed: 1, ..carried.clone() };
         assert_eq!(Way::of(&carried, &refused), Some(Way::Refused));
-        let direct = EdgeState { direct: 1, last: None, ..refused.clone() };
+        let direct = FlowStats { direct: 1, last_relay: None, ..refused.clone() };
         assert_eq!(Way::of(&refused, &direct), Some(Way::Direct));
-        let mut again = EdgeState { last: carried.last.clone(), ..direct.clone() };
+        let mut again = FlowStats { last_relay: carried.last_relay.clone(), ..direct.clone() };
         again.carried.insert("fra-1".to_owned(), 2);
         assert_eq!(Way::of(&direct, &again), way);
     }

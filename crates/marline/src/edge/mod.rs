@@ -21,9 +21,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use marline_fleet::edge::{Agent, Edge, FleetView, Front, Remembered, attend_lan, keep_state, keep_trust, show};
+use marline_fleet::edge::{
+    ClientListener, Edge, FleetStatus, SelectorDriver, StateFile, install_credentials, run_state_writer, run_trust,
+    serve_lan,
+};
 use marline_fleet::reload::Reloader;
-use marline_fleet::renew::keep_renewed;
+use marline_fleet::renew::run_renewal;
 use marline_net::control::Ear;
 use marline_net::paths::gateway::{Gateway, GatewayError, Lan};
 use marline_net::paths::ground::RUN_DIR;
@@ -54,10 +57,10 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     confine(Daemon::Edge);
     let descriptors = marline_net::descriptors::raise();
     let Terms { identity, own, files, trusted, revoked, config: mut terms, fleet, state } = Terms::of(args)?;
-    let asked = terms.guests.flows;
-    terms.guests = terms.guests.within(descriptors);
-    if terms.guests.flows < asked {
-        let flows = terms.guests.flows;
+    let asked = terms.admission.max_flows;
+    terms.admission = terms.admission.fit_descriptors(descriptors);
+    if terms.admission.max_flows < asked {
+        let flows = terms.admission.max_flows;
         say(&format!(
             "{descriptors} open files are allowed: {flows} flows at once, not {asked} (LimitNOFILE= of systemd, or ulimit -Hn)"
         ));
@@ -66,12 +69,12 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let lan = lan.map_err(|why| Exit::usage(format!("--lan: {why}")))?;
     let named = terms.relays.clone();
     let edge = Edge::new(terms, trusted);
-    if let Some((saved, _)) = state.as_ref().and_then(Remembered::read) {
-        edge.recall(&saved);
+    if let Some((saved, _)) = state.as_ref().and_then(StateFile::read) {
+        edge.restore(&saved);
     }
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
-    let front = runtime.block_on(Front::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
+    let front = runtime.block_on(ClientListener::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
     let listens: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
     let mut stop = runtime.block_on(async { Stop::new() })?;
     let (mut hangup, reloader) = (runtime.block_on(async { Hangup::caught() })?, Reloader::new());
@@ -94,10 +97,10 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     }
     let mut agent = fleet.map(|Fleet { client, machine, remembered }| {
         let list = (own.authority().clone(), revoked.as_path());
-        let client = client.showing(edge.shows());
-        Agent::new(&edge, client, machine, remembered, list, named)
+        let client = client.with_tls(edge.client_config());
+        SelectorDriver::new(&edge, client, machine, remembered, list, named)
     });
-    let view = agent.as_ref().map(Agent::view);
+    let view = agent.as_ref().map(SelectorDriver::status);
     let shown = watch::Sender::new(own.clone());
     let obstacles = gateway.as_ref().map(Gateway::obstacles);
     let about = About {
@@ -113,20 +116,20 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
     let refusal = without.words(!args.lan.is_empty());
     let ended = runtime.block_on(async {
         let _ear = listen(args, about, &edge, view.clone());
-        edge.look(&place).await;
+        edge.sample_links(&place).await;
         let ended = tokio::select! {
-            () = front.attend(&edge) => Err(Exit::failed("the listeners have ended")),
+            () = front.serve(&edge) => Err(Exit::failed("the listeners have ended")),
             lost = async {
                 match &mut gateway {
-                    Some(gateway) => attend_lan(gateway, &edge).await,
+                    Some(gateway) => serve_lan(gateway, &edge).await,
                     None => std::future::pending().await,
                 }
             } => Err(no_lan(lost)),
-            never = edge.keep_warm() => match never {},
-            never = edge.keep_looking(&place) => match never {},
-            never = keep_trust(&edge, shown.subscribe(), &revoked) => match never {},
-            never = keep_renewed(args.fleet.as_deref(), &files, own, reloader.subscribe(), |own| {
-                show(&edge, &shown.borrow(), own, &revoked)?;
+            never = edge.run_relay_pool() => match never {},
+            never = edge.poll_links(&place) => match never {},
+            never = run_trust(&edge, shown.subscribe(), &revoked) => match never {},
+            never = run_renewal(args.fleet.as_deref(), &files, own, reloader.subscribe(), |own| {
+                install_credentials(&edge, &shown.borrow(), own, &revoked)?;
                 shown.send_replace(own.clone());
                 Ok(())
             }) => match never {},
@@ -139,14 +142,14 @@ fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
             never = ask(agent.as_mut()) => match never {},
             never = lines::flows(&edge, refusal) => match never {},
             never = lines::fleet(&edge, view.clone(), without, refusal) => match never {},
-            never = lines::rest(edge.rest()) => match never {},
+            never = lines::rest(edge.udp_link()) => match never {},
             never = lines::names(edge.names()) => match never {},
             never = lines::obstacles(obstacles.clone()) => match never {},
             never = keep(&edge, state.as_ref()) => match never {},
             never = lines::relays(&edge) => match never {},
             never = lines::mptcp(&edge) => match never {},
-            never = lines::unused(edge.unused()) => match never {},
-            never = lines::state(edge.state_trouble()) => match never {},
+            never = lines::unused(edge.unused_links()) => match never {},
+            never = lines::state(edge.state_file_error()) => match never {},
             never = lines::failing(&edge) => match never {},
             never = lines::portal_probe(edge.portal_probe_doubted()) => match never {},
             never = steering.watch() => match never {},
@@ -178,14 +181,14 @@ fn no_lan(error: GatewayError) -> Exit {
     }
 }
 
-async fn keep(edge: &Edge, state: Option<&Remembered>) -> Infallible {
+async fn keep(edge: &Edge, state: Option<&StateFile>) -> Infallible {
     match state {
-        Some(state) => keep_state(edge, state).await,
+        Some(state) => run_state_writer(edge, state).await,
         None => pending().await,
     }
 }
 
-async fn ask(agent: Option<&mut Agent>) -> Infallible {
+async fn ask(agent: Option<&mut SelectorDriver>) -> Infallible {
     match agent {
         Some(agent) => agent.run().await,
         None => pending().await,
@@ -194,7 +197,12 @@ async fn ask(agent: Option<&mut Agent>) -> Infallible {
 
 /// Answers `marline edge status` as long as it is held, at the first place that has room for it. An edge that cannot be asked
 /// carries all the same.
-fn listen(args: &RunArgs, about: About, edge: &Arc<Edge>, view: Option<watch::Receiver<FleetView>>) -> Option<Ear> {
+fn listen(
+    args: &RunArgs,
+    about: About,
+    edge: &Arc<Edge>,
+    view: Option<watch::Receiver<FleetStatus>>,
+) -> Option<Ear> {
     let (about, edge) = (Arc::new(about), Arc::clone(edge));
     let answer = move |question| {
         let (about, edge, view) = (Arc::clone(&about), Arc::clone(&edge), view.clone());

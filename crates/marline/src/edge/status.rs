@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{
-    Edge, EdgeState, FleetView, LinkNow, NamesNow, NamesOver, RelayRow, RestNow, UnusedLink,
+    Edge, FleetStatus, FlowStats, LinkState, NamesNow, NamesOver, RelayStatus, UdpLinkState, UnusedLink,
 };
 use marline_net::control::{AskError, ask};
 use marline_net::paths::gateway::{self, Obstructions};
@@ -44,12 +44,12 @@ pub(super) struct Status {
     up_s: f64,
     edge: String,
     listens: Vec<String>,
-    flows: EdgeState,
+    flows: FlowStats,
     /// The relays that new flows are led to, the best first.
     relays: Vec<RelayState>,
     /// None: it asks no service.
-    fleet: Option<FleetView>,
-    links: Vec<LinkNow>,
+    fleet: Option<FleetStatus>,
+    links: Vec<LinkState>,
     /// Links that connections to relays do not use.
     #[serde(default)]
     unused_links: Vec<UnusedLink>,
@@ -65,7 +65,7 @@ pub(super) struct Status {
     lan: Option<LanState>,
     /// None: it serves no LAN.
     #[serde(default)]
-    rest: Option<RestNow>,
+    rest: Option<UdpLinkState>,
     /// None: it serves no LAN.
     #[serde(default)]
     names: Option<NamesNow>,
@@ -75,7 +75,7 @@ pub(super) struct Status {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct RelayState {
     #[serde(flatten)]
-    row: RelayRow,
+    row: RelayStatus,
     /// The failure as a word for programs; none: it carries, or the failure is not recognized.
     #[serde(default)]
     reason: Option<String>,
@@ -84,9 +84,9 @@ struct RelayState {
     remedy: Option<String>,
 }
 
-impl From<RelayRow> for RelayState {
-    fn from(row: RelayRow) -> Self {
-        let reason = row.why.as_deref().and_then(Reason::of);
+impl From<RelayStatus> for RelayState {
+    fn from(row: RelayStatus) -> Self {
+        let reason = row.error.as_deref().and_then(Reason::of);
         let remedy = reason.map(|reason| reason.remedy(Peer::Relay));
         Self { row, reason: reason.map(|reason| reason.code().to_owned()), remedy }
     }
@@ -119,7 +119,7 @@ pub(super) struct About {
 }
 
 impl Status {
-    pub(super) fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetView>>) -> Self {
+    pub(super) fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetStatus>>) -> Self {
         let lan = about.obstacles.as_ref().map(|found| {
             let Obstructions { stops, unchecked, closed, .. } = found.borrow().clone();
             LanState { interfaces: about.lan.clone(), closed, stops, unchecked }
@@ -136,10 +136,10 @@ impl Status {
             relays: edge.relays().into_iter().map(RelayState::from).collect(),
             fleet: fleet.map(|view| view.borrow().clone()),
             links: edge.links(),
-            unused_links: edge.unused().borrow().clone(),
+            unused_links: edge.unused_links().borrow().clone(),
             steering: about.steering.borrow().clone(),
-            state_error: edge.state_trouble().borrow().clone(),
-            rest: edge.rest().borrow().clone(),
+            state_error: edge.state_file_error().borrow().clone(),
+            rest: edge.udp_link().borrow().clone(),
             names: edge.names().borrow().clone(),
         }
     }
@@ -210,7 +210,7 @@ fn shown(status: &Status) -> String {
     }));
     text += &(table(&rows) + "\n");
     for RelayState { row, remedy, .. } in &status.relays {
-        let Some(why) = &row.why else { continue };
+        let Some(why) = &row.error else { continue };
         let remedy = remedy.as_ref().map_or_else(String::new, |remedy| format!("; {remedy}"));
         text += &format!(
             "relay {} cannot be used: {}{}\n\n",
@@ -242,16 +242,18 @@ fn shown(status: &Status) -> String {
             DataSize::from_bytes(link.received_bytes).to_string(),
             format!("{share:.0}%"),
             link.rate.to_string(),
-            link.down.to_string(),
-            link.most.to_string(),
+            link.down_rate.to_string(),
+            link.peak_rate.to_string(),
             if link.metered { "metered" } else { "free" }.to_owned(),
         ]
     }));
     text += &table(&rows);
-    let well =
-        status.links.iter().find(|link| link.up && !link.silent && link.why.is_none() && !link.mptcp_stripped);
+    let well = status
+        .links
+        .iter()
+        .find(|link| link.up && !link.unresponsive && link.failure.is_none() && !link.mptcp_stripped);
     for link in &status.links {
-        if let Some(why) = &link.why {
+        if let Some(why) = &link.failure {
             let instead = well.map_or_else(String::new, |other| format!("; {} does", printable(&other.name)));
             text += &format!(
                 "\nlink {} {}: {}{instead}\n",
@@ -265,7 +267,7 @@ fn shown(status: &Status) -> String {
         text += &format!("\n{}\n", stripped(&printable(&link.name), well.map(|other| other.name.as_str())));
     }
     for unused in &status.unused_links {
-        text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.why));
+        text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.reason));
     }
     if let Some(why) = status.steering.why.as_ref().filter(|_| !status.steering.active) {
         text += &format!("\nthe links are not steered from here: {}\n", printable(why));
@@ -318,17 +320,17 @@ pub(super) fn lacks(mut relays: impl Iterator<Item = bool>) -> &'static str {
     if relays.all(|is_failing| is_failing) { "does not carry new connections" } else { "does not reach the relay" }
 }
 
-fn passed(link: &LinkNow) -> u64 {
+fn passed(link: &LinkState) -> u64 {
     link.sent_bytes.saturating_add(link.received_bytes)
 }
 
 /// Which way the rest of a LAN's packets takes, and why.
-pub(super) fn over(rest: &RestNow) -> String {
+pub(super) fn over(rest: &UdpLinkState) -> String {
     let link = rest
         .link
         .as_ref()
         .map_or_else(|| "by the host's own default route".to_owned(), |link| format!("over {}", printable(link)));
-    format!("{link}: {}", rest.why.words())
+    format!("{link}: {}", rest.reason.describe())
 }
 
 /// Over which links this host's own name queries leave, and why, where that is not as its routes have it; a line each.
@@ -352,24 +354,24 @@ pub(super) fn names(now: &NamesNow) -> Vec<String> {
     }
 }
 
-fn state(link: &LinkNow) -> &'static str {
-    match (link.up, link.silent) {
+fn state(link: &LinkState) -> &'static str {
+    match (link.up, link.unresponsive) {
         (false, _) => "down",
         (true, true) => "silent",
         (true, false) => "up",
     }
 }
 
-fn service(fleet: &FleetView) -> String {
-    let given = match (&fleet.given, fleet.reason) {
+fn service(fleet: &FleetStatus) -> String {
+    let given = match (&fleet.assignment, fleet.reason) {
         (Some(held), _) => format!("has given {} with {}", held.relay, held.reservation),
         (None, Some(reason)) if fleet.waiting => {
-            format!("has given no relay ({}): new flows wait until one has room", reason.word())
+            format!("has given no relay ({}): new flows wait until one has room", reason.as_str())
         }
-        (None, Some(reason)) => format!("has given no relay ({})", reason.word()),
+        (None, Some(reason)) => format!("has given no relay ({})", reason.as_str()),
         (None, None) => "was not asked yet".to_owned(),
     };
-    match &fleet.why {
+    match &fleet.error {
         Some(why) => {
             format!("the service does not answer ({}); it {given}\n", printable(&explained(why, Peer::Service)))
         }

@@ -5,9 +5,11 @@
 use std::path::PathBuf;
 
 use marline_fleet::ca::Fingerprint;
-use marline_fleet::edge::{Config, GuestTerms, Live, RelayAt, Remembered, Trusted, list, machine};
+use marline_fleet::edge::{
+    AdmissionConfig, ClientTrust, Config, LiveMatch, RelayConfig, StateFile, read_crl, relay_selector,
+};
 use marline_fleet::identity::{Identity, Role};
-use marline_fleet::renew::Own;
+use marline_fleet::renew::MemberCert;
 use marline_fleet::service::Client;
 use marline_fleet::tls::Credentials;
 
@@ -20,21 +22,21 @@ pub(super) struct Terms {
     pub(super) identity: Identity,
     pub(super) own: Credentials,
     /// Where that stands.
-    pub(super) files: Own,
-    pub(super) trusted: Trusted,
+    pub(super) files: MemberCert,
+    pub(super) trusted: ClientTrust,
     /// The revocation list, there or not.
     pub(super) revoked: PathBuf,
     pub(super) config: Config,
     pub(super) fleet: Option<Fleet>,
     /// Where it is kept what is known, of an edge that asks no service.
-    pub(super) state: Option<Remembered>,
+    pub(super) state: Option<StateFile>,
 }
 
 /// What concerns the service.
 pub(super) struct Fleet {
     pub(super) client: Client,
-    pub(super) machine: machine::Config,
-    pub(super) remembered: Remembered,
+    pub(super) machine: relay_selector::SelectorConfig,
+    pub(super) remembered: StateFile,
 }
 
 impl Terms {
@@ -59,40 +61,43 @@ impl Terms {
             }
             _ => args.revoked.place(&member),
         };
-        let revocations = list(&member.own, &revoked).map_err(|error| bad(&error))?;
-        let trusted = Trusted::new(&member.own, revocations).map_err(|error| bad(&error))?;
+        let revocations = read_crl(&member.own, &revoked).map_err(|error| bad(&error))?;
+        let trusted = ClientTrust::new(&member.own, revocations).map_err(|error| bad(&error))?;
         if let Some(congestion) = &args.congestion {
             congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
         }
         let direct = args.may_go_directly();
         let relays = args.relay.iter().map(|relay| named(relay)).collect::<Result<Vec<_>, _>>()?;
-        let guests = GuestTerms { live: [vec![Live::rtmp()], args.live.clone()].concat(), ..GuestTerms::default() };
+        let guests = AdmissionConfig {
+            live_matches: [vec![LiveMatch::rtmp()], args.live.clone()].concat(),
+            ..AdmissionConfig::default()
+        };
         let config = Config {
             listen: args.listen.clone(),
             relays,
-            warm: args.warm,
-            direct,
+            spare_connections: args.warm,
+            allow_direct: direct,
             congestion: args.congestion.clone(),
             lan: !args.lan.is_empty(),
-            guests,
+            admission: guests,
             portal_probe: args.portal_probe.clone(),
             local_domains: args.local_domain.clone(),
         };
         let fleet = args.fleet.as_ref().map(|url| {
             let client = member.client(url)?;
             let state = state()?;
-            let machine = machine::Config {
+            let machine = relay_selector::SelectorConfig {
                 origin: args.asks.origin.clone(),
-                wanted: args.asks.wanted,
+                target_rate: args.asks.wanted,
                 position: args.asks.position,
-                near: args.minimise == Some(Minimise::Latency),
+                prefer_near: args.minimise == Some(Minimise::Latency),
                 probe_bytes: args.asks.probe_bytes,
-                strict: !direct,
+                never_direct: !direct,
             };
-            Ok::<_, Exit>(Fleet { client, machine, remembered: Remembered::at(&state) })
+            Ok::<_, Exit>(Fleet { client, machine, remembered: StateFile::new(&state) })
         });
         let fleet = fleet.transpose()?;
-        let state = args.asks.state.as_ref().filter(|_| fleet.is_none()).map(|state| Remembered::at(state));
+        let state = args.asks.state.as_ref().filter(|_| fleet.is_none()).map(|state| StateFile::new(state));
         Ok(Self { identity, own: member.own, files: member.kept, trusted, revoked, config, fleet, state })
     }
 }
@@ -112,13 +117,13 @@ fn state_dir() -> Result<PathBuf, Exit> {
 }
 
 /// A relay's name and its place, as `HOST[:PORT]` names them.
-fn named(relay: &str) -> Result<RelayAt, Exit> {
+fn named(relay: &str) -> Result<RelayConfig, Exit> {
     let wrong = |why: &dyn std::fmt::Display| Exit::usage(format!("--relay {relay}: {why}"));
     let (host, port) = split(relay).map_err(|why| wrong(&why))?;
     let server = host.to_owned().try_into().map_err(|_| wrong(&"it is no name and no address"))?;
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let place = authority.parse().map_err(|why: String| wrong(&why))?;
-    Ok(RelayAt { label: host.to_owned(), server, places: vec![place], member: None })
+    Ok(RelayConfig { label: host.to_owned(), server_name: server, endpoints: vec![place], member: None })
 }
 
 fn split(relay: &str) -> Result<(&str, u16), &'static str> {

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use marline_core::energy::{BUILT_IN, Model, Origin, Written};
+use marline_core::energy::{BUILT_IN, Model, ModelOrigin, ModelSpec};
 
 /// A device model with where it comes from.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(super) struct ModelFile {
     /// What decides.
     pub(super) model: Model,
     /// Where it comes from.
-    pub(super) origin: Origin,
+    pub(super) origin: ModelOrigin,
 }
 
 /// The model of this name, or in this file.
@@ -46,13 +46,13 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// What stands in the file; `shown` is what messages call it.
 fn parse(text: &str, name: &str, shown: &str) -> Result<ModelFile, String> {
-    let file: Written = toml::from_str(text).map_err(|error| {
+    let file: ModelSpec = toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start.min(text.len()));
         let before = text.as_bytes().get(..start).unwrap_or_default();
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         format!("{shown}:{line}: {}", error.message().trim().replace('\n', " "))
     })?;
-    let (model, origin) = file.read(name).map_err(|error| format!("{shown}: {error}"))?;
+    let (model, origin) = file.into_model(name).map_err(|error| format!("{shown}: {error}"))?;
     Ok(ModelFile { model, origin })
 }
 
@@ -69,7 +69,7 @@ mod tests {
             let file = find(name).unwrap();
             assert_eq!(file.model.name(), name);
             assert!(file.model.radios().count() > 0);
-            let Origin { published, fitted, memory, assumed, .. } = file.origin;
+            let ModelOrigin { published, fitted, from_memory: memory, assumed, .. } = file.origin;
             assert!(published.or(fitted).or(memory).or(assumed).is_some(), "{name} does not say what is sure");
         }
         let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../core/models")).unwrap();
@@ -86,7 +86,7 @@ mod tests {
             ("huang2012", LinkKind::Wifi, 0.038),
             ("emptcp-s3", LinkKind::Lte, 12.585),
         ] {
-            let packet = find(name).unwrap().model.radio(kind).unwrap().one_packet();
+            let packet = find(name).unwrap().model.radio(kind).unwrap().single_packet_energy();
             assert!((packet.as_joules_f64() - joules).abs() < 5e-4, "{name} {kind}: {packet}");
         }
     }
@@ -128,17 +128,17 @@ mod tests {
 
     #[test]
     fn the_built_in_phone_of_emptcp_gives_its_table_2_within_six_percent() {
-        use marline_core::energy::Base;
+        use marline_core::energy::EnergyInfoBase;
         let kbps = |rate: u64| Bitrate::from_bits_per_sec(rate * 1000);
         let near = |found: Bitrate, kbps: u64| found.bits_per_sec().abs_diff(kbps * 1000) <= kbps * 60;
         let model = find("emptcp-s3").unwrap().model;
-        let base = Base::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
+        let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
         // The first threshold of all, 43, fits no line.
         for (lte, below, above) in
             [(500, None, 234), (1000, Some(134), 502), (1500, Some(209), 803), (2000, Some(304), 1070)]
         {
             let row = base.row(kbps(lte));
-            assert!(row.both && below.is_none_or(|below| near(row.second_below, below)), "{row:?}");
+            assert!(row.has_both && below.is_none_or(|below| near(row.second_below, below)), "{row:?}");
             assert!(near(row.first_above.unwrap(), above), "{row:?}");
         }
     }
@@ -149,7 +149,9 @@ mod tests {
         let radio = *parse(text, "m", "m").unwrap().model.radio(LinkKind::Lte).unwrap();
         assert_eq!((radio.up, radio.gap, radio.idle), (radio.down, RadioModel::GAP, Power::ZERO));
         assert_eq!(
-            radio.transfer(Direction::Up, DataSize::from_bytes(1_000_000), Bitrate::from_mbps(8)).to_string(),
+            radio
+                .transfer_energy(Direction::Up, DataSize::from_bytes(1_000_000), Bitrate::from_mbps(8))
+                .to_string(),
             "1.016J"
         );
     }

@@ -2,7 +2,7 @@
 //!
 //! Numbers in JSON carry their unit in the name; the papers' mW per Mbit/s are nanojoules per bit.
 
-use marline_core::energy::{Draw, Origin, RadioModel, Stage};
+use marline_core::energy::{ModelOrigin, PowerCurve, PowerStage, RadioModel};
 use serde::Serialize;
 
 use super::file::{self, ModelFile};
@@ -43,21 +43,21 @@ pub(super) fn model(file: &ModelFile, as_json: bool) -> Result<String, Exit> {
     let remarks = [
         ("published", &origin.published),
         ("fitted", &origin.fitted),
-        ("memory", &origin.memory),
+        ("memory", &origin.from_memory),
         ("assumed", &origin.assumed),
     ];
     for (word, remark) in remarks {
         rows.extend(remark.as_ref().map(|remark| vec![word.to_owned(), remark.clone()]));
     }
-    let together = model.together();
+    let together = model.concurrent();
     if !model.platform().is_zero() {
         rows.push(vec!["platform".into(), format!("{} all the time", model.platform())]);
     }
-    if !together.shared.is_zero() {
-        rows.push(vec!["shared".into(), format!("{} less for each further active radio", together.shared)]);
+    if !together.shared_base.is_zero() {
+        rows.push(vec!["shared".into(), format!("{} less for each further active radio", together.shared_base)]);
     }
-    if !together.extra.is_zero() {
-        rows.push(vec!["extra".into(), format!("{} more while another radio is active", together.extra)]);
+    if !together.extra_per_bit.is_zero() {
+        rows.push(vec!["extra".into(), format!("{} more while another radio is active", together.extra_per_bit)]);
     }
     let mut text = table(&rows) + "\n";
     let heads = ["RADIO", "DOWN", "UP", "PROMOTION", "TAIL", "IDLE", "ONE PACKET"];
@@ -70,22 +70,22 @@ pub(super) fn model(file: &ModelFile, as_json: bool) -> Result<String, Exit> {
             stages(&[radio.promotion]),
             stages(radio.tail.stages()),
             radio.idle.to_string(),
-            radio.one_packet().to_string(),
+            radio.single_packet_energy().to_string(),
         ]);
     }
     text += &table(&rows);
     Ok(text)
 }
 
-fn draw(draw: Draw) -> String {
+fn draw(draw: PowerCurve) -> String {
     let line = format!("{} + {}", draw.base, draw.per_bit);
-    match draw.beyond {
-        Some(beyond) => format!("{line}, {} from {}", draw.per_bit + beyond.more, beyond.rate),
+    match draw.second_slope {
+        Some(beyond) => format!("{line}, {} from {}", draw.per_bit + beyond.extra_per_bit, beyond.rate),
         None => line,
     }
 }
 
-fn stages(stages: &[Stage]) -> String {
+fn stages(stages: &[PowerStage]) -> String {
     let shown: Vec<String> = stages
         .iter()
         .filter(|stage| !stage.time.is_zero())
@@ -100,7 +100,7 @@ struct Shown<'a> {
     name: &'a str,
     default: bool,
     #[serde(flatten)]
-    origin: &'a Origin,
+    origin: &'a ModelOrigin,
     platform_w: f64,
     shared_w: f64,
     extra_nj_per_bit: f64,
@@ -144,8 +144,8 @@ impl<'a> Shown<'a> {
             default: model.name() == DEFAULT,
             origin: &file.origin,
             platform_w: model.platform().as_watts_f64(),
-            shared_w: model.together().shared.as_watts_f64(),
-            extra_nj_per_bit: model.together().extra.picojoules() as f64 / 1e3,
+            shared_w: model.concurrent().shared_base.as_watts_f64(),
+            extra_nj_per_bit: model.concurrent().extra_per_bit.picojoules() as f64 / 1e3,
             radios: model.radios().map(|(kind, radio)| ShownRadio::new(kind.name(), radio)).collect(),
         }
     }
@@ -153,14 +153,18 @@ impl<'a> Shown<'a> {
 
 impl ShownRadio {
     fn new(kind: &'static str, radio: &RadioModel) -> Self {
-        let draw = |draw: Draw| ShownDraw {
+        let draw = |draw: PowerCurve| ShownDraw {
             base_w: draw.base.as_watts_f64(),
             nj_per_bit: draw.per_bit.picojoules() as f64 / 1e3,
-            beyond_mbps: draw.beyond.map(|beyond| beyond.rate.as_mbps_f64()),
-            beyond_nj_per_bit: draw.beyond.map(|beyond| (draw.per_bit + beyond.more).picojoules() as f64 / 1e3),
+            beyond_mbps: draw.second_slope.map(|beyond| beyond.rate.as_mbps_f64()),
+            beyond_nj_per_bit: draw
+                .second_slope
+                .map(|beyond| (draw.per_bit + beyond.extra_per_bit).picojoules() as f64 / 1e3),
         };
-        let stage =
-            |stage: &Stage| ShownStage { power_w: stage.power.as_watts_f64(), time_s: stage.time.as_secs_f64() };
+        let stage = |stage: &PowerStage| ShownStage {
+            power_w: stage.power.as_watts_f64(),
+            time_s: stage.time.as_secs_f64(),
+        };
         Self {
             kind,
             down: draw(radio.down),
@@ -169,7 +173,7 @@ impl ShownRadio {
             tail: radio.tail.stages().iter().map(stage).collect(),
             idle_w: radio.idle.as_watts_f64(),
             gap_s: radio.gap.as_secs_f64(),
-            one_packet_j: radio.one_packet().as_joules_f64(),
+            one_packet_j: radio.single_packet_energy().as_joules_f64(),
         }
     }
 }

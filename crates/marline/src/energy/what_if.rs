@@ -11,8 +11,8 @@
 use std::io::BufRead;
 use std::path::Path;
 
+use marline_core::decision_log::Record;
 use marline_core::energy::Model;
-use marline_core::replay::Record;
 use marline_core::stream;
 use marline_core::units::DataSize;
 use marline_net::get::{Joules, LinkEnergy};
@@ -75,7 +75,7 @@ fn count(log: impl BufRead, models: Vec<Model>) -> Result<Counted, (u64, String)
                 }
                 Record::Start { .. } | Record::In { input: Input::Paths(_) | Input::Accel(_), .. } => {}
                 Record::In { at, input: Input::Stream(stream::Input::Fetch(input)) } => joules.input(*at, input),
-                Record::In { at, input: Input::Stream(stream::Input::Viewer(_)) } | Record::Tick { at } => {
+                Record::In { at, input: Input::Stream(stream::Input::Player(_)) } | Record::Tick { at } => {
                     joules.tick(*at);
                 }
                 Record::Out { output: Output::Stream(stream::Output::Fetch(output)) } => joules.output(output),
@@ -94,7 +94,7 @@ fn of_model(joules: &Joules) -> OfModel {
     let account = joules.account();
     let mut links = Vec::new();
     for (link, profile, bytes) in joules.links() {
-        let bill = account.link(link);
+        let bill = account.radio(link);
         links.push(OfLink {
             name: profile.name.clone(),
             kind: profile.kind.name(),

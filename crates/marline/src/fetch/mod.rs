@@ -170,7 +170,7 @@ fn batch(args: GetArgs, config: Option<&Path>, remarks: &mut Remarks) -> Result<
                 metered,
                 retries: args.retry,
                 max_redirects: args.request.max_redirs,
-                open_first: true,
+                open_ended_first: true,
                 // Many files at a time stay as polite as one.
                 max_connections: if several { MOST_BESIDE } else { Config::default().max_connections },
                 ..Config::default()

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::{Bitrate, Ratio};
-use marline_fleet::ca::Stamp;
+use marline_fleet::ca::UtcSeconds;
 use marline_fleet::identity::{Name, Role};
-use marline_fleet::service::words::{EdgeRow, Endpoint, RelayRow, ServiceRow};
-use marline_fleet::service::{Client, ClientError, Drain, Drained};
+use marline_fleet::service::api_types::{EdgeSummary, Endpoint, RelaySummary, ServiceStatus};
+use marline_fleet::service::{Client, ClientError, DrainReply, DrainRequest};
 use marline_net::printable::printable;
 use serde::Serialize;
 
@@ -41,18 +41,17 @@ impl Service {
 /// How the fleet stands.
 #[derive(Serialize)]
 struct Fleet {
-    service: ServiceRow,
-    relays: Vec<RelayRow>,
-    edges: Vec<EdgeRow>,
+    service: ServiceStatus,
+    relays: Vec<RelaySummary>,
+    edges: Vec<EdgeSummary>,
     /// Why relays and edges are not known.
     #[serde(skip)]
     unknown: Option<String>,
 }
 
 async fn fetch(client: &mut Client) -> Result<Fleet, Exit> {
-    let service = client.fetch("/v1/service").await.map_err(exit)?;
-    let members =
-        async |client: &mut Client| Ok((client.fetch("/v1/relays").await?, client.fetch("/v1/edges").await?));
+    let service = client.get("/v1/service").await.map_err(exit)?;
+    let members = async |client: &mut Client| Ok((client.get("/v1/relays").await?, client.get("/v1/edges").await?));
     match members(client).await {
         Ok((relays, edges)) => Ok(Fleet { service, relays, edges, unknown: None }),
         // Rule 3.
@@ -79,9 +78,9 @@ pub(super) fn watch(service: &Service) -> Result<(), Exit> {
 pub(super) fn drain(service: &Service, relay: &Name, time: Option<Duration>, undo: bool) -> Result<(), Exit> {
     let mut client = service.client()?;
     let for_ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-    let word = Drain { draining: !undo, for_ms };
+    let word = DrainRequest { draining: !undo, duration_ms: for_ms };
     let path = format!("/v1/relays/{relay}/drain");
-    let done: Drained = block_on(async { client.send(&path, &word).await })?.map_err(exit)?;
+    let done: DrainReply = block_on(async { client.post(&path, &word).await })?.map_err(exit)?;
     if !done.known {
         say(&format!("{relay} has not announced itself; it will be told when it does"));
     }
@@ -92,12 +91,12 @@ pub(super) fn drain(service: &Service, relay: &Name, time: Option<Duration>, und
 }
 
 fn shown(fleet: &Fleet) -> String {
-    let now = Stamp::now();
+    let now = UtcSeconds::now();
     let mut rows = vec![words(&["relay", "state", "free", "of", "share", "edges", "heard", "certificate"])];
     rows.extend(fleet.relays.iter().map(|relay| {
         let state = match relay {
-            RelayRow { healthy: false, .. } => "silent",
-            RelayRow { draining: true, .. } => "draining",
+            RelaySummary { healthy: false, .. } => "silent",
+            RelaySummary { draining: true, .. } => "draining",
             _ => "ok",
         };
         let share = Ratio::of(relay.free.bits_per_sec(), relay.capacity.bits_per_sec());
@@ -109,27 +108,27 @@ fn shown(fleet: &Fleet) -> String {
             format!("{:.0}%", share.as_f64() * 100.0),
             relay.edges.to_string(),
             age(relay.age_ms),
-            left(relay.certificate_ends.as_deref(), now),
+            left(relay.certificate_not_after.as_deref(), now),
         ]
     }));
     let mut text = standing(&fleet.service) + "\n" + &table(&rows) + "\n";
     let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard", "certificate"])];
     rows.extend(fleet.edges.iter().map(|edge| {
-        let none = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.word()));
+        let none = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.as_str()));
         vec![
             edge.name.to_string(),
             edge.relay.as_ref().map_or_else(none, Name::to_string),
             edge.reservation.map_or_else(|| "-".to_owned(), |rate: Bitrate| rate.to_string()),
             edge.throughput.to_string(),
-            edge.alone.to_string(),
+            edge.best_link_rate.to_string(),
             origin(&edge.origin),
             age(edge.age_ms),
-            left(edge.certificate_ends.as_deref(), now),
+            left(edge.certificate_not_after.as_deref(), now),
         ]
     }));
     text += &table(&rows);
-    let relays = fleet.relays.iter().map(|row| (Role::Relay, &row.name, &row.used_from));
-    let edges = fleet.edges.iter().map(|row| (Role::Edge, &row.name, &row.used_from));
+    let relays = fleet.relays.iter().map(|row| (Role::Relay, &row.name, &row.duplicate_addresses));
+    let edges = fleet.edges.iter().map(|row| (Role::Edge, &row.name, &row.duplicate_addresses));
     for (role, name, addresses) in relays.chain(edges).filter(|(_, _, addresses)| !addresses.is_empty()) {
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         text += &format!(
@@ -149,9 +148,9 @@ fn origin(origin: &Endpoint) -> String {
 }
 
 /// Who matches, and where the store is.
-fn standing(service: &ServiceRow) -> String {
+fn standing(service: &ServiceStatus) -> String {
     let epoch = service.epoch.map_or_else(String::new, |epoch| format!(", epoch {epoch}"));
-    let matcher = match (service.leads, &service.matcher) {
+    let matcher = match (service.is_leader, &service.leader_address) {
         (true, _) => format!("{} matches", service.name),
         (false, Some(place)) if !place.is_empty() => {
             format!("{} answers, {} matches", service.name, printable(place))
@@ -160,7 +159,7 @@ fn standing(service: &ServiceRow) -> String {
     };
     let region = service.region.as_ref().map_or_else(String::new, |region| format!(", region {region}"));
     let trouble =
-        service.trouble.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {}", printable(trouble)));
+        service.error.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {}", printable(trouble)));
     format!("{matcher}{epoch}{region}, store {}{trouble}\n", printable(&service.store))
 }
 
@@ -173,9 +172,9 @@ fn age(millis: u64) -> String {
 }
 
 /// How long a certificate is good for.
-fn left(ends: Option<&str>, now: Stamp) -> String {
-    let Some(ends) = ends.and_then(|ends| ends.parse::<Stamp>().ok()) else { return "-".to_owned() };
-    match ends.since_1970().saturating_sub(now.since_1970()).as_secs() {
+fn left(ends: Option<&str>, now: UtcSeconds) -> String {
+    let Some(ends) = ends.and_then(|ends| ends.parse::<UtcSeconds>().ok()) else { return "-".to_owned() };
+    match ends.since_epoch().saturating_sub(now.since_epoch()).as_secs() {
         0 => "ended".to_owned(),
         seconds if seconds < 86_400 => format!("{} h", seconds / 3600),
         seconds => format!("{} d", seconds / 86_400),
@@ -207,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_certificate_is_shown_in_days_and_at_the_end_in_hours() {
-        let now: Stamp = "2026-10-02T12:00:00Z".parse().unwrap();
+        let now: UtcSeconds = "2026-10-02T12:00:00Z".parse().unwrap();
         let of = |ends| left(ends, now);
         assert_eq!(of(Some("2026-11-01T12:00:00Z")), "30 d");
         assert_eq!(of(Some("2026-10-03T11:59:59Z")), "23 h");
@@ -216,14 +215,14 @@ mod tests {
 
     #[test]
     fn what_redis_says_of_the_leader_adds_no_line_and_no_escape_sequence() {
-        let service = ServiceRow {
+        let service = ServiceStatus {
             name: "f1".parse().unwrap(),
             store: "redis://h:1".into(),
             region: None,
-            leads: false,
-            matcher: Some("f2:4444\r\n\u{1b}[2Jtrouble: none\u{202e}".into()),
+            is_leader: false,
+            leader_address: Some("f2:4444\r\n\u{1b}[2Jtrouble: none\u{202e}".into()),
             epoch: Some(3),
-            trouble: Some("a\nb".into()),
+            error: Some("a\nb".into()),
         };
         assert_eq!(
             standing(&service),

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use marline_fleet::ca::{
-    Address, Authority, CaError, Grant, Issued, MemberFiles, Request, Revocations, Serial, Stamp, State,
+    Address, Authority, CaError, CertRequest, CertState, CertTemplate, IssuedCert, MemberFiles, RevocationFile,
+    Serial, UtcSeconds,
 };
 use marline_fleet::identity::{Identity, Name, Role};
 use serde::Serialize;
@@ -151,7 +152,7 @@ fn usual_dir(is_root: bool, config: Option<PathBuf>) -> Option<PathBuf> {
 
 /// Does what was asked for.
 pub(super) fn run(args: CaArgs) -> Result<(), Exit> {
-    let now = Stamp::now();
+    let now = UtcSeconds::now();
     match args.verb {
         CaVerb::Init { place, name } => init(&place.path()?, &name, now),
         CaVerb::Token { role, name, address, valid, certificate_valid, place } => {
@@ -170,14 +171,14 @@ pub(super) fn run(args: CaArgs) -> Result<(), Exit> {
                     ));
                 }
             };
-            let line = |one: Issued| format!("{} {}\n", one.serial, one.identity);
+            let line = |one: IssuedCert| format!("{} {}\n", one.serial, one.identity);
             print(&revoked.map_err(exit)?.into_iter().map(line).collect::<String>())
         }
         CaVerb::List { json, place } => list(&place, json, now),
     }
 }
 
-fn init(dir: &Path, name: &str, now: Stamp) -> Result<(), Exit> {
+fn init(dir: &Path, name: &str, now: UtcSeconds) -> Result<(), Exit> {
     let authority = Authority::init(dir, name, now).map_err(|error| match error {
         CaError::Refused(_) => Exit::usage(error.to_string()),
         error => exit(error),
@@ -189,17 +190,17 @@ fn init(dir: &Path, name: &str, now: Stamp) -> Result<(), Exit> {
     Ok(())
 }
 
-fn token(place: &Place, grant: &Grant, valid: Duration, now: Stamp) -> Result<(), Exit> {
-    let token = place.open()?.token(grant, valid, now).map_err(exit)?;
+fn token(place: &Place, grant: &CertTemplate, valid: Duration, now: UtcSeconds) -> Result<(), Exit> {
+    let token = place.open()?.create_token(grant, valid, now).map_err(exit)?;
     print(&format!("{}\n", token.reveal()))?;
-    say(&format!("good once, until {}: whoever has it first is {}", now.after(valid), grant.identity()));
+    say(&format!("good once, until {}: whoever has it first is {}", now.saturating_add(valid), grant.identity()));
     say(
         "next: marline fleet enrol --fleet https://HOST:4444, where it is to be used, with the token on standard input",
     );
     Ok(())
 }
 
-fn issue(place: &Place, grant: &Grant, out: &Path, csr: Option<&Path>, now: Stamp) -> Result<(), Exit> {
+fn issue(place: &Place, grant: &CertTemplate, out: &Path, csr: Option<&Path>, now: UtcSeconds) -> Result<(), Exit> {
     let files = MemberFiles::of(out, &grant.identity().name).map_err(|error| Exit::usage(error.to_string()))?;
     let request = csr.map(request).transpose()?;
     let authority = place.open()?;
@@ -219,40 +220,40 @@ fn issue(place: &Place, grant: &Grant, out: &Path, csr: Option<&Path>, now: Stam
     let written = written.into_iter().chain([revoked.as_ref()]);
     let lines: String = written.flatten().map(|path| format!("{}\n", path.display())).collect();
     print(&lines)?;
-    say(&format!("{} until {}, serial {}", grant.identity(), chain.issued.not_after, chain.issued.serial));
+    say(&format!("{} until {}, serial {}", grant.identity(), chain.record.not_after, chain.record.serial));
     say(&format!("next: {}", member::next(grant.identity().role, &files.certificate, "https://HOST:4444")));
     Ok(())
 }
 
 /// The list of the revoked, beside a relay's files: it begins with one.
 fn bring_revoked(authority: &Authority, files: &MemberFiles) -> Result<PathBuf, Exit> {
-    let (from, to) = (authority.revocations_path(), files.authority.with_file_name("revoked.pem"));
+    let (from, to) = (authority.crl_path(), files.authority.with_file_name("revoked.pem"));
     let text = std::fs::read_to_string(&from);
     let text = text.map_err(|error| Exit::failed(format!("{}: {error}", from.display())))?;
-    Revocations::bring(&to, authority.certificate(), &text).map_err(exit)?;
+    RevocationFile::install_if_newer(&to, authority.certificate(), &text).map_err(exit)?;
     Ok(to)
 }
 
-fn request(path: &Path) -> Result<Request, Exit> {
+fn request(path: &Path) -> Result<CertRequest, Exit> {
     let wrong = |text: String| Exit::usage(format!("{}: {text}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    Request::parse(&bytes).map_err(|error| wrong(error.to_string()))
+    CertRequest::parse(&bytes).map_err(|error| wrong(error.to_string()))
 }
 
-fn grant(role: Role, name: Name, addresses: Vec<Address>, life: Duration) -> Result<Grant, Exit> {
-    Grant::new(Identity { role, name }, addresses, life).map_err(|error| Exit::usage(error.to_string()))
+fn grant(role: Role, name: Name, addresses: Vec<Address>, life: Duration) -> Result<CertTemplate, Exit> {
+    CertTemplate::new(Identity { role, name }, addresses, life).map_err(|error| Exit::usage(error.to_string()))
 }
 
 /// One certificate, for programs.
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
-    issued: Issued,
-    state: State,
+    issued: IssuedCert,
+    state: CertState,
 }
 
-fn list(place: &Place, as_json: bool, now: Stamp) -> Result<(), Exit> {
-    let all = place.open()?.list(now).map_err(exit)?;
+fn list(place: &Place, as_json: bool, now: UtcSeconds) -> Result<(), Exit> {
+    let all = place.open()?.issued(now).map_err(exit)?;
     let rows = all.into_iter().map(|(issued, state)| Row { issued, state });
     if as_json {
         return print(&json(&rows.collect::<Vec<_>>())?);
@@ -260,9 +261,9 @@ fn list(place: &Place, as_json: bool, now: Stamp) -> Result<(), Exit> {
     let mut lines = vec![["identity", "serial", "valid until", "state"].map(str::to_owned).to_vec()];
     lines.extend(rows.map(|Row { issued, state }| {
         let state = match state {
-            State::Ok => "ok",
-            State::Expired => "expired",
-            State::Revoked => "revoked",
+            CertState::Valid => "ok",
+            CertState::Expired => "expired",
+            CertState::Revoked => "revoked",
         };
         vec![issued.identity.to_string(), issued.serial.to_string(), issued.not_after.to_string(), state.to_owned()]
     }));

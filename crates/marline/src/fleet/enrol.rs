@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use marline_fleet::enrol::{JoinError, join};
+use marline_fleet::enrol::{EnrolmentError, enrol_member};
 use marline_fleet::service::ClientError;
 use marline_net::private_file::read_secret;
 use rustix::fs::Access;
@@ -43,7 +43,7 @@ const LONGEST: u64 = 16 * 1024;
 pub(super) fn run(args: &EnrolArgs) -> Result<(), Exit> {
     let token = token(args)?;
     room(&args.out)?;
-    let joined = runtime()?.block_on(join(&args.fleet, &token, &args.out)).map_err(exit)?;
+    let joined = runtime()?.block_on(enrol_member(&args.fleet, &token, &args.out)).map_err(exit)?;
     print(&format!("{}\n", joined.files.certificate.display()))?;
     say(&format!("this machine is {} until {}", joined.identity, joined.not_after));
     if joined.trusts_others {
@@ -52,7 +52,7 @@ pub(super) fn run(args: &EnrolArgs) -> Result<(), Exit> {
             joined.files.authority.display()
         ));
     }
-    if let Err(why) = joined.revoked {
+    if let Err(why) = joined.revocation_list {
         say(&format!("the list of revoked certificates was not fetched: {why}"));
     }
     say(&format!("next: {}", member::next(joined.identity.role, &joined.files.certificate, &args.fleet)));
@@ -78,11 +78,11 @@ fn token(args: &EnrolArgs) -> Result<String, Exit> {
         .map_err(|_| Exit::usage(format!("--token-file {}: no text", args.token_file.display())))
 }
 
-fn exit(error: JoinError) -> Exit {
+fn exit(error: EnrolmentError) -> Exit {
     let code = match &error {
-        JoinError::Token(_) | JoinError::Service(ClientError::Url(_)) => Exit::USAGE,
-        JoinError::Service(ClientError::Network { .. }) => Exit::NETWORK,
-        JoinError::Service(ClientError::Refused(problem)) if problem.status == 403 => Exit::PRIVILEGE,
+        EnrolmentError::Token(_) | EnrolmentError::Service(ClientError::Url(_)) => Exit::USAGE,
+        EnrolmentError::Service(ClientError::Network { .. }) => Exit::NETWORK,
+        EnrolmentError::Service(ClientError::Refused(problem)) if problem.status == 403 => Exit::PRIVILEGE,
         _ => Exit::FAILED,
     };
     Exit::new(code, error.to_string())

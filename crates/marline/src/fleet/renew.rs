@@ -36,7 +36,7 @@ pub(super) fn run(args: &RenewArgs) -> Result<(), Exit> {
     let renewed = runtime()?.block_on(renew(&args.fleet, &member.own)).map_err(exit)?;
     renewed.write(&member.files).map_err(ca::exit)?;
     print(&format!("{}\n", member.files.certificate.display()))?;
-    say(&format!("{} until {}", member.identity, renewed.ends));
+    say(&format!("{} until {}", member.identity, renewed.not_after));
     Ok(())
 }
 

@@ -17,16 +17,16 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::Ratio;
-use marline_fleet::ca::{Address, Authority, Grant, Stamp};
+use marline_fleet::ca::{Address, Authority, CertTemplate, UtcSeconds};
 use marline_fleet::identity::{Identity, Name, Role};
-use marline_fleet::relay::{Trust, TrustError};
-use marline_fleet::reload::{Reloader, Reloads};
-use marline_fleet::renew::{Own, keep_renewed, warn_without_list};
-use marline_fleet::service::machine::Config;
-use marline_fleet::service::store::{Embedded, Nodes, Place, Redis, Secrets, Store};
-use marline_fleet::service::words::Endpoint;
-use marline_fleet::service::{Counter, Desk, Limits};
-use marline_fleet::tls::{Clients, Credentials};
+use marline_fleet::relay::{TrustError, TrustStore};
+use marline_fleet::reload::{ReloadRequests, Reloader};
+use marline_fleet::renew::{MemberCert, run_renewal, warn_without_crl};
+use marline_fleet::service::api_types::Endpoint;
+use marline_fleet::service::scheduler::SchedulerConfig;
+use marline_fleet::service::store::{EmbeddedStore, RedisNodes, RedisSecrets, RedisStore, Store, StoreUrl};
+use marline_fleet::service::{ApiListener, Coordinator, Limits};
+use marline_fleet::tls::{ClientAuth, Credentials};
 use marline_net::private_file::read_secret;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -116,9 +116,9 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let config = config(&args)?;
     let dir = ca::path(args.ca.clone(), "--ca")?;
     let place = place(&args, &dir)?;
-    let is_shared = matches!(place, Place::Redis(_));
+    let is_shared = matches!(place, StoreUrl::Redis(_));
     // Without the authority's key the service signs nothing, and needs a certificate that was issued elsewhere.
-    let authority = Authority::open_to_serve(&dir).map_err(ca::exit)?;
+    let authority = Authority::open_read_only(&dir).map_err(ca::exit)?;
     if !authority.can_sign() {
         if !args.shown.is_named() {
             return Authority::open(&dir).map(drop).map_err(ca::exit);
@@ -132,7 +132,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         // The processes that share it ask each other.
         roles.push(Role::Fleet);
     }
-    let clients = Clients { roles, strangers: true };
+    let clients = ClientAuth { roles, allow_unauthenticated: true };
     if is_shared {
         // Whatever the port will be.
         reached(&args, 1)?;
@@ -142,19 +142,20 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
     let (own, named) = shows.credentials(&authority)?;
     let peer = own.peer().map_err(|error| failed(&error))?;
-    let trust = Trust::of(own.clone(), &authority.revocations_path(), clients).map_err(|error| failed(&error))?;
-    let desk = Desk::open(config, &peer.identity.name, store, authority, trust.newest());
+    let trust =
+        TrustStore::with_clients(own.clone(), &authority.crl_path(), clients).map_err(|error| failed(&error))?;
+    let desk = Coordinator::open(config, &peer.identity.name, store, authority, trust.subscribe());
     let desk = desk.map_err(|error| failed(&error))?;
     runtime()?.block_on(async {
         let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
         let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
         let (mut hangup, reloader) = (Hangup::caught()?, Reloader::new());
-        let limits = Limits::default().within(descriptors);
-        let counter = Counter::open(Arc::clone(&desk), &args.listen, limits).await;
+        let limits = Limits::default().fit_descriptors(descriptors);
+        let counter = ApiListener::open(Arc::clone(&desk), &args.listen, limits).await;
         let counter = counter.map_err(|error| failed(&error))?;
         let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
         if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
-            desk.reached_at(&reached(&args, port)?);
+            desk.set_address(&reached(&args, port)?);
         }
         say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
         let end = async {
@@ -164,9 +165,9 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             }
         };
         let ended = tokio::select! {
-            () = counter.attend(end, LONGEST_END) => Ok(()),
-            never = desk.keep() => match never {},
-            never = trust.keep() => match never {},
+            () = counter.serve(end, LONGEST_END) => Ok(()),
+            never = desk.run() => match never {},
+            never = trust.run() => match never {},
             () = tell(&desk) => Ok(()),
             () = renew(&trust, &args, &dir), if !args.shown.is_named() => Ok(()),
             never = look_after(&trust, named, own, &dir, reloader.subscribe()) => match never {},
@@ -184,30 +185,32 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
 }
 
 /// Rule 4: the library that reads words would repeat them.
-fn place(args: &RunArgs, dir: &Path) -> Result<Place, Exit> {
-    let Some(named) = &args.store else { return Ok(Place::File(dir.join("fleet.redb"))) };
+fn place(args: &RunArgs, dir: &Path) -> Result<StoreUrl, Exit> {
+    let Some(named) = &args.store else { return Ok(StoreUrl::File(dir.join("fleet.redb"))) };
     named.reveal().parse().map_err(|error| Exit::usage(format!("--store: {error}")))
 }
 
-fn store(args: &RunArgs, place: Place) -> Result<Box<dyn Store>, Exit> {
+fn store(args: &RunArgs, place: StoreUrl) -> Result<Box<dyn Store>, Exit> {
     let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
     match place {
-        Place::File(_) if args.store_password_file.is_some() || args.store_ca.is_some() || args.peer.is_some() => {
+        StoreUrl::File(_)
+            if args.store_password_file.is_some() || args.store_ca.is_some() || args.peer.is_some() =>
+        {
             Err(Exit::usage(
                 "--store-password-file, --store-ca and --peer are for a store of several: redis://HOST:PORT",
             ))
         }
-        Place::File(path) => Ok(Box::new(Embedded::open(&path).map_err(|error| failed(&error))?)),
-        Place::Redis(nodes) => {
+        StoreUrl::File(path) => Ok(Box::new(EmbeddedStore::open(&path).map_err(|error| failed(&error))?)),
+        StoreUrl::Redis(nodes) => {
             let secrets = secrets(args, &nodes)?;
-            let store = Redis::new(nodes, args.region.clone(), secrets).map_err(|error| failed(&error))?;
+            let store = RedisStore::new(nodes, args.region.clone(), secrets).map_err(|error| failed(&error))?;
             Ok(Box::new(store))
         }
     }
 }
 
 /// Rule 4.
-fn secrets(args: &RunArgs, nodes: &Nodes) -> Result<Secrets, Exit> {
+fn secrets(args: &RunArgs, nodes: &RedisNodes) -> Result<RedisSecrets, Exit> {
     let read =
         |path: &Path| std::fs::read(path).map_err(|error| Exit::usage(format!("{}: {error}", path.display())));
     let password = match &args.store_password_file {
@@ -227,7 +230,7 @@ fn secrets(args: &RunArgs, nodes: &Nodes) -> Result<Secrets, Exit> {
         return Err(Exit::usage(format!("--store-ca: {nodes} is not asked by TLS; write rediss://")));
     }
     let authority = args.store_ca.as_deref().map(read).transpose()?;
-    Ok(Secrets { password, authority })
+    Ok(RedisSecrets { password, authority })
 }
 
 /// Where other processes reach this one.
@@ -245,7 +248,7 @@ fn reached(args: &RunArgs, port: u16) -> Result<Endpoint, Exit> {
     text.parse().map_err(Exit::usage)
 }
 
-fn config(args: &RunArgs) -> Result<Config, Exit> {
+fn config(args: &RunArgs) -> Result<SchedulerConfig, Exit> {
     if args.threshold >= Ratio::ONE {
         return Err(Exit::usage(format!(
             "--threshold {}: less than 100% leaves something for edges",
@@ -256,13 +259,18 @@ fn config(args: &RunArgs) -> Result<Config, Exit> {
     if args.window > Duration::from_secs(1) {
         return Err(Exit::usage("--window: a second at most, for edges wait for it"));
     }
-    let Config { heartbeat, lease, .. } = Config::default();
+    let SchedulerConfig { heartbeat, lease, .. } = SchedulerConfig::default();
     if args.reallocate < lease {
         return Err(Exit::usage(format!(
             "--reallocate: not more often than each {lease:?}; heartbeats come each {heartbeat:?}"
         )));
     }
-    Ok(Config { window: args.window, threshold: args.threshold, reallocate: args.reallocate, ..Config::default() })
+    Ok(SchedulerConfig {
+        window: args.window,
+        threshold: args.threshold,
+        reallocation_interval: args.reallocate,
+        ..SchedulerConfig::default()
+    })
 }
 
 /// Whether somebody listens there already.
@@ -279,7 +287,7 @@ enum Shows {
     /// What was named.
     Named(Box<Member>),
     /// What it makes for itself.
-    Own(Grant),
+    Own(CertTemplate),
 }
 
 impl Shows {
@@ -291,7 +299,7 @@ impl Shows {
     }
 
     /// With where they stand, if they were named.
-    fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<Own>), Exit> {
+    fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<MemberCert>), Exit> {
         match self {
             Self::Named(member) => Ok((member.own, Some(member.kept))),
             Self::Own(grant) => Ok((make(&grant, authority)?, None)),
@@ -301,10 +309,10 @@ impl Shows {
 
 /// The certificates of the authority, first in the file, and of others that are trusted while it is replaced.
 fn bundle(authority: &Authority) -> PathBuf {
-    authority.revocations_path().with_file_name("ca.pem")
+    authority.crl_path().with_file_name("ca.pem")
 }
 
-fn grant(args: &RunArgs) -> Result<Grant, Exit> {
+fn grant(args: &RunArgs) -> Result<CertTemplate, Exit> {
     let mut addresses = args.address.clone();
     if addresses.is_empty() {
         let plain = |address: &SocketAddr| Some(address.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
@@ -318,28 +326,28 @@ fn grant(args: &RunArgs) -> Result<Grant, Exit> {
         ));
     }
     let identity = Identity { role: Role::Fleet, name: args.name.clone() };
-    Grant::new(identity, addresses, LIFE).map_err(|error| Exit::usage(error.to_string()))
+    CertTemplate::new(identity, addresses, LIFE).map_err(|error| Exit::usage(error.to_string()))
 }
 
-fn make(grant: &Grant, authority: &Authority) -> Result<Credentials, Exit> {
-    let (chain, key) = authority.issue_with_key(grant, Stamp::now()).map_err(ca::exit)?;
-    let own = Credentials::new(chain.certificate, &key, chain.authority);
+fn make(grant: &CertTemplate, authority: &Authority) -> Result<Credentials, Exit> {
+    let (chain, key) = authority.issue_with_key(grant, UtcSeconds::now()).map_err(ca::exit)?;
+    let own = Credentials::new(chain.certificate, &key, chain.issuer);
     let own = own.and_then(|own| own.with_bundle(&bundle(authority)));
     own.map_err(|error| Exit::failed(error.to_string()))
 }
 
 /// Whether a certificate that was made then is to be made anew: it is old, or the calendar has gone back behind it, as it does where
 /// it is set after the start. Others might not take it yet, or no longer.
-fn is_due(made: Stamp, now: Stamp) -> bool {
-    now < made || now >= made.after(RENEW)
+fn is_due(made: UtcSeconds, now: UtcSeconds) -> bool {
+    now < made || now >= made.saturating_add(RENEW)
 }
 
 /// Rule 2.
-async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
-    let (mut made, mut said) = (Stamp::now(), String::new());
+async fn renew(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Path) {
+    let (mut made, mut said) = (UtcSeconds::now(), String::new());
     loop {
         tokio::time::sleep(LOOK).await;
-        let now = Stamp::now();
+        let now = UtcSeconds::now();
         if !is_due(made, now) {
             continue;
         }
@@ -350,7 +358,7 @@ async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
             renewed.map_err(|exit| exit.line.unwrap_or_default())
         });
         let renewed = making.await.unwrap_or_else(|error| Err(error.to_string()));
-        match renewed.and_then(|own| trust.renew(own).map_err(|error| error.to_string())) {
+        match renewed.and_then(|own| trust.install(own).map_err(|error| error.to_string())) {
             Ok(()) => (made, said) = (now, String::new()),
             // Until it ends there is a third of its life for a disk to have room again.
             Err(error) if error != said => {
@@ -365,36 +373,36 @@ async fn renew(trust: &Trust, args: &Arc<RunArgs>, dir: &Path) {
 /// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
 /// On request its files and the revocation list are read again.
 async fn look_after(
-    trust: &Trust,
-    named: Option<Own>,
+    trust: &TrustStore,
+    named: Option<MemberCert>,
     own: Credentials,
     dir: &Path,
-    mut reloads: Reloads,
+    mut reloads: ReloadRequests,
 ) -> Infallible {
     let Some(files) = named else {
         let bundle = dir.join("ca.pem");
-        warn_without_list(&bundle, &own);
+        warn_without_crl(&bundle, &own);
         loop {
             reloads.requested().await;
-            let own = trust.own().with_bundle(&bundle).map_err(TrustError::from);
-            match own.and_then(|own| trust.renew(own)) {
+            let own = trust.credentials().with_bundle(&bundle).map_err(TrustError::from);
+            match own.and_then(|own| trust.install(own)) {
                 Ok(()) => {
                     say("SIGHUP: authorities and the revocation list are read again");
-                    warn_without_list(&bundle, &trust.own());
+                    warn_without_crl(&bundle, &trust.credentials());
                 }
                 Err(error) => say(&format!("SIGHUP: {error}: what was read before stays in force")),
             }
         }
     };
-    let shows = |own: &Credentials| trust.renew(own.clone()).map_err(|error| error.to_string());
-    keep_renewed(None, &files, own, reloads, shows).await
+    let shows = |own: &Credentials| trust.install(own.clone()).map_err(|error| error.to_string());
+    run_renewal(None, &files, own, reloads, shows).await
 }
 
 /// The password and the authority of Redis, again. Files that are no good change nothing.
-async fn read_secrets(desk: &Arc<Desk>, args: &RunArgs) {
-    let Some(Ok(Place::Redis(nodes))) = args.store.as_ref().map(|named| named.reveal().parse()) else { return };
+async fn read_secrets(desk: &Arc<Coordinator>, args: &RunArgs) {
+    let Some(Ok(StoreUrl::Redis(nodes))) = args.store.as_ref().map(|named| named.reveal().parse()) else { return };
     match secrets(args, &nodes) {
-        Ok(secrets) => desk.secrets(secrets).await,
+        Ok(secrets) => desk.set_secrets(secrets).await,
         Err(exit) => {
             say(&format!("SIGHUP: {}: what was read before stays in force", exit.line.unwrap_or_default()))
         }
@@ -402,8 +410,8 @@ async fn read_secrets(desk: &Arc<Desk>, args: &RunArgs) {
 }
 
 /// Says when the store stops answering, and when it answers again.
-async fn tell(desk: &Desk) {
-    let mut trouble = desk.trouble();
+async fn tell(desk: &Coordinator) {
+    let mut trouble = desk.errors();
     // The desk lives as long as this.
     while trouble.changed().await.is_ok() {
         match &*trouble.borrow_and_update() {
@@ -419,11 +427,11 @@ mod tests {
 
     #[test]
     fn a_certificate_is_made_anew_in_time_and_when_the_clock_was_set() {
-        let made: Stamp = "2026-10-02T12:00:00Z".parse().unwrap();
+        let made: UtcSeconds = "2026-10-02T12:00:00Z".parse().unwrap();
         let (hour, day) = (Duration::from_secs(3600), Duration::from_secs(86_400));
-        assert!(!is_due(made, made) && !is_due(made, made.after(day * 19)));
-        assert!(is_due(made, made.after(day * 20)), "with a third of its life left");
-        assert!(is_due(made, made.before(hour)), "it would not be valid yet for others");
+        assert!(!is_due(made, made) && !is_due(made, made.saturating_add(day * 19)));
+        assert!(is_due(made, made.saturating_add(day * 20)), "with a third of its life left");
+        assert!(is_due(made, made.saturating_sub(hour)), "it would not be valid yet for others");
         // A machine that began in 1970, until somebody told it the time.
         assert!(is_due("1970-01-01T00:00:07Z".parse().unwrap(), made));
     }

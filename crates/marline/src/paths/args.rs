@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use marline_core::link::LinkKind;
-use marline_core::paths::{Policy, Profile};
+use marline_core::paths::{Goal, Policy};
 use marline_net::links::{Named, ParseNamedError};
 use marline_net::paths::forward::Ports;
 
@@ -141,7 +141,7 @@ pub struct RestoreArgs {
 pub(super) struct RunArgs {
     /// What is to be small or large: energy, throughput, latency or metered [default: energy].
     #[arg(long, value_name = "NAME")]
-    pub(super) profile: Option<Profile>,
+    pub(super) profile: Option<Goal>,
     /// Programs here keep what they have not sent short, as `marline edge` does: then a link of a twentieth helps an upload.
     #[arg(long)]
     pub(super) short_queues: bool,
@@ -231,7 +231,7 @@ fn kinds(words: &str) -> Result<(LinkKind, LinkKind), String> {
     let Some((first, second)) = words.split_once(',') else {
         return Err("name two kinds of links, such as wifi,lte".to_owned());
     };
-    let kind = |word: &str| word.parse().map_err(|error: marline_core::link::UnknownKind| error.to_string());
+    let kind = |word: &str| word.parse().map_err(|error: marline_core::link::UnknownLinkKind| error.to_string());
     Ok((kind(first)?, kind(second)?))
 }
 

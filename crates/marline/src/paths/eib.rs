@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use marline_core::energy::{Base, Row};
+use marline_core::energy::{EibRow, EnergyInfoBase};
 use marline_core::link::LinkKind;
 use marline_core::units::Bitrate;
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub(super) fn run(
     let configured = ConfigFile::read(config)?.energy_model;
     let none = || Exit::usage("the configuration says no energy model: name one with --energy-model");
     let model = energy::chosen(model, configured.as_deref())?.ok_or_else(none)?;
-    let Some(base) = Base::new(&model, first, second) else {
+    let Some(base) = EnergyInfoBase::new(&model, first, second) else {
         let missing = if model.radio(first).is_none() { first } else { second };
         return Err(Exit::usage(format!(
             "the model {} has no {missing} radio; `marline energy show {0}` shows those it has",
@@ -50,12 +50,12 @@ fn rates() -> Vec<Bitrate> {
     kbps.map(|kbps: u64| Bitrate::from_bits_per_sec(kbps * 1000)).into()
 }
 
-fn line(row: &Row) -> Line {
+fn line(row: &EibRow) -> Line {
     Line {
         second_mbps: row.second.as_mbps_f64(),
         second_below_mbps: row.second_below.as_mbps_f64(),
         first_above_mbps: row.first_above.map(Bitrate::as_mbps_f64),
-        both: row.both,
+        both: row.has_both,
     }
 }
 

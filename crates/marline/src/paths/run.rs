@@ -6,9 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use marline_core::energy::{Model, Together};
+use marline_core::energy::{ConcurrentDraw, Model};
 use marline_core::link::LinkId;
-use marline_core::paths::{Config, LinkTerms, Policy, Profile};
+use marline_core::paths::{Config, Goal, LinkConfig, Policy};
 use marline_core::units::Power;
 use marline_net::links::{Choice, Chosen, LinksError, MeteredHints, Named, choose, coming, survey};
 use marline_net::paths::control::Control;
@@ -33,7 +33,7 @@ use crate::{ConfigFile, Exit, energy};
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PathsTerms {
     /// As `--profile`.
-    pub profile: Option<Profile>,
+    pub profile: Option<Goal>,
     /// As `--policy`.
     pub policy: Option<Policy>,
     /// As `--link`, by name alone: their terms are below `[link.NAME]`.
@@ -154,8 +154,8 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.short_queues = args.short_queues;
-    config.as_one = mode == Mode::KernelPm;
-    config.profile = args.profile.or(file.paths.profile).unwrap_or_default();
+    config.kernel_path_manager = mode == Mode::KernelPm;
+    config.goal = args.profile.or(file.paths.profile).unwrap_or_default();
     Ok(Plan {
         config,
         choice,
@@ -221,13 +221,14 @@ fn scope(word: &str, cgroup: Option<&Path>, ports: &[Ports]) -> Result<Scope, Ex
 
 /// `--energy-model none`: every link is as cheap as another.
 fn without_radios() -> Result<Model, Exit> {
-    Model::new("none", [].into(), Together::default(), Power::ZERO).map_err(|error| Exit::failed(error.to_string()))
+    Model::new("none", [].into(), ConcurrentDraw::default(), Power::ZERO)
+        .map_err(|error| Exit::failed(error.to_string()))
 }
 
 /// The links at the start.
 struct Links {
     /// In the order of their numbers.
-    terms: Vec<LinkTerms>,
+    terms: Vec<LinkConfig>,
     /// How they were chosen.
     choice: Choice,
     /// What the user should read.
@@ -283,8 +284,8 @@ fn links(wanted: Vec<Wanted>, budgets: &Budgets, bypass_vpn: bool, file: &Config
             profiles.push(link.on(interface, &hints));
         }
     }
-    let terms = profiles.into_iter().zip(0..).map(|(profile, number)| LinkTerms {
-        link: LinkId(number),
+    let terms = profiles.into_iter().zip(0..).map(|(profile, number)| LinkConfig {
+        id: LinkId(number),
         budget: profile.budget.map(|budget| budgets.left(&profile.name, budget)),
         name: profile.name,
         kind: profile.kind,
@@ -319,7 +320,7 @@ async fn steer(mut plan: Plan) -> Result<(), Exit> {
     }
     let about = About {
         policy: plan.config.policy,
-        profile: plan.config.profile,
+        profile: plan.config.goal,
         energy_model: Some(plan.config.energy.name().to_owned()),
         notes: plan.lines.clone(),
         forwarder: plan.scope.is_some().then(std::sync::Arc::default),
@@ -432,7 +433,7 @@ fn foreign_endpoints(plan: &Plan) -> Vec<String> {
     for endpoint in endpoints.iter().filter(|endpoint| endpoint.subflow) {
         let is_its = |name: &str| {
             let interface = survey.named(name);
-            interface.is_some_and(|i| i.index == endpoint.link || i.addresses.contains(&endpoint.address))
+            interface.is_some_and(|i| i.index == endpoint.interface || i.addresses.contains(&endpoint.address))
         };
         if let Some(link) = plan.config.links.iter().find(|link| is_its(&link.name)) {
             lines.push(format!(
@@ -483,6 +484,6 @@ fn beginning(config: &Config, mode: Mode) -> String {
         1 => " (there is only one link: nothing to choose between yet)",
         _ => "",
     };
-    let (policy, profile) = (super::show::word(&config.policy), super::show::word(&config.profile));
+    let (policy, profile) = (super::show::word(&config.policy), super::show::word(&config.goal));
     format!("{what} {}{only}; policy {policy}, profile {profile}; Ctrl-C stops it", links.join(", "))
 }

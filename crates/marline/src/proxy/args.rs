@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::fetch::MeteredUse;
-use marline_core::stream::{GreenBag, Minimise, Policy};
+use marline_core::stream::{GreenBagParams, Objective, Policy};
 use marline_core::units::DataSize;
 use marline_net::links::Named;
 use marline_net::proxy::{Spread, Start};
@@ -91,11 +91,11 @@ pub struct Watching {
     pub policy: Policy,
     /// The published policies otherwise than published, for comparisons: segment=500KiB,recovery=off,split=equal.
     #[arg(long, value_name = "WORDS", value_parser = greenbag, hide = true)]
-    pub greenbag: Option<GreenBag>,
+    pub greenbag: Option<GreenBagParams>,
     /// What is made small once the video comes in time: energy, metered-bytes (needs --metered use) or money
     /// (prices are in the configuration).
     #[arg(long, default_value = "energy", value_name = "WORD")]
-    pub minimise: Minimise,
+    pub minimise: Objective,
     /// Where the links cannot carry a video: smooth (one longer wait before it starts, 30 s at most) or fast (start at
     /// once, wait in the middle).
     #[arg(long, default_value = "smooth", value_name = "WORD")]
@@ -116,18 +116,18 @@ fn buffer(text: &str) -> Result<DataSize, String> {
 
 const LEAST_BUFFER: DataSize = DataSize::from_mib(1);
 
-fn greenbag(words: &str) -> Result<GreenBag, String> {
-    let mut set = GreenBag::default();
+fn greenbag(words: &str) -> Result<GreenBagParams, String> {
+    let mut set = GreenBagParams::default();
     for word in words.split(',') {
         match word.split_once('=') {
             Some(("segment", size)) => {
-                set.segment = size.parse().map_err(|error| format!("segment: {error}"))?;
-                if set.segment.is_zero() {
+                set.segment_size = size.parse().map_err(|error| format!("segment: {error}"))?;
+                if set.segment_size.is_zero() {
                     return Err("segment: nothing can be brought in pieces of nothing".to_owned());
                 }
             }
-            Some(("recovery", word @ ("on" | "off"))) => set.recovers = word == "on",
-            Some(("split", word @ ("adaptive" | "equal"))) => set.adapts = word == "adaptive",
+            Some(("recovery", word @ ("on" | "off"))) => set.recovery_enabled = word == "on",
+            Some(("split", word @ ("adaptive" | "equal"))) => set.adaptive_subsegments = word == "adaptive",
             _ => return Err(format!("`{word}`: there are segment=SIZE, recovery=on|off and split=adaptive|equal")),
         }
     }
@@ -196,8 +196,11 @@ mod tests {
     #[test]
     fn the_published_policies_can_be_had_otherwise() {
         let set = greenbag("segment=1000KiB,split=equal").unwrap();
-        assert_eq!((set.segment, set.adapts, set.recovers), (DataSize::from_kib(1000), false, true));
-        assert!(!greenbag("recovery=off").unwrap().recovers);
+        assert_eq!(
+            (set.segment_size, set.adaptive_subsegments, set.recovery_enabled),
+            (DataSize::from_kib(1000), false, true)
+        );
+        assert!(!greenbag("recovery=off").unwrap().recovery_enabled);
         for bad in ["", "segment=0B", "segment=9", "recovery=no", "split", "recover=off"] {
             assert!(greenbag(bad).is_err(), "{bad}");
         }

@@ -15,7 +15,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use marline_core::fetch::MeteredUse;
-use marline_core::stream::{Minimise, Policy};
+use marline_core::stream::{Objective, Policy};
 use marline_net::get::NetworkError;
 use marline_net::links::{Choice, LinksError};
 use marline_net::proxy::{self, Given, Options, ProxyError, Running};
@@ -149,12 +149,12 @@ fn options(common: Common, watching: Watching, config: Option<&Path>) -> Result<
     let mut options = Options::new(links);
     options.metered = common.metered.or(file.metered).unwrap_or_default();
     options.ca_file = common.ca_file;
-    if watching.policy != Policy::Marline && watching.minimise != Minimise::Energy {
+    if watching.policy != Policy::Marline && watching.minimise != Objective::Energy {
         return Err(Exit::usage(
             "--minimise other than energy is for --policy marline alone: GreenBag knows only energy",
         ));
     }
-    if watching.minimise == Minimise::MeteredBytes && options.metered != MeteredUse::Use {
+    if watching.minimise == Objective::MeteredBytes && options.metered != MeteredUse::Use {
         return Err(Exit::usage(
             "--minimise metered-bytes needs --metered use: otherwise metered links are not used while another works",
         ));
@@ -166,7 +166,7 @@ fn options(common: Common, watching: Watching, config: Option<&Path>) -> Result<
     (options.policy, options.minimise, options.start) = (watching.policy, watching.minimise, watching.start);
     options.energy = energy::chosen(watching.energy_model.as_deref(), file.energy_model.as_deref())?;
     options.prices = file.prices();
-    if options.minimise == Minimise::Money && options.prices.is_empty() {
+    if options.minimise == Objective::Cost && options.prices.is_empty() {
         return Err(Exit::usage("--minimise money needs a price: write price-per-gb = \"4.50\" below [link.NAME]"));
     }
     Ok(options)

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::Args;
 use marline_core::units::{Bitrate, DataSize, parse_duration};
-use marline_fleet::congestion::Congestion;
+use marline_fleet::congestion::CongestionControl;
 use marline_fleet::relay::Limits;
-use marline_fleet::relay::rules::{Host, Network, Ports, Rules};
+use marline_fleet::relay::acl::{Acl, HostPattern, Network, PortRange};
 use marline_fleet::service::Position;
-use marline_fleet::service::words::Endpoint;
+use marline_fleet::service::api_types::Endpoint;
 
 use super::ask::RelayVerb;
 use crate::member::{Files, Revoked};
@@ -55,10 +55,10 @@ pub(super) struct RunArgs {
     pub(super) revoked: Revoked,
     /// Carry to this port or range; may be given several times [default: 1935, 443, 80].
     #[arg(long, value_name = "PORT[-PORT]")]
-    allow_port: Vec<Ports>,
+    allow_port: Vec<PortRange>,
     /// Carry to this name, or with *. to all below it, and to no other; may be given several times [default: all].
     #[arg(long, value_name = "NAME")]
-    pub(super) allow_host: Vec<Host>,
+    pub(super) allow_host: Vec<HostPattern>,
     /// Carry to this network though it is not public; may be given several times.
     #[arg(long, value_name = "NETWORK/BITS")]
     pub(super) allow_net: Vec<Network>,
@@ -66,7 +66,7 @@ pub(super) struct RunArgs {
     pub(super) limits: LimitArgs,
     /// The congestion control towards servers [default: bbr where this kernel has it and lets this user use it].
     #[arg(long, value_name = "NAME")]
-    pub(super) congestion: Option<Congestion>,
+    pub(super) congestion: Option<CongestionControl>,
     /// Announce this relay to the fleet's service, which assigns edges to it and has the newest list of the revoked.
     #[arg(long, value_name = "URL", requires = "announce", requires = "capacity")]
     pub(super) fleet: Option<String>,
@@ -111,7 +111,7 @@ pub(super) struct LimitArgs {
     max_connections: usize,
     /// Memory of the kernel for connections whose bytes come, 4 MiB for each; beyond it they have 128 KiB, and are slower over
     /// several links.
-    #[arg(long, value_name = "SIZE", default_value_t = Limits::default().buffers)]
+    #[arg(long, value_name = "SIZE", default_value_t = Limits::default().receive_buffers)]
     max_buffers: DataSize,
 }
 
@@ -119,18 +119,18 @@ impl LimitArgs {
     pub(super) fn read(&self) -> Limits {
         Limits {
             capacity: self.capacity,
-            reserve: self.reserve,
+            default_reservation: self.reserve,
             tunnels: self.max_tunnels,
             tunnels_per_edge: self.max_tunnels_per_edge,
             connections: self.max_connections,
-            buffers: self.max_buffers,
+            receive_buffers: self.max_buffers,
             ..Limits::default()
         }
     }
 }
 
 impl RunArgs {
-    pub(super) fn ports(&self) -> Vec<Ports> {
-        if self.allow_port.is_empty() { Rules::default().ports } else { self.allow_port.clone() }
+    pub(super) fn ports(&self) -> Vec<PortRange> {
+        if self.allow_port.is_empty() { Acl::default().ports } else { self.allow_port.clone() }
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
-use marline_fleet::relay::control::{AskError, Question, Status, WHO, asked, found};
+use marline_fleet::relay::control::{AskError, COMMAND_NAME, Request, Status, running_relays, send_request};
 
 use crate::Exit;
 use crate::energy::{json, table};
@@ -60,23 +60,23 @@ pub(super) struct Which {
 pub(super) fn run(verb: &RelayVerb) -> Result<(), Exit> {
     match verb {
         RelayVerb::Status { which, json: as_json } => {
-            let status = ask(which, Question::Status)?;
+            let status = ask(which, Request::Status)?;
             print(&if *as_json { json(&status)? } else { shown(&status) })
         }
         RelayVerb::Drain { which, undo } => {
-            let status = ask(which, Question::Drain { undo: *undo })?;
+            let status = ask(which, Request::Drain { undo: *undo })?;
             print(&format!("{}\n", course(&status)))
         }
         RelayVerb::Stop { which, now } => {
-            let status = ask(which, Question::Stop { now: *now })?;
+            let status = ask(which, Request::Stop { now: *now })?;
             print(&format!("{}\n", course(&status)))
         }
     }
 }
 
-fn ask(which: &Which, question: Question) -> Result<Status, Exit> {
+fn ask(which: &Which, question: Request) -> Result<Status, Exit> {
     let (run_dir, name) = one(which)?;
-    asked(&run_dir, &name, question).map_err(|error| unanswered(&error))
+    send_request(&run_dir, &name, question).map_err(|error| unanswered(&error))
 }
 
 /// The relay that is meant, and where.
@@ -84,7 +84,7 @@ fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
     let dirs = run_dirs(which.run_dir.as_deref());
     let mut there = Vec::new();
     for dir in &dirs {
-        there.extend(found(dir).unwrap_or_default().into_iter().map(|name| (dir.clone(), name)));
+        there.extend(running_relays(dir).unwrap_or_default().into_iter().map(|name| (dir.clone(), name)));
     }
     if let Some(name) = &which.name {
         let named = there.into_iter().find(|(_, other)| other == name);
@@ -93,7 +93,7 @@ fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
     }
     // A socket that a crash has left is none.
     let mut refusal = None;
-    there.retain(|(dir, name)| match asked(dir, name, Question::Status) {
+    there.retain(|(dir, name)| match send_request(dir, name, Request::Status) {
         Ok(_) => true,
         Err(error) => {
             refusal = refusal.take().or(Some(unanswered(&error)));
@@ -108,7 +108,7 @@ fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
         }
         None => Err(refusal.unwrap_or_else(|| {
             let socket = dirs.first().cloned().unwrap_or_default();
-            unanswered(&AskError::Nobody { who: WHO, socket, error: std::io::ErrorKind::NotFound.into() })
+            unanswered(&AskError::Nobody { who: COMMAND_NAME, socket, error: std::io::ErrorKind::NotFound.into() })
         })),
     }
 }
@@ -135,7 +135,7 @@ fn shown(status: &Status) -> String {
         course(status),
         status.version,
         status.pid,
-        status.up_s,
+        status.uptime_s,
         size(state.up_bytes),
         size(state.down_bytes)
     );

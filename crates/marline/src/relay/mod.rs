@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_fleet::ca::Address;
-use marline_fleet::congestion::Congestion;
+use marline_fleet::congestion::CongestionControl;
 use marline_fleet::identity::{Name, Role};
-use marline_fleet::relay::announce::{Terms, announce};
-use marline_fleet::relay::audit::Log;
-use marline_fleet::relay::control::Control;
-use marline_fleet::relay::rules::Rules;
-use marline_fleet::relay::{Config, Doors, Relay, Trust};
+use marline_fleet::relay::acl::Acl;
+use marline_fleet::relay::audit::AuditLog;
+use marline_fleet::relay::control::ControlSocket;
+use marline_fleet::relay::heartbeat::{HeartbeatConfig, send_heartbeats};
+use marline_fleet::relay::{Config, Listeners, Relay, TrustStore};
 use marline_fleet::reload::Reloader;
-use marline_fleet::renew::keep_renewed;
+use marline_fleet::renew::run_renewal;
 use marline_fleet::service::Client;
-use marline_fleet::service::words::Endpoint;
+use marline_fleet::service::api_types::Endpoint;
 use marline_net::descriptors;
 use marline_net::paths::room;
 use tokio::signal::unix::{SignalKind, signal};
@@ -54,28 +54,28 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
     let revoked = args.revoked.there(&member)?;
     let fleet = fleet(&args, &member)?;
     let Member { kept, own, identity, .. } = member;
-    let trust = Trust::new(own.clone(), &revoked).map_err(|error| Exit::usage(error.to_string()))?;
-    let fleet = fleet.map(|(terms, client)| (terms, client.showing(trust.shows())));
+    let trust = TrustStore::new(own.clone(), &revoked).map_err(|error| Exit::usage(error.to_string()))?;
+    let fleet = fleet.map(|(terms, client)| (terms, client.with_tls(trust.client_config())));
     let url = args.fleet.clone();
-    let rules = Rules { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
+    let rules = Acl { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
     let (asked, descriptors) = (args.limits.read(), descriptors::raise());
-    let limits = asked.within(descriptors);
+    let limits = asked.fit_descriptors(descriptors);
     if let Some(congestion) = &args.congestion {
         congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
     }
-    let congestion = args.congestion.or_else(Congestion::bbr);
-    let audit = args.audit_log.as_deref().map(Log::open).transpose().map_err(|error| {
+    let congestion = args.congestion.or_else(CongestionControl::bbr);
+    let audit = args.audit_log.as_deref().map(AuditLog::open).transpose().map_err(|error| {
         let path = args.audit_log.as_deref().unwrap_or(Path::new("")).display();
         Exit::failed(format!("--audit-log {path}: {error}"))
     })?;
-    let config = Config { listen: args.listen, rules, limits, congestion, audit: audit.clone() };
-    let relay = Relay::new(config, trust.newest());
+    let config = Config { listen: args.listen, acl: rules, limits, congestion, audit: audit.clone() };
+    let relay = Relay::new(config, trust.subscribe());
     let own_runtime = runtime()?;
-    let doors = own_runtime.block_on(async { Doors::open(&relay) });
+    let doors = own_runtime.block_on(async { Listeners::open(&relay) });
     let doors = Arc::new(doors.map_err(|error| Exit::failed(error.to_string()))?);
     let listens: Vec<String> = doors.addresses().iter().map(ToString::to_string).collect();
     say(&format!("{} listens on {}", identity, listens.join(", ")));
-    if !doors.mptcp() {
+    if !doors.has_mptcp() {
         say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
     }
     if let Ok(few @ 0..room::MOST) = room::let_join() {
@@ -85,7 +85,7 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
              ip mptcp limits set subflows 8"
         ));
     }
-    if doors.narrow() {
+    if doors.has_small_buffers() {
         say("connections have the kernel's usual buffers, too small for several links: needs CAP_NET_ADMIN, or \
              sysctl -w net.core.rmem_max=4194304");
     }
@@ -103,18 +103,18 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
         let (relay, doors) = (Arc::clone(&relay), Arc::clone(&doors));
         std::thread::Builder::new()
             .name("relay".to_owned())
-            .spawn(move || runtime().map(|runtime| runtime.block_on(doors.attend(&relay))).map(drop))
+            .spawn(move || runtime().map(|runtime| runtime.block_on(doors.serve(&relay))).map(drop))
             .map_err(|error| Exit::failed(format!("a thread cannot be started: {error}")))?;
     }
     own_runtime.block_on(async {
         tokio::select! {
-            error = doors.attend(&relay) => {
+            error = doors.serve(&relay) => {
                 let Err(error) = error;
                 Err(Exit::failed(format!("the listeners: {error}")))
             }
-            never = trust.keep() => match never {},
-            never = keep_renewed(url.as_deref(), &kept, own, reloader.subscribe(), |own| {
-                trust.renew(own.clone()).map_err(|error| error.to_string())
+            never = trust.run() => match never {},
+            never = run_renewal(url.as_deref(), &kept, own, reloader.subscribe(), |own| {
+                trust.install(own.clone()).map_err(|error| error.to_string())
             }) => match never {},
             never = async {
                 loop {
@@ -137,10 +137,10 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
 }
 
 /// The ear of `status`, `drain` and `stop`, in the first directory that has room for it.
-fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Control> {
+fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<ControlSocket> {
     let mut why = None;
     for dir in run_dirs(run_dir) {
-        match Control::listen(&dir, name, relay) {
+        match ControlSocket::listen(&dir, name, relay) {
             Ok(control) => return Some(control),
             Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
         }
@@ -153,7 +153,7 @@ fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<Con
 }
 
 /// What the fleet's service is told, and by whom.
-fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(Terms, Client)>, Exit> {
+fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(HeartbeatConfig, Client)>, Exit> {
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
     // The service refuses others, too.
     let name = |endpoint: &Endpoint| -> Result<Address, Exit> {
@@ -164,7 +164,7 @@ fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(Terms, Client)>, Exi
     };
     args.announce.iter().try_for_each(|endpoint| name(endpoint).map(drop))?;
     let server_name = name(first)?;
-    let terms = Terms {
+    let terms = HeartbeatConfig {
         capacity: args.limits.read().capacity.unwrap_or_default(),
         addresses: args.announce.clone(),
         server_name,
@@ -174,9 +174,9 @@ fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(Terms, Client)>, Exi
 }
 
 /// Announces the relay, if there is anybody to announce it to.
-async fn announced(relay: &Relay, fleet: Option<(Terms, Client)>) -> std::convert::Infallible {
+async fn announced(relay: &Relay, fleet: Option<(HeartbeatConfig, Client)>) -> std::convert::Infallible {
     match fleet {
-        Some((terms, client)) => announce(relay, &terms, client, say).await,
+        Some((terms, client)) => send_heartbeats(relay, &terms, client, say).await,
         None => std::future::pending().await,
     }
 }
@@ -193,7 +193,7 @@ async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
-        () = relay.stopped(false) => {}
+        () = relay.wait_for_stop(false) => {}
     }
     relay.stop(false);
     let tunnels = relay.state().tunnels;
@@ -201,10 +201,10 @@ async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
         say(&format!("draining: {tunnels} tunnels are open; once more ends them"));
     }
     tokio::select! {
-        () = relay.empty() => {}
+        () = relay.wait_until_idle() => {}
         _ = term.recv() => {}
         _ = int.recv() => {}
-        () = relay.stopped(true) => {}
+        () = relay.wait_for_stop(true) => {}
         () = tokio::time::sleep(longest) => {
             say(&format!("{} tunnels were still open, and are ended", relay.state().tunnels));
         }

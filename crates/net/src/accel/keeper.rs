@@ -142,7 +142,7 @@ impl Keeper {
         let Some(own) = &mut self.own else { return };
         let received = own.receive(|packet| {
             let Ok(segment) = Segment::parse_head(packet) else { return };
-            let flow = segment.flow();
+            let flow = segment.four_tuple();
             let known = flows.get(&(flow.source(), flow.destination()));
             if let Some(repair) = known.and_then(|at| self.repairs.get_mut(*at)) {
                 repair.on_own(now, &segment);

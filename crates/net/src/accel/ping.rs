@@ -14,7 +14,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use marline_core::wire::packet::{Echo, Packet};
+use marline_core::wire::packet::{IcmpEcho, Packet};
 use marline_sys::batch::Batch;
 use marline_sys::device::bind_to_device;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -61,8 +61,8 @@ impl Pinger {
     /// # Errors
     /// It cannot be sent now (no carrier, no neighbour): then there is no answer either.
     pub(super) fn ask(&self, sequence: u16) -> io::Result<()> {
-        let echo = Echo { is_reply: false, id: self.id, sequence, data: &self.data };
-        self.socket.send(&echo.message(self.gateway.is_ipv6())).map(drop)
+        let echo = IcmpEcho { is_reply: false, id: self.id, sequence, data: &self.data };
+        self.socket.send(&echo.emit_message(self.gateway.is_ipv6())).map(drop)
     }
 
     /// The numbers of what was answered since.
@@ -77,11 +77,11 @@ impl Pinger {
 
     fn answer(&self, bytes: &[u8]) -> Option<u16> {
         let echo = match self.gateway {
-            IpAddr::V4(_) => Echo::of(Packet::parse(bytes).ok()?).ok()?,
-            IpAddr::V6(_) => Echo::of_message(bytes, true).ok()?,
+            IpAddr::V4(_) => IcmpEcho::of(Packet::parse(bytes).ok()?).ok()?,
+            IpAddr::V6(_) => IcmpEcho::parse_message(bytes, true).ok()?,
         };
-        let question = Echo { is_reply: false, id: self.id, sequence: echo.sequence, data: &self.data };
-        echo.answers(&question).then_some(echo.sequence)
+        let question = IcmpEcho { is_reply: false, id: self.id, sequence: echo.sequence, data: &self.data };
+        echo.is_reply_to(&question).then_some(echo.sequence)
     }
 }
 

@@ -15,7 +15,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use marline_core::wire::netlink::queue::{Queued, pass, verdict};
+use marline_core::wire::netlink::nfqueue::{NfqPacket, accept_up_to, verdict};
 use marline_core::wire::netlink::{Request, messages};
 use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
@@ -83,12 +83,12 @@ impl Queue {
         // The last packet of each queue that leaves as it came, and of which nothing was said yet.
         let (mut leaves, mut comes) = (None, None);
         for message in batch.packets().flat_map(messages) {
-            let Some(Queued { queue, id, packet }) = Queued::parse(&message) else { continue };
+            let Some(NfqPacket { queue, id, packet }) = NfqPacket::parse(&message) else { continue };
             let going = if queue == numbers.leaving { Going::Out } else { Going::In };
             let passes = if going == Going::Out { &mut leaves } else { &mut comes };
             let mut give = |fate: Fate<'_>| {
                 if let Some(last) = passes.take().filter(|_| fate != Fate::Leave) {
-                    pass(verdicts, queue, last);
+                    accept_up_to(verdicts, queue, last);
                 }
                 match fate {
                     Fate::Leave => *passes = Some(id),
@@ -99,7 +99,7 @@ impl Queue {
             if packet.is_empty() { give(Fate::Leave) } else { each(going, packet, &mut give) }
         }
         for (queue, last) in [(Some(numbers.leaving), leaves), (numbers.arriving, comes)] {
-            queue.zip(last).into_iter().for_each(|(queue, last)| pass(verdicts, queue, last));
+            queue.zip(last).into_iter().for_each(|(queue, last)| accept_up_to(verdicts, queue, last));
         }
     }
 

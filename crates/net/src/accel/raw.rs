@@ -14,7 +14,7 @@
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use marline_core::wire::packet::{Packet, Pair, protocol};
+use marline_core::wire::packet::{AddrPair, Packet, protocol};
 use marline_sys::device::bind_to_device;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
@@ -60,9 +60,9 @@ impl Raw {
     /// No whole packet; no room or no way now: it is lost, as packets are.
     pub(super) fn send(&self, packet: &[u8]) -> io::Result<()> {
         let read = whole(packet)?;
-        let (socket, to) = match read.pair() {
-            Pair::V4(_, to) => (&self.v4, SocketAddr::from((to, 0))),
-            Pair::V6(_, to) => (self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?, SocketAddr::from((to, 0))),
+        let (socket, to) = match read.addrs() {
+            AddrPair::V4(_, to) => (&self.v4, SocketAddr::from((to, 0))),
+            AddrPair::V6(_, to) => (self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?, SocketAddr::from((to, 0))),
         };
         socket.send_to(read.bytes(), &SockAddr::from(to)).map(drop)
     }
@@ -106,7 +106,7 @@ impl Inward {
     /// As [`Raw::send`].
     pub(super) fn give(&self, packet: &[u8]) -> io::Result<()> {
         let read = whole(packet)?;
-        let Pair::V6(from, to) = read.pair() else { return self.v4.send(packet) };
+        let AddrPair::V6(from, to) = read.addrs() else { return self.v4.send(packet) };
         let sockets = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let socket = if read.protocol() == protocol::ICMP_V6 { &sockets.icmp } else { &sockets.tcp };
         socket.bind(&SockAddr::from(SocketAddr::from((from, 0))))?;

@@ -158,9 +158,9 @@ fn kind(socket: &RouteSocket, road: &Road) -> Result<(u32, bool), AccelError> {
     const NONE: u16 = 0xfffe;
     const RAW_IP: u16 = 519;
     const PPP: u16 = 512;
-    let reply = socket.request(&Request::one_link(road.index).finish(1));
+    let reply = socket.request(&Request::link_by_index(road.index).finish(1));
     let reply = reply.map_err(AccelError::kernel(format!("link {}", road.name)))?;
-    match messages(&reply).find_map(|message| Link::parse(&message)).map(|link| link.hardware) {
+    match messages(&reply).find_map(|message| Link::parse(&message)).map(|link| link.hardware_type) {
         Some(ETHERNET) => Ok((14, true)),
         Some(NONE | RAW_IP | PPP) => Ok((0, false)),
         other => Err(AccelError::Unfit(format!("link {}: hardware of kind {other:?} is not known", road.name))),

@@ -11,7 +11,7 @@ use marline_core::link::LinkId;
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::messages;
 use marline_core::wire::packet::{
-    Echo, Envelope, Flags, Flow, NewSegment, OptionList, Packet, Segment, Seq, TcpOption, Unreachable,
+    Flags, FourTuple, IcmpEcho, IcmpUnreachable, IpParams, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
 };
 use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
@@ -84,7 +84,7 @@ impl Line {
 }
 
 fn is_for(server: SocketAddr) -> impl Fn(&Packet<'_>) -> bool {
-    move |packet| Segment::of(*packet).is_ok_and(|segment| segment.flow().destination() == server)
+    move |packet| Segment::of(*packet).is_ok_and(|segment| segment.four_tuple().destination() == server)
 }
 
 fn wait(on: impl AsFd) {
@@ -95,7 +95,7 @@ fn wait(on: impl AsFd) {
 struct Session {
     stream: TcpStream,
     /// From the server to here.
-    flow: Flow,
+    flow: FourTuple,
     /// What the server sends next, and what it has received.
     next: Seq,
     received: Seq,
@@ -110,11 +110,11 @@ fn connect(line: &Line, server: SocketAddr, device: Option<&str>) -> Session {
     socket.set_nonblocking(true).unwrap();
     let _ = socket.connect(&server.into());
     let is_first = |packet: &Packet<'_>| {
-        Segment::of(*packet).is_ok_and(|s| s.flow().destination() == server && s.flags().contains(Flags::SYN))
+        Segment::of(*packet).is_ok_and(|s| s.four_tuple().destination() == server && s.flags().contains(Flags::SYN))
     };
     let syn = line.next(is_first).unwrap();
     let syn = Segment::of(Packet::parse(&syn).unwrap()).unwrap();
-    let (flow, received) = (syn.flow().reversed(), syn.seq().plus(1));
+    let (flow, received) = (syn.four_tuple().reversed(), syn.seq().plus(1));
     let mut options = OptionList::default();
     options.push(&TcpOption::SackPermitted);
     let answer = NewSegment {
@@ -167,7 +167,7 @@ fn a_socket_takes_a_segment_that_is_delivered_here_and_acknowledges_it_to_the_se
             let answer = line.segment(server(address)).unwrap();
             let answer = Segment::of(Packet::parse(&answer).unwrap()).unwrap();
             assert_eq!(
-                (answer.flow(), answer.ack()),
+                (answer.four_tuple(), answer.ack()),
                 (session.flow.reversed(), Some(Seq::new(1001 + 13))),
                 "{address}"
             );
@@ -187,9 +187,9 @@ fn the_own_stack_repeats_sooner_when_it_hears_that_there_was_no_way() {
             for _ in 0..4 {
                 assert!(line.segment(server(address)).is_some());
             }
-            let word = Unreachable { flow: session.flow.reversed(), seq: session.received };
+            let word = IcmpUnreachable { four_tuple: session.flow.reversed(), seq: session.received };
             for _ in 0..4 {
-                inward.give(&word.emit(Envelope::default())).unwrap();
+                inward.give(&word.emit(IpParams::default())).unwrap();
             }
             let again = line.next_within(Duration::from_secs(1), is_for(server(address))).expect("before 1.6 s");
             assert_eq!(Segment::of(Packet::parse(&again).unwrap()).unwrap().payload(), b"a request", "{address}");
@@ -203,12 +203,12 @@ fn a_packet_leaves_over_the_link_that_is_named_whatever_the_routes_say() {
         let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
         for (source, address) in [("10.1.0.2:5000", SERVERS[0]), ("[fd00:1::2]:5000", SERVERS[1])] {
-            let flow = Flow::new(source.parse().unwrap(), server(address)).unwrap();
+            let flow = FourTuple::new(source.parse().unwrap(), server(address)).unwrap();
             let packet = NewSegment::data(&flow, Seq::new(7), Seq::new(9), 100, None, b"x").emit().unwrap();
             Raw::open(Some("wwan0")).unwrap().send(&packet).unwrap();
             let came = wwan.segment(server(address)).unwrap();
             let came = Segment::of(Packet::parse(&came).unwrap()).unwrap();
-            assert_eq!((came.flow(), came.payload()), (flow, &b"x"[..]));
+            assert_eq!((came.four_tuple(), came.payload()), (flow, &b"x"[..]));
             assert!(wlan.is_silent(server(address)));
         }
         let error = Raw::open(None).unwrap().send(b"no packet").unwrap_err();
@@ -226,22 +226,23 @@ fn a_gateway_that_answers_is_heard_and_others_are_not() {
             pinger.ask(7).unwrap();
             let question = line
                 .next(|packet| {
-                    packet.pair().destination() == gateway && Echo::of(*packet).is_ok_and(|echo| !echo.is_reply)
+                    packet.addrs().destination() == gateway
+                        && IcmpEcho::of(*packet).is_ok_and(|echo| !echo.is_reply)
                 })
                 .unwrap();
             let question = Packet::parse(&question).unwrap();
-            let pair = question.pair().reversed();
-            let echo = Echo { is_reply: true, ..Echo::of(question).unwrap() };
+            let pair = question.addrs().reversed();
+            let echo = IcmpEcho { is_reply: true, ..IcmpEcho::of(question).unwrap() };
             let wrong = [
-                Echo { id: echo.id ^ 1, ..echo }.emit(&pair, Envelope::default()),
-                Echo { data: b"other", ..echo }.emit(&pair, Envelope::default()),
-                Echo { is_reply: false, ..echo }.emit(&pair, Envelope::default()),
+                IcmpEcho { id: echo.id ^ 1, ..echo }.emit(&pair, IpParams::default()),
+                IcmpEcho { data: b"other", ..echo }.emit(&pair, IpParams::default()),
+                IcmpEcho { is_reply: false, ..echo }.emit(&pair, IpParams::default()),
             ];
             for packet in wrong {
                 line.tun.send(&packet.unwrap()).unwrap();
             }
             assert!(pinger.answers().is_empty());
-            line.tun.send(&echo.emit(&pair, Envelope::default()).unwrap()).unwrap();
+            line.tun.send(&echo.emit(&pair, IpParams::default()).unwrap()).unwrap();
             // The kernel may deliver the wrong packets only now.
             let mut answers = Vec::new();
             for _ in 0..250 {
@@ -270,8 +271,8 @@ fn a_link_in_another_network_asks_the_gateway_there_unless_one_was_named() {
         let mut both = [works(None), works(Some("10.1.0.1".parse().unwrap()))];
         let asks = |works: &Works| {
             let _ = works.ways[0].pinger.ask(7);
-            let packet = line.next(|packet| Echo::of(*packet).is_ok_and(|echo| !echo.is_reply))?;
-            let pair = Packet::parse(&packet).unwrap().pair();
+            let packet = line.next(|packet| IcmpEcho::of(*packet).is_ok_and(|echo| !echo.is_reply))?;
+            let pair = Packet::parse(&packet).unwrap().addrs();
             Some(format!("{} {}", pair.source(), pair.destination()))
         };
         assert_eq!(both.each_ref().map(asks), [Some("10.1.0.2 10.1.0.1".into()), Some("10.1.0.2 10.1.0.1".into())]);
@@ -537,14 +538,15 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
         let mut far = Eye::open("eth1x", index, Sight::Heads).unwrap().unwrap();
         let primary = Raw::open(Some("eth0")).unwrap();
         for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {
-            let flow = Flow::new(server(from), server(to)).unwrap();
+            let flow = FourTuple::new(server(from), server(to)).unwrap();
             let mut came = 0;
             for n in 0..60 {
                 let ack = NewSegment::data(&flow, Seq::new(7), Seq::new(1000 + n * 28_960), 500, None, &[]);
                 primary.send(&ack.emit().unwrap()).unwrap();
                 std::thread::sleep(Duration::from_millis(5));
                 while far.receive().unwrap() {
-                    let is_ack = |packet: &[u8]| Segment::parse_head(packet).is_ok_and(|ack| ack.flow() == flow);
+                    let is_ack =
+                        |packet: &[u8]| Segment::parse_head(packet).is_ok_and(|ack| ack.four_tuple() == flow);
                     came += far.packets().filter(|(packet, ..)| is_ack(packet)).count();
                 }
             }
@@ -577,7 +579,7 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
         let asked = |line: &Line, gateway: &str| {
             let gateway: IpAddr = gateway.parse().unwrap();
             let is_question = |packet: &Packet<'_>| {
-                packet.pair().destination() == gateway && Echo::of(*packet).is_ok_and(|echo| !echo.is_reply)
+                packet.addrs().destination() == gateway && IcmpEcho::of(*packet).is_ok_and(|echo| !echo.is_reply)
             };
             (0..10).find_map(|_| line.next(is_question)).expect("the gateway is asked")
         };
@@ -599,8 +601,8 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
             assert!(begun.elapsed() < Duration::from_secs(20), "it follows");
             let question = asked(&wwan, "10.8.0.1");
             let question = Packet::parse(&question).unwrap();
-            let echo = Echo { is_reply: true, ..Echo::of(question).unwrap() };
-            wwan.tun.send(&echo.emit(&question.pair().reversed(), Envelope::default()).unwrap()).unwrap();
+            let echo = IcmpEcho { is_reply: true, ..IcmpEcho::of(question).unwrap() };
+            wwan.tun.send(&echo.emit(&question.addrs().reversed(), IpParams::default()).unwrap()).unwrap();
         };
         while status(&engine).links[1].dark {
             answer();

@@ -287,7 +287,7 @@ impl Works {
         if let Some(link) = Link::parse(message) {
             self.changed(&link, message.kind == kind::DEL_LINK);
         } else if let Some(changed) = Address::parse(message) {
-            let is_meant = |way: &&mut Way| way.is_by(changed.link, changed.address);
+            let is_meant = |way: &&mut Way| way.is_by(changed.interface, changed.address);
             // A gateway is asked from an address that the link has.
             self.ways.iter_mut().filter(is_meant).for_each(Way::ask_anew);
         } else if let Some(route) = Route::parse(message).filter(|_| message.kind == kind::NEW_ROUTE) {
@@ -306,7 +306,7 @@ impl Works {
 
     /// A route came. A default one names who is to be asked from now on, where the user has named nobody.
     fn rerouted(&mut self, route: &Route) {
-        let (Some(index), Some(gateway)) = (route.link, route.gateway) else { return };
+        let (Some(index), Some(gateway)) = (route.interface, route.gateway) else { return };
         if route.destination.is_some() || route.table != Route::MAIN {
             return;
         }

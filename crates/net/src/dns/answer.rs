@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 use serde::Serialize;
 
 /// The addresses of a host.
@@ -64,9 +64,9 @@ pub struct NoAddress {
     pub denied: bool,
 }
 
-impl From<NoAddress> for Trouble {
+impl From<NoAddress> for ConnError {
     fn from(why: NoAddress) -> Self {
-        Self { kind: TroubleKind::Name, text: why.text }
+        Self { kind: ConnErrorKind::Dns, text: why.text }
     }
 }
 

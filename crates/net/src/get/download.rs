@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use marline_core::fetch::{Failure, Fetch, Input, OriginId, Resume, Share, Status};
+use marline_core::fetch::{Failure, Fetch, Input, LinkShare, Resume, Status, UrlId};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Instant};
 
@@ -66,12 +66,12 @@ pub(super) async fn download(
     };
 
     let mut config = shared.settings.config.clone();
-    config.origins = u16::try_from(file.sources.len()).unwrap_or(u16::MAX);
-    config.window = store.window();
-    config.expected = file.digests.size;
-    config.proven = file.digests.whole.is_some();
-    config.proof = file.digests.proof().filter(|_| file.sources.len() > 1 || file.digests.pieces.is_some());
-    let resumed = resume.as_ref().map_or(0, |resume| resume.have.iter().map(|span| span.len().bytes()).sum());
+    config.mirrors = u16::try_from(file.sources.len()).unwrap_or(u16::MAX);
+    config.reader_window = store.window();
+    config.expected_size = file.digests.size;
+    config.has_checksum = file.digests.whole.is_some();
+    config.digest = file.digests.proof().filter(|_| file.sources.len() > 1 || file.digests.pieces.is_some());
+    let resumed = resume.as_ref().map_or(0, |resume| resume.ranges.iter().map(|span| span.len().bytes()).sum());
     config.resume = resume;
     let policy = config.policy.name();
 
@@ -139,8 +139,8 @@ fn open(file: &File, place: Option<&Path>, watcher: &mut dyn Watcher) -> Result<
                 watcher.line(&why.to_string());
             }
             // What is of the digest is of any source.
-            let of = |resume: Resume| match (resume.source, &key) {
-                (Some(OriginId(n)), Some(_)) => Resume { source: n.checked_sub(1).map(OriginId), ..resume },
+            let of = |resume: Resume| match (resume.mirror, &key) {
+                (Some(UrlId(n)), Some(_)) => Resume { mirror: n.checked_sub(1).map(UrlId), ..resume },
                 _ => resume,
             };
             (opened.store, opened.resume.map(of))
@@ -175,10 +175,10 @@ impl Early {
                 GetError::TimeUp { url: url.to_string(), limit, kept: false }
             }
             // The store knows what it should be and what it is.
-            Self::Error(GetError::Failed { failure: Failure::Digest, url }) => {
+            Self::Error(GetError::Failed { failure: Failure::DigestMismatch, url }) => {
                 match pump.verifier.take_mismatch() {
                     Some(mismatch) => mismatch.into(),
-                    None => GetError::Failed { failure: Failure::Digest, url },
+                    None => GetError::Failed { failure: Failure::DigestMismatch, url },
                 }
             }
             Self::Error(error) => error,
@@ -288,7 +288,7 @@ async fn finish(
     // Which links the subflows of a connection went over is not known here, so nor are their joules.
     let joules = logged.joules.as_ref().filter(|_| !together.is_shared());
     let metered = joules.map(|joules| (joules.account(), joules.meter().model().name().to_owned()));
-    let bill = |link| metered.as_ref().and_then(|(account, _)| account.link(link));
+    let bill = |link| metered.as_ref().and_then(|(account, _)| account.radio(link));
     let links: Vec<LinkReport> = tallies
         .iter()
         .enumerate()
@@ -365,7 +365,7 @@ fn set_modified(path: &Path, last_modified: Option<&str>) -> Result<(), String> 
 
 /// The size of the file; as long as nobody said it, what has come of it.
 fn total_of(status: &Status) -> u64 {
-    status.total.unwrap_or(status.done).bytes()
+    status.total.unwrap_or(status.received).bytes()
 }
 
 /// Reads the complete file again for its checksum. In pieces: gigabytes on a slow disk take minutes, in which the user
@@ -395,7 +395,7 @@ struct Beside {
     id: usize,
     control: Rc<RefCell<Control>>,
     /// What the machine was told.
-    told: BTreeMap<LinkId, Share>,
+    told: BTreeMap<LinkId, LinkShare>,
     /// How many links there were at the last look.
     links: usize,
     next_report: std::time::Instant,
@@ -440,7 +440,7 @@ impl Beside {
                 continue;
             }
             pump.tell(Input::Share { link, share });
-            if let Some(budget) = profile.budget.filter(|_| share != Share::Rest) {
+            if let Some(budget) = profile.budget.filter(|_| share != LinkShare::Paused) {
                 // What the others have carried is spent. Nobody else uses the link while this download has it.
                 let left = budget - self.shared.carried_by_others(self.id, &profile.name);
                 pump.lease(link, left);
@@ -453,7 +453,7 @@ impl Beside {
             return;
         }
         let status = pump.logged.machine.status();
-        let loads = pump.logged.machine.loads();
+        let loads = pump.logged.machine.link_loads();
         let links = pump.uplinks.ids().filter_map(|id| {
             let profile = pump.uplinks.profile(id)?;
             let load = loads.iter().find(|load| load.link == id).copied();
@@ -464,7 +464,7 @@ impl Beside {
             Some(Standing { name: profile.name.clone(), budgeted: profile.budget.is_some(), load })
         });
         let links = links.collect();
-        let left = status.total.map(|total| total - status.done);
+        let left = status.total.map(|total| total - status.received);
         self.control.borrow_mut().report = Some(Stands { left, links });
     }
 

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 
 use marline_core::fetch::{self, Fetch};
 use marline_core::machine::Machine;
-use marline_core::stream::{self, Said, Stream};
+use marline_core::stream::{self, Stream, StreamEvent};
 use serde::Serialize;
 
 /// A machine that the pump drives.
@@ -36,7 +36,7 @@ pub(super) enum Order {
     /// On the network, or for the user.
     Fetch(fetch::Output),
     /// What only a stream says.
-    Said(Said),
+    Said(StreamEvent),
 }
 
 impl From<fetch::Output> for Order {

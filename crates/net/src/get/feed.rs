@@ -20,9 +20,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
-use marline_core::fetch::{MeteredUse, OriginId, Resume, Span, Validator};
+use marline_core::fetch::{ByteRange, MeteredUse, Resume, UrlId, Validator};
 use marline_core::link::{LinkId, LinkProfile};
-use marline_core::stream::{Config, Expected, Price, Said, Stream, Viewer};
+use marline_core::stream::{Config, InitialEstimate, LinkPrice, PlayerInput, Stream, StreamEvent};
 use marline_core::units::{Bitrate, DataSize};
 use url::Url;
 
@@ -91,13 +91,13 @@ pub(crate) struct Learnt {
 /// Who knows the player, and wants to know what is decided.
 pub(crate) trait Audience: Watcher {
     /// What the stream should hear of the player now; asked ten times a second.
-    fn news(&mut self, stream: &Stream) -> Option<Viewer>;
+    fn news(&mut self, stream: &Stream) -> Option<PlayerInput>;
     /// The links on which something is under way now.
     fn busy(&mut self, links: &[LinkId], name: &dyn Fn(LinkId) -> String);
     /// What the stream has learnt of its links by now.
-    fn learnt(&mut self, learnt: &[Expected], name: &dyn Fn(LinkId) -> String);
+    fn learnt(&mut self, learnt: &[InitialEstimate], name: &dyn Fn(LinkId) -> String);
     /// What the stream has said of its links.
-    fn said(&mut self, said: &Said, name: &dyn Fn(LinkId) -> String);
+    fn said(&mut self, said: &StreamEvent, name: &dyn Fn(LinkId) -> String);
 }
 
 /// The work that fills a reader's window.
@@ -117,9 +117,9 @@ impl Feed {
     fn resume(&self) -> Option<Resume> {
         let Known { total, validator } = self.known.clone()?;
         let to = self.to.unwrap_or(total.bytes()).min(total.bytes());
-        let outside = [Span::new(0, self.from.min(to)), Span::new(to, total.bytes())];
+        let outside = [ByteRange::new(0, self.from.min(to)), ByteRange::new(to, total.bytes())];
         let have = outside.into_iter().filter(|span| !span.is_empty()).collect();
-        Some(Resume { total, validator, have, source: Some(OriginId(0)) })
+        Some(Resume { total, validator, ranges: have, mirror: Some(UrlId(0)) })
     }
 
     /// When a link that is asked now has brought something worth while; never, if nothing is known of it.
@@ -129,20 +129,20 @@ impl Feed {
         known.map_or(Duration::MAX, |known| known.saturating_add(rate.map_or(Duration::ZERO, |rate| FIRST / rate)))
     }
 
-    fn expected(&self, uplinks: &Uplinks) -> Vec<Expected> {
+    fn expected(&self, uplinks: &Uplinks) -> Vec<InitialEstimate> {
         let of = |link: LinkId| {
             let LinkProfile { name, .. } = uplinks.profile(link)?;
             let (_, rate, rests) = self.expected.iter().find(|(named, ..)| named == name)?;
-            Some(Expected { link, rate: *rate, rests: *rests })
+            Some(InitialEstimate { link, rate: *rate, is_standby: *rests })
         };
         uplinks.ids().filter_map(of).collect()
     }
 
-    fn prices(&self, uplinks: &Uplinks) -> Vec<Price> {
+    fn prices(&self, uplinks: &Uplinks) -> Vec<LinkPrice> {
         let of = |link: LinkId| {
             let LinkProfile { name, .. } = uplinks.profile(link)?;
             let (_, micros_per_gb) = self.prices.iter().find(|(named, _)| named == name)?;
-            Some(Price { link, micros_per_gb: *micros_per_gb })
+            Some(LinkPrice { link, micros_per_gb: *micros_per_gb })
         };
         uplinks.ids().filter_map(of).collect()
     }
@@ -172,11 +172,11 @@ impl Filling {
             .with_fields(&feed.fields, &feed.common)
             .with_jar(Rc::clone(&feed.jar));
         let mut config = feed.config.clone();
-        config.fetch.origins = 1;
-        config.fetch.window = Some(feed.window);
+        config.fetch.mirrors = 1;
+        config.fetch.reader_window = Some(feed.window);
         config.fetch.resume = feed.resume();
         config.prices = feed.prices(&uplinks);
-        config.expected = feed.expected(&uplinks);
+        config.initial_estimates = feed.expected(&uplinks);
         let logged: Logged<Stream> = Logged::new(config, log::create(feed.trace.as_deref())?);
         let started = std::time::Instant::now();
         let (ear, place) = (Ear(RefCell::new(audience)), Place::new(store));
@@ -222,13 +222,13 @@ impl Filling {
                 news_at = now + NEWS_EVERY;
                 let name =
                     |link| pump.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
-                let busy: Vec<LinkId> = pump.logged.machine.busy().collect();
+                let busy: Vec<LinkId> = pump.logged.machine.busy_links().collect();
                 ear.0.borrow_mut().busy(&busy, &name);
                 for (_, link, path) in pump.sockets.paths() {
                     let round_trip = if path.rcv_rtt.is_zero() { path.rtt } else { path.rcv_rtt };
                     network.is_busy(&name(link), round_trip.max(path.min_rtt));
                 }
-                ear.0.borrow_mut().learnt(&pump.logged.machine.learnt(), &name);
+                ear.0.borrow_mut().learnt(&pump.logged.machine.estimates(), &name);
                 let news = ear.0.borrow_mut().news(&pump.logged.machine);
                 if let Some(viewer) = news {
                     pump.tell_own(viewer.into());
@@ -308,10 +308,10 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_counts_as_there() {
-        let have = |from, to| feed(from, to).resume().unwrap().have;
+        let have = |from, to| feed(from, to).resume().unwrap().ranges;
         assert_eq!(have(0, None), []);
-        assert_eq!(have(10, None), [Span::new(0, 10)]);
-        assert_eq!(have(10, Some(20)), [Span::new(0, 10), Span::new(20, 100)]);
+        assert_eq!(have(10, None), [ByteRange::new(0, 10)]);
+        assert_eq!(have(10, Some(20)), [ByteRange::new(0, 10), ByteRange::new(20, 100)]);
         assert_eq!(have(0, Some(1000)), []);
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use marline_core::energy::Model;
-use marline_core::fetch::{Config, Failure, TroubleKind};
+use marline_core::fetch::{Config, ConnErrorKind, Failure};
 
 use marline_core::units::{Bitrate, DataSize};
 use serde::Serialize;
@@ -291,9 +291,9 @@ pub enum GetError {
 /// What can be done about a failure, where that is not said by it.
 fn hint(failure: &Failure) -> &'static str {
     match failure {
-        Failure::Status { status: 401 } => "; it wants a login: --user, or the one that was given is wrong",
-        Failure::Page => "; open it in a browser, a login may be needed",
-        Failure::Redirect => "; --max-redirs N allows more redirects in a row",
+        Failure::BadStatus { status: 401 } => "; it wants a login: --user, or the one that was given is wrong",
+        Failure::HtmlPage => "; open it in a browser, a login may be needed",
+        Failure::RedirectLoop => "; --max-redirs N allows more redirects in a row",
         _ => "",
     }
 }
@@ -340,16 +340,17 @@ impl GetError {
 
 fn of_failure(failure: &Failure) -> Kind {
     match failure {
-        Failure::NoLink { .. } | Failure::NoAnswer => Kind::NoLink,
-        Failure::Status { status: 400..=499 } => Kind::Http4xx,
-        Failure::Status { status: 500..=599 } => Kind::Http5xx,
-        Failure::Digest => Kind::Verification,
-        Failure::Page => Kind::Page,
-        Failure::Retries { trouble } if trouble.kind != TroubleKind::Protocol => Kind::Network,
-        Failure::Status { .. } | Failure::Redirect | Failure::Protocol { .. } | Failure::Retries { .. } => {
-            Kind::Protocol
-        }
-        Failure::Budget => Kind::Other,
+        Failure::NoLink { .. } | Failure::NoResponse => Kind::NoLink,
+        Failure::BadStatus { status: 400..=499 } => Kind::Http4xx,
+        Failure::BadStatus { status: 500..=599 } => Kind::Http5xx,
+        Failure::DigestMismatch => Kind::Verification,
+        Failure::HtmlPage => Kind::Page,
+        Failure::RetriesExhausted { error: trouble } if trouble.kind != ConnErrorKind::Protocol => Kind::Network,
+        Failure::BadStatus { .. }
+        | Failure::RedirectLoop
+        | Failure::ProtocolViolation { .. }
+        | Failure::RetriesExhausted { .. } => Kind::Protocol,
+        Failure::BudgetExhausted => Kind::Other,
     }
 }
 
@@ -405,7 +406,7 @@ impl Kind {
 
 #[cfg(test)]
 mod tests {
-    use marline_core::fetch::Trouble;
+    use marline_core::fetch::ConnError;
 
     use super::*;
 
@@ -428,19 +429,19 @@ mod tests {
     #[test]
     fn each_sort_of_failure_has_a_code_of_its_own() {
         let failed = |failure| GetError::Failed { url: String::new(), failure };
-        let trouble = |kind| Trouble { kind, text: String::new() };
+        let trouble = |kind| ConnError { kind, text: String::new() };
         for (failure, code) in [
-            (Failure::Status { status: 401 }, 66),
-            (Failure::Status { status: 404 }, 66),
-            (Failure::Status { status: 429 }, 66),
-            (Failure::Status { status: 503 }, 75),
-            (Failure::Status { status: 302 }, 76),
-            (Failure::Retries { trouble: trouble(TroubleKind::Refused) }, 68),
-            (Failure::Retries { trouble: trouble(TroubleKind::Tls) }, 68),
-            (Failure::Retries { trouble: trouble(TroubleKind::Protocol) }, 76),
-            (Failure::NoLink { trouble: None }, 69),
-            (Failure::Digest, 65),
-            (Failure::Budget, 1),
+            (Failure::BadStatus { status: 401 }, 66),
+            (Failure::BadStatus { status: 404 }, 66),
+            (Failure::BadStatus { status: 429 }, 66),
+            (Failure::BadStatus { status: 503 }, 75),
+            (Failure::BadStatus { status: 302 }, 76),
+            (Failure::RetriesExhausted { error: trouble(ConnErrorKind::Refused) }, 68),
+            (Failure::RetriesExhausted { error: trouble(ConnErrorKind::Tls) }, 68),
+            (Failure::RetriesExhausted { error: trouble(ConnErrorKind::Protocol) }, 76),
+            (Failure::NoLink { error: None }, 69),
+            (Failure::DigestMismatch, 65),
+            (Failure::BudgetExhausted, 1),
         ] {
             assert_eq!(failed(failure.clone()).exit_code(), code, "{failure:?}");
         }

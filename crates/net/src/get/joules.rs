@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use marline_core::energy::{Account, Direction, Meter, Model};
+use marline_core::energy::{Direction, EnergyBreakdown, Meter, Model};
 use marline_core::fetch::{ConnId, Input, Output, ReqId};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::units::{DataSize, Instant};
@@ -42,7 +42,7 @@ impl Joules {
         self.tick(at);
         match input {
             Input::LinkUp { link, profile } => {
-                self.meter.on_link(self.now, *link, profile.kind);
+                self.meter.add_link(self.now, *link, profile.kind);
                 self.links.entry(*link).or_insert_with(|| (profile.clone(), DataSize::ZERO));
             }
             Input::Connected { conn, .. } => self.sign(self.conns.get(conn).copied(), Direction::Down),
@@ -91,8 +91,8 @@ impl Joules {
     }
 
     /// Everything up to now, with the tails to come.
-    pub fn account(&self) -> Account {
-        self.meter.finish(self.now)
+    pub fn account(&self) -> EnergyBreakdown {
+        self.meter.energy_until_idle(self.now)
     }
 
     /// Every link that there was, with the body bytes that came over it.

@@ -81,7 +81,7 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn set(&mut self, link: LinkId, profile: &LinkProfile) {
-        let Some(limit) = profile.limit else { return };
+        let Some(limit) = profile.rate_limit else { return };
         let bucket = || Rc::new(RefCell::new(Bucket::new(limit)));
         let shared = self
             .bounds
@@ -141,7 +141,7 @@ mod tests {
     fn two_downloads_share_one_bound() {
         let bounds = Bounds::new(Some(Bitrate::from_mbps(8)));
         let profile = LinkProfile {
-            limit: Some(Bitrate::from_mbps(4)),
+            rate_limit: Some(Bitrate::from_mbps(4)),
             ..LinkProfile::new("w", marline_core::link::LinkKind::Wifi)
         };
         let later = bounds.began + Duration::from_secs(5);

@@ -1,13 +1,13 @@
 //! Notices as lines for people: with the link's own name, and what to do where something can be done.
 
-use marline_core::fetch::{Notice, OriginId, Trouble};
+use marline_core::fetch::{ConnError, Notice, UrlId};
 use marline_core::link::LinkId;
 
 use super::origins::Origins;
 use super::tally::Tally;
 
 /// The first trouble of a link, which is tried again.
-pub(super) fn trouble(tallies: &[Tally], link: LinkId, trouble: &Trouble) -> String {
+pub(super) fn trouble(tallies: &[Tally], link: LinkId, trouble: &ConnError) -> String {
     let name = tallies.get(usize::from(link.0)).map_or("?", |tally| tally.profile.name.as_str());
     format!("link {name}: {}; trying again", trouble.text)
 }
@@ -20,14 +20,14 @@ pub(super) fn notice(
     opening: impl Fn(LinkId) -> Option<&'static str>,
 ) -> String {
     let name = |link: &LinkId| tallies.get(usize::from(link.0)).map_or("?", |tally| tally.profile.name.as_str());
-    let url = |origin: &OriginId| origins.url(*origin).map_or_else(|| "?".to_owned(), ToString::to_string);
+    let url = |origin: &UrlId| origins.url(*origin).map_or_else(|| "?".to_owned(), ToString::to_string);
     match notice {
-        Notice::Banned { link, why, probing: true } => {
+        Notice::Banned { link, reason: why, will_probe: true } => {
             format!("link {}: not used for now, {why}; it is tried again later", name(link))
         }
-        Notice::Banned { link, why, probing: false } => format!("link {}: not used, {why}", name(link)),
-        Notice::Back { link } => format!("link {}: carries data again", name(link)),
-        Notice::Silent { link, after } => {
+        Notice::Banned { link, reason: why, will_probe: false } => format!("link {}: not used, {why}", name(link)),
+        Notice::Recovered { link } => format!("link {}: carries data again", name(link)),
+        Notice::Stalled { link, duration: after } => {
             let carries = |(n, tally): (usize, &Tally)| n != usize::from(link.0) && tally.first.is_some();
             let others = tallies.iter().enumerate().any(carries);
             let next = if others { "the others go on" } else { "it is tried again and again" };
@@ -43,33 +43,33 @@ pub(super) fn notice(
         Notice::BudgetSpent { link, budget } => {
             format!("link {}: its budget of {budget} is spent; it is not used any more", name(link))
         }
-        Notice::Unconfirmed { link, told } => format!(
+        Notice::Unconfirmed { link, accepted_from: told } => format!(
             "link {}: has not answered in time; what link {} brings is taken for the file, unconfirmed",
             name(link),
             name(told)
         ),
-        Notice::OneAnswer { why } if tallies.len() > 1 => format!("only one link can be used: {why}"),
-        Notice::OneAnswer { why } => format!("this download cannot be resumed: {why}"),
-        Notice::Pause { link, wait, asked, status } => {
+        Notice::SingleResponse { reason: why } if tallies.len() > 1 => format!("only one link can be used: {why}"),
+        Notice::SingleResponse { reason: why } => format!("this download cannot be resumed: {why}"),
+        Notice::ServerBusy { link, wait, retry_after: asked, status } => {
             let who = if tallies.len() > 1 { format!("link {}: ", name(link)) } else { String::new() };
             let asked = asked.map(|asked| format!(" (it asks for {} s)", asked.as_secs())).unwrap_or_default();
             format!("{who}the server answers {status}: waiting {:.1}s{asked}", wait.as_secs_f64())
         }
-        Notice::NextSource { left, next, why, from_zero } => {
+        Notice::MirrorSwitched { failed: left, next, reason: why, discards_data: from_zero } => {
             let again = if *from_zero { "; nothing of the first is kept" } else { "" };
             format!("{}: {why}: the whole file is taken from {} instead{again}", url(left), url(next))
         }
-        Notice::Mismatch { span, source: Some(source) } => format!(
+        Notice::DigestMismatch { range: span, mirror: Some(source) } => format!(
             "{}: its bytes {} to {} do not match their digest; it is not asked any more",
             url(source),
             span.start,
             span.end
         ),
-        Notice::Mismatch { span, source: None } => {
+        Notice::DigestMismatch { range: span, mirror: None } => {
             format!("bytes {} to {} do not match their digest and are fetched again", span.start, span.end)
         }
-        Notice::Changed => "the file has changed on the server: starting again".to_owned(),
-        Notice::NextOrigin { link, left, why } => {
+        Notice::FileChanged => "the file has changed on the server: starting again".to_owned(),
+        Notice::LinkMirrorSwitched { link, previous: left, reason: why } => {
             format!("{}: link {} goes on with the next mirror, {why}", url(left), name(link))
         }
     }

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use marline_core::decision_log::Record;
 use marline_core::fetch::{Config, Input, Output};
-use marline_core::replay::Record;
 use marline_core::stream;
 use marline_core::units::Instant;
 

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_core::link::LinkProfile;
 use tokio::net::TcpStream;
 use url::Url;
@@ -178,7 +178,7 @@ impl Network {
         url: &Url,
         interface: Option<&Interface>,
         right: Right,
-    ) -> Result<Connection, Trouble> {
+    ) -> Result<Connection, ConnError> {
         if let Some(connection) = self.warm.take(&Way::to(url, interface), right) {
             return Ok(connection);
         }
@@ -194,14 +194,14 @@ impl Network {
         url: &Url,
         interface: Option<&Interface>,
         right: Right,
-    ) -> Result<Connection, Trouble> {
+    ) -> Result<Connection, ConnError> {
         let host = host_of(url);
         let port = url.port_or_known_default().unwrap_or(80);
         right.check_host(&host, port)?;
         let tls = (url.scheme() == "https").then(|| self.trust.borrow_mut().config_for(&host, port)).transpose();
-        let tls = tls.map_err(|why| Trouble { kind: TroubleKind::Tls, text: why.to_string() })?;
+        let tls = tls.map_err(|why| ConnError { kind: ConnErrorKind::Tls, text: why.to_string() })?;
         let answer =
-            self.resolver.resolve_with(&right, &host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+            self.resolver.resolve_with(&right, &host, interface, NAME_TIMEOUT).await.map_err(ConnError::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
             mptcp: false,
@@ -238,10 +238,10 @@ impl Network {
         port: u16,
         interface: Option<&Interface>,
         right: Right,
-    ) -> Result<(TcpStream, Duration), Trouble> {
+    ) -> Result<(TcpStream, Duration), ConnError> {
         right.check_host(host, port)?;
         let answer =
-            self.resolver.resolve_with(&right, host, interface, NAME_TIMEOUT).await.map_err(Trouble::from)?;
+            self.resolver.resolve_with(&right, host, interface, NAME_TIMEOUT).await.map_err(ConnError::from)?;
         let dial = Dial {
             device: interface.map(|interface| interface.name.clone()),
             mptcp: false,

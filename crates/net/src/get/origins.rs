@@ -19,7 +19,7 @@ use base64::Engine as _;
 use http::header::{
     ACCEPT, ACCEPT_LANGUAGE, AUTHORIZATION, COOKIE, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
 };
-use marline_core::fetch::{Ask, OriginId, Validator};
+use marline_core::fetch::{RequestRange, UrlId, Validator};
 use url::{Host, Url};
 
 use super::job::{Credentials, Source};
@@ -30,10 +30,10 @@ use crate::reach::Right;
 /// All places, by number.
 #[derive(Debug)]
 pub(super) struct Origins {
-    places: BTreeMap<OriginId, Place>,
-    numbers: BTreeMap<Name, OriginId>,
+    places: BTreeMap<UrlId, Place>,
+    numbers: BTreeMap<Name, UrlId>,
     /// The number that was given last.
-    last: OriginId,
+    last: UrlId,
     /// Counts what redirects named.
     named: u64,
     /// The origins that the user named, with what is sent there.
@@ -84,7 +84,7 @@ impl Origins {
         let mut origins = Self {
             places: BTreeMap::new(),
             numbers: BTreeMap::new(),
-            last: OriginId(u16::MAX),
+            last: UrlId(u16::MAX),
             named: 0,
             homes: Vec::new(),
             common: fields.iter().filter(|(name, _)| describes(name)).cloned().collect(),
@@ -127,7 +127,7 @@ impl Origins {
     }
 
     /// A place has set cookies.
-    pub(super) fn take_cookies(&self, id: OriginId, lines: &[String]) {
+    pub(super) fn take_cookies(&self, id: UrlId, lines: &[String]) {
         if let Some(place) = self.places.get(&id).filter(|place| !place.foreign) {
             self.jar.take(&place.url, lines);
         }
@@ -135,7 +135,7 @@ impl Origins {
 
     /// The number of a place that this server, where another one is, has named as a further source; none if it cannot be
     /// one.
-    pub(super) fn add_source(&mut self, from: OriginId, url: &Url, server: Option<IpAddr>) -> Option<OriginId> {
+    pub(super) fn add_source(&mut self, from: UrlId, url: &Url, server: Option<IpAddr>) -> Option<UrlId> {
         let right = self.right(from)?.led_by(server);
         if self.places.len() >= MOST_PLACES || self.numbers.contains_key(&(url.to_string(), None)) {
             return None;
@@ -148,8 +148,8 @@ impl Origins {
         self.add(Place::source(url, true, right))
     }
 
-    fn add(&mut self, place: Place) -> Option<OriginId> {
-        let behind = (1..=u16::MAX).map(|n| OriginId(self.last.0.wrapping_add(n)));
+    fn add(&mut self, place: Place) -> Option<UrlId> {
+        let behind = (1..=u16::MAX).map(|n| UrlId(self.last.0.wrapping_add(n)));
         let id = behind.into_iter().find(|id| !self.places.contains_key(id))?;
         self.last = id;
         self.numbers.entry(place.name()).or_insert(id);
@@ -163,7 +163,7 @@ impl Origins {
     }
 
     /// Forgets places that redirects have not named for long, except those for which there is a connection.
-    pub(super) fn make_room(&mut self, used: &BTreeSet<OriginId>) {
+    pub(super) fn make_room(&mut self, used: &BTreeSet<UrlId>) {
         let before = self.named.saturating_sub(KEPT_PLACES);
         self.places.retain(|id, place| !place.redirected || place.named > before || used.contains(id));
         let places = &self.places;
@@ -171,16 +171,16 @@ impl Origins {
     }
 
     /// Whether the user has named a place, or what led there.
-    pub(super) fn is_users(&self, id: OriginId) -> bool {
+    pub(super) fn is_users(&self, id: UrlId) -> bool {
         self.places.get(&id).is_some_and(|place| !place.foreign)
     }
 
-    pub(super) fn url(&self, id: OriginId) -> Option<&Url> {
+    pub(super) fn url(&self, id: UrlId) -> Option<&Url> {
         self.places.get(&id).map(|place| &place.url)
     }
 
     /// What a place may be connected to.
-    pub(super) fn right(&self, id: OriginId) -> Option<Right> {
+    pub(super) fn right(&self, id: UrlId) -> Option<Right> {
         self.places.get(&id).map(|place| place.right)
     }
 
@@ -193,10 +193,10 @@ impl Origins {
     /// reason for the user.
     pub(super) fn redirect(
         &mut self,
-        from: OriginId,
+        from: UrlId,
         location: &str,
         server: Option<IpAddr>,
-    ) -> Result<OriginId, String> {
+    ) -> Result<UrlId, String> {
         let from = self.places.get(&from).ok_or_else(|| "a redirect from nowhere".to_owned())?;
         let (base, foreign) = (&from.url, from.foreign);
         let mut target = base.join(location).map_err(|e| {
@@ -238,7 +238,7 @@ impl Origins {
     }
 
     /// The request for some bytes of a place.
-    pub(super) fn get(&self, id: OriginId, ask: Ask, if_range: Option<Validator>) -> Option<Get> {
+    pub(super) fn get(&self, id: UrlId, ask: RequestRange, if_range: Option<Validator>) -> Option<Get> {
         let Place { url, foreign, login: named, .. } = self.places.get(&id)?;
         let host = url.host_str()?;
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
@@ -335,8 +335,8 @@ mod tests {
         "198.51.100.1".parse().ok()
     }
 
-    fn names(origins: &Origins, id: OriginId) -> Vec<String> {
-        let get = origins.get(id, Ask::Whole, None).unwrap();
+    fn names(origins: &Origins, id: UrlId) -> Vec<String> {
+        let get = origins.get(id, RequestRange::Full, None).unwrap();
         get.headers.iter().map(|(name, _)| name.to_string()).collect()
     }
 
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn what_was_given_for_an_origin_stays_there() {
         let mut o = origins("http://a.example/f");
-        assert_eq!(names(&o, OriginId(0)), ALL);
+        assert_eq!(names(&o, UrlId(0)), ALL);
         for (target, sent) in [
             ("/g", &ALL[..]),
             ("https://a.example/f", &ALL),
@@ -353,7 +353,7 @@ mod tests {
             ("http://a.example:8080/f", &["user-agent"]),
             ("https://b.example/f", &["user-agent"]),
         ] {
-            let id = o.redirect(OriginId(0), target, server()).unwrap();
+            let id = o.redirect(UrlId(0), target, server()).unwrap();
             assert_eq!(names(&o, id), sent, "{target}");
         }
     }
@@ -372,17 +372,17 @@ mod tests {
         let home = Some(url("https://a.example/f"));
         let credentials = Credentials { headers: fields(), user, home, ..Credentials::default() };
         let mut o = Origins::of(&sources, &credentials);
-        assert_eq!(names(&o, OriginId(0)), ALL);
-        assert_eq!(names(&o, OriginId(1)), ["x-id", "user-agent"]);
-        assert_eq!(names(&o, OriginId(2)), ["x-id", "user-agent", "authorization"]);
-        assert_eq!(names(&o, OriginId(3)), [""; 0]);
-        let led = o.redirect(OriginId(3), "https://a.example/g", server()).unwrap();
+        assert_eq!(names(&o, UrlId(0)), ALL);
+        assert_eq!(names(&o, UrlId(1)), ["x-id", "user-agent"]);
+        assert_eq!(names(&o, UrlId(2)), ["x-id", "user-agent", "authorization"]);
+        assert_eq!(names(&o, UrlId(3)), [""; 0]);
+        let led = o.redirect(UrlId(3), "https://a.example/g", server()).unwrap();
         assert_eq!(names(&o, led), [""; 0]);
-        assert_eq!(o.add_source(OriginId(0), &url("http://a.example/plain"), server()), None, "TLS is not left");
-        let named = o.add_source(OriginId(0), &url("https://a.example/duplicate"), server()).unwrap();
+        assert_eq!(o.add_source(UrlId(0), &url("http://a.example/plain"), server()), None, "TLS is not left");
+        let named = o.add_source(UrlId(0), &url("https://a.example/duplicate"), server()).unwrap();
         assert_eq!(names(&o, named), [""; 0]);
         let mut o = Origins::of(&sources[..1], &Credentials { trusted: true, ..credentials });
-        let led = o.redirect(OriginId(0), "https://b.example/g", server()).unwrap();
+        let led = o.redirect(UrlId(0), "https://b.example/g", server()).unwrap();
         assert_eq!(names(&o, led), ALL, "as the user wants");
     }
 
@@ -392,30 +392,30 @@ mod tests {
         let foreign = Source { foreign: true, ..Source::named(url("https://b.example.com/f")) };
         let credentials = Credentials { headers: fields(), ..Credentials::default() };
         let mut o = Origins::of(&[Source::named(url("https://a.example.com/f")), foreign], &credentials);
-        let led = o.redirect(OriginId(0), "https://c.example.com/f", server()).unwrap();
+        let led = o.redirect(UrlId(0), "https://c.example.com/f", server()).unwrap();
         let sent = |o: &Origins, id| {
-            let get = o.get(id, Ask::Whole, None).unwrap();
+            let get = o.get(id, RequestRange::Full, None).unwrap();
             let cookies = get.headers.iter().filter(|(name, _)| *name == COOKIE);
             cookies.map(|(_, value)| value.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         // A mirror that a server has named sets none.
-        o.take_cookies(OriginId(1), &["m=1; Domain=example.com; Path=/".to_owned()]);
+        o.take_cookies(UrlId(1), &["m=1; Domain=example.com; Path=/".to_owned()]);
         assert_eq!(sent(&o, led), [""; 0]);
-        o.take_cookies(OriginId(0), &["own=1; Path=/".to_owned(), "all=1; Domain=example.com; Path=/".to_owned()]);
+        o.take_cookies(UrlId(0), &["own=1; Path=/".to_owned(), "all=1; Domain=example.com; Path=/".to_owned()]);
         assert_eq!(sent(&o, led), ["all=1"]);
-        let mut own: Vec<_> = sent(&o, OriginId(0))[0].split("; ").map(str::to_owned).collect();
+        let mut own: Vec<_> = sent(&o, UrlId(0))[0].split("; ").map(str::to_owned).collect();
         own.sort_unstable();
         assert_eq!(own, ["all=1", "own=1"]);
-        assert_eq!(sent(&o, OriginId(1)), [""; 0]);
+        assert_eq!(sent(&o, UrlId(1)), [""; 0]);
     }
 
     #[test]
     fn a_place_has_one_number() {
         let mut o = origins("http://a.example/f");
-        let one = o.redirect(OriginId(0), "/g?x#frag", server()).unwrap();
-        assert_eq!(o.redirect(OriginId(0), "http://a.example/g?x", server()), Ok(one));
-        assert_eq!(o.redirect(one, "/f", server()), Ok(OriginId(0)));
-        assert_eq!(o.get(one, Ask::Whole, None).unwrap().path_and_query, "/g?x");
+        let one = o.redirect(UrlId(0), "/g?x#frag", server()).unwrap();
+        assert_eq!(o.redirect(UrlId(0), "http://a.example/g?x", server()), Ok(one));
+        assert_eq!(o.redirect(one, "/f", server()), Ok(UrlId(0)));
+        assert_eq!(o.get(one, RequestRange::Full, None).unwrap().path_and_query, "/g?x");
     }
 
     #[test]
@@ -426,24 +426,24 @@ mod tests {
             let id = o.redirect(from, to, server.parse().ok()).unwrap();
             (id, o.right(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_err())
         };
-        let (elsewhere, refused) = refuses(OriginId(0), "http://b.example/1", "203.0.113.9", "127.0.0.1");
+        let (elsewhere, refused) = refuses(UrlId(0), "http://b.example/1", "203.0.113.9", "127.0.0.1");
         assert!(refused);
         // What it led to leads no further, wherever that is.
         assert!(refuses(elsewhere, "http://c.example/", "127.0.0.1", "127.0.0.1").1);
         assert!(refuses(elsewhere, "http://c.example/2", "127.0.0.1", "10.0.0.1").1);
-        assert!(!refuses(OriginId(0), "http://d.example/", "127.0.0.1", "127.0.0.1").1);
-        assert!(!refuses(OriginId(0), "http://e.example/", "10.0.0.1", "192.168.0.1").1);
-        assert!(refuses(OriginId(0), "http://f.example/", "10.0.0.1", "127.0.0.1").1);
+        assert!(!refuses(UrlId(0), "http://d.example/", "127.0.0.1", "127.0.0.1").1);
+        assert!(!refuses(UrlId(0), "http://e.example/", "10.0.0.1", "192.168.0.1").1);
+        assert!(refuses(UrlId(0), "http://f.example/", "10.0.0.1", "127.0.0.1").1);
         // The host that the user has named stays as free as it was.
-        assert!(!refuses(OriginId(0), "https://a.example/g", "203.0.113.9", "127.0.0.1").1);
-        assert!(o.right(OriginId(0)).unwrap().check(loopback).is_ok());
+        assert!(!refuses(UrlId(0), "https://a.example/g", "203.0.113.9", "127.0.0.1").1);
+        assert!(o.right(UrlId(0)).unwrap().check(loopback).is_ok());
     }
 
     #[test]
     fn another_port_of_a_name_is_another_service() {
         let mut o = origins("http://a.example/f");
         let mut leads = |to: &str, server: &str, address: &str| {
-            let id = o.redirect(OriginId(0), to, server.parse().ok()).unwrap();
+            let id = o.redirect(UrlId(0), to, server.parse().ok()).unwrap();
             o.right(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_ok()
         };
         // A name with a public and a private address: the public server leads to the public one.
@@ -457,37 +457,37 @@ mod tests {
         assert!(!leads("http://a.example:7004/", "203.0.113.9", "10.9.0.1"));
         // An address is in one zone, whatever the port; behind a proxy it alone is known.
         let mut o = origins("http://192.168.0.1/f");
-        let id = o.redirect(OriginId(0), "http://192.168.0.1:8080/f", None).unwrap();
+        let id = o.redirect(UrlId(0), "http://192.168.0.1:8080/f", None).unwrap();
         assert!(o.right(id).unwrap().check(([192, 168, 0, 1], 8080).into()).is_ok());
     }
 
     #[test]
     fn redirects_to_ever_new_places_are_followed() {
         let mut o = origins("http://a.example/f");
-        let first = o.redirect(OriginId(0), "/first", server()).unwrap();
-        let mut ids = BTreeSet::from([OriginId(0), first]);
+        let first = o.redirect(UrlId(0), "/first", server()).unwrap();
+        let mut ids = BTreeSet::from([UrlId(0), first]);
         for n in 0..70_000_u32 {
             if o.is_full() {
                 o.make_room(&BTreeSet::from([first]));
             }
-            let id = o.redirect(OriginId(0), &format!("/once/{n}"), server()).unwrap();
+            let id = o.redirect(UrlId(0), &format!("/once/{n}"), server()).unwrap();
             assert_eq!(o.url(id).map(Url::path), Some(&*format!("/once/{n}")));
             if n < 60_000 {
                 assert!(ids.insert(id), "a number came again");
             }
-            let before = o.redirect(OriginId(0), &format!("/once/{}", n.saturating_sub(100)), server()).unwrap();
+            let before = o.redirect(UrlId(0), &format!("/once/{}", n.saturating_sub(100)), server()).unwrap();
             assert_eq!(o.url(before).map(Url::path), Some(&*format!("/once/{}", n.saturating_sub(100))));
             assert!(o.places.len() <= MOST_PLACES && o.numbers.len() <= MOST_PLACES);
         }
         // Sources and what is in use stay.
-        assert_eq!(o.url(OriginId(0)).map(Url::path), Some("/f"));
+        assert_eq!(o.url(UrlId(0)).map(Url::path), Some("/f"));
         assert_eq!(o.url(first).map(Url::path), Some("/first"));
     }
 
     #[test]
     fn a_login_in_a_redirect_goes_to_its_origin_alone() {
         let sent = |o: &Origins, id| {
-            let get = o.get(id, Ask::Whole, None).unwrap();
+            let get = o.get(id, RequestRange::Full, None).unwrap();
             let mut fields = get.headers.iter().filter(|(name, _)| *name == AUTHORIZATION);
             let one = fields.next().map(|(_, value)| {
                 let text = value.to_str().unwrap().strip_prefix("Basic ").unwrap().to_owned();
@@ -498,10 +498,10 @@ mod tests {
             one
         };
         let mut o = Origins::new(&"http://a.example/f".parse().unwrap(), &[], None);
-        let there = o.redirect(OriginId(0), "http://u:p%40:q@b.example/g", server()).unwrap();
+        let there = o.redirect(UrlId(0), "http://u:p%40:q@b.example/g", server()).unwrap();
         assert_eq!(sent(&o, there).as_deref(), Some("u:p@:q"));
         assert_eq!(o.url(there).map(Url::as_str), Some("http://b.example/g"));
-        assert_eq!(sent(&o, OriginId(0)), None);
+        assert_eq!(sent(&o, UrlId(0)), None);
         let further = o.redirect(there, "/h", server()).unwrap();
         assert_eq!(sent(&o, further).as_deref(), Some("u:p@:q"));
         for elsewhere in
@@ -511,17 +511,17 @@ mod tests {
             assert_eq!(sent(&o, id), None, "{elsewhere}");
         }
         // The same URL without the login is another place; with another login, too.
-        let bare = o.redirect(OriginId(0), "http://b.example/g", server()).unwrap();
+        let bare = o.redirect(UrlId(0), "http://b.example/g", server()).unwrap();
         assert_eq!(sent(&o, bare), None);
-        let other = o.redirect(OriginId(0), "http://v@b.example/g", server()).unwrap();
+        let other = o.redirect(UrlId(0), "http://v@b.example/g", server()).unwrap();
         assert_eq!(sent(&o, other).as_deref(), Some("v:"));
         // Instead of the user's own at the same origin, and never in a message.
         let mut o = origins("https://a.example/f");
-        let own = o.redirect(OriginId(0), "https://u:p@a.example/g", server()).unwrap();
+        let own = o.redirect(UrlId(0), "https://u:p@a.example/g", server()).unwrap();
         assert_eq!(sent(&o, own).as_deref(), Some("u:p"));
-        assert_eq!(sent(&o, OriginId(0)).as_deref(), Some("me:pass"));
+        assert_eq!(sent(&o, UrlId(0)).as_deref(), Some("me:pass"));
         for bad in ["http://u:hidden@a.example/", "ftp://u:hidden@a.example/", "http://u:hidden@[::1"] {
-            let why = o.redirect(OriginId(0), bad, server()).unwrap_err();
+            let why = o.redirect(UrlId(0), bad, server()).unwrap_err();
             assert!(!why.contains("hidden"), "{why}");
         }
     }
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn https_is_never_left() {
         let mut o = origins("https://a.example/f");
-        assert!(o.redirect(OriginId(0), "http://a.example/f", server()).unwrap_err().contains("not followed"));
-        assert!(o.redirect(OriginId(0), "file:///etc/passwd", server()).is_err());
+        assert!(o.redirect(UrlId(0), "http://a.example/f", server()).unwrap_err().contains("not followed"));
+        assert!(o.redirect(UrlId(0), "file:///etc/passwd", server()).is_err());
     }
 }

@@ -24,10 +24,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use marline_core::fetch::{
-    Ask, ConnId, Input, Notice, OriginId, Output, Proof, ReqId, Trouble, TroubleKind, Validator,
+    ConnError, ConnErrorKind, ConnId, DigestScope, Input, Notice, Output, ReqId, RequestRange, UrlId, Validator,
 };
 use marline_core::link::LinkId;
-use marline_core::stream::{Mode, Said};
+use marline_core::stream::{LinkMode, StreamEvent};
 use marline_core::units::{DataSize, Instant};
 use marline_sys::mptcp::Spoken;
 use tokio::time::Sleep;
@@ -58,9 +58,9 @@ pub(super) struct Pump<'a, M> {
     /// The suggested name of the first good answer; what becomes of it is the run's matter.
     pub(super) disposition: Option<String>,
     /// What the last good answer said of its body, whose it was, and the server's address.
-    pub(super) described: Option<(OriginId, Option<IpAddr>, Described)>,
+    pub(super) described: Option<(UrlId, Option<IpAddr>, Described)>,
     /// What a stream has said, for whoever watches it.
-    pub(super) said: Vec<Said>,
+    pub(super) said: Vec<StreamEvent>,
     /// Whether an encoded body is taken as it comes, instead of being refused.
     pub(super) takes_encoded: bool,
     /// Whether copies and a digest that the user's server names are used.
@@ -189,7 +189,7 @@ impl<'a, M: Driven> Pump<'a, M> {
     pub(super) fn begin_at(&mut self, from: u64) {
         if from > 0 {
             self.consumed = from;
-            self.tell(Input::Consumed { upto: from });
+            self.tell(Input::Consumed { end: from });
         }
     }
 
@@ -262,7 +262,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             return false;
         }
         match self.verifier.step(&mut self.place.store) {
-            Ok(Some((span, good))) => self.tell(Input::Verified { span, good }),
+            Ok(Some((span, good))) => self.tell(Input::Verified { range: span, matches: good }),
             Ok(None) => {}
             Err(error) => self.end = Some(Err(error)),
         }
@@ -343,13 +343,13 @@ impl<'a, M: Driven> Pump<'a, M> {
                     tally.rtt(handshake);
                     tally.dns = self.sockets.named_by(id);
                 }
-                self.tell(Input::Connected { conn: id, protocol, handshake, peer: Some(peer) });
+                self.tell(Input::Connected { conn: id, protocol, handshake_rtt: handshake, peer: Some(peer) });
                 self.spoke(spoken);
             }
             Happening::Failed(Refused { trouble, denied }) => {
                 let why = trouble.clone();
                 self.told = false;
-                self.tell(Input::Closed { conn: id, trouble });
+                self.tell(Input::Closed { conn: id, error: trouble });
                 self.failed(link, &why, denied);
                 self.let_go();
             }
@@ -388,7 +388,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         rooms.min().unwrap_or(DataSize::MAX)
     }
 
-    fn event(&mut self, conn: ConnId, link: LinkId, origin: OriginId, event: Event) {
+    fn event(&mut self, conn: ConnId, link: LinkId, origin: UrlId, event: Event) {
         let now = self.now();
         match event {
             Event::Data { req, len } => {
@@ -410,12 +410,12 @@ impl<'a, M: Driven> Pump<'a, M> {
                         Err(why) => self.watcher.line(&why),
                     }
                 }
-                head.page = matches!(head.status, 200 | 206) && self.is_page_instead(origin, &described);
+                head.is_html_page = matches!(head.status, 200 | 206) && self.is_page_instead(origin, &described);
                 let sources = self.sources_of(origin, conn, head.status, &described);
                 let dated = (head.status == 206 && !self.is_dated)
                     .then(|| described.etag.clone().zip(described.last_modified.clone()));
                 if matches!(head.status, 200 | 206) {
-                    self.encoded(&mut head.encoded, described.encoding.as_deref());
+                    self.encoded(&mut head.is_encoded, described.encoding.as_deref());
                     self.disposition = self.disposition.take().or(disposition);
                     self.described = Some((origin, self.sockets.server(conn), *described));
                 }
@@ -438,21 +438,21 @@ impl<'a, M: Driven> Pump<'a, M> {
                 self.place.forget(req);
                 let why = trouble.clone();
                 self.told = false;
-                self.tell(Input::Aborted { req, trouble });
+                self.tell(Input::Aborted { req, error: trouble });
                 self.failed(link, &why, false);
             }
             Event::Closed { trouble } => {
                 self.forget(conn);
                 let why = trouble.clone();
                 self.told = false;
-                self.tell(Input::Closed { conn, trouble });
+                self.tell(Input::Closed { conn, error: trouble });
                 self.failed(link, &why, false);
             }
         }
     }
 
     /// What the server that the user has named says of other sources, once. A digest that the user gave comes first.
-    fn sources_of(&mut self, origin: OriginId, conn: ConnId, status: u16, described: &Described) -> Vec<Input> {
+    fn sources_of(&mut self, origin: UrlId, conn: ConnId, status: u16, described: &Described) -> Vec<Input> {
         let speaks = matches!(status, 200 | 206 | 301 | 302 | 303 | 307 | 308);
         if !self.takes_sources || !speaks || !self.origins.is_users(origin) {
             return Vec::new();
@@ -462,13 +462,13 @@ impl<'a, M: Driven> Pump<'a, M> {
         let server = self.sockets.server(conn);
         for url in described.duplicates(&base) {
             let source = self.origins.add_source(origin, &url, server);
-            inputs.extend(source.map(|origin| Input::Source { origin }));
+            inputs.extend(source.map(|origin| Input::Mirror { mirror: origin }));
         }
         let is_of_use = self.verifier.knows_nothing() && self.place.store.can_be_checked_later();
         if let Some(checksum) = described.digest().filter(|_| is_of_use) {
             self.place.store.expect(checksum.clone());
             self.verifier.learn(checksum);
-            inputs.push(Input::Proof { proof: Proof::Whole });
+            inputs.push(Input::Digest { scope: DigestScope::File });
         }
         // Redirects go on speaking of the same file; the file's own server has the last word.
         self.takes_sources = matches!(status, 300..=399);
@@ -490,7 +490,7 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     /// Whether a response is an HTML page although its URL does not name one.
-    fn is_page_instead(&self, origin: OriginId, described: &Described) -> bool {
+    fn is_page_instead(&self, origin: UrlId, described: &Described) -> bool {
         let content_type = described.content_type.as_deref();
         self.origins.url(origin).is_some_and(|url| page::may_stand_for(url, content_type))
     }
@@ -509,10 +509,13 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     /// Something failed on a link, and the machine has heard of it. What it had to say of it needs no second line.
-    fn failed(&mut self, link: LinkId, trouble: &Trouble, denied: bool) {
+    fn failed(&mut self, link: LinkId, trouble: &ConnError, denied: bool) {
         let is_usual = matches!(
             trouble.kind,
-            TroubleKind::Finished | TroubleKind::Local | TroubleKind::Http1Required | TroubleKind::StreamRefused
+            ConnErrorKind::CleanClose
+                | ConnErrorKind::ClosedLocally
+                | ConnErrorKind::Http1Required
+                | ConnErrorKind::StreamRefused
         );
         if is_usual {
             return;
@@ -523,7 +526,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             return;
         }
         if denied && self.is_nameless(trouble) {
-            let url = self.origins.url(OriginId(0)).map(ToString::to_string).unwrap_or_default();
+            let url = self.origins.url(UrlId(0)).map(ToString::to_string).unwrap_or_default();
             self.end = Some(Err(GetError::Name { url, why: trouble.text.clone() }));
         } else if worth_a_line && !self.told {
             self.watcher.line(&lines::trouble(&self.tallies, link, trouble));
@@ -532,9 +535,9 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     /// Whether every link that has tried was told that there is no such name. This is no matter for the machine: the
     /// links work, the server is not silent, and there is only one place to ask.
-    fn is_nameless(&self, trouble: &Trouble) -> bool {
+    fn is_nameless(&self, trouble: &ConnError) -> bool {
         let denied = |tally: &Tally| tally.denied || (tally.retries == 0 && tally.connections == 0);
-        trouble.kind == TroubleKind::Name
+        trouble.kind == ConnErrorKind::Dns
             && self.origins.is_one()
             && self.sockets.ids().is_empty()
             && self.tallies.iter().all(|tally| tally.connections == 0 && denied(tally))
@@ -587,7 +590,7 @@ impl<'a, M: Driven> Pump<'a, M> {
             let output = match order {
                 Order::Fetch(output) => output,
                 // The reader takes what is in order by itself.
-                Order::Said(Said::Deliver { .. }) => continue,
+                Order::Said(StreamEvent::Deliver { .. }) => continue,
                 Order::Said(said) => {
                     self.let_rest(&said);
                     self.said.push(said);
@@ -596,9 +599,9 @@ impl<'a, M: Driven> Pump<'a, M> {
             };
             self.ordered |= !matches!(output, Output::Notice(_));
             match output {
-                Output::Connect { conn, link, origin, at } => self.connect(conn, link, origin, at),
+                Output::Connect { conn, link, url: origin, address: at } => self.connect(conn, link, origin, at),
                 Output::Request { req, conn, range, if_range } => self.request(req, conn, range, if_range),
-                Output::Accept { req, at, len, .. } => {
+                Output::AcceptBody { req, offset: at, len, .. } => {
                     self.place.accept(req, at, len);
                     self.sockets.accept(req, len);
                 }
@@ -617,11 +620,11 @@ impl<'a, M: Driven> Pump<'a, M> {
                         self.end = Some(Err(error.into()));
                     }
                 }
-                Output::Verify { span } => self.verifier.begin(span),
+                Output::Verify { range: span } => self.verifier.begin(span),
                 Output::Notice(notice) => self.notice(&notice),
                 Output::Done => self.end = Some(Ok(())),
                 Output::Failed(failure) => {
-                    let url = self.origins.url(OriginId(0)).map(ToString::to_string).unwrap_or_default();
+                    let url = self.origins.url(UrlId(0)).map(ToString::to_string).unwrap_or_default();
                     self.end = Some(Err(GetError::Failed { url, failure }));
                 }
             }
@@ -629,17 +632,17 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     /// What stands over links that rest from now on must not wake them later.
-    fn let_rest(&self, said: &Said) {
+    fn let_rest(&self, said: &StreamEvent) {
         let rests = |id: LinkId| match *said {
-            Said::Rest { link, rests: true, .. } => id == link,
-            Said::Mode { mode: Mode::Only(link), .. } => id != link,
+            StreamEvent::Standby { link, standby: true, .. } => id == link,
+            StreamEvent::Mode { mode: LinkMode::Only(link), .. } => id != link,
             _ => false,
         };
         let resting = self.uplinks.ids().filter(|id| rests(*id));
         resting.filter_map(|id| self.uplinks.interface(id)).for_each(|interface| self.sockets.rests(interface));
     }
 
-    fn connect(&mut self, conn: ConnId, link: LinkId, origin: OriginId, at: Option<IpAddr>) {
+    fn connect(&mut self, conn: ConnId, link: LinkId, origin: UrlId, at: Option<IpAddr>) {
         match (self.origins.url(origin), self.origins.right(origin)) {
             (Some(url), Some(right)) => {
                 self.sockets.connect(conn, link, origin, (url, at, right), self.uplinks.interface(link).cloned());
@@ -648,7 +651,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         }
     }
 
-    fn request(&mut self, req: ReqId, conn: ConnId, range: Ask, if_range: Option<Validator>) {
+    fn request(&mut self, req: ReqId, conn: ConnId, range: RequestRange, if_range: Option<Validator>) {
         let Some((link, origin)) = self.sockets.purpose(conn) else { return self.refuse(conn, "it is not there") };
         let Some(get) = self.origins.get(origin, range, if_range) else {
             return self.refuse(conn, "its URL names no host");
@@ -665,8 +668,9 @@ impl<'a, M: Driven> Pump<'a, M> {
     /// (rule 6 of its contract).
     fn refuse(&mut self, conn: ConnId, why: &str) {
         self.forget(conn);
-        let trouble = Trouble { kind: TroubleKind::Local, text: format!("the connection cannot be used: {why}") };
-        self.answers.push(Input::Closed { conn, trouble });
+        let trouble =
+            ConnError { kind: ConnErrorKind::ClosedLocally, text: format!("the connection cannot be used: {why}") };
+        self.answers.push(Input::Closed { conn, error: trouble });
     }
 
     fn forget(&mut self, conn: ConnId) {
@@ -676,8 +680,7 @@ impl<'a, M: Driven> Pump<'a, M> {
     }
 
     fn identified(&mut self, total: Option<DataSize>, validator: Option<&Validator>) {
-        if let Some(suggested) = self.uplinks.name_from(self.disposition.as_deref(), self.origins.url(OriginId(0)))
-        {
+        if let Some(suggested) = self.uplinks.name_from(self.disposition.as_deref(), self.origins.url(UrlId(0))) {
             self.place.store.name(suggested.name.as_ref());
             if let Some(note) = suggested.note {
                 self.watcher.line(&note);
@@ -692,7 +695,7 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     /// What the server calls the file, if it may.
     pub(super) fn suggested_name(&self) -> Option<String> {
-        let name = self.uplinks.name_from(self.disposition.as_deref(), self.origins.url(OriginId(0)));
+        let name = self.uplinks.name_from(self.disposition.as_deref(), self.origins.url(UrlId(0)));
         name.map(|suggested| suggested.name)
     }
 
@@ -706,7 +709,7 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     fn notice(&mut self, notice: &Notice) {
         // From now on the journal is of another URL.
-        if let Notice::NextSource { next, .. } = notice
+        if let Notice::MirrorSwitched { next, .. } = notice
             && let Some(url) = self.origins.url(*next)
         {
             self.place.store.set_source(url);
@@ -753,7 +756,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         let more = upto > self.consumed;
         if more {
             self.consumed = upto;
-            self.tell(Input::Consumed { upto });
+            self.tell(Input::Consumed { end: upto });
         }
         more
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use marline_core::energy::Bill;
+use marline_core::energy::RadioEnergy;
 use marline_core::link::LinkKind;
 
 use super::Kind;
@@ -187,12 +187,12 @@ pub struct LinkEnergy {
     pub idle_j: f64,
 }
 
-impl From<Bill> for LinkEnergy {
-    fn from(bill: Bill) -> Self {
+impl From<RadioEnergy> for LinkEnergy {
+    fn from(bill: RadioEnergy) -> Self {
         Self {
             promotion_j: bill.promotion.as_joules_f64(),
             active_j: bill.active.as_joules_f64(),
-            tail_j: bill.tails().as_joules_f64(),
+            tail_j: bill.tail_total().as_joules_f64(),
             idle_j: bill.idle.as_joules_f64(),
         }
     }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline_core::fetch::{ConnId, OriginId, PathSample, Protocol, ReqId, Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind, ConnId, PathSample, Protocol, ReqId, UrlId};
 use marline_core::link::LinkId;
 use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
@@ -54,7 +54,7 @@ pub(super) struct Sockets {
 /// A connection and what it is for.
 struct Slot {
     link: LinkId,
-    origin: OriginId,
+    origin: UrlId,
     /// Whose name is looked up: the URL's host, or the proxy.
     host: String,
     /// Where it leads, and over what, for another one like it.
@@ -81,14 +81,14 @@ type Dialed = (Option<Answer>, Result<Connection, Refused>);
 /// Why a connection never stood.
 #[derive(Debug)]
 pub(super) struct Refused {
-    pub(super) trouble: Trouble,
+    pub(super) trouble: ConnError,
     /// Somebody who knows says that there is no such name: asking again would not help.
     pub(super) denied: bool,
 }
 
 impl Refused {
-    fn of(kind: TroubleKind, text: String) -> Self {
-        Self { trouble: Trouble { kind, text }, denied: false }
+    fn of(kind: ConnErrorKind, text: String) -> Self {
+        Self { trouble: ConnError { kind, text }, denied: false }
     }
 
     fn of_name(why: NoAddress) -> Self {
@@ -146,7 +146,7 @@ impl Sockets {
         &mut self,
         conn: ConnId,
         link: LinkId,
-        origin: OriginId,
+        origin: UrlId,
         (url, at, right): (&Url, Option<IpAddr>, Right),
         interface: Option<Interface>,
     ) {
@@ -201,7 +201,7 @@ impl Sockets {
         let dialing = async move {
             let tls = match tls {
                 Ok(tls) => tls,
-                Err(why) => return (None, Err(Refused::of(TroubleKind::Tls, why.to_string()))),
+                Err(why) => return (None, Err(Refused::of(ConnErrorKind::Tls, why.to_string()))),
             };
             let tunnel = match &proxy {
                 None => None,
@@ -252,7 +252,7 @@ impl Sockets {
         async move {
             let (answer, dialed) = dialing.await;
             let blame = |refused: Refused| match &blamed {
-                Some(proxy) if refused.trouble.kind != TroubleKind::Forbidden => {
+                Some(proxy) if refused.trouble.kind != ConnErrorKind::Forbidden => {
                     Refused { trouble: proxy.blame(refused.trouble), ..refused }
                 }
                 _ => refused,
@@ -296,19 +296,19 @@ impl Sockets {
                 let most = most(slot.link).min(DataSize::from_bytes(SCRATCH as u64));
                 let mut looked = connection.poll_event(cx, &mut self.scratch, sink, most);
                 if let Poll::Ready(Event::Aborted { trouble, .. }) = &mut looked
-                    && trouble.kind == TroubleKind::StreamRefused
+                    && trouble.kind == ConnErrorKind::StreamRefused
                     && self
                         .trust
                         .refuses_streams(&host_of(&slot.url), slot.url.port_or_known_default().unwrap_or(443))
                 {
-                    trouble.kind = TroubleKind::Http1Required;
+                    trouble.kind = ConnErrorKind::Http1Required;
                 }
                 if matches!(looked, Poll::Ready(Event::Head { .. })) && connection.protocol() == Protocol::Http2 {
                     self.trust.serves_streams(&host_of(&slot.url), slot.url.port_or_known_default().unwrap_or(443));
                 }
                 slot.over |= matches!(looked, Poll::Ready(Event::Closed { .. }));
                 if let Poll::Ready(Event::Aborted { trouble, .. } | Event::Closed { trouble }) = &looked
-                    && trouble.kind == TroubleKind::Http1Required
+                    && trouble.kind == ConnErrorKind::Http1Required
                 {
                     slot.over = true;
                     self.trust.leave_http2(&host_of(&slot.url), slot.url.port_or_known_default().unwrap_or(443));
@@ -440,12 +440,12 @@ impl Sockets {
     }
 
     /// The places for which there are connections.
-    pub(super) fn origins(&self) -> BTreeSet<OriginId> {
+    pub(super) fn origins(&self) -> BTreeSet<UrlId> {
         self.slots.values().map(|slot| slot.origin).collect()
     }
 
     /// What a connection is for.
-    pub(super) fn purpose(&self, conn: ConnId) -> Option<(LinkId, OriginId)> {
+    pub(super) fn purpose(&self, conn: ConnId) -> Option<(LinkId, UrlId)> {
         self.slots.get(&conn).map(|slot| (slot.link, slot.origin))
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use marline_core::energy::Bill;
-use marline_core::fetch::{LinkWord, Status, Trouble};
+use marline_core::energy::RadioEnergy;
+use marline_core::fetch::{ConnError, LinkStatus, Status};
 use marline_core::link::{LinkId, LinkProfile};
 use marline_core::units::{DataSize, Instant};
 use rustix::time::{ClockId, clock_gettime};
@@ -57,7 +57,7 @@ impl Tally {
 
     /// A connection failed, or one that stood broke. Tells whether this is worth a line: the first trouble of a link
     /// over which nothing has come yet, for else there is silence until the retries are over.
-    pub(super) fn failed(&mut self, trouble: &Trouble, denied: bool) -> bool {
+    pub(super) fn failed(&mut self, trouble: &ConnError, denied: bool) -> bool {
         self.retries += 1;
         self.denied = denied;
         self.trouble = Some(trouble.text.clone());
@@ -70,7 +70,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn report(&self, state: String, bill: Option<Bill>) -> LinkReport {
+    pub(super) fn report(&self, state: String, bill: Option<RadioEnergy>) -> LinkReport {
         let time = match (self.first, self.last) {
             (Some(first), Some(last)) => last - first,
             _ => Duration::ZERO,
@@ -125,10 +125,10 @@ pub(super) fn progress(
         })
         .collect();
     let rate: f64 = links.iter().map(|link| link.rate).sum();
-    let left = status.total.map(|total| (total - status.done).bytes());
+    let left = status.total.map(|total| (total - status.received).bytes());
     Progress {
         total: status.total.map(DataSize::bytes),
-        done: status.done.bytes(),
+        done: status.received.bytes(),
         resumed,
         checked: None,
         rate,
@@ -139,24 +139,24 @@ pub(super) fn progress(
 }
 
 /// How a link stands while the run goes on, in words: with what it is waiting for, and what went wrong before.
-fn state_now(word: &LinkWord, tally: &Tally, opening: Option<&str>) -> String {
+fn state_now(word: &LinkStatus, tally: &Tally, opening: Option<&str>) -> String {
     match (word, opening, &tally.trouble) {
-        (LinkWord::Silent, Some(what), _) => format!("silent, {what}"),
-        (LinkWord::Up | LinkWord::Idle, Some(what), Some(trouble)) => format!("{what} again: {trouble}"),
-        (LinkWord::Up | LinkWord::Idle, Some(what), None) => what.to_owned(),
-        (LinkWord::Idle, None, Some(trouble)) if tally.first.is_none() => format!("waiting: {trouble}"),
+        (LinkStatus::Stalled, Some(what), _) => format!("silent, {what}"),
+        (LinkStatus::Up | LinkStatus::Idle, Some(what), Some(trouble)) => format!("{what} again: {trouble}"),
+        (LinkStatus::Up | LinkStatus::Idle, Some(what), None) => what.to_owned(),
+        (LinkStatus::Idle, None, Some(trouble)) if tally.first.is_none() => format!("waiting: {trouble}"),
         _ => state(word),
     }
 }
 
 /// How a link stands, in words.
-pub(super) fn state(word: &LinkWord) -> String {
+pub(super) fn state(word: &LinkStatus) -> String {
     match word {
-        LinkWord::Up => "up".to_owned(),
-        LinkWord::Idle => "idle".to_owned(),
-        LinkWord::Silent => "silent".to_owned(),
-        LinkWord::Down => "down".to_owned(),
-        LinkWord::Banned(why) => format!("banned: {why}"),
+        LinkStatus::Up => "up".to_owned(),
+        LinkStatus::Idle => "idle".to_owned(),
+        LinkStatus::Stalled => "silent".to_owned(),
+        LinkStatus::Down => "down".to_owned(),
+        LinkStatus::Banned(why) => format!("banned: {why}"),
     }
 }
 
@@ -187,7 +187,7 @@ pub(super) fn peak_rss() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::fetch::TroubleKind;
+    use marline_core::fetch::ConnErrorKind;
     use marline_core::link::LinkKind;
 
     fn tally(last: Option<u64>) -> Tally {
@@ -217,22 +217,22 @@ mod tests {
     #[test]
     fn a_link_that_does_not_carry_yet_says_what_it_waits_for() {
         let mut fresh = tally(None);
-        let idle = LinkWord::Idle;
+        let idle = LinkStatus::Idle;
         assert_eq!(state_now(&idle, &fresh, None), "idle");
         assert_eq!(state_now(&idle, &fresh, Some("connecting")), "connecting");
         assert_eq!(
-            state_now(&LinkWord::Silent, &fresh, Some("looking up the name")),
+            state_now(&LinkStatus::Stalled, &fresh, Some("looking up the name")),
             "silent, looking up the name"
         );
-        let trouble = Trouble { kind: TroubleKind::Refused, text: "192.0.2.1:80: connection refused".into() };
+        let trouble = ConnError { kind: ConnErrorKind::Refused, text: "192.0.2.1:80: connection refused".into() };
         assert!(fresh.failed(&trouble, false), "the first one is worth a line");
         assert!(!fresh.failed(&trouble, false), "the second one is not");
         assert_eq!(state_now(&idle, &fresh, None), "waiting: 192.0.2.1:80: connection refused");
-        let again = state_now(&LinkWord::Up, &fresh, Some("connecting"));
+        let again = state_now(&LinkStatus::Up, &fresh, Some("connecting"));
         assert_eq!(again, "connecting again: 192.0.2.1:80: connection refused");
-        assert_eq!(state_now(&LinkWord::Down, &fresh, None), "down");
+        assert_eq!(state_now(&LinkStatus::Down, &fresh, None), "down");
         fresh.data(Instant::from_millis(5), DataSize::from_bytes(1));
-        assert_eq!(state_now(&LinkWord::Up, &fresh, None), "up");
+        assert_eq!(state_now(&LinkStatus::Up, &fresh, None), "up");
         assert!(!fresh.failed(&trouble, false), "it is known to work");
     }
 

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 use url::{Host, Url};
 
 use super::sockets::NAME_TIMEOUT;
@@ -61,12 +61,12 @@ impl Route {
     ///
     /// # Errors
     /// There are some, but none of the version that the user wants.
-    pub(super) fn usable(&self, host: &str, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, Trouble> {
+    pub(super) fn usable(&self, host: &str, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, ConnError> {
         let Some(version) = self.version else { return Ok(addresses) };
         addresses.retain(|address| version.has(*address));
         if addresses.is_empty() {
             let text = format!("{host} has no {} address on this link", version.name());
-            return Err(Trouble { kind: TroubleKind::Unreachable, text });
+            return Err(ConnError { kind: ConnErrorKind::Unreachable, text });
         }
         Ok(addresses)
     }
@@ -77,7 +77,7 @@ pub(super) enum NotAsked {
     /// The name has no address.
     Name(NoAddress),
     /// What led to the host may not lead there.
-    Forbidden(Trouble),
+    Forbidden(ConnError),
 }
 
 /// What to ask the proxy for, so that a URL's host is reached: a tunnel; none: requests in absolute form need none.
@@ -94,7 +94,7 @@ pub(super) async fn tunnel(
     let check = |address: IpAddr| {
         right
             .check((address, port).into())
-            .map_err(|why| NotAsked::Forbidden(Trouble { kind: TroubleKind::Forbidden, text: why.of(&host) }))
+            .map_err(|why| NotAsked::Forbidden(ConnError { kind: ConnErrorKind::Forbidden, text: why.of(&host) }))
     };
     let target = match url.host() {
         Some(Host::Ipv4(address)) => check(address.into()).map(|()| host.clone())?,

@@ -4,7 +4,7 @@
 //! that sockets are served in between. SHA-1 is accepted for pieces, as most Metalink files have no other: a mirror would
 //! have to find a second preimage. It never counts for the whole file.
 
-use marline_core::fetch::{Proof, Span};
+use marline_core::fetch::{ByteRange, DigestScope};
 use marline_core::units::DataSize;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
@@ -54,10 +54,10 @@ impl PieceHash {
 
 impl Digests {
     /// What they prove of a file from several sources.
-    pub(super) fn proof(&self) -> Option<Proof> {
+    pub(super) fn proof(&self) -> Option<DigestScope> {
         match (&self.pieces, &self.whole) {
-            (Some(pieces), _) => Some(Proof::Pieces(pieces.size)),
-            (None, Some(_)) => Some(Proof::Whole),
+            (Some(pieces), _) => Some(DigestScope::Pieces(pieces.size)),
+            (None, Some(_)) => Some(DigestScope::File),
             (None, None) => None,
         }
     }
@@ -75,7 +75,7 @@ pub(super) struct Verifier {
 
 #[derive(Debug)]
 struct Current {
-    span: Span,
+    span: ByteRange,
     at: u64,
     /// None: the whole file, which the store itself hashes.
     hasher: Option<Hasher>,
@@ -130,7 +130,7 @@ impl Verifier {
     }
 
     /// These bytes are to be verified.
-    pub(super) fn begin(&mut self, span: Span) {
+    pub(super) fn begin(&mut self, span: ByteRange) {
         let hasher = self.digests.pieces.as_ref().map(|pieces| Hasher::new(pieces.function));
         self.current = Some(Current { span, at: span.start, hasher });
     }
@@ -148,7 +148,7 @@ impl Verifier {
     ///
     /// # Errors
     /// When the disk fails.
-    pub(super) fn step(&mut self, store: &mut Store) -> Result<Option<(Span, bool)>, GetError> {
+    pub(super) fn step(&mut self, store: &mut Store) -> Result<Option<(ByteRange, bool)>, GetError> {
         let Some(current) = &mut self.current else { return Ok(None) };
         let good = match &mut current.hasher {
             None => match store.check() {
@@ -206,7 +206,7 @@ impl Digests {
     }
 
     /// Whether this is the digest of the piece that begins there.
-    fn is_piece(&self, span: Span, digest: &[u8]) -> bool {
+    fn is_piece(&self, span: ByteRange, digest: &[u8]) -> bool {
         let Some(pieces) = &self.pieces else { return false };
         let number = usize::try_from(span.start / pieces.size.bytes().max(1)).ok();
         number.and_then(|number| pieces.digests.get(number)).is_some_and(|want| want == digest)

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
-use marline_core::fetch::{ReqId, Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind, ReqId};
 use marline_core::units::DataSize;
 
 use super::chunk::Chunks;
@@ -64,7 +64,7 @@ pub(super) struct Answers {
     /// Complete answers so far.
     complete: u64,
     /// The end, to be reported when nothing else is left.
-    ending: Option<Trouble>,
+    ending: Option<ConnError>,
     /// So many bytes of a head have come that does not end among them.
     searched: usize,
     /// The connection ended without the end of TLS.
@@ -148,7 +148,7 @@ impl Answers {
         {
             if body.is_cut() {
                 let event = self.end();
-                self.over(trouble(TroubleKind::Finished, "the rest of the last answer was not wanted"));
+                self.over(trouble(ConnErrorKind::CleanClose, "the rest of the last answer was not wanted"));
                 return event;
             }
             if body.is_complete() {
@@ -182,7 +182,7 @@ impl Answers {
     }
 
     /// The connection has ended: without an error where `error` is none. `unread` bytes of a head had come.
-    pub(super) fn finish(&mut self, error: Option<Trouble>, unread: usize) {
+    pub(super) fn finish(&mut self, error: Option<ConnError>, unread: usize) {
         let said = error.as_ref().map_or("the server closed the connection", |trouble| trouble.text.as_str());
         let end = match &self.state {
             State::Over => return,
@@ -191,14 +191,16 @@ impl Answers {
                 return;
             }
             State::Body(_) | State::Verdict(_) => {
-                trouble(TroubleKind::Truncated, format!("{said} in the middle of an answer"))
+                trouble(ConnErrorKind::Truncated, format!("{said} in the middle of an answer"))
             }
-            State::Head if unread > 0 => trouble(TroubleKind::Truncated, format!("{said} in the middle of a head")),
-            State::Head if self.open.is_empty() => trouble(TroubleKind::Finished, said),
+            State::Head if unread > 0 => {
+                trouble(ConnErrorKind::Truncated, format!("{said} in the middle of a head"))
+            }
+            State::Head if self.open.is_empty() => trouble(ConnErrorKind::CleanClose, said),
             State::Head => match error {
                 Some(error) => error,
-                None if self.complete > 0 => trouble(TroubleKind::Finished, said),
-                None => trouble(TroubleKind::Reset, "the server closed the connection without an answer"),
+                None if self.complete > 0 => trouble(ConnErrorKind::CleanClose, said),
+                None => trouble(ConnErrorKind::Reset, "the server closed the connection without an answer"),
             },
         };
         self.over(end);
@@ -275,7 +277,7 @@ impl Answers {
         let fields = response.headers.iter().map(|field| (field.name, field.value));
         match head::read(status, response.version == Some(1), fields, SystemTime::now()) {
             Ok(answer) => {
-                self.closes = answer.head.closes;
+                self.closes = answer.head.closes_connection;
                 self.state = State::Verdict(answer.framing);
                 let head::Answer { head, location, disposition, described, .. } = answer;
                 (used, Some(Event::Head { req, head, location, disposition, described: Box::new(described) }))
@@ -306,14 +308,14 @@ impl Answers {
             return (bytes.len(), None);
         }
         if bytes.starts_with(b"HTTP/1.1 408") {
-            self.over(trouble(TroubleKind::Finished, "the server ended the idle connection"));
+            self.over(trouble(ConnErrorKind::CleanClose, "the server ended the idle connection"));
             return (0, self.next());
         }
         self.refuse("the server sent more than was asked for")
     }
 
     fn refuse(&mut self, text: &str) -> (usize, Option<Event>) {
-        self.over(trouble(TroubleKind::Protocol, text));
+        self.over(trouble(ConnErrorKind::Protocol, text));
         (0, self.next())
     }
 
@@ -323,12 +325,12 @@ impl Answers {
         self.complete += 1;
         self.state = State::Head;
         if self.closes {
-            self.over(trouble(TroubleKind::Finished, "the server closes the connection after this answer"));
+            self.over(trouble(ConnErrorKind::CleanClose, "the server closes the connection after this answer"));
         }
         Some(Event::End { req, unconfirmed: std::mem::take(&mut self.bare) })
     }
 
-    fn over(&mut self, trouble: Trouble) {
+    fn over(&mut self, trouble: ConnError) {
         self.state = State::Over;
         self.ending = Some(trouble);
     }
@@ -355,7 +357,7 @@ impl Body {
     }
 
     /// Passes on what belongs to the body. Returns the bytes used, the payload among them, and what is wrong.
-    fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> (usize, u64, Option<Trouble>) {
+    fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> (usize, u64, Option<ConnError>) {
         let before = self.allowed;
         let (allowed, excess) = (&mut self.allowed, &mut self.exceeded);
         let mut pass = |slice: &[u8]| {
@@ -385,7 +387,7 @@ impl Body {
             }),
         };
         let bad = broken && !self.exceeded;
-        let bad = bad.then(|| trouble(TroubleKind::Protocol, "the server sent a broken chunked body"));
+        let bad = bad.then(|| trouble(ConnErrorKind::Protocol, "the server sent a broken chunked body"));
         (used, before - self.allowed, bad)
     }
 }
@@ -419,7 +421,12 @@ mod tests {
     }
 
     /// What a connection with `requests` open requests says of these pieces, followed by an end. Runs of data are one.
-    fn hear(requests: u32, limit: Option<u64>, pieces: &[&[u8]], error: Option<Trouble>) -> (Vec<String>, Bodies) {
+    fn hear(
+        requests: u32,
+        limit: Option<u64>,
+        pieces: &[&[u8]],
+        error: Option<ConnError>,
+    ) -> (Vec<String>, Bodies) {
         let (mut answers, mut bodies, mut told) = (Answers::new(), Bodies(Vec::new()), Vec::new());
         (0..requests).for_each(|req| answers.expect(ReqId(req)));
         let mut tell = |answers: &mut Answers, event: Event| match event {
@@ -617,7 +624,7 @@ mod tests {
 
     #[test]
     fn a_reset_is_told_from_an_end() {
-        let reset = || Some(trouble(TroubleKind::Reset, "reset"));
+        let reset = || Some(trouble(ConnErrorKind::Reset, "reset"));
         let last = |wire: &[u8]| hear(1, None, &[wire], reset()).0.pop().unwrap_or_default();
         assert_eq!(last(b""), "closed Reset");
         assert_eq!(last(b"HTTP/1.1 200 OK\r\n\r\nuntil the clo"), "closed Truncated");

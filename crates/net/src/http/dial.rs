@@ -29,7 +29,7 @@ use tokio::io::BufReader;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 
 use super::http1::Http1;
 use super::http2::Http2;
@@ -73,10 +73,10 @@ struct Connected {
 type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<Connected>> + Send + 'a>>;
 
 impl Dial {
-    pub(super) async fn connect(self) -> Result<Connection, Trouble> {
+    pub(super) async fn connect(self) -> Result<Connection, ConnError> {
         let late = |_| {
             let text = format!("{}: no answer within {:?}", self.server_name, self.timeout);
-            Err(trouble(TroubleKind::TimedOut, text))
+            Err(trouble(ConnErrorKind::TimedOut, text))
         };
         tokio::time::timeout(self.timeout, self.open()).await.unwrap_or_else(late)
     }
@@ -85,16 +85,16 @@ impl Dial {
     ///
     /// # Errors
     /// As [`Connection::dial`].
-    pub async fn tcp(&self) -> Result<(TcpStream, Duration), Trouble> {
+    pub async fn tcp(&self) -> Result<(TcpStream, Duration), ConnError> {
         let raced = tokio::time::timeout(self.timeout, self.race()).await;
         let late = |_| {
             let text = format!("{}: no answer within {:?}", self.server_name, self.timeout);
-            Err(trouble(TroubleKind::TimedOut, text))
+            Err(trouble(ConnErrorKind::TimedOut, text))
         };
         raced.unwrap_or_else(late).map(|Connected { socket, handshake }| (socket, handshake))
     }
 
-    async fn open(&self) -> Result<Connection, Trouble> {
+    async fn open(&self) -> Result<Connection, ConnError> {
         let Connected { socket, handshake } = self.race().await?;
         let told = |error: io::Error| socket_trouble(&self.server_name, &error);
         let local = unmapped(socket.local_addr().map_err(told)?);
@@ -110,9 +110,10 @@ impl Dial {
         Ok(Connection { exchange, handshake, local, peer })
     }
 
-    async fn secure(&self, socket: TcpStream, config: &Arc<ClientConfig>) -> Result<Exchange, Trouble> {
-        let name = ServerName::try_from(self.server_name.clone())
-            .map_err(|_| trouble(TroubleKind::Tls, format!("`{}` cannot be in a certificate", self.server_name)))?;
+    async fn secure(&self, socket: TcpStream, config: &Arc<ClientConfig>) -> Result<Exchange, ConnError> {
+        let name = ServerName::try_from(self.server_name.clone()).map_err(|_| {
+            trouble(ConnErrorKind::Tls, format!("`{}` cannot be in a certificate", self.server_name))
+        })?;
         let reader = BufReader::with_capacity(TLS_READ, socket);
         let connected = TlsConnector::from(Arc::clone(config)).connect(name, reader).await;
         let stream = connected.map_err(|error| tls::handshake_trouble(&self.server_name, &error))?;
@@ -127,7 +128,7 @@ impl Dial {
     }
 
     /// The first socket that connects.
-    async fn race(&self) -> Result<Connected, Trouble> {
+    async fn race(&self) -> Result<Connected, ConnError> {
         let mut running: Vec<(SocketAddr, Attempt<'_>)> = Vec::new();
         let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
         let mut forbidden = None;
@@ -167,12 +168,12 @@ impl Dial {
         .await
     }
 
-    fn hopeless(&self, failed: &[(SocketAddr, io::Error)], forbidden: Option<Forbidden>) -> Trouble {
+    fn hopeless(&self, failed: &[(SocketAddr, io::Error)], forbidden: Option<Forbidden>) -> ConnError {
         let first = self.addresses.iter().find_map(|a| failed.iter().find(|(address, _)| address == a));
         match (first, forbidden) {
             (Some((address, error)), _) => socket_trouble(&address.to_string(), error),
             (None, Some(why)) => why.trouble(&self.server_name),
-            (None, None) => trouble(TroubleKind::Name, format!("{} has no address", self.server_name)),
+            (None, None) => trouble(ConnErrorKind::Dns, format!("{} has no address", self.server_name)),
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
-use marline_core::fetch::{ContentRange, Head, Span, Trouble, TroubleKind, Validator};
+use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, ContentRange, ResponseHead, Validator};
 use marline_core::units::DataSize;
 
 use super::trouble;
@@ -32,7 +32,7 @@ pub(super) enum Framing {
 /// A head, read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Answer {
-    pub(super) head: Head,
+    pub(super) head: ResponseHead,
     pub(super) framing: Framing,
     pub(super) location: Option<String>,
     pub(super) disposition: Option<String>,
@@ -93,7 +93,7 @@ pub(super) fn read<'a>(
     persistent: bool,
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
-) -> Result<Answer, Trouble> {
+) -> Result<Answer, ConnError> {
     let mut seen = Fields::default();
     for (name, value) in fields {
         seen.take(name, value)?;
@@ -106,26 +106,26 @@ pub(super) fn read<'a>(
         _ => Framing::UntilClose,
     };
     let date = seen.date;
-    let head = Head {
+    let head = ResponseHead {
         status,
         length: if let Framing::Length(n) = framing { Some(DataSize::from_bytes(n)) } else { None },
         range: seen.range.filter(|_| matches!(status, 200 | 206 | 416)).and_then(content_range),
         validator: seen.validator(),
-        modified: seen.modified(),
+        last_modified: seen.modified(),
         refuses_ranges: seen.refuses_ranges,
-        encoded: !seen.encodings.is_empty(),
+        is_encoded: !seen.encodings.is_empty(),
         retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
-        closes: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
+        closes_connection: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
         location: None,
-        redirects: seen.location.is_some(),
-        page: false,
+        has_location: seen.location.is_some(),
+        is_html_page: false,
     };
     let described = seen.described();
     Ok(Answer { head, framing, location: seen.location, disposition: seen.disposition, described })
 }
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, name: &str, value: &'a [u8]) -> Result<(), Trouble> {
+    fn take(&mut self, name: &str, value: &'a [u8]) -> Result<(), ConnError> {
         let text = std::str::from_utf8(value).ok().map(str::trim);
         let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
         if is("content-length") {
@@ -179,19 +179,19 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn take_length(&mut self, text: Option<&str>) -> Result<(), Trouble> {
-        let bad = || trouble(TroubleKind::Protocol, "the server sent a Content-Length that is no number");
+    fn take_length(&mut self, text: Option<&str>) -> Result<(), ConnError> {
+        let bad = || trouble(ConnErrorKind::Protocol, "the server sent a Content-Length that is no number");
         for part in text.ok_or_else(bad)?.split(',') {
             let length = tolerant_number(part.trim()).ok_or_else(bad)?;
             if self.length.is_some_and(|known| known != length) {
-                return Err(trouble(TroubleKind::Protocol, "the server sent two different Content-Lengths"));
+                return Err(trouble(ConnErrorKind::Protocol, "the server sent two different Content-Lengths"));
             }
             self.length = Some(length);
         }
         Ok(())
     }
 
-    fn take_coding(&mut self, text: Option<&str>) -> Result<(), Trouble> {
+    fn take_coding(&mut self, text: Option<&str>) -> Result<(), ConnError> {
         // The same field twice is one; the coding twice in one field would be another one.
         if self.chunked && text.is_some_and(|text| text.trim().eq_ignore_ascii_case("chunked")) {
             return Ok(());
@@ -203,7 +203,7 @@ impl<'a> Fields<'a> {
                 _ if coding.eq_ignore_ascii_case("chunked") && !self.chunked => self.chunked = true,
                 _ => {
                     let text = format!("the server sent Transfer-Encoding `{coding:.40}`");
-                    return Err(trouble(TroubleKind::Protocol, text));
+                    return Err(trouble(ConnErrorKind::Protocol, text));
                 }
             }
         }
@@ -229,7 +229,7 @@ impl<'a> Fields<'a> {
         if let Some(etag) = self.etag.filter(|etag| is_strong(etag)) {
             return Some(Validator::Etag(etag.to_owned()));
         }
-        self.strong_date().map(|text| Validator::Date(text.to_owned()))
+        self.strong_date().map(|text| Validator::LastModified(text.to_owned()))
     }
 
     /// Last-Modified beside an ETag. File systems and builds without clocks date everything alike; such a date tells
@@ -262,7 +262,7 @@ fn content_range(text: &str) -> Option<ContentRange> {
     let total = if total == "*" { None } else { Some(number(total)?) };
     let size = total.map(DataSize::from_bytes);
     if range == "*" {
-        return Some(ContentRange { span: None, total: Some(size?) });
+        return Some(ContentRange { range: None, total: Some(size?) });
     }
     let (first, last) = range.split_once('-')?;
     let first = number(first.trim())?;
@@ -271,12 +271,12 @@ fn content_range(text: &str) -> Option<ContentRange> {
         last => number(last)?.checked_add(1)?,
     };
     if first == end && total == Some(end) {
-        return Some(ContentRange { span: None, total: size });
+        return Some(ContentRange { range: None, total: size });
     }
     if end <= first || total.is_some_and(|total| end > total) {
         return None;
     }
-    Some(ContentRange { span: Some(Span::new(first, end)), total: size })
+    Some(ContentRange { range: Some(ByteRange::new(first, end)), total: size })
 }
 
 /// Seconds, or a date (RFC 9110 §10.2.3); a date that has passed is no delay.
@@ -350,13 +350,13 @@ const MOST_LINKS: usize = 64;
 mod tests {
     use super::*;
 
-    fn head(status: u16, fields: &[(&str, &str)]) -> Result<Answer, Trouble> {
+    fn head(status: u16, fields: &[(&str, &str)]) -> Result<Answer, ConnError> {
         let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
         read(status, true, fields, SystemTime::UNIX_EPOCH)
     }
 
     fn span(first: u64, end: u64, total: Option<u64>) -> Option<ContentRange> {
-        Some(ContentRange { span: Some(Span::new(first, end)), total: total.map(DataSize::from_bytes) })
+        Some(ContentRange { range: Some(ByteRange::new(first, end)), total: total.map(DataSize::from_bytes) })
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
             let fields = [("Location", sent), ("Set-Cookie", &b"k=\xe9"[..]), ("Set-Cookie", b"l=1")];
             let answer = read(302, true, fields.into_iter(), SystemTime::UNIX_EPOCH).unwrap();
             assert_eq!(answer.location.as_deref(), Some(want));
-            assert!(answer.head.redirects);
+            assert!(answer.head.has_location);
             assert_eq!(answer.described.cookies, ["k=\u{f7e9}", "l=1"]);
         }
     }
@@ -381,7 +381,7 @@ mod tests {
             ("bytes 0-9/20", span(0, 10, Some(20))),
             ("Bytes 0-0/1", span(0, 1, Some(1))),
             ("bytes 5-9/*", span(5, 10, None)),
-            ("bytes */20", Some(ContentRange { span: None, total: Some(DataSize::from_bytes(20)) })),
+            ("bytes */20", Some(ContentRange { range: None, total: Some(DataSize::from_bytes(20)) })),
             ("bytes */*", None),
             ("bytes 9-5/20", None),
             ("bytes 0-20/20", None),
@@ -397,8 +397,8 @@ mod tests {
             ("bytes = 0-9/*", span(0, 10, None)),
             ("0-9/20", span(0, 10, Some(20))),
             ("bytes 5-/20", span(5, 20, Some(20))),
-            ("bytes 4-/4", Some(ContentRange { span: None, total: Some(DataSize::from_bytes(4)) })),
-            ("*/20", Some(ContentRange { span: None, total: Some(DataSize::from_bytes(20)) })),
+            ("bytes 4-/4", Some(ContentRange { range: None, total: Some(DataSize::from_bytes(4)) })),
+            ("*/20", Some(ContentRange { range: None, total: Some(DataSize::from_bytes(20)) })),
             ("bytes 5-/*", None),
             ("bytes==0-9/20", None),
             ("bytes 0-9/20/30", None),
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(head(200, &[chunked]).expect("read").head.length, None);
         assert_eq!(head(304, &[("content-length", "5")]).expect("read").framing, Framing::Length(0));
         assert_eq!(head(200, &[]).expect("read").framing, Framing::UntilClose);
-        assert!(head(200, &[]).expect("read").head.closes);
+        assert!(head(200, &[]).expect("read").head.closes_connection);
         for bad in ["gzip, chunked", "chunked, chunked", "x"] {
             assert!(head(200, &[("transfer-encoding", bad)]).is_err(), "{bad}");
         }
@@ -470,7 +470,7 @@ mod tests {
         let date = |text| ("date", text);
         let etag = |text| ("etag", text);
         let strong = Some(Validator::Etag("\"a\"".into()));
-        let dated = Some(Validator::Date(modified.1.into()));
+        let dated = Some(Validator::LastModified(modified.1.into()));
         for (fields, want) in [
             (&[etag("\"a\""), modified][..], strong),
             (&[etag("W/\"a\"")], None),
@@ -517,11 +517,11 @@ mod tests {
             ],
         )
         .expect("read");
-        assert!(answer.head.closes && answer.head.refuses_ranges && answer.head.encoded);
+        assert!(answer.head.closes_connection && answer.head.refuses_ranges && answer.head.is_encoded);
         assert_eq!(answer.described.encoding.as_deref(), Some("gzip"));
         assert_eq!((answer.location.as_deref(), answer.disposition.as_deref()), (Some("/b"), Some("attachment")));
         assert!(
-            !head(200, &[("content-encoding", "identity"), ("content-length", "1")]).expect("read").head.encoded
+            !head(200, &[("content-encoding", "identity"), ("content-length", "1")]).expect("read").head.is_encoded
         );
         let several =
             [("content-encoding", "gzip"), ("content-encoding", "identity"), ("content-encoding", "gzip, br")];
@@ -533,7 +533,7 @@ mod tests {
     fn http_1_0_closes_unless_it_says_otherwise() {
         let read = |fields: &[(&str, &str)]| {
             let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-            read(200, false, fields, SystemTime::UNIX_EPOCH).expect("read").head.closes
+            read(200, false, fields, SystemTime::UNIX_EPOCH).expect("read").head.closes_connection
         };
         assert!(read(&[("content-length", "1")]));
         assert!(!read(&[("content-length", "1"), ("connection", "keep-alive")]));

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 
-use marline_core::fetch::{ReqId, Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind, ReqId};
 use marline_core::units::DataSize;
 
 use super::head::{self, Answer};
@@ -87,7 +87,7 @@ enum Turn {
 }
 
 impl Http2 {
-    pub(super) async fn start(stream: Stream, windows: Windows) -> Result<Self, Trouble> {
+    pub(super) async fn start(stream: Stream, windows: Windows) -> Result<Self, ConnError> {
         let size = |size: DataSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX).min(WINDOW_MOST);
         let (stream, meter) = Metered::new(stream);
         let built = client::Builder::new()
@@ -97,7 +97,7 @@ impl Http2 {
             .initial_max_send_streams(AT_FIRST)
             .handshake(stream)
             .await;
-        let (sender, driver) = built.map_err(|error| words(&error, TroubleKind::Reset))?;
+        let (sender, driver) = built.map_err(|error| words(&error, ConnErrorKind::Reset))?;
         Ok(Self {
             sender,
             driver,
@@ -118,7 +118,9 @@ impl Http2 {
         self.asked += 1;
         match get.parts(true) {
             Ok(request) => self.waiting.push_back((req, request)),
-            Err(error) => self.abort(req, trouble(TroubleKind::Protocol, format!("cannot be asked for: {error}"))),
+            Err(error) => {
+                self.abort(req, trouble(ConnErrorKind::Protocol, format!("cannot be asked for: {error}")))
+            }
         }
     }
 
@@ -195,7 +197,7 @@ impl Http2 {
                 Poll::Ready(Err(error)) if error.is_go_away() => {
                     self.going = true;
                     for (req, _) in std::mem::take(&mut self.waiting) {
-                        self.abort(req, words(&error, TroubleKind::Finished));
+                        self.abort(req, words(&error, ConnErrorKind::CleanClose));
                     }
                     return;
                 }
@@ -208,7 +210,7 @@ impl Http2 {
                     self.streams.push_back(Exchange { req, stage: Stage::Asked(answer), reset });
                 }
                 Err(error) if error.reason().is_none() && !error.is_io() => {
-                    self.abort(req, words(&error, TroubleKind::Protocol))
+                    self.abort(req, words(&error, ConnErrorKind::Protocol))
                 }
                 Err(_) => return,
             }
@@ -237,7 +239,7 @@ impl Http2 {
         let Stage::Asked(answer) = &mut exchange.stage else { return Turn::Nothing };
         let response = match Pin::new(answer).poll(cx) {
             Poll::Pending => return Turn::Nothing,
-            Poll::Ready(Err(error)) => return self.lose(exchange.req, &error, TroubleKind::Reset),
+            Poll::Ready(Err(error)) => return self.lose(exchange.req, &error, ConnErrorKind::Reset),
             Poll::Ready(Ok(response)) => response,
         };
         let (parts, body) = response.into_parts();
@@ -245,7 +247,7 @@ impl Http2 {
         match head::read(parts.status.as_u16(), true, fields, SystemTime::now()) {
             Ok(Answer { mut head, location, disposition, described, .. }) => {
                 // HTTP/2 frames bodies by itself: without a length it does not close.
-                head.closes = false;
+                head.closes_connection = false;
                 exchange.stage = Stage::Verdict(body);
                 let described = Box::new(described);
                 self.events.push_back(Event::Head { req: exchange.req, head, location, disposition, described });
@@ -296,20 +298,20 @@ impl Http2 {
                 self.events.push_back(Event::End { req, unconfirmed: false });
                 Turn::Gone
             }
-            Some(Err(error)) => self.lose(req, &error, TroubleKind::Truncated),
+            Some(Err(error)) => self.lose(req, &error, ConnErrorKind::Truncated),
         }
     }
 
     /// A stream failed: by itself, or with the connection, whose end will be told.
-    fn lose(&mut self, req: ReqId, error: &h2::Error, kind: TroubleKind) -> Turn {
+    fn lose(&mut self, req: ReqId, error: &h2::Error, kind: ConnErrorKind) -> Turn {
         if error.is_reset() {
             self.abort(req, words(error, kind));
-        } else if error.is_go_away() && kind != TroubleKind::Truncated {
+        } else if error.is_go_away() && kind != ConnErrorKind::Truncated {
             self.going = true;
-            self.abort(req, words(error, TroubleKind::Finished));
+            self.abort(req, words(error, ConnErrorKind::CleanClose));
         } else {
             self.going |= error.is_go_away();
-            self.broken |= kind == TroubleKind::Truncated;
+            self.broken |= kind == ConnErrorKind::Truncated;
         }
         Turn::Gone
     }
@@ -320,7 +322,7 @@ impl Http2 {
         }
     }
 
-    fn abort(&mut self, req: ReqId, trouble: Trouble) {
+    fn abort(&mut self, req: ReqId, trouble: ConnError) {
         self.events.push_back(Event::Aborted { req, trouble });
     }
 
@@ -328,9 +330,9 @@ impl Http2 {
     fn finish(&mut self, end: Result<(), h2::Error>) {
         self.over = true;
         let kind = match (self.broken, self.going || self.complete > 0 || self.asked == 0) {
-            (true, _) => TroubleKind::Truncated,
-            (false, true) => TroubleKind::Finished,
-            (false, false) => TroubleKind::Reset,
+            (true, _) => ConnErrorKind::Truncated,
+            (false, true) => ConnErrorKind::CleanClose,
+            (false, false) => ConnErrorKind::Reset,
         };
         let trouble = match end {
             Ok(()) => trouble(kind, "the server closed the HTTP/2 connection"),
@@ -357,29 +359,29 @@ impl Event {
 }
 
 /// What an error of HTTP/2 means; `kind` where it is the other end that gave up.
-fn words(error: &h2::Error, kind: TroubleKind) -> Trouble {
+fn words(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
     if let Some(error) = error.get_io() {
         let lost = socket_trouble("connection lost", error);
-        let kind = if kind == TroubleKind::Truncated { kind } else { lost.kind };
-        return Trouble { kind, ..lost };
+        let kind = if kind == ConnErrorKind::Truncated { kind } else { lost.kind };
+        return ConnError { kind, ..lost };
     }
     match error.reason() {
         Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => {
-            trouble(TroubleKind::Http1Required, "the server wants HTTP/1.1")
+            trouble(ConnErrorKind::Http1Required, "the server wants HTTP/1.1")
         }
         Some(Reason::NO_ERROR) if error.is_go_away() => trouble(kind, "the server ends the HTTP/2 connection"),
         // What is wrong is the encryption, which HTTP/1.1 does not judge (RFC 9113 section 9.2.2).
         Some(Reason::INADEQUATE_SECURITY) if error.is_remote() => {
-            trouble(TroubleKind::Http1Required, "the server refuses HTTP/2 over this encryption")
+            trouble(ConnErrorKind::Http1Required, "the server refuses HTTP/2 over this encryption")
         }
         Some(Reason::REFUSED_STREAM) if error.is_remote() => {
-            trouble(TroubleKind::StreamRefused, "the server refused the stream")
+            trouble(ConnErrorKind::StreamRefused, "the server refused the stream")
         }
         Some(reason) if error.is_remote() => {
             trouble(kind, format!("the server reset it: {}", reason.description()))
         }
-        Some(reason) => trouble(TroubleKind::Protocol, format!("broken HTTP/2: {}", reason.description())),
-        None => trouble(TroubleKind::Protocol, format!("broken HTTP/2: {error}")),
+        Some(reason) => trouble(ConnErrorKind::Protocol, format!("broken HTTP/2: {}", reason.description())),
+        None => trouble(ConnErrorKind::Protocol, format!("broken HTTP/2: {error}")),
     }
 }
 

@@ -39,7 +39,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline_core::fetch::{Head, PathSample, Protocol, ReqId, Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind, PathSample, Protocol, ReqId, ResponseHead};
 use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use marline_sys::tcp_info::TcpInfo;
@@ -69,7 +69,7 @@ pub enum Event {
         /// The request that it answers.
         req: ReqId,
         /// What it says; `location` is left for the caller to number.
-        head: Head,
+        head: ResponseHead,
         /// The Location field as it was sent.
         location: Option<String>,
         /// The Content-Disposition field as it was sent; see [`file_name`].
@@ -97,12 +97,12 @@ pub enum Event {
         /// The request that it answers.
         req: ReqId,
         /// Why.
-        trouble: Trouble,
+        trouble: ConnError,
     },
     /// The connection is over. Every request without an [`Event::End`] is unanswered.
     Closed {
         /// Why.
-        trouble: Trouble,
+        trouble: ConnError,
     },
 }
 
@@ -125,7 +125,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`TroubleKind::Refused`], `Reset`, `Unreachable`, `TimedOut`, `Tls` or `Protocol`, with the address in words.
-    pub async fn dial(dial: Dial) -> Result<Self, Trouble> {
+    pub async fn dial(dial: Dial) -> Result<Self, ConnError> {
         dial.connect().await
     }
 
@@ -245,22 +245,22 @@ fn path_of(socket: BorrowedFd<'_>) -> PathSample {
 }
 
 /// A failure of a kind, in words.
-fn trouble(kind: TroubleKind, text: impl Into<String>) -> Trouble {
-    Trouble { kind, text: text.into() }
+fn trouble(kind: ConnErrorKind, text: impl Into<String>) -> ConnError {
+    ConnError { kind, text: text.into() }
 }
 
 /// What an error of the socket means, with `what` was being done in front of it.
-fn socket_trouble(what: &str, error: &io::Error) -> Trouble {
+fn socket_trouble(what: &str, error: &io::Error) -> ConnError {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     let kind = match errno {
-        Some(Errno::CONNREFUSED) => TroubleKind::Refused,
-        Some(Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED) => TroubleKind::Reset,
-        Some(Errno::TIMEDOUT) => TroubleKind::TimedOut,
-        Some(_) => TroubleKind::Unreachable,
-        None if error.kind() == io::ErrorKind::TimedOut => TroubleKind::TimedOut,
-        None if error.kind() == io::ErrorKind::UnexpectedEof => TroubleKind::Truncated,
-        None => TroubleKind::Reset,
+        Some(Errno::CONNREFUSED) => ConnErrorKind::Refused,
+        Some(Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED) => ConnErrorKind::Reset,
+        Some(Errno::TIMEDOUT) => ConnErrorKind::TimedOut,
+        Some(_) => ConnErrorKind::Unreachable,
+        None if error.kind() == io::ErrorKind::TimedOut => ConnErrorKind::TimedOut,
+        None if error.kind() == io::ErrorKind::UnexpectedEof => ConnErrorKind::Truncated,
+        None => ConnErrorKind::Reset,
     };
     let words = match errno {
         Some(Errno::CONNREFUSED) => "connection refused",

@@ -7,7 +7,7 @@
 
 use http::header::{self, HeaderName, HeaderValue};
 
-use marline_core::fetch::{Ask, Validator};
+use marline_core::fetch::{RequestRange, Validator};
 
 use super::Proxy;
 
@@ -19,7 +19,7 @@ pub struct Get {
     /// Host, and the port unless it is the scheme's own; IPv6 addresses in brackets.
     pub authority: String,
     /// Which bytes.
-    pub ask: Ask,
+    pub ask: RequestRange,
     /// Only if the resource still has this validator; otherwise all of it (RFC 9110 §13.1.5).
     pub if_range: Option<Validator>,
     /// Further fields.
@@ -77,7 +77,7 @@ impl Get {
         }
         put(&header::ACCEPT_ENCODING, &HeaderValue::from_static("identity"));
         let condition =
-            self.if_range.as_ref().map(|validator| HeaderValue::from_bytes(validator.text().as_bytes()));
+            self.if_range.as_ref().map(|validator| HeaderValue::from_bytes(validator.if_range_value().as_bytes()));
         match (range(self.ask), condition) {
             // A range without its condition could be of another file: rather none.
             (None, _) | (_, Some(Err(_))) => {}
@@ -95,12 +95,12 @@ impl Get {
 }
 
 /// The Range field (RFC 9110 §14.2); none for the whole, or for no bytes at all.
-fn range(ask: Ask) -> Option<HeaderValue> {
+fn range(ask: RequestRange) -> Option<HeaderValue> {
     let text = match ask {
-        Ask::Whole => return None,
-        Ask::From(start) => format!("bytes={start}-"),
-        Ask::Span(span) if span.is_empty() => return None,
-        Ask::Span(span) => format!("bytes={}-{}", span.start, span.end - 1),
+        RequestRange::Full => return None,
+        RequestRange::From(start) => format!("bytes={start}-"),
+        RequestRange::Bounded(span) if span.is_empty() => return None,
+        RequestRange::Bounded(span) => format!("bytes={}-{}", span.start, span.end - 1),
     };
     HeaderValue::try_from(text).ok()
 }
@@ -138,9 +138,9 @@ const RESERVED: [HeaderName; 10] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::fetch::Span;
+    use marline_core::fetch::ByteRange;
 
-    fn get(ask: Ask) -> Get {
+    fn get(ask: RequestRange) -> Get {
         Get {
             path_and_query: "/a?b".into(),
             authority: "h:81".into(),
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_request_says_what_it_wants_and_no_more() {
         let mut out = Vec::new();
-        get(Ask::Span(Span::new(10, 20))).emit(&mut out);
+        get(RequestRange::Bounded(ByteRange::new(10, 20))).emit(&mut out);
         let want = "GET /a?b HTTP/1.1\r\nHost: h:81\r\nAccept: */*\r\nAccept-Encoding: identity\r\n\
                     Range: bytes=10-19\r\nIf-Range: \"x\"\r\nUser-Agent: me\r\n\r\n";
         assert_eq!(String::from_utf8_lossy(&out), want);
@@ -165,24 +165,24 @@ mod tests {
     #[test]
     fn the_whole_is_asked_for_without_conditions() {
         let mut out = Vec::new();
-        get(Ask::Whole).emit(&mut out);
+        get(RequestRange::Full).emit(&mut out);
         let text = String::from_utf8_lossy(&out).into_owned();
         assert!(!text.contains("Range"), "{text}");
-        assert_eq!(range(Ask::From(7)), Some(HeaderValue::from_static("bytes=7-")));
+        assert_eq!(range(RequestRange::From(7)), Some(HeaderValue::from_static("bytes=7-")));
     }
 
     #[test]
     fn a_validator_from_a_spoilt_journal_injects_nothing() {
         let mut out = Vec::new();
         let validator = Some(Validator::Etag("\"x\"\r\nEvil: yes".into()));
-        Get { if_range: validator, ..get(Ask::From(5)) }.emit(&mut out);
+        Get { if_range: validator, ..get(RequestRange::From(5)) }.emit(&mut out);
         let text = String::from_utf8_lossy(&out).into_owned();
         assert!(!text.contains("Evil") && !text.contains("Range"), "{text}");
     }
 
     #[test]
     fn http2_carries_the_same_fields() {
-        let request = get(Ask::From(5)).parts(true).expect("legal");
+        let request = get(RequestRange::From(5)).parts(true).expect("legal");
         assert_eq!(request.uri().to_string(), "https://h:81/a?b");
         assert_eq!(request.headers()["range"], "bytes=5-");
         assert_eq!(request.headers()["user-agent"], "me");

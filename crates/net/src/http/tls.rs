@@ -30,7 +30,7 @@ use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 
 use super::{socket_trouble, trouble};
 
@@ -249,40 +249,40 @@ fn pem_words(error: rustls::pki_types::pem::Error) -> String {
 }
 
 /// What a failed handshake with `server` means.
-pub(super) fn handshake_trouble(server: &str, error: &io::Error) -> Trouble {
+pub(super) fn handshake_trouble(server: &str, error: &io::Error) -> ConnError {
     let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            return trouble(TroubleKind::Reset, format!("{server}: the server closed during the TLS handshake"));
+            return trouble(ConnErrorKind::Reset, format!("{server}: the server closed during the TLS handshake"));
         }
         return socket_trouble(&format!("{server}: TLS handshake"), error);
     };
     let (kind, why) = match tls {
-        rustls::Error::InvalidCertificate(bad) => (TroubleKind::Tls, certificate_words(server, bad)),
+        rustls::Error::InvalidCertificate(bad) => (ConnErrorKind::Tls, certificate_words(server, bad)),
         rustls::Error::InvalidMessage(_) => {
-            (TroubleKind::Tls, "the server does not speak TLS on this port".to_owned())
+            (ConnErrorKind::Tls, "the server does not speak TLS on this port".to_owned())
         }
         rustls::Error::NoApplicationProtocol => {
-            (TroubleKind::Tls, "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned())
+            (ConnErrorKind::Tls, "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned())
         }
-        rustls::Error::PeerIncompatible(_) => (TroubleKind::Tls, format!("TLS: {}", plainly(&tls.to_string()))),
+        rustls::Error::PeerIncompatible(_) => (ConnErrorKind::Tls, format!("TLS: {}", plainly(&tls.to_string()))),
         rustls::Error::AlertReceived(alert) => {
             let alert_words = plainly(&format!("{alert:?}"));
             (alert_kind(*alert), format!("the server refused the TLS handshake: {alert_words}"))
         }
-        other => (TroubleKind::Protocol, format!("TLS: {}", plainly(&other.to_string()))),
+        other => (ConnErrorKind::Protocol, format!("TLS: {}", plainly(&other.to_string()))),
     };
     trouble(kind, format!("{server}: {why}"))
 }
 
 /// What an alert says of the next handshake (RFC 8446 §6.2). Only those that name what is missing are lasting:
 /// `handshake_failure` and `internal_error` are also what a server without room says.
-fn alert_kind(alert: AlertDescription) -> TroubleKind {
+fn alert_kind(alert: AlertDescription) -> ConnErrorKind {
     match alert {
         AlertDescription::ProtocolVersion
         | AlertDescription::InsufficientSecurity
         | AlertDescription::NoApplicationProtocol
-        | AlertDescription::CertificateRequired => TroubleKind::Tls,
-        _ => TroubleKind::Reset,
+        | AlertDescription::CertificateRequired => ConnErrorKind::Tls,
+        _ => ConnErrorKind::Reset,
     }
 }
 
@@ -368,16 +368,16 @@ mod tests {
         let kind = |error: io::Error| handshake_trouble("h", &error).kind;
         let tls = |error: rustls::Error| kind(io::Error::new(io::ErrorKind::InvalidData, error));
         for bad in [CertificateError::UnknownIssuer, CertificateError::Expired, CertificateError::NotValidForName] {
-            assert_eq!(tls(rustls::Error::InvalidCertificate(bad)), TroubleKind::Tls);
+            assert_eq!(tls(rustls::Error::InvalidCertificate(bad)), ConnErrorKind::Tls);
         }
-        assert_eq!(tls(rustls::Error::NoApplicationProtocol), TroubleKind::Tls);
-        assert_eq!(tls(rustls::Error::AlertReceived(AlertDescription::ProtocolVersion)), TroubleKind::Tls);
+        assert_eq!(tls(rustls::Error::NoApplicationProtocol), ConnErrorKind::Tls);
+        assert_eq!(tls(rustls::Error::AlertReceived(AlertDescription::ProtocolVersion)), ConnErrorKind::Tls);
         for alert in [AlertDescription::HandshakeFailure, AlertDescription::InternalError] {
-            assert_eq!(tls(rustls::Error::AlertReceived(alert)), TroubleKind::Reset);
+            assert_eq!(tls(rustls::Error::AlertReceived(alert)), ConnErrorKind::Reset);
         }
-        assert_eq!(kind(io::ErrorKind::UnexpectedEof.into()), TroubleKind::Reset);
-        assert_eq!(kind(io::ErrorKind::ConnectionReset.into()), TroubleKind::Reset);
-        assert_eq!(kind(io::ErrorKind::TimedOut.into()), TroubleKind::TimedOut);
+        assert_eq!(kind(io::ErrorKind::UnexpectedEof.into()), ConnErrorKind::Reset);
+        assert_eq!(kind(io::ErrorKind::ConnectionReset.into()), ConnErrorKind::Reset);
+        assert_eq!(kind(io::ErrorKind::TimedOut.into()), ConnErrorKind::TimedOut);
     }
 
     /// What becomes of a server's own certificate in the file, if the server is called `name`.

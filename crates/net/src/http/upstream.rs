@@ -21,7 +21,7 @@ use http::HeaderValue;
 use hyper_util::client::legacy::connect::proxy::SocksV5;
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioIo;
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -222,14 +222,14 @@ impl Proxies {
 impl Proxy {
     /// A failure on the way to or through this proxy, which names it. What the server's own certificate is worth is not its
     /// fault.
-    pub fn blame(&self, trouble: Trouble) -> Trouble {
+    pub fn blame(&self, trouble: ConnError) -> ConnError {
         let (name, address) = (self.to_string(), authority(&self.host, self.port));
-        if trouble.text.contains(&name) || trouble.kind == TroubleKind::Tls {
+        if trouble.text.contains(&name) || trouble.kind == ConnErrorKind::Tls {
             return trouble;
         }
         let text =
             trouble.text.strip_prefix(&address).map_or(trouble.text.as_str(), |rest| rest.trim_start_matches(": "));
-        Trouble { text: format!("{name}: {text}"), ..trouble }
+        ConnError { text: format!("{name}: {text}"), ..trouble }
     }
 
     /// The proxy's own host: a name, or an address without brackets.
@@ -268,7 +268,7 @@ impl Proxy {
     }
 
     /// CONNECT (RFC 9110 section 9.3.6).
-    async fn connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
+    async fn connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
         let authority = authority(host, port);
         let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n").into_bytes();
         if let Some(value) = self.authorization() {
@@ -286,7 +286,7 @@ impl Proxy {
             head.push(byte);
             let not_http = || {
                 let text = format!("{self}: the response to CONNECT is not HTTP");
-                trouble(TroubleKind::Protocol, text)
+                trouble(ConnErrorKind::Protocol, text)
             };
             let is_http = |head: &[u8]| head.iter().zip(b"HTTP/").all(|(byte, known)| byte == known);
             if head.len() > LONGEST_HEAD || !is_http(&head) {
@@ -304,7 +304,7 @@ impl Proxy {
         }
     }
 
-    fn refused(&self, status: Option<u16>, authority: &str) -> Trouble {
+    fn refused(&self, status: Option<u16>, authority: &str) -> ConnError {
         let text = match status {
             Some(407) if self.login.is_none() => {
                 format!("{self} wants a user and a password (status 407): write -x USER:PASSWORD@HOST:PORT")
@@ -315,16 +315,16 @@ impl Proxy {
         };
         // Asked again, it would say the same.
         let lasts = matches!(status, Some(400..=499)) && !matches!(status, Some(408 | 429));
-        trouble(if lasts { TroubleKind::Forbidden } else { TroubleKind::Refused }, text)
+        trouble(if lasts { ConnErrorKind::Forbidden } else { ConnErrorKind::Refused }, text)
     }
 
     /// SOCKS5 (RFC 1928), with a user and a password if there are any (RFC 1929).
-    async fn socks(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, Trouble> {
+    async fn socks(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
         let uri = |authority: String| {
             http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build()
         };
         let (Ok(proxy), Ok(target)) = (uri(authority(&self.host, self.port)), uri(authority(host, port))) else {
-            return Err(trouble(TroubleKind::Name, format!("{host}: not a host's name")));
+            return Err(trouble(ConnErrorKind::Dns, format!("{host}: not a host's name")));
         };
         let mut client = SocksV5::new(proxy, Once(Some(TokioIo::new(socket))));
         if let Some((user, password)) = &self.login {
@@ -332,7 +332,7 @@ impl Proxy {
         }
         let tunnel = client.call(target).await;
         tunnel.map(TokioIo::into_inner).map_err(|error| {
-            trouble(TroubleKind::Refused, format!("{self}: no tunnel to {}: {error}", authority(host, port)))
+            trouble(ConnErrorKind::Refused, format!("{self}: no tunnel to {}: {error}", authority(host, port)))
         })
     }
 }
@@ -342,7 +342,7 @@ impl Tunnel {
     ///
     /// # Errors
     /// The proxy refuses, wants another login, or does not speak its protocol.
-    pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, Trouble> {
+    pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, ConnError> {
         let pending = self.silence.begin();
         let opened = async {
             match self.proxy.kind {
@@ -358,7 +358,7 @@ impl Tunnel {
         let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
         // One that has never answered would be as silent if it were asked again.
         let has_answered = pending.silence.quiet().has_answered;
-        Err(trouble(if has_answered { TroubleKind::TimedOut } else { TroubleKind::Forbidden }, text))
+        Err(trouble(if has_answered { ConnErrorKind::TimedOut } else { ConnErrorKind::Forbidden }, text))
     }
 }
 
@@ -556,7 +556,7 @@ mod tests {
     }
 
     /// Runs the proxy's half of a conversation: what it reads must begin like this, then it says that.
-    async fn conversation(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, Trouble> {
+    async fn conversation(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let text = proxy.replace("PORT", &address.port().to_string());
@@ -583,7 +583,7 @@ mod tests {
         tunnel.map(|_| rest)
     }
 
-    fn talk(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, Trouble> {
+    fn talk(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(conversation(proxy, script))
     }

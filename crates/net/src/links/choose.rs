@@ -147,7 +147,7 @@ pub fn choose_local(survey: &Survey, choice: &Choice) -> (LinkProfile, Vec<Strin
         if wish.name == lo {
             profile.kind = wish.kind.unwrap_or(profile.kind);
             profile.metered = wish.metered.unwrap_or(profile.metered);
-            (profile.budget, profile.limit) = (wish.budget, wish.limit);
+            (profile.budget, profile.rate_limit) = (wish.budget, wish.limit);
         } else if is_named || wish.spoken {
             let why = if survey.named(&wish.name).is_some() { "not used" } else { "no such interface" };
             lines.push(format!("link {}: {why}; the URL is on this very machine and needs none", wish.name));
@@ -320,7 +320,7 @@ mod tests {
     fn on_this_very_machine_only_the_terms_of_the_loopback_count() {
         let none = "needs none";
         let (lo, lines) = choose_local(&laptop(), &named(&["lo,limit=1Mbit/s", "eth0", "wwan9"]));
-        assert_eq!((lo.name.as_str(), lo.limit), ("lo", Some(Bitrate::from_mbps(1))));
+        assert_eq!((lo.name.as_str(), lo.rate_limit), ("lo", Some(Bitrate::from_mbps(1))));
         assert_eq!(lines.len(), 2);
         assert!(
             lines[0].starts_with("link eth0: not used; the URL is on") && lines[0].ends_with(none),
@@ -329,7 +329,7 @@ mod tests {
         assert!(lines[1].starts_with("link wwan9: no such interface; "), "{lines:?}");
         let known = vec![Named::new("eth0"), Named { spoken: true, ..Named::new("wlan0") }];
         let (lo, lines) = choose_local(&laptop(), &Choice::Auto { bypass_vpn: false, known });
-        assert_eq!(lo.limit, None);
+        assert_eq!(lo.rate_limit, None);
         assert!(matches!(&lines[..], [line] if line.starts_with("link wlan0: not used; ")), "{lines:?}");
     }
 
@@ -383,7 +383,7 @@ mod tests {
             kind: LinkKind::Nr,
             metered: false,
             budget: Some(DataSize::from_bytes(2_000_000_000)),
-            limit: Some(Bitrate::from_mbps(10)),
+            rate_limit: Some(Bitrate::from_mbps(10)),
         };
         assert_eq!(*said, expected);
     }

@@ -57,7 +57,7 @@ pub fn is_refused(address: IpAddr) -> bool {
 
 /// The entry of the routing table by which packets to an address leave.
 fn matching(address: IpAddr) -> io::Result<Option<Route>> {
-    let answer = RouteSocket::open()?.request(&Route::matching(address).finish(1))?;
+    let answer = RouteSocket::open()?.request(&Route::lookup_fib_entry(address).finish(1))?;
     Ok(messages(&answer).find_map(|message| Route::parse(&message)))
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn is_beside(address: IpAddr, interface: &str) -> bool {
 fn is_on(socket: &RouteSocket, index: u32, address: IpAddr) -> io::Result<bool> {
     let addresses = socket.request(&Request::dump_addresses().finish(1))?;
     let networks = messages(&addresses).filter_map(|message| Address::parse(&message));
-    let mut own = networks.filter(|network| network.link == index);
+    let mut own = networks.filter(|network| network.interface == index);
     Ok(own.any(|of| Network { address: of.address, prefix: of.prefix }.contains(address)))
 }
 

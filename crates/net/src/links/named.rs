@@ -54,7 +54,7 @@ impl Named {
         profile.kind = interface.kind;
         profile.metered = interface.metered.is_some_and(|m| m.metered);
         profile.budget = self.budget.or(profile.budget);
-        profile.limit = self.limit.or(profile.limit);
+        profile.rate_limit = self.limit.or(profile.rate_limit);
     }
 }
 

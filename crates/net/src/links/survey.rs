@@ -100,14 +100,14 @@ fn read(recording: &Recording, sysfs: &Sysfs) -> Survey {
     let mut networks: BTreeMap<u32, Vec<Network>> = BTreeMap::new();
     let mut passing: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
     for address in messages(&recording.addresses).filter_map(|m| Address::parse(&m)) {
-        if !facts.get(&address.link).is_some_and(|link| reaches(&address, link)) {
+        if !facts.get(&address.interface).is_some_and(|link| reaches(&address, link)) {
             continue;
         }
         if is_passing(&address) {
-            passing.entry(address.link).or_default().push(address.address);
+            passing.entry(address.interface).or_default().push(address.address);
         } else {
             let network = Network { address: address.address, prefix: address.prefix };
-            networks.entry(address.link).or_default().push(network);
+            networks.entry(address.interface).or_default().push(network);
         }
     }
     let mut routes: BTreeMap<(u32, u8), DefaultRoute> = BTreeMap::new();
@@ -228,12 +228,12 @@ fn facts(message: &Message<'_>) -> Option<Facts> {
     Some(Facts {
         index: link.index,
         name: link.name,
-        hardware: link.hardware,
+        hardware: link.hardware_type,
         flags: link.flags,
         mtu: link.mtu,
         lower,
         master: Some(link.controller).filter(|index| *index != 0),
-        info: Some(link.driver).filter(|driver| !driver.is_empty()),
+        info: Some(link.info_kind).filter(|driver| !driver.is_empty()),
         alias: Some(link.alias).filter(|alias| !alias.is_empty()),
         mac,
     })

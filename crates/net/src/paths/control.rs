@@ -125,8 +125,8 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::fs::PermissionsExt as _;
 
-    use marline_core::energy::{Model, Together};
-    use marline_core::paths::{Config, Policy, Profile};
+    use marline_core::energy::{ConcurrentDraw, Model};
+    use marline_core::paths::{Config, Goal, Policy};
     use marline_core::units::Power;
 
     use super::*;
@@ -135,7 +135,7 @@ mod tests {
     fn about() -> About {
         About {
             policy: Policy::Emptcp,
-            profile: Profile::Energy,
+            profile: Goal::Energy,
             energy_model: None,
             notes: Vec::new(),
             forwarder: None,
@@ -144,7 +144,7 @@ mod tests {
 
     /// One that knows no links and no radios.
     fn policy() -> Shared {
-        let model = Model::new("none", BTreeMap::new(), Together::default(), Power::ZERO).unwrap();
+        let model = Model::new("none", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
         Shared::new(Config::new(model, Vec::new()))
     }
 

@@ -26,7 +26,7 @@ pub mod status;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use marline_core::paths::{Config, ConnId, LinkTerms};
+use marline_core::paths::{Config, ConnId, LinkConfig};
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 use tokio::sync::{mpsc, oneshot};
 
@@ -92,7 +92,7 @@ pub trait Ground {
     fn lay(&mut self, mode: Mode) -> Result<(), PathsError>;
 
     /// There is one more link; the next [`follow`](Ground::follow) is to give it what it needs.
-    fn take_up(&mut self, _link: &LinkTerms) {}
+    fn take_up(&mut self, _link: &LinkConfig) {}
 
     /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
     fn follow(&mut self, survey: &Survey);

@@ -17,9 +17,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::energy::{Account, State};
+use marline_core::energy::{EnergyBreakdown, RadioState};
 use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::{ConnId, Paths, Policy, Profile};
+use marline_core::paths::{ConnId, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, Instant};
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct About {
     /// Who decides.
     pub policy: Policy,
     /// What for.
-    pub profile: Profile,
+    pub profile: Goal,
     /// The device whose radios the links are taken for; none: no model.
     pub energy_model: Option<String>,
     /// What was found at the start and stands in the way of something, a sentence each.
@@ -54,7 +54,7 @@ pub struct Status {
     /// Who decides.
     pub policy: Policy,
     /// What for.
-    pub profile: Profile,
+    pub profile: Goal,
     /// The device whose radios the links are taken for; none: no model.
     pub energy_model: Option<String>,
     /// What that device's radios have drawn since the start, all traffic of the links counted; none: the model has none
@@ -279,7 +279,7 @@ impl Status {
             refused: snapshot.totals.refused,
             resynchronised: snapshot.totals.resynchronised,
         };
-        let spent = policy.spent(snapshot.at);
+        let spent = policy.energy_so_far(snapshot.at);
         let links: Vec<Link> =
             snapshot.links.iter().map(|state| link(state, &connections, policy, &spent)).collect();
         connections
@@ -326,16 +326,16 @@ impl Explained {
 }
 
 fn state(policy: &Paths, token: u32) -> String {
-    policy.view(ConnId(token)).map(|view| view.state).unwrap_or_default()
+    policy.conn_status(ConnId(token)).map(|view| view.state).unwrap_or_default()
 }
 
-fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths, spent: &Account) -> Link {
-    let view = policy.links().find(|view| view.link == state.link);
+fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths, spent: &EnergyBreakdown) -> Link {
+    let view = policy.link_statuses().find(|view| view.link == state.link);
     let radio = view.as_ref().and_then(|view| view.radio).map(|radio| match radio {
-        State::Idle => "idle",
-        State::Promotion => "promotion",
-        State::Active => "active",
-        State::Tail(_) => "tail",
+        RadioState::Idle => "idle",
+        RadioState::Promotion => "promotion",
+        RadioState::Active => "active",
+        RadioState::Tail(_) => "tail",
     });
     let over = || connections.iter().flat_map(|c| &c.subflows).filter(|s| s.link.as_ref() == Some(&state.name));
     let active = over().filter(|subflow| subflow.state == SubflowState::Active).count();
@@ -344,7 +344,7 @@ fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths,
         kind: state.kind,
         metered: view.as_ref().is_some_and(|view| view.metered),
         up: state.up,
-        silent: view.as_ref().is_some_and(|view| view.silent),
+        silent: view.as_ref().is_some_and(|view| view.is_silent),
         active: active as u64,
         suspended: (over().count() - active) as u64,
         received_bytes: state.received.bytes(),
@@ -353,7 +353,7 @@ fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths,
         budget_used_bytes: state.budget_used.map(|used| used.bytes()),
         budget_left_bytes: view.and_then(|view| view.budget_left).map(|left| left.bytes()),
         radio: radio.map(str::to_owned),
-        energy_j: spent.link(state.link).map(|bill| bill.total().as_joules_f64()),
+        energy_j: spent.radio(state.link).map(|bill| bill.total().as_joules_f64()),
     }
 }
 
@@ -416,8 +416,8 @@ fn seconds(time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use marline_core::energy::{Draw, Model, RadioModel, Together};
-    use marline_core::paths::{Config, ConnId, Counters, LinkTerms, SubflowId};
+    use marline_core::energy::{ConcurrentDraw, Model, PowerCurve, RadioModel};
+    use marline_core::paths::{Config, ConnId, Counters, LinkConfig, SubflowId};
     use marline_core::units::{DataSize, EnergyPerBit, Power};
 
     use super::*;
@@ -425,7 +425,7 @@ mod tests {
     fn about() -> About {
         About {
             policy: Policy::WifiFirst,
-            profile: Profile::Metered,
+            profile: Goal::Cost,
             energy_model: Some("typical".into()),
             notes: Vec::new(),
             forwarder: Some(Arc::default()),
@@ -434,16 +434,17 @@ mod tests {
 
     /// A policy that has a radio for Wi-Fi and none for LTE, and one connection.
     fn policy() -> Paths {
-        let terms = |number, name: &str, kind, budget| LinkTerms {
-            link: LinkId(number),
+        let terms = |number, name: &str, kind, budget| LinkConfig {
+            id: LinkId(number),
             name: name.into(),
             kind,
             metered: false,
             budget,
         };
-        let draw = Draw { base: Power::from_milliwatts(1000), per_bit: EnergyPerBit::ZERO, beyond: None };
+        let draw =
+            PowerCurve { base: Power::from_milliwatts(1000), per_bit: EnergyPerBit::ZERO, second_slope: None };
         let radios = [(LinkKind::Wifi, RadioModel::new(draw))].into();
-        let model = Model::new("one", radios, Together::default(), Power::ZERO).unwrap();
+        let model = Model::new("one", radios, ConcurrentDraw::default(), Power::ZERO).unwrap();
         let links = vec![
             terms(0, "wlan0", LinkKind::Wifi, None),
             terms(1, "wwan0", LinkKind::Lte, Some(DataSize::from_bytes(5))),

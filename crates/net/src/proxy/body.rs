@@ -51,7 +51,7 @@ pub(super) struct Late {
 }
 
 /// An answer that is passed on, and its next piece.
-type Passed = (Box<Single>, Option<Result<Bytes, marline_core::fetch::Trouble>>);
+type Passed = (Box<Single>, Option<Result<Bytes, marline_core::fetch::ConnError>>);
 
 impl Reply {
     /// What one answer brings.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::link::LinkId;
-use marline_core::stream::{Expected, Mode, Said, Stream, Viewer, Why};
+use marline_core::stream::{InitialEstimate, LinkMode, ModeReason, PlayerInput, Stream, StreamEvent};
 use marline_core::units::{DataSize, Instant};
 use serde_json::json;
 
@@ -89,7 +89,7 @@ impl Ear {
 impl Ear {
     /// Whether the player goes on waiting for its first picture.
     fn hold(&self, stream: &Stream) {
-        let Some(verdict) = self.session.judge(self.id, stream.promise(), self.window) else { return };
+        let Some(verdict) = self.session.judge(self.id, stream.rate_forecast(), self.window) else { return };
         let first = match verdict {
             Verdict::Waits { waited, .. } if waited < WORTH_A_WORD => return,
             Verdict::Waits { .. } => self.session.decided.borrow_mut().held.replace(verdict.clone()).is_none(),
@@ -158,7 +158,7 @@ impl Watcher for Ear {
 }
 
 impl Audience for Ear {
-    fn news(&mut self, stream: &Stream) -> Option<Viewer> {
+    fn news(&mut self, stream: &Stream) -> Option<PlayerInput> {
         if let Some((viewing, part)) = &self.part {
             let from = self.look_at_part(part)?;
             return viewing.news(part, self.session.now(), from, self.session.total().map(DataSize::bytes), stream);
@@ -174,18 +174,18 @@ impl Audience for Ear {
         self.busy = links.iter().map(|link| name(*link)).collect();
     }
 
-    fn learnt(&mut self, learnt: &[Expected], name: &dyn Fn(LinkId) -> String) {
+    fn learnt(&mut self, learnt: &[InitialEstimate], name: &dyn Fn(LinkId) -> String) {
         if !learnt.is_empty() {
-            let learnt = learnt.iter().map(|of| (name(of.link), of.rate, of.rests));
+            let learnt = learnt.iter().map(|of| (name(of.link), of.rate, of.is_standby));
             *self.session.expected.borrow_mut() = learnt.collect();
         }
     }
 
-    fn said(&mut self, said: &Said, name: &dyn Fn(LinkId) -> String) {
+    fn said(&mut self, said: &StreamEvent, name: &dyn Fn(LinkId) -> String) {
         let mut decided = self.session.decided.borrow_mut();
         let id = self.session.id;
         match *said {
-            Said::Rest { link, rests, why } => {
+            StreamEvent::Standby { link, standby: rests, reason: why } => {
                 let (name, why) = (name(link), words(why));
                 decided.rests.retain(|other| *other != name);
                 if let Some((viewing, _)) = &self.part {
@@ -198,30 +198,31 @@ impl Audience for Ear {
                 }
                 decided.why = Some(why);
             }
-            Said::Mode { mode, why } => {
-                let (only, why) = (if let Mode::Only(link) = mode { Some(name(link)) } else { None }, words(why));
+            StreamEvent::Mode { mode, reason: why } => {
+                let (only, why) =
+                    (if let LinkMode::Only(link) = mode { Some(name(link)) } else { None }, words(why));
                 self.events.tell(&json!({"event": "mode", "session": id, "only": only, "why": why}));
                 let links = self.session.progress.borrow();
                 let others = links.iter().flat_map(|progress| &progress.links).map(|link| link.name.clone());
                 decided.rests = others.filter(|link| only.as_ref().is_some_and(|only| only != link)).collect();
                 decided.why = Some(why);
             }
-            Said::Recovered { link } => {
+            StreamEvent::Recovered { link } => {
                 decided.recovered += 1;
                 self.events.tell(&json!({"event": "recovered", "session": id, "link": name(link)}));
             }
-            Said::Deliver { .. } => {}
+            StreamEvent::Deliver { .. } => {}
         }
     }
 }
 
-fn words(why: Why) -> &'static str {
+fn words(why: ModeReason) -> &'static str {
     match why {
-        Why::Buffering => "the player waits",
-        Why::NotInTime => "no link alone would be in time",
-        Why::Cheapest => "the others suffice, for less",
-        Why::RunsDry => "the buffer runs low",
-        Why::Lost => "the only link in use does not work",
+        ModeReason::Buffering => "the player waits",
+        ModeReason::SingleLinkTooSlow => "no link alone would be in time",
+        ModeReason::Cheapest => "the others suffice, for less",
+        ModeReason::BufferLow => "the buffer runs low",
+        ModeReason::LinkLost => "the only link in use does not work",
     }
 }
 

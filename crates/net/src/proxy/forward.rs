@@ -18,7 +18,7 @@ use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 use tokio::io::AsyncWriteExt as _;
 
 use super::body::Reply;
@@ -185,10 +185,10 @@ fn authority_form(uri: &Uri) -> Option<(&str, u16)> {
 }
 
 /// Why there is no connection, for the client.
-fn refused(trouble: &Trouble) -> Response<Reply> {
+fn refused(trouble: &ConnError) -> Response<Reply> {
     let status = match trouble.kind {
-        TroubleKind::Forbidden => StatusCode::FORBIDDEN,
-        TroubleKind::Loop => StatusCode::LOOP_DETECTED,
+        ConnErrorKind::Forbidden => StatusCode::FORBIDDEN,
+        ConnErrorKind::OwnListener => StatusCode::LOOP_DETECTED,
         _ => StatusCode::BAD_GATEWAY,
     };
     plain(status, &trouble.text)

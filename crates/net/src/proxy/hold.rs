@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::task::{Context, Waker};
 
-use marline_core::playback::{Profile, Timing};
-use marline_core::stream::Promise;
+use marline_core::playback::{MediaProfile, Timing};
+use marline_core::stream::RateForecast;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 use super::session::Session;
@@ -72,14 +72,14 @@ enum State {
 
 /// What is known of a video that is held.
 pub(super) struct Seen<'a> {
-    pub(super) video: &'a Profile,
+    pub(super) video: &'a MediaProfile,
     /// Everything before it is here.
     pub(super) frontier: u64,
     /// All bytes that are here, those beyond a gap as well.
     pub(super) came: u64,
     /// No more can be held.
     pub(super) full: bool,
-    pub(super) promise: Option<Promise>,
+    pub(super) promise: Option<RateForecast>,
 }
 
 /// What follows from it.
@@ -214,7 +214,7 @@ impl Session {
     }
 
     /// Looks at whether an answer should go on waiting, with so much room for what waits; none: it does not wait.
-    pub(super) fn judge(&self, id: u64, promise: Option<Promise>, window: DataSize) -> Option<Verdict> {
+    pub(super) fn judge(&self, id: u64, promise: Option<RateForecast>, window: DataSize) -> Option<Verdict> {
         let (taken, ready, beyond) = {
             let plays = self.plays.borrow();
             let (span, reader) = plays.get(&id)?;
@@ -243,7 +243,7 @@ impl Session {
 fn judge(now: Instant, since: Instant, chosen: bool, came: &VecDeque<(Instant, u64)>, seen: &Seen<'_>) -> Verdict {
     let waited = now.since(since);
     let (video, frontier) = (seen.video, seen.frontier);
-    let lacks = |rate: Bitrate, margin: Duration| match video.keeps_up(frontier, rate, Duration::ZERO) {
+    let lacks = |rate: Bitrate, margin: Duration| match video.timing_at_rate(frontier, rate, Duration::ZERO) {
         Timing::Spare(spare) => margin.saturating_sub(spare),
         Timing::Late(late) => late.saturating_add(margin),
     };
@@ -253,10 +253,10 @@ fn judge(now: Instant, since: Instant, chosen: bool, came: &VecDeque<(Instant, u
     let known = seen.promise;
     let brings = known.map_or(pace, |promise| promise.rate);
     let yet = known.map(|promise| {
-        let is_sure = chosen || !late(promise.rate + promise.doubt * 2).is_zero();
+        let is_sure = chosen || !late(promise.rate + promise.std_error * 2).is_zero();
         if is_sure { lacks(promise.rate, MARGIN) } else { Duration::ZERO }
     });
-    let has_cushion = video.time_of(frontier) >= CUSHION.min(video.duration());
+    let has_cushion = video.time_at(frontier) >= CUSHION.min(video.duration());
     let is_quick = !chosen && waited >= QUICK && has_cushion && late(pace - pace / 10).is_zero();
     let starts = seen.full
         || is_quick
@@ -264,7 +264,7 @@ fn judge(now: Instant, since: Instant, chosen: bool, came: &VecDeque<(Instant, u
             Some(yet) => yet.is_zero() || waited.saturating_add(yet) > LONGEST,
             None => waited > UNKNOWN,
         };
-    if starts { Verdict::Starts(waited) } else { Verdict::Waits { waited, yet, brings, needs: video.mean() } }
+    if starts { Verdict::Starts(waited) } else { Verdict::Waits { waited, yet, brings, needs: video.mean_rate() } }
 }
 
 /// The longest wait that is chosen freely.
@@ -303,8 +303,8 @@ mod tests {
     }
 
     /// A minute of 8 Mbit/s: a byte a microsecond.
-    fn video() -> Profile {
-        Profile::constant(mbps(8), Duration::from_secs(60)).unwrap()
+    fn video() -> MediaProfile {
+        MediaProfile::constant(mbps(8), Duration::from_secs(60)).unwrap()
     }
 
     /// Held from its first picture on, over links that bring so many Mbit/s and are known after five seconds: how it goes on.
@@ -314,7 +314,7 @@ mod tests {
         let mut known = None;
         for millis in (0..60_000).step_by(100) {
             let came = rate * millis * 125;
-            let promise = (millis >= 5000).then(|| Promise { rate: mbps(rate), doubt: Bitrate::ZERO });
+            let promise = (millis >= 5000).then(|| RateForecast { rate: mbps(rate), std_error: Bitrate::ZERO });
             let seen = Seen { video: &video, frontier: came, came, full: false, promise };
             match hold.look(at(millis), &seen).unwrap() {
                 Verdict::Starts(waited) => return (known, waited),
@@ -358,7 +358,7 @@ mod tests {
     fn once_it_waits_neither_a_burst_nor_a_doubt_lets_it_start_too_early() {
         let (hold, video) = (Hold::new(Start::Smooth), video());
         hold.room(at(0), 0, 0, 50_000, Some(HEAD));
-        let promise = |doubt| Some(Promise { rate: mbps(6), doubt });
+        let promise = |doubt| Some(RateForecast { rate: mbps(6), std_error: doubt });
         let look = |millis: u64, doubt, burst: u64| {
             let came = 6 * millis * 125 + burst;
             let seen = Seen { video: &video, frontier: came, came, full: false, promise: promise(doubt) };

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use marline_core::predict::Course;
+use marline_core::predict::Forecast;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 /// See the [module](self).
@@ -27,7 +27,7 @@ struct Line {
     settled: Duration,
     time: Duration,
     bytes: DataSize,
-    course: Course,
+    course: Forecast,
 }
 
 impl Lines {
@@ -50,7 +50,7 @@ impl Lines {
         } else {
             line.busy.remove(&stream)
         };
-        if line.time < Course::STEP {
+        if line.time < Forecast::SAMPLE_INTERVAL {
             return;
         }
         let (bytes, time) = (std::mem::take(&mut line.bytes), std::mem::take(&mut line.time));
@@ -89,7 +89,7 @@ impl Lines {
 
     /// What the next stream may expect of links: what they bring (zero: not known yet), and whether they rest.
     pub(super) fn expected(&self) -> Vec<(String, Bitrate, bool)> {
-        let rate = |line: &Line| if line.course.steps() >= KNOWN { line.course.mean() } else { Bitrate::ZERO };
+        let rate = |line: &Line| if line.course.steps() >= KNOWN { line.course.mean_rate() } else { Bitrate::ZERO };
         self.links.iter().map(|(name, line)| (name.clone(), rate(line), self.rests.contains(name))).collect()
     }
 }

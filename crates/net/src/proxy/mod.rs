@@ -88,7 +88,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use marline_core::energy::Model;
 use marline_core::fetch::MeteredUse;
-use marline_core::stream::{GreenBag, Minimise, Policy};
+use marline_core::stream::{GreenBagParams, Objective, Policy};
 use marline_core::units::DataSize;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -133,9 +133,9 @@ pub struct Options {
     /// Which link brings what of a video, and which radios sleep.
     pub policy: Policy,
     /// The published policies' own figures.
-    pub greenbag: GreenBag,
+    pub greenbag: GreenBagParams,
     /// What is to be small.
-    pub minimise: Minimise,
+    pub minimise: Objective,
     /// Whether a client's connections to one host are spread over the links.
     pub spread: Spread,
     /// How long nothing may move in a tunnel before it is closed.
@@ -167,8 +167,8 @@ impl Options {
             window: DataSize::from_bytes(32_000_000),
             memory: DataSize::from_bytes(512_000_000),
             policy: Policy::default(),
-            greenbag: GreenBag::default(),
-            minimise: Minimise::default(),
+            greenbag: GreenBagParams::default(),
+            minimise: Objective::default(),
             spread: Spread::default(),
             idle: tunnel::IDLE,
             given: None,

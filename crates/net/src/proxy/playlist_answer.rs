@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use http::Response;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use marline_core::fetch::{Ask, Span};
+use marline_core::fetch::{ByteRange, RequestRange};
 use marline_core::units::DataSize;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -373,7 +373,7 @@ impl Gathering {
 
 /// Asks over the best link, and over the next one if that keeps still. None: it is no list.
 async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>, Refusal> {
-    let mut question = session.question(Ask::Whole);
+    let mut question = session.question(RequestRange::Full);
     let held = reload::is_blocking(&session.url).then(|| reload::patience(sessions.ahead.target(session)));
     question.patience = held.unwrap_or(question.patience);
     let mut links = sessions.links_of(session)?.into_iter();
@@ -424,7 +424,7 @@ async fn ask(
         // 203: a proxy has changed something (RFC 9110 section 15.3.4).
         200 | 203 => {}
         // Some servers answer any request so.
-        206 if range.is_some_and(|range| is_all(range.span, range.total)) => {}
+        206 if range.is_some_and(|range| is_all(range.range, range.total)) => {}
         status => return Err(Refusal::Status(status)),
     }
     let encoding = single.described.encoding.clone();
@@ -450,7 +450,7 @@ async fn ask(
 }
 
 /// Whether a range is from the first byte to the last one, which a server may not know.
-fn is_all(span: Option<Span>, total: Option<DataSize>) -> bool {
+fn is_all(span: Option<ByteRange>, total: Option<DataSize>) -> bool {
     span.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
@@ -498,7 +498,8 @@ mod tests {
 
     #[test]
     fn a_part_that_is_all_counts_as_the_whole() {
-        let is = |from, to, total: Option<u64>| is_all(Some(Span::new(from, to)), total.map(DataSize::from_bytes));
+        let is =
+            |from, to, total: Option<u64>| is_all(Some(ByteRange::new(from, to)), total.map(DataSize::from_bytes));
         assert!(is(0, 9, Some(9)) && is(0, 9, None));
         assert!(!is(0, 9, Some(10)) && !is(1, 9, Some(9)) && !is_all(None, None));
     }

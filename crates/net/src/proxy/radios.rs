@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use marline_core::energy::{Direction, Meter, Model, State};
+use marline_core::energy::{Direction, Meter, Model, RadioState};
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::units::{DataSize, Instant};
 use serde_json::{Value, json};
@@ -46,9 +46,9 @@ impl Radios {
         let since = if now.since(link.at) < STEADY { link.at } else { now };
         link.at = now;
         if let Some(meter) = &mut self.meter {
-            meter.on_link(now, link.id, kind);
+            meter.add_link(now, link.id, kind);
             if bytes > 0 {
-                meter.carry(since, now, link.id, Direction::Down, DataSize::from_bytes(bytes));
+                meter.on_flow(since, now, link.id, Direction::Down, DataSize::from_bytes(bytes));
             }
         }
     }
@@ -58,8 +58,8 @@ impl Radios {
         self.meter.as_ref().map_or(Value::Null, |meter| {
             json!({
                 "model": meter.model().name(),
-                "energy_j": meter.spent(now).total().as_joules_f64(),
-                "with_tails_j": meter.finish(now).total().as_joules_f64(),
+                "energy_j": meter.energy_so_far(now).total().as_joules_f64(),
+                "with_tails_j": meter.energy_until_idle(now).total().as_joules_f64(),
             })
         })
     }
@@ -67,8 +67,8 @@ impl Radios {
     /// One link so far: bytes, joules by state, and what its radio does; null where nobody counts.
     pub(super) fn link(&self, now: Instant, name: &str) -> Value {
         let Some(link) = self.links.get(name) else { return json!({"bytes": 0}) };
-        let bill = self.meter.as_ref().and_then(|meter| meter.spent(now).link(link.id));
-        let with_tail = self.meter.as_ref().and_then(|meter| meter.finish(now).link(link.id));
+        let bill = self.meter.as_ref().and_then(|meter| meter.energy_so_far(now).radio(link.id));
+        let with_tail = self.meter.as_ref().and_then(|meter| meter.energy_until_idle(now).radio(link.id));
         let radio = self.meter.as_ref().and_then(|meter| meter.radio(link.id));
         json!({
             "bytes": link.bytes,
@@ -76,10 +76,10 @@ impl Radios {
             "with_tail_j": with_tail.map(|bill| bill.total().as_joules_f64()),
             "energy": bill.map(LinkEnergy::from),
             "radio": radio.map(|radio| match radio.state(now) {
-                State::Idle => "idle",
-                State::Promotion => "promotion",
-                State::Active => "active",
-                State::Tail(_) => "tail",
+                RadioState::Idle => "idle",
+                RadioState::Promotion => "promotion",
+                RadioState::Active => "active",
+                RadioState::Tail(_) => "tail",
             }),
         })
     }
@@ -92,13 +92,13 @@ const STEADY: std::time::Duration = std::time::Duration::from_millis(300);
 mod tests {
     use std::time::Duration;
 
-    use marline_core::stream::Radio;
+    use marline_core::stream::GreenBagRadio;
 
     use super::*;
 
     #[test]
     fn two_transfers_over_one_radio_pay_for_one_tail() {
-        let mut radios = Radios::new(Some(Radio::greenbag()));
+        let mut radios = Radios::new(Some(GreenBagRadio::greenbag()));
         let at = |millis| Instant::from_millis(millis);
         for n in 0..=20 {
             radios.carried(at(1000 + n * 100), "wwan0", LinkKind::Lte, if n == 0 { 0 } else { 25_000 });

@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use marline_core::playback::{Player, Profile, State, Thresholds};
-use marline_core::stream::{Stream, Viewer};
+use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
+use marline_core::stream::{PlayerInput, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 use super::lines::Lines;
@@ -70,7 +70,7 @@ pub(super) struct Part {
 /// How a series stands, for people.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Standing {
-    pub(super) state: State,
+    pub(super) state: PlayerState,
     pub(super) buffer: Duration,
     pub(super) stalls: u32,
     pub(super) rate: Bitrate,
@@ -121,7 +121,7 @@ impl Viewing {
         from: u64,
         total: Option<u64>,
         stream: &Stream,
-    ) -> Option<Viewer> {
+    ) -> Option<PlayerInput> {
         let own = part.series.upgrade()?;
         let others = self
             .series
@@ -184,10 +184,10 @@ impl Series {
         let mut playing = self.0.borrow_mut();
         playing.look(now);
         let player = playing.player.as_ref()?;
-        let (mut state, buffer, mut stalls) = (player.state(), player.runs_for(), player.stalls());
+        let (mut state, buffer, mut stalls) = (player.state(), player.buffered_time(), player.stalls());
         // With everything played it waits for nothing.
-        if state == State::Buffering && playing.ends.is_some_and(|end| player.position() >= end) {
-            (state, stalls) = (State::Ended, stalls.saturating_sub(1));
+        if state == PlayerState::Buffering && playing.ends.is_some_and(|end| player.position() >= end) {
+            (state, stalls) = (PlayerState::Ended, stalls.saturating_sub(1));
         }
         Some(Standing { state, buffer, stalls, rate: playing.rate().unwrap_or_default() })
     }
@@ -205,7 +205,7 @@ impl Series {
         (from, total): (u64, Option<u64>),
         others: Bitrate,
         stream: &Stream,
-    ) -> Option<Viewer> {
+    ) -> Option<PlayerInput> {
         let mut playing = self.0.borrow_mut();
         playing.look(now);
         // Of another playing, before a seek.
@@ -219,7 +219,7 @@ impl Series {
         let len = part.len.get().unwrap_or((rate * part.lasts).bytes()).max(1);
         let rest = total.unwrap_or(from + len).saturating_sub(from + len);
         let pieces = [(TICK, from), (part.lasts, len), (TICK, rest)];
-        let video = Profile::variable(pieces.map(|(time, size)| (time, DataSize::from_bytes(size)))).ok()?;
+        let video = MediaProfile::variable(pieces.map(|(time, size)| (time, DataSize::from_bytes(size)))).ok()?;
         let plays_on = part.follows.unwrap_or(HORIZON);
         let margin = if playing.choice { 15 } else { 11 };
         let later =
@@ -229,24 +229,25 @@ impl Series {
         let player = playing.player.as_ref()?;
         let (lead, position) =
             (part.at.saturating_sub(player.position()), player.position().saturating_sub(part.at).min(part.lasts));
-        let plays = player.state() == State::Playing;
-        let low = video.mean() * Duration::from_secs(1);
+        let plays = player.state() == PlayerState::Playing;
+        let low = video.mean_rate() * Duration::from_secs(1);
         if let Some(seen) = stream.player().filter(|seen| *seen.profile() == video) {
-            let runs = lead + video.time_of(from + part.got.get()).saturating_sub(position);
-            let apart = seen.runs_for().abs_diff(runs) > WORTH || (seen.state() == State::Playing) != plays;
-            let other = stream.beyond().bytes().abs_diff(beyond.bytes()) > beyond.bytes() / 20;
+            let runs = lead + video.time_at(from + part.got.get()).saturating_sub(position);
+            let apart =
+                seen.buffered_time().abs_diff(runs) > WORTH || (seen.state() == PlayerState::Playing) != plays;
+            let other = stream.following_bytes().bytes().abs_diff(beyond.bytes()) > beyond.bytes() / 20;
             if !(apart || other) {
                 return None;
             }
         }
-        Some(Viewer::Part {
+        Some(PlayerInput::MediaSegment {
             video,
-            player: Thresholds { low, high: None },
-            lead,
+            player: BufferThresholds { low, high: None },
+            lead_time: lead,
             position,
-            plays,
-            beyond,
-            plays_on,
+            is_playing: plays,
+            following_bytes: beyond,
+            following_time: plays_on,
         })
     }
 }
@@ -270,9 +271,9 @@ impl Playing {
             upto
         };
         let (came, taken) = (reached(|part| part.got.get()), reached(|part| part.taken.get()));
-        player.arrive(now, came.as_millis() as u64);
-        if came > taken && player.position() > taken && player.state() == State::Playing {
-            player.observe(now, taken, true);
+        player.on_arrival(now, came.as_millis() as u64);
+        if came > taken && player.position() > taken && player.state() == PlayerState::Playing {
+            player.on_report(now, taken, true);
         }
     }
 
@@ -331,8 +332,8 @@ fn key(piece: &Piece) -> Key {
 /// A player whose bytes are milliseconds of any video.
 fn model(now: Instant) -> Player {
     let (millis, low) = (Bitrate::from_bits_per_sec(8000), DataSize::from_bytes(1000));
-    let video = Profile::constant(millis, LONGEST).expect("a month has some milliseconds");
-    Player::new(video, Thresholds { low, high: None }, now)
+    let video = MediaProfile::constant(millis, LONGEST).expect("a month has some milliseconds");
+    Player::new(video, BufferThresholds { low, high: None }, now)
 }
 
 /// Of a live playlist so much is taken to be still to come. chosen: what a radio's tail costs is worth it.
@@ -378,9 +379,14 @@ mod tests {
     fn told(viewing: &Viewing, part: &Part, now: Instant) -> (Duration, Duration, bool, u64, Duration) {
         let stream = Stream::new(Config::default());
         match viewing.news(part, now, 0, None, &stream) {
-            Some(Viewer::Part { lead, position, plays, beyond, plays_on, .. }) => {
-                (lead, position, plays, beyond.bytes(), plays_on)
-            }
+            Some(PlayerInput::MediaSegment {
+                lead_time: lead,
+                position,
+                is_playing: plays,
+                following_bytes: beyond,
+                following_time: plays_on,
+                ..
+            }) => (lead, position, plays, beyond.bytes(), plays_on),
             other => panic!("{other:?}"),
         }
     }
@@ -394,7 +400,7 @@ mod tests {
         assert_eq!(told(&viewing, &first, at(100)), (Duration::ZERO, Duration::ZERO, false, 20_900, SECOND * 38));
         first.came(&(0..1000), None, (1000, 0));
         // It plays from here on.
-        assert_eq!(series.standing(at(1000)).unwrap().state, State::Playing);
+        assert_eq!(series.standing(at(1000)).unwrap().state, PlayerState::Playing);
         let second = series.ahead(&piece(1)).unwrap();
         let third = series.ahead(&piece(2)).unwrap();
         second.came(&(0..2000), None, (0, 1000));
@@ -413,7 +419,10 @@ mod tests {
         let last = asks(&viewing, &series, at(4000), 19, true);
         last.came(&(0..1000), None, (1000, 0));
         let standing = |millis| series.standing(at(millis)).map(|standing| (standing.state, standing.stalls));
-        assert_eq!((standing(4500), standing(9000)), (Some((State::Playing, 0)), Some((State::Ended, 0))));
+        assert_eq!(
+            (standing(4500), standing(9000)),
+            (Some((PlayerState::Playing, 0)), Some((PlayerState::Ended, 0)))
+        );
         let stream = Stream::new(Config::default());
         assert_eq!(viewing.news(&second, at(3700), 0, None, &stream), None, "it is of no use any more");
     }

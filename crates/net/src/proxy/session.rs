@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use http::header::HeaderValue;
-use marline_core::fetch::{Ask, Failure, Span, Trouble, TroubleKind};
+use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, Failure, RequestRange};
 use marline_core::units::{Bitrate, DataSize};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -282,7 +282,8 @@ impl Sessions {
             };
             match looked {
                 Looked::Ranges(resource) => {
-                    let wanted = if holds(Some(resource.known.validator.text())) { wanted } else { Wanted::Whole };
+                    let wanted =
+                        if holds(Some(resource.known.validator.if_range_value())) { wanted } else { Wanted::Whole };
                     match self.again(session, resource, wanted).await {
                         Err(Outdated(None)) if !last_try => *session.resource.borrow_mut() = None,
                         Err(Outdated(refusal)) => {
@@ -388,7 +389,7 @@ impl Sessions {
 
     /// Asks for the first byte, to learn what the resource is.
     async fn look(&self, session: &Session) -> Result<Looked, Refusal> {
-        let mut single = self.ask(session, Ask::Span(Span::new(0, 1))).await?;
+        let mut single = self.ask(session, RequestRange::Bounded(ByteRange::new(0, 1))).await?;
         let described = single.described.clone();
         let head = |total: Option<DataSize>, ranges| Head {
             described: described.clone(),
@@ -423,7 +424,7 @@ impl Sessions {
     }
 
     /// One question over the link that suits the host.
-    async fn ask(&self, session: &Session, ask: Ask) -> Result<Single, Refusal> {
+    async fn ask(&self, session: &Session, ask: RequestRange) -> Result<Single, Refusal> {
         let links = self.links_of(session)?;
         Ok(Single::ask(&self.network, &links, &session.question(ask)).await?)
     }
@@ -548,19 +549,19 @@ impl Sessions {
 }
 
 /// What is asked for the bytes that a player wants, of so many if that is known.
-fn asking(wanted: Wanted, total: Option<u64>) -> Ask {
+fn asking(wanted: Wanted, total: Option<u64>) -> RequestRange {
     match (wanted, total) {
-        (Wanted::Whole, _) => Ask::Whole,
-        (Wanted::Part(from, None), _) => Ask::From(from),
-        (Wanted::Part(from, Some(to)), _) => Ask::Span(Span::new(from, to)),
-        (Wanted::Last(len), Some(total)) => Ask::From(total.saturating_sub(len)),
-        (Wanted::Last(_), None) => Ask::Whole,
+        (Wanted::Whole, _) => RequestRange::Full,
+        (Wanted::Part(from, None), _) => RequestRange::From(from),
+        (Wanted::Part(from, Some(to)), _) => RequestRange::Bounded(ByteRange::new(from, to)),
+        (Wanted::Last(len), Some(total)) => RequestRange::From(total.saturating_sub(len)),
+        (Wanted::Last(_), None) => RequestRange::Full,
     }
 }
 
 /// An answer that is passed on as it comes.
 fn opened(single: Single) -> Result<(Head, Bytes), Refusal> {
-    let span = single.head.range.and_then(|range| range.span).map(|span| span.start..span.end);
+    let span = single.head.range.and_then(|range| range.range).map(|span| span.start..span.end);
     let total = single.head.range.and_then(|range| range.total).or(single.head.length);
     match single.head.status {
         206 if span.is_some() => {}
@@ -649,7 +650,7 @@ impl Session {
     }
 
     /// A question to the origin, with what the player says of itself and the login of its URL.
-    pub(super) fn question(&self, ask: Ask) -> Question {
+    pub(super) fn question(&self, ask: RequestRange) -> Question {
         let login = self.user.as_ref().and_then(|(user, password)| {
             let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
             let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
@@ -731,7 +732,7 @@ impl Session {
     /// The size and the validator, as far as they are known.
     pub(super) fn known(&self) -> Option<(u64, String)> {
         let resource = self.resource.borrow();
-        resource.as_ref().map(|r| (r.known.total.bytes(), r.known.validator.text().to_owned()))
+        resource.as_ref().map(|r| (r.known.total.bytes(), r.known.validator.if_range_value().to_owned()))
     }
 
     pub(super) fn say(&self, reason: &str) {
@@ -744,11 +745,11 @@ pub(super) async fn begun(reader: &Reader) -> Option<Identity> {
     poll_fn(|cx| reader.poll_begun(cx)).await
 }
 
-impl From<Trouble> for Refusal {
-    fn from(Trouble { kind, text }: Trouble) -> Self {
+impl From<ConnError> for Refusal {
+    fn from(ConnError { kind, text }: ConnError) -> Self {
         match kind {
-            TroubleKind::Forbidden => Self::Forbidden(text),
-            TroubleKind::Loop => Self::Loop(text),
+            ConnErrorKind::Forbidden => Self::Forbidden(text),
+            ConnErrorKind::OwnListener => Self::Loop(text),
             _ => Self::Gone(text),
         }
     }
@@ -757,16 +758,16 @@ impl From<Trouble> for Refusal {
 /// What a transfer that brought nothing tells the player.
 fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
     match outcome {
-        Some(Err(GetError::Failed { failure: Failure::Status { status }, .. })) => Refusal::Status(status),
-        Some(Err(GetError::Failed { failure: Failure::Retries { trouble }, .. }))
-            if matches!(trouble.kind, TroubleKind::Forbidden | TroubleKind::Loop) =>
+        Some(Err(GetError::Failed { failure: Failure::BadStatus { status }, .. })) => Refusal::Status(status),
+        Some(Err(GetError::Failed { failure: Failure::RetriesExhausted { error: trouble }, .. }))
+            if matches!(trouble.kind, ConnErrorKind::Forbidden | ConnErrorKind::OwnListener) =>
         {
             trouble.into()
         }
-        Some(Err(GetError::Failed { failure: Failure::NoLink { trouble }, .. })) => {
+        Some(Err(GetError::Failed { failure: Failure::NoLink { error: trouble }, .. })) => {
             Refusal::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
         }
-        Some(Err(why @ GetError::Failed { failure: Failure::NoAnswer, .. })) => Refusal::Silent(why.to_string()),
+        Some(Err(why @ GetError::Failed { failure: Failure::NoResponse, .. })) => Refusal::Silent(why.to_string()),
         Some(Err(GetError::Links(why))) => Refusal::NoLink(why.to_string()),
         Some(Err(why)) => Refusal::Gone(why.to_string()),
         Some(Ok(())) | None => Refusal::Gone("the transfer ended without a word".to_owned()),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, HeaderValue};
-use marline_core::fetch::{Ask, Head, ReqId, Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind, ReqId, RequestRange, ResponseHead};
 use marline_core::units::DataSize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -35,7 +35,7 @@ pub(super) struct Single {
     interface: Option<Interface>,
     connection: Option<Connection>,
     scratch: Vec<u8>,
-    pub(super) head: Head,
+    pub(super) head: ResponseHead,
     pub(super) described: Described,
     /// Where it came from, behind all redirects.
     pub(super) url: Url,
@@ -46,7 +46,7 @@ pub(super) struct Single {
     /// Bytes of the body that were looked at, and not taken yet.
     first: Bytes,
     /// Why no more come; it is reported behind the first bytes.
-    broken: Option<Trouble>,
+    broken: Option<ConnError>,
 }
 
 /// How looking at the first bytes of a body has ended.
@@ -65,7 +65,7 @@ pub(super) struct Question {
     pub(super) fields: Sent,
     /// A value for Authorization; it goes to the first host only.
     pub(super) login: Option<HeaderValue>,
-    pub(super) ask: Ask,
+    pub(super) ask: RequestRange,
     /// What the URL may lead to.
     pub(super) right: Right,
     /// How long each link has until the request has left or the head has come, names and handshakes included.
@@ -84,8 +84,8 @@ impl Single {
         network: &Rc<Network>,
         links: &[Option<Interface>],
         question: &Question,
-    ) -> Result<Self, Trouble> {
-        let mut last = Trouble { kind: TroubleKind::Unreachable, text: "no link can be used".to_owned() };
+    ) -> Result<Self, ConnError> {
+        let mut last = ConnError { kind: ConnErrorKind::Unreachable, text: "no link can be used".to_owned() };
         let mut forbidden = None;
         let longest = Instant::now() + FIRST_BYTE.max(question.patience);
         let mut under_way = JoinSet::new();
@@ -107,7 +107,7 @@ impl Single {
                         continue;
                     }
                     Err(_) => {
-                        last = Trouble { kind: TroubleKind::TimedOut, text };
+                        last = ConnError { kind: ConnErrorKind::TimedOut, text };
                         if !sent.get() {
                             under_way = JoinSet::new();
                         }
@@ -126,15 +126,15 @@ impl Single {
         network: &Rc<Network>,
         interface: Option<&Interface>,
         question: &Question,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ConnError> {
         let (mut url, mut right) = (question.url.clone(), question.right);
         for _ in 0..=MOST_REDIRECTS {
             let (single, location) = match Self::once(network, interface, question, (&url, right), false).await {
                 // An idle connection may have been closed the moment before: once more, on a new one.
-                Err(trouble) if matches!(trouble.kind, TroubleKind::Finished | TroubleKind::Reset) => {
+                Err(trouble) if matches!(trouble.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
                     Self::once(network, interface, question, (&url, right), true).await?
                 }
-                Err(Trouble { kind: TroubleKind::Http1Required, .. }) => {
+                Err(ConnError { kind: ConnErrorKind::Http1Required, .. }) => {
                     network.leave_http2(&url, interface);
                     Self::once(network, interface, question, (&url, right), true).await?
                 }
@@ -143,7 +143,7 @@ impl Single {
             let Some(location) = location.filter(|_| (300..400).contains(&single.head.status)) else {
                 return Ok(single);
             };
-            let bad = |text: String| Trouble { kind: TroubleKind::Protocol, text };
+            let bad = |text: String| ConnError { kind: ConnErrorKind::Protocol, text };
             let next = url.join(&location).map_err(|why| bad(format!("the redirect is no URL: {why}")))?;
             // Within one host a redirect says nothing new of where it is.
             if url.host() != next.host() {
@@ -155,7 +155,7 @@ impl Single {
                 (_, other) => return Err(bad(format!("the redirect to a `{other}` URL cannot be followed"))),
             }
         }
-        Err(Trouble { kind: TroubleKind::Protocol, text: "redirects without end".to_owned() })
+        Err(ConnError { kind: ConnErrorKind::Protocol, text: "redirects without end".to_owned() })
     }
 
     async fn once(
@@ -164,7 +164,7 @@ impl Single {
         question: &Question,
         (url, right): (&Url, Right),
         fresh: bool,
-    ) -> Result<(Self, Option<String>), Trouble> {
+    ) -> Result<(Self, Option<String>), ConnError> {
         let mut connection = if fresh {
             network.dial_anew(url, interface, right).await?
         } else {
@@ -203,7 +203,7 @@ impl Single {
             }
             Event::Aborted { trouble, .. } | Event::Closed { trouble } => Err(trouble),
             Event::Data { .. } | Event::End { .. } => {
-                Err(Trouble { kind: TroubleKind::Protocol, text: "an answer without a head".to_owned() })
+                Err(ConnError { kind: ConnErrorKind::Protocol, text: "an answer without a head".to_owned() })
             }
         }
     }
@@ -217,7 +217,7 @@ impl Single {
     ///
     /// # Errors
     /// It broke off.
-    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Trouble>> {
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, ConnError>> {
         if !self.first.is_empty() {
             return Some(Ok(std::mem::take(&mut self.first)));
         }
@@ -248,7 +248,7 @@ impl Single {
         &self.first
     }
 
-    async fn read(&mut self) -> Option<Result<Bytes, Trouble>> {
+    async fn read(&mut self) -> Option<Result<Bytes, ConnError>> {
         let mut gathered = Gathered::default();
         loop {
             let connection = self.connection.as_mut()?;
@@ -263,7 +263,7 @@ impl Single {
                     return Some(Ok(Bytes::from(gathered.0)));
                 }
                 Event::End { .. } => {
-                    if let Some(connection) = self.connection.take().filter(|_| !self.head.closes) {
+                    if let Some(connection) = self.connection.take().filter(|_| !self.head.closes_connection) {
                         self.network.keep(&self.url, self.interface.as_ref(), connection);
                     }
                     return None;

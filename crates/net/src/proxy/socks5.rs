@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_core::fetch::TroubleKind;
+use marline_core::fetch::ConnErrorKind;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -96,12 +96,12 @@ async fn read<const N: usize>(near: &mut (impl AsyncRead + Unpin)) -> std::io::R
 }
 
 /// RFC 1928 §6.
-fn code_of(kind: TroubleKind) -> u8 {
+fn code_of(kind: ConnErrorKind) -> u8 {
     match kind {
-        TroubleKind::Forbidden | TroubleKind::Loop => NOT_ALLOWED,
-        TroubleKind::Refused => 5,
-        TroubleKind::Unreachable => 3,
-        TroubleKind::Name | TroubleKind::TimedOut => HOST_UNREACHABLE,
+        ConnErrorKind::Forbidden | ConnErrorKind::OwnListener => NOT_ALLOWED,
+        ConnErrorKind::Refused => 5,
+        ConnErrorKind::Unreachable => 3,
+        ConnErrorKind::Dns | ConnErrorKind::TimedOut => HOST_UNREACHABLE,
         _ => GENERAL,
     }
 }

@@ -33,11 +33,11 @@ pub(super) struct Terms {
 
 impl Terms {
     pub(super) fn of(options: &Options) -> Self {
-        let mut stream = Config { policy: options.policy, minimise: options.minimise, ..Config::default() };
+        let mut stream = Config { policy: options.policy, objective: options.minimise, ..Config::default() };
         stream.fetch.metered = options.metered;
         stream.greenbag = options.greenbag;
         // A real player starts when it likes: it is held elsewhere (`hold`), before its first picture.
-        stream.patient = false;
+        stream.may_delay_start = false;
         // Without a model no radio costs anything, and none rests.
         let nothing = || {
             let radios: [(LinkKind, _); 0] = [];

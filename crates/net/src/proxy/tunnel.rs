@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_core::units::DataSize;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt as _;
@@ -45,7 +45,7 @@ pub(super) async fn open(
     kind: &'static str,
     (host, port): (&str, u16),
     right: Right,
-) -> Result<Tunnel, Trouble> {
+) -> Result<Tunnel, ConnError> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let network = &sessions.network;
     let tunnel = |stream, choice: Option<Chosen>| {
@@ -63,7 +63,7 @@ pub(super) async fn open(
         let (stream, _) = network.connect(bare, port, None, right).await?;
         return Ok(tunnel(stream, None));
     }
-    let mut last = Trouble { kind: TroubleKind::Unreachable, text: format!("{host}: no link can be used now") };
+    let mut last = ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link can be used now") };
     let mut forbidden = None;
     let pair = (right.host(), bare.to_ascii_lowercase());
     for interface in sessions.interfaces(&pair) {
@@ -77,7 +77,7 @@ pub(super) async fn open(
             Err(trouble) if trouble.is_refusal() => forbidden = Some(trouble),
             Err(trouble) => {
                 // A host that refuses answers over this link, and a name that is unknown is nobody's fault.
-                if !matches!(trouble.kind, TroubleKind::Refused | TroubleKind::Name) {
+                if !matches!(trouble.kind, ConnErrorKind::Refused | ConnErrorKind::Dns) {
                     sessions.choice.borrow_mut().failed(sessions.now(), &interface.name);
                 }
                 last = trouble;

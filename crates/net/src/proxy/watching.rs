@@ -16,8 +16,8 @@
 
 use std::cell::Cell;
 
-use marline_core::playback::{Player, Profile, State, Thresholds};
-use marline_core::stream::Viewer;
+use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
+use marline_core::stream::PlayerInput;
 use marline_core::units::{DataSize, Duration, Instant, Ratio};
 
 use super::container::{Scan, Video};
@@ -62,7 +62,7 @@ pub(super) struct Standing {
     pub(super) position: Duration,
     /// What it has, with what waits for it.
     pub(super) buffer: Duration,
-    pub(super) state: State,
+    pub(super) state: PlayerState,
     pub(super) stalls: u32,
 }
 
@@ -102,8 +102,8 @@ impl Watching {
         // It asked for nothing while it ran dry: it paused.
         let paused = if std::mem::take(&mut self.away) { player.stalls() - before } else { 0 };
         let goes_on = from <= self.taken && from >= player.decoded();
-        let position = if goes_on { player.position() } else { player.profile().time_of(from) };
-        let plays = goes_on && player.state() == State::Playing;
+        let position = if goes_on { player.position() } else { player.profile().time_at(from) };
+        let plays = goes_on && player.state() == PlayerState::Playing;
         let profile = player.profile().clone();
         self.replace(now, profile, from, position, plays);
         self.forgiven += paused;
@@ -113,7 +113,7 @@ impl Watching {
     /// Whether a model of it plays, and goes on with the bytes from here on.
     pub(super) fn plays_on(&self, from: u64) -> bool {
         let goes_on = |player: &Player| from <= self.taken && from >= player.decoded();
-        self.player.as_ref().is_some_and(|player| goes_on(player) && player.state() == State::Playing)
+        self.player.as_ref().is_some_and(|player| goes_on(player) && player.state() == PlayerState::Playing)
     }
 
     /// It has let go of its last answer.
@@ -139,19 +139,19 @@ impl Watching {
             }
         }
         let Some(player) = &mut self.player else { return };
-        let (before, played) = (player.stalls(), player.state() == State::Playing);
-        player.arrive(now, frontier);
-        let most = player.profile().time_of(taken);
+        let (before, played) = (player.stalls(), player.state() == PlayerState::Playing);
+        player.on_arrival(now, frontier);
+        let most = player.profile().time_at(taken);
         if frontier > taken && player.position() > most && played {
             self.forgiven += player.stalls() - before;
-            player.observe(now, most, true);
+            player.on_report(now, most, true);
         }
     }
 
     /// The player says of itself where it stands, and whether it has what it needs.
     pub(super) fn stands(&mut self, now: Instant, position: Duration, plays: bool) {
         if let Some(player) = &mut self.player {
-            player.observe(now, position, plays);
+            player.on_report(now, position, plays);
         }
     }
 
@@ -163,7 +163,7 @@ impl Watching {
     }
 
     /// The video, if it is known.
-    pub(super) fn video(&self) -> Option<&Profile> {
+    pub(super) fn video(&self) -> Option<&MediaProfile> {
         self.player.as_ref().map(Player::profile)
     }
 
@@ -180,18 +180,18 @@ impl Watching {
     }
 
     /// What a stream should hear that stands as `seen`.
-    pub(super) fn news(&self, seen: Option<&Player>) -> Option<Viewer> {
+    pub(super) fn news(&self, seen: Option<&Player>) -> Option<PlayerInput> {
         let own = self.player.as_ref()?;
-        let (position, plays) = (own.position(), own.state() == State::Playing);
+        let (position, plays) = (own.position(), own.state() == PlayerState::Playing);
         let known = seen.filter(|seen| seen.profile() == own.profile() && !self.anew.get());
         let Some(seen) = known else {
             self.anew.set(false);
             let (video, player) = (own.profile().clone(), self.thresholds(own.profile()));
-            return Some(Viewer::Video { video, player, position, plays });
+            return Some(PlayerInput::Video { video, player, position, is_playing: plays });
         };
         let apart = position.abs_diff(seen.position());
-        let differs = apart > WORTH || (plays && seen.state() == State::Buffering);
-        differs.then_some(Viewer::Stands { position, plays })
+        let differs = apart > WORTH || (plays && seen.state() == PlayerState::Buffering);
+        differs.then_some(PlayerInput::Position { position, is_playing: plays })
     }
 
     /// For the status; none: nothing is known of the video.
@@ -200,9 +200,9 @@ impl Watching {
         Some(Standing {
             source: self.source?,
             duration: player.profile().duration(),
-            rate_bps: player.profile().mean().bits_per_sec(),
+            rate_bps: player.profile().mean_rate().bits_per_sec(),
             position: player.position(),
-            buffer: player.runs_for(),
+            buffer: player.buffered_time(),
             state: player.state(),
             stalls: (self.stalls + player.stalls()).saturating_sub(self.forgiven),
         })
@@ -222,48 +222,48 @@ impl Watching {
         self.reads.since = Some((now, self.taken));
         let rate = DataSize::from_bytes(self.taken - from.min(self.taken)) / time;
         let rate = rate + rate.share(MARGIN);
-        let slower = self.player.as_ref().is_some_and(|player| player.profile().mean() >= rate);
+        let slower = self.player.as_ref().is_some_and(|player| player.profile().mean_rate() >= rate);
         // It pauses, or what is known is on the safe side.
         if rate.is_zero() || slower {
             return;
         }
-        if let Ok(profile) = Profile::variable([(total / rate, total)]) {
+        if let Ok(profile) = MediaProfile::variable([(total / rate, total)]) {
             self.source = Some(ESTIMATE);
             // What it takes it plays: nobody knows what it has.
-            let position = profile.time_of(self.taken);
+            let position = profile.time_at(self.taken);
             self.replace(now, profile, self.taken, position, true);
         }
     }
 
-    fn learn(&mut self, now: Instant, profile: Profile, frontier: u64) {
+    fn learn(&mut self, now: Instant, profile: MediaProfile, frontier: u64) {
         let (position, plays) = match &self.player {
-            Some(player) => (player.position(), player.state() == State::Playing),
+            Some(player) => (player.position(), player.state() == PlayerState::Playing),
             // It may have played since it had its first byte.
             None => {
                 let most = self.began.map_or(Duration::ZERO, |began| now.since(began));
-                (most.min(profile.time_of(self.taken)), false)
+                (most.min(profile.time_at(self.taken)), false)
             }
         };
         self.replace(now, profile, frontier, position, plays);
     }
 
-    fn replace(&mut self, now: Instant, profile: Profile, upto: u64, position: Duration, plays: bool) {
+    fn replace(&mut self, now: Instant, profile: MediaProfile, upto: u64, position: Duration, plays: bool) {
         self.stalls += self.player.as_ref().map_or(0, Player::stalls);
         let thresholds = self.thresholds(&profile);
         let mut player = Player::new(profile, thresholds, now);
-        player.resume(now, upto, position, plays);
+        player.resume_at(now, upto, position, plays);
         self.player = Some(player);
     }
 
     /// A player that is held never has enough.
-    fn thresholds(&self, profile: &Profile) -> Thresholds {
-        if self.held { Thresholds { low: DataSize::MAX, high: None } } else { thresholds(profile) }
+    fn thresholds(&self, profile: &MediaProfile) -> BufferThresholds {
+        if self.held { BufferThresholds { low: DataSize::MAX, high: None } } else { thresholds(profile) }
     }
 }
 
 /// It plays once it has a second of the video: what mpv waits for after a stall, and more than browsers do.
-fn thresholds(profile: &Profile) -> Thresholds {
-    Thresholds { low: profile.mean() * Duration::from_secs(1), high: None }
+fn thresholds(profile: &MediaProfile) -> BufferThresholds {
+    BufferThresholds { low: profile.mean_rate() * Duration::from_secs(1), high: None }
 }
 
 /// The source of a rate that is nobody's word.
@@ -306,13 +306,15 @@ mod tests {
     #[test]
     fn a_stream_hears_of_the_video_once_and_of_the_player_when_it_differs() {
         let mut watching = watching();
-        let Some(Viewer::Video { video, position, plays, .. }) = watching.news(None) else { panic!() };
+        let Some(PlayerInput::Video { video, position, is_playing: plays, .. }) = watching.news(None) else {
+            panic!()
+        };
         assert_eq!((video.duration(), position, plays), (Duration::from_secs(10), Duration::ZERO, false));
         let mut seen = Player::new(video.clone(), thresholds(&video), at(100));
         assert_eq!(watching.news(Some(&seen)), None);
         for upto in [2_000_000, 4_000_000] {
             watching.look(at(200), upto, upto, Some(TOTAL));
-            seen.arrive(at(200), upto);
+            seen.on_arrival(at(200), upto);
         }
         seen.advance(at(1000));
         watching.look(at(1000), 4_000_000, 4_000_000, Some(TOTAL));
@@ -329,7 +331,7 @@ mod tests {
         let standing = watching.standing().unwrap();
         assert_eq!(
             (standing.position, standing.state, standing.stalls),
-            (Duration::from_secs(2), State::Playing, 0)
+            (Duration::from_secs(2), PlayerState::Playing, 0)
         );
         assert_eq!(standing.buffer, Duration::from_secs(4));
         // With nothing that waits it stalls.
@@ -344,10 +346,10 @@ mod tests {
         watching.asks(at(1200), 3_000_000);
         let standing = watching.standing().unwrap();
         assert_eq!((standing.position, standing.buffer), (Duration::from_secs(1), Duration::from_secs(2)));
-        assert_eq!(standing.state, State::Playing);
+        assert_eq!(standing.state, PlayerState::Playing);
         watching.asks(at(1300), 8_000_000);
         let standing = watching.standing().unwrap();
-        assert_eq!((standing.position, standing.state), (Duration::from_secs(8), State::Buffering));
+        assert_eq!((standing.position, standing.state), (Duration::from_secs(8), PlayerState::Buffering));
         assert_eq!(standing.stalls, 0);
     }
 

@@ -22,7 +22,7 @@ mod zone;
 
 use std::net::{IpAddr, SocketAddr};
 
-use marline_core::fetch::{Trouble, TroubleKind};
+use marline_core::fetch::{ConnError, ConnErrorKind};
 
 pub use embedded::embedded_v4;
 pub(crate) use embedded::learn_translator;
@@ -109,7 +109,7 @@ impl Right {
     ///
     /// # Errors
     /// It may not.
-    pub(crate) fn check_host(&self, host: &str, port: u16) -> Result<(), Trouble> {
+    pub(crate) fn check_host(&self, host: &str, port: u16) -> Result<(), ConnError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let Ok(address) = bare.parse::<IpAddr>() else { return Ok(()) };
         self.check((address, port).into()).map_err(|why| why.trouble(host))
@@ -165,9 +165,9 @@ impl Forbidden {
     }
 
     /// The same as what a connection fails with.
-    pub(crate) fn trouble(&self, host: &str) -> Trouble {
-        let kind = if self.is_loop { TroubleKind::Loop } else { TroubleKind::Forbidden };
-        Trouble { kind, text: self.of(host) }
+    pub(crate) fn trouble(&self, host: &str) -> ConnError {
+        let kind = if self.is_loop { ConnErrorKind::OwnListener } else { ConnErrorKind::Forbidden };
+        ConnError { kind, text: self.of(host) }
     }
 
     /// One line: `host`, as it was asked for, and why there is no connection to it.

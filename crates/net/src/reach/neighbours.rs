@@ -29,7 +29,7 @@ fn is_link_local(address: IpAddr) -> bool {
 /// The networks of all interfaces, each with its interface's number.
 fn networks() -> io::Result<Vec<(u32, Network)>> {
     let dump = RouteSocket::open()?.request(&Request::dump_addresses().finish(1))?;
-    let of = |address: Address| (address.link, Network::new(address.address, address.prefix));
+    let of = |address: Address| (address.interface, Network::new(address.address, address.prefix));
     Ok(messages(&dump).filter_map(|message| Address::parse(&message)).map(of).collect())
 }
 

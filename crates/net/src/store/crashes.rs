@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use marline_core::fetch::{Resume, SpanSet, Validator};
+use marline_core::fetch::{RangeSet, Resume, Validator};
 use marline_core::units::{DataSize, Instant};
 use proptest::prelude::*;
 
@@ -83,11 +83,11 @@ struct Tale {
     /// Next byte of each connection.
     cursors: [u64; 4],
     /// What this run believes to be in place.
-    have: SpanSet,
+    have: RangeSet,
     /// Since the present version of the file was begun, nothing has gone wrong but kills.
     only_kills: bool,
     /// What has been on the disk at the last power cut, and must be there at the next.
-    safe: SpanSet,
+    safe: RangeSet,
 }
 
 fn path() -> &'static Path {
@@ -104,9 +104,9 @@ impl Tale {
             version: 1,
             now: Instant::ZERO,
             cursors: [0, 1, 2, 3].map(|i| i * TOTAL / 4),
-            have: SpanSet::default(),
+            have: RangeSet::default(),
             only_kills: true,
-            safe: SpanSet::default(),
+            safe: RangeSet::default(),
         };
         tale.reopen();
         tale
@@ -129,7 +129,7 @@ impl Tale {
         match resume {
             Some(resume) if resume.validator != self.validator() => part.restart().unwrap(),
             Some(_) => self.have = have,
-            None => self.have = SpanSet::default(),
+            None => self.have = RangeSet::default(),
         }
         if part.identified(Some(DataSize::from_bytes(TOTAL)), Some(&self.validator())).is_err() {
             panic!("the file cannot be identified");
@@ -138,14 +138,14 @@ impl Tale {
     }
 
     /// Every claimed byte is there.
-    fn check(&self, resume: &Resume) -> SpanSet {
-        let version: u64 = resume.validator.text().trim_matches('"').parse().unwrap();
+    fn check(&self, resume: &Resume) -> RangeSet {
+        let version: u64 = resume.validator.if_range_value().trim_matches('"').parse().unwrap();
         let stored = self.model.bytes(Path::new("/d/file.part")).unwrap();
-        for span in &resume.have {
+        for span in &resume.ranges {
             let (start, end) = (span.start as usize, span.end as usize);
             assert!(stored[start..end] == content(version, span.start, span.end), "{span} is not there");
         }
-        resume.have.iter().copied().collect()
+        resume.ranges.iter().copied().collect()
     }
 
     fn check_final_name(&self) {
@@ -159,7 +159,7 @@ impl Tale {
         let bytes = content(self.version, start, end);
         let Some(part) = &mut self.part else { return Ok(()) };
         part.write(start, &bytes)?;
-        self.have.insert(marline_core::fetch::Span::new(start, end));
+        self.have.insert(marline_core::fetch::ByteRange::new(start, end));
         Ok(())
     }
 
@@ -173,8 +173,8 @@ impl Tale {
             Step::Change => {
                 self.version += 1;
                 self.part.as_mut().unwrap().restart().unwrap();
-                self.have = SpanSet::default();
-                self.safe = SpanSet::default();
+                self.have = RangeSet::default();
+                self.safe = RangeSet::default();
                 let (total, validator) = (DataSize::from_bytes(TOTAL), self.validator());
                 self.part.as_mut().unwrap().identified(Some(total), Some(&validator))
             }
@@ -207,12 +207,12 @@ impl Tale {
             Step::Full { room } => {
                 self.model.set_room(Some(u64::from(room)));
                 let mut conn = 0;
-                while self.have.missing(TOTAL) > DataSize::ZERO && self.receive(conn, 200_000).is_ok() {
+                while self.have.missing_before(TOTAL) > DataSize::ZERO && self.receive(conn, 200_000).is_ok() {
                     conn = (conn + 1) % 4;
                 }
                 // A disk that is full and fails as well leaves no room to say what is still true.
                 if matches!(self.part.take().unwrap().suspend(), Err(StoreError::Sync { .. })) {
-                    self.safe = SpanSet::default();
+                    self.safe = RangeSet::default();
                 }
                 self.model.set_room(None);
                 self.model.stop_failing();
@@ -235,13 +235,13 @@ impl Tale {
         self.model.cut_power();
         self.reopen();
         let safe = std::mem::replace(&mut self.safe, self.have.clone());
-        assert!(safe.iter().all(|span| self.have.run_from(span.start) >= span.end), "lost from the disk");
+        assert!(safe.iter().all(|span| self.have.end_of_run(span.start) >= span.end), "lost from the disk");
     }
 
     /// The run ends by an error, as the pump would end it, and the caches are dropped.
     fn fail(&mut self) {
         self.only_kills = false;
-        self.safe = SpanSet::default();
+        self.safe = RangeSet::default();
         if let Some(part) = self.part.take() {
             let _ = part.suspend();
         }
@@ -252,7 +252,8 @@ impl Tale {
 
     fn receive(&mut self, conn: u8, len: u32) -> Result<(), StoreError> {
         let conn = usize::from(conn);
-        let Some(gap) = self.have.gap(self.cursors[conn], TOTAL).or_else(|| self.have.gap(0, TOTAL)) else {
+        let Some(gap) = self.have.next_gap(self.cursors[conn], TOTAL).or_else(|| self.have.next_gap(0, TOTAL))
+        else {
             return Ok(());
         };
         let end = gap.end.min(gap.start + u64::from(len));
@@ -261,7 +262,7 @@ impl Tale {
     }
 
     fn finish(&mut self) -> Result<(), StoreError> {
-        while let Some(gap) = self.have.gap(0, TOTAL) {
+        while let Some(gap) = self.have.next_gap(0, TOTAL) {
             self.put(gap.start, gap.end.min(gap.start + 250_000))?;
         }
         let mut part = self.part.take().unwrap();
@@ -272,7 +273,7 @@ impl Tale {
         assert_eq!(names, [path()], "litter");
         self.version += 1;
         self.only_kills = true;
-        self.safe = SpanSet::default();
+        self.safe = RangeSet::default();
         self.reopen();
         Ok(())
     }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_core::units::DataSize;
-use marline_core::wire::journal::Life;
+use marline_core::wire::download_journal::PageCacheEpoch;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
 };
@@ -161,7 +161,7 @@ pub(super) trait Disk {
     /// Removes a name, if it is there.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// How long unsynced bytes of this file last.
-    fn life(&self, file: &Self::File) -> Life;
+    fn life(&self, file: &Self::File) -> PageCacheEpoch;
     /// A number that no other journal has.
     fn nonce(&self) -> u64;
     /// Takes the room for a file of this length, where that costs next to nothing; its length stays.
@@ -369,13 +369,17 @@ impl Disk for Os {
         }
     }
 
-    fn life(&self, file: &File) -> Life {
+    fn life(&self, file: &File) -> PageCacheEpoch {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
         let boot = u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes();
         let namespace = std::fs::metadata("/proc/self/ns/mnt").map_or(0, |meta| meta.ino());
         let mount = rustix::fs::statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-        Life { boot, namespace, mount: mount.map_or(0, |found| found.stx_mnt_id) }
+        PageCacheEpoch {
+            boot_id: boot,
+            mount_namespace: namespace,
+            mount: mount.map_or(0, |found| found.stx_mnt_id),
+        }
     }
 
     fn nonce(&self) -> u64 {

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use marline_core::fetch::{OriginId, Resume, Span, SpanSet};
+use marline_core::fetch::{ByteRange, RangeSet, Resume, UrlId};
 use marline_core::units::DataSize;
-use marline_core::wire::journal::{Header, HeaderError, Life, Record, records};
+use marline_core::wire::download_journal::{Header, HeaderError, PageCacheEpoch, Record, valid_records};
 
 use super::disk::{Custody, Disk};
 use super::log::of_mark;
@@ -24,9 +24,9 @@ pub(super) enum Found {
         /// Which file it is about.
         header: Header,
         /// What is on the disk.
-        synced: SpanSet,
+        synced: RangeSet,
         /// What is in the page cache, at least.
-        written: SpanSet,
+        written: RangeSet,
     },
     /// A journal that must not be believed.
     Useless(StartOver),
@@ -100,7 +100,7 @@ pub(super) struct Present<'a> {
     /// Its identity.
     pub(super) part: [u8; 16],
     /// How long unsynced bytes last now.
-    pub(super) life: Life,
+    pub(super) life: PageCacheEpoch,
     /// Digests of our URLs.
     pub(super) urls: &'a [[u8; 32]],
 }
@@ -126,24 +126,24 @@ impl Found {
             Ok(parsed) => parsed,
             Err(why) => return Self::Useless(StartOver::Unreadable(why)),
         };
-        if header.part != present.part {
+        if header.partial_file != present.part {
             return Self::Useless(StartOver::OtherPart);
         }
-        if !present.urls.contains(&header.url) {
+        if !present.urls.contains(&header.url_digest) {
             return Self::Useless(StartOver::OtherUrl);
         }
-        let lasts = header.life.lasts(&present.life);
-        let (mut synced, mut written) = (SpanSet::default(), SpanSet::default());
-        for record in records(bytes.get(begin..).unwrap_or_default(), sealed, mac) {
+        let lasts = header.epoch.is_valid_in(&present.life);
+        let (mut synced, mut written) = (RangeSet::default(), RangeSet::default());
+        for record in valid_records(bytes.get(begin..).unwrap_or_default(), sealed, mac) {
             match record {
-                Record::Synced { start, end } => drop(synced.insert(Span::new(start, end))),
-                Record::Written { start, end } if lasts => drop(written.insert(Span::new(start, end))),
+                Record::Synced { start, end } => drop(synced.insert(ByteRange::new(start, end))),
+                Record::Written { start, end } if lasts => drop(written.insert(ByteRange::new(start, end))),
                 Record::Written { .. } => {}
             }
         }
-        let reach = |set: &SpanSet| set.iter().next_back().map_or(0, |span| span.end);
+        let reach = |set: &RangeSet| set.iter().next_back().map_or(0, |span| span.end);
         let claimed = reach(&synced).max(reach(&written));
-        if claimed > header.total {
+        if claimed > header.file_size {
             return Self::Useless(StartOver::TooLong);
         }
         if claimed > present.len {
@@ -161,12 +161,13 @@ impl Found {
             Self::Nothing | Self::NoJournal | Self::Foreign(_) => (None, None),
             Self::Useless(why) => (None, Some(why)),
             Self::Claims { header, synced, written } => {
-                let have: SpanSet = synced.iter().chain(written.iter()).collect();
+                let have: RangeSet = synced.iter().chain(written.iter()).collect();
                 let (validator, _) = of_mark(&header.validator);
-                let total = DataSize::from_bytes(header.total);
+                let total = DataSize::from_bytes(header.file_size);
                 let have = have.iter().collect();
-                let source = urls.iter().position(|url| *url == header.url).and_then(|n| u16::try_from(n).ok());
-                (Some(Resume { total, validator, have, source: source.map(OriginId) }), None)
+                let source =
+                    urls.iter().position(|url| *url == header.url_digest).and_then(|n| u16::try_from(n).ok());
+                (Some(Resume { total, validator, ranges: have, mirror: source.map(UrlId) }), None)
             }
         }
     }

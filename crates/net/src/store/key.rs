@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 
-use marline_core::wire::journal::Mac;
+use marline_core::wire::download_journal::Mac;
 
 const NAME: &str = "resume.key";
 const LEN: usize = 32;

@@ -7,8 +7,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use marline_core::fetch::{Span, SpanSet, Validator};
-use marline_core::wire::journal::{Header, Mac, Mark, RECORD_LEN, Record};
+use marline_core::fetch::{ByteRange, RangeSet, Validator};
+use marline_core::wire::download_journal::{Header, Mac, RECORD_LEN, Record, StoredValidator};
 
 use super::disk::Disk;
 use super::key::Key;
@@ -48,27 +48,27 @@ impl Identity {
     /// What a journal's header says the bytes are of.
     pub(super) fn of(header: &Header) -> Self {
         let (validator, modified) = of_mark(&header.validator);
-        Self { total: header.total, validator, url: header.url, modified }
+        Self { total: header.file_size, validator, url: header.url_digest, modified }
     }
 
     /// An ETag has no line end in it, so the date stands in the line behind it.
-    fn mark(&self) -> Mark {
+    fn mark(&self) -> StoredValidator {
         match (&self.validator, &self.modified) {
-            (Validator::Etag(tag), Some(date)) => Mark::Etag(format!("{tag}\n{date}")),
-            (Validator::Etag(tag), None) => Mark::Etag(tag.clone()),
-            (Validator::Date(text), _) => Mark::Date(text.clone()),
+            (Validator::Etag(tag), Some(date)) => StoredValidator::Etag(format!("{tag}\n{date}")),
+            (Validator::Etag(tag), None) => StoredValidator::Etag(tag.clone()),
+            (Validator::LastModified(text), _) => StoredValidator::LastModified(text.clone()),
         }
     }
 }
 
 /// The validator and the date of a header.
-pub(super) fn of_mark(mark: &Mark) -> (Validator, Option<String>) {
+pub(super) fn of_mark(mark: &StoredValidator) -> (Validator, Option<String>) {
     match mark {
-        Mark::Etag(text) => {
+        StoredValidator::Etag(text) => {
             let (tag, date) = text.split_once('\n').map_or((text.as_str(), None), |(tag, date)| (tag, Some(date)));
             (Validator::Etag(tag.to_owned()), date.map(str::to_owned))
         }
-        Mark::Date(text) => (Validator::Date(text.clone()), None),
+        StoredValidator::LastModified(text) => (Validator::LastModified(text.clone()), None),
     }
 }
 
@@ -76,28 +76,28 @@ pub(super) fn of_mark(mark: &Mark) -> (Validator, Option<String>) {
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Given to the kernel, and maybe not on the disk.
-    pub(super) dirty: SpanSet,
+    pub(super) dirty: RangeSet,
     /// Given to the kernel, and being synced.
-    pub(super) syncing: SpanSet,
+    pub(super) syncing: RangeSet,
     /// On the disk.
-    pub(super) synced: SpanSet,
+    pub(super) synced: RangeSet,
 }
 
 impl Claims {
     /// All bytes that are in place.
-    pub(super) fn all(&self) -> SpanSet {
+    pub(super) fn all(&self) -> RangeSet {
         self.dirty.iter().chain(self.syncing.iter()).chain(self.synced.iter()).collect()
     }
 
     /// Everything that is in place is on the disk now; tells what that was not known of.
-    pub(super) fn all_synced(&mut self) -> SpanSet {
-        let news: SpanSet = self.dirty.iter().chain(self.syncing.iter()).collect();
+    pub(super) fn all_synced(&mut self) -> RangeSet {
+        let news: RangeSet = self.dirty.iter().chain(self.syncing.iter()).collect();
         *self = Self { synced: self.all(), ..Self::default() };
         news
     }
 
     /// What was being synced is on the disk now; tells what that was.
-    pub(super) fn end_sync(&mut self) -> SpanSet {
+    pub(super) fn end_sync(&mut self) -> RangeSet {
         let news = std::mem::take(&mut self.syncing);
         for span in news.iter() {
             self.synced.insert(span);
@@ -164,7 +164,14 @@ impl<D: Disk> Log<D> {
     ) -> io::Result<Self> {
         let (nonce, life, part) = (disk.nonce(), disk.life(data), disk.identity(data));
         let validator = identity.mark();
-        let header = Header { nonce, total: identity.total, url: identity.url, life, part, validator };
+        let header = Header {
+            nonce,
+            file_size: identity.total,
+            url_digest: identity.url,
+            epoch: life,
+            partial_file: part,
+            validator,
+        };
         let mac = |bytes: &[u8]| key.mac(bytes);
         let (mut bytes, header) = header.emit(mac);
         for record in synced(&claims.synced).chain(written(&claims.syncing)).chain(written(&claims.dirty)) {
@@ -178,11 +185,11 @@ impl<D: Disk> Log<D> {
 }
 
 /// Claims that these bytes were given to the kernel.
-pub(super) fn written(spans: &SpanSet) -> impl Iterator<Item = Record> + '_ {
-    spans.iter().map(|Span { start, end }| Record::Written { start, end })
+pub(super) fn written(spans: &RangeSet) -> impl Iterator<Item = Record> + '_ {
+    spans.iter().map(|ByteRange { start, end }| Record::Written { start, end })
 }
 
 /// Claims that these bytes are on the disk.
-pub(super) fn synced(spans: &SpanSet) -> impl Iterator<Item = Record> + '_ {
-    spans.iter().map(|Span { start, end }| Record::Synced { start, end })
+pub(super) fn synced(spans: &RangeSet) -> impl Iterator<Item = Record> + '_ {
+    spans.iter().map(|ByteRange { start, end }| Record::Synced { start, end })
 }

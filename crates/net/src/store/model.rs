@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use marline_core::wire::journal::Life;
+use marline_core::wire::download_journal::PageCacheEpoch;
 
 use super::disk::{Custody, Disk, Limit};
 use super::key::{Key, KeyError};
@@ -412,8 +412,8 @@ impl Disk for Model {
         Ok(())
     }
 
-    fn life(&self, _: &Handle) -> Life {
-        Life { boot: [self.world.borrow().boots; 16], namespace: 1, mount: 1 }
+    fn life(&self, _: &Handle) -> PageCacheEpoch {
+        PageCacheEpoch { boot_id: [self.world.borrow().boots; 16], mount_namespace: 1, mount: 1 }
     }
 
     fn nonce(&self) -> u64 {

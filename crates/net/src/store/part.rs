@@ -35,9 +35,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::fetch::{Span, SpanSet, Validator};
+use marline_core::fetch::{ByteRange, RangeSet, Validator};
 use marline_core::units::{DataSize, Instant};
-use marline_core::wire::journal::{self, Header, HeaderError, Record};
+use marline_core::wire::download_journal::{self, Header, HeaderError, Record};
 
 use rustix::io::Errno;
 
@@ -161,7 +161,7 @@ impl<D: Disk> Part<D> {
         validator: Option<&Validator>,
     ) -> Result<(), StoreError> {
         self.total = total.map(DataSize::bytes);
-        let short = |validator: &&Validator| validator.text().len() <= journal::VALIDATOR_MAX;
+        let short = |validator: &&Validator| validator.if_range_value().len() <= download_journal::VALIDATOR_MAX;
         let known = self.total.zip(validator.filter(short).cloned());
         let identity = known.map(|(total, validator)| Identity { total, validator, url: self.url, modified: None });
         let other = identity != self.identity;
@@ -179,7 +179,8 @@ impl<D: Disk> Part<D> {
     pub(super) fn note_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
         let Some(identity) = &mut self.identity else { return Ok(None) };
         let is_of_it = matches!(&identity.validator, Validator::Etag(tag) if tag == etag);
-        let is_short = etag.len() + 1 + modified.len() <= journal::VALIDATOR_MAX && !modified.contains('\n');
+        let is_short =
+            etag.len() + 1 + modified.len() <= download_journal::VALIDATOR_MAX && !modified.contains('\n');
         if !is_of_it || !is_short || identity.modified.as_deref() == Some(modified) {
             return Ok(None);
         }
@@ -197,7 +198,7 @@ impl<D: Disk> Part<D> {
         let len = bytes.len() as u64;
         self.bytes += len;
         self.unrecorded += len;
-        if let Some(run) = self.runs.add(Span::at(at, DataSize::from_bytes(len))) {
+        if let Some(run) = self.runs.add(ByteRange::at(at, DataSize::from_bytes(len))) {
             self.claims.dirty.insert(run);
             self.append([Record::Written { start: run.start, end: run.end }].into_iter())?;
         }
@@ -264,8 +265,8 @@ impl<D: Disk> Part<D> {
         let len = self.len()?;
         let total = self.total.unwrap_or(len);
         let all = self.claims.all();
-        if let Some(gap) = all.gap(0, total) {
-            let (path, missing) = (self.place.path.clone(), all.missing(total));
+        if let Some(gap) = all.next_gap(0, total) {
+            let (path, missing) = (self.place.path.clone(), all.missing_before(total));
             return Err(StoreError::Incomplete { path, missing, first: gap.start });
         }
         if len > total {
@@ -395,11 +396,11 @@ impl<D: Disk> Part<D> {
         self.markable = self.disk.mark(&self.data);
         match found {
             Found::Claims { header, synced, written } => {
-                self.url = header.url;
-                self.total = Some(header.total);
+                self.url = header.url_digest;
+                self.total = Some(header.file_size);
                 self.identity = Some(Identity::of(&header));
                 self.claims =
-                    Claims { dirty: written.clone(), syncing: SpanSet::default(), synced: synced.clone() };
+                    Claims { dirty: written.clone(), syncing: RangeSet::default(), synced: synced.clone() };
                 self.compact()?;
                 Ok(Found::Claims { header, synced, written })
             }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use marline_core::wire::journal::Header;
+use marline_core::wire::download_journal::Header;
 use sha2::{Digest as _, Sha256};
 
 use super::digest::hex;

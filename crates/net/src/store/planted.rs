@@ -8,7 +8,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use marline_core::wire::journal::{Header, Life, Mac, Mark, Record};
+use marline_core::wire::download_journal::{Header, Mac, PageCacheEpoch, Record, StoredValidator};
 use tempfile::TempDir;
 
 use super::key::Key;
@@ -99,11 +99,11 @@ impl Site {
 fn forged(part: [u8; 16], mac: impl Fn(&[u8]) -> Mac + Copy) -> Vec<u8> {
     let header = Header {
         nonce: 0x1122_3344_5566_7788,
-        total: TOTAL as u64,
-        url: digest::of_url(&URL.parse().unwrap()),
-        life: Life::default(),
-        part,
-        validator: Mark::Etag("\"abc\"".into()),
+        file_size: TOTAL as u64,
+        url_digest: digest::of_url(&URL.parse().unwrap()),
+        epoch: PageCacheEpoch::default(),
+        partial_file: part,
+        validator: StoredValidator::Etag("\"abc\"".into()),
     };
     let (mut bytes, sealed) = header.emit(mac);
     bytes.extend(Record::Synced { start: 0, end: CLAIMED as u64 }.emit(&sealed, mac));
@@ -217,7 +217,7 @@ fn a_genuine_journal_of_something_else_proves_nothing() {
     let (own, other) = (std::fs::read(site.journal()).unwrap(), std::fs::read(donor.journal()).unwrap());
     let begin = own.len() - 32 * ((own.len() - 160) / 32);
     std::fs::write(site.journal(), [&own[..begin], &other[begin..]].concat()).unwrap();
-    assert!(site.open().unwrap().resume.unwrap().have.is_empty());
+    assert!(site.open().unwrap().resume.unwrap().ranges.is_empty());
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn an_unfinished_file_that_was_replaced_or_copied_starts_from_zero_and_a_moved_o
     for name in [".part", ".part.journal"] {
         std::fs::rename(from.with(name), to.with(name)).unwrap();
     }
-    assert_eq!(to.open().unwrap().resume.unwrap().have.len(), 1);
+    assert_eq!(to.open().unwrap().resume.unwrap().ranges.len(), 1);
 }
 
 #[test]

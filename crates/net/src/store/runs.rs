@@ -4,7 +4,7 @@
 //! Nothing here allocates: at most [`OPEN`] runs are open, and one more pushes out the one that was touched longest
 //! ago. Each open answer continues its own run, so more runs than answers in flight are never needed for long.
 
-use marline_core::fetch::Span;
+use marline_core::fetch::ByteRange;
 
 /// Runs open at a time. Chosen: twice the connections of two links that the machine opens at most by default.
 pub(super) const OPEN: usize = 64;
@@ -12,17 +12,17 @@ pub(super) const OPEN: usize = 64;
 /// The runs that are open, the one last touched first.
 #[derive(Debug)]
 pub(super) struct Runs {
-    open: [Span; OPEN],
+    open: [ByteRange; OPEN],
     len: usize,
 }
 
 impl Runs {
     pub(super) fn new() -> Self {
-        Self { open: [Span::default(); OPEN], len: 0 }
+        Self { open: [ByteRange::default(); OPEN], len: 0 }
     }
 
     /// Bytes have been put at `span`. A run that has to make room comes back.
-    pub(super) fn add(&mut self, span: Span) -> Option<Span> {
+    pub(super) fn add(&mut self, span: ByteRange) -> Option<ByteRange> {
         let open = self.open.get_mut(..self.len).unwrap_or_default();
         if let Some(i) = open.iter().position(|run| run.end == span.start) {
             open[i].end = span.end;
@@ -37,9 +37,11 @@ impl Runs {
     }
 
     /// Hands out everything since the last time; the runs go on from their ends.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Span> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = ByteRange> + '_ {
         let open = self.open.get_mut(..self.len).unwrap_or_default();
-        open.iter_mut().map(|run| std::mem::replace(run, Span::new(run.end, run.end))).filter(|run| !run.is_empty())
+        open.iter_mut()
+            .map(|run| std::mem::replace(run, ByteRange::new(run.end, run.end)))
+            .filter(|run| !run.is_empty())
     }
 
     /// Forgets everything.
@@ -52,7 +54,7 @@ impl Runs {
 mod tests {
     use super::*;
 
-    fn drained(runs: &mut Runs) -> Vec<Span> {
+    fn drained(runs: &mut Runs) -> Vec<ByteRange> {
         let mut spans: Vec<_> = runs.drain().collect();
         spans.sort();
         spans
@@ -62,23 +64,23 @@ mod tests {
     fn reads_one_behind_the_other_are_one_run() {
         let mut runs = Runs::new();
         for i in 0..100 {
-            assert_eq!(runs.add(Span::new(i * 10, i * 10 + 10)), None);
-            assert_eq!(runs.add(Span::new(5000 + i * 7, 5007 + i * 7)), None);
+            assert_eq!(runs.add(ByteRange::new(i * 10, i * 10 + 10)), None);
+            assert_eq!(runs.add(ByteRange::new(5000 + i * 7, 5007 + i * 7)), None);
         }
-        assert_eq!(drained(&mut runs), [Span::new(0, 1000), Span::new(5000, 5700)]);
+        assert_eq!(drained(&mut runs), [ByteRange::new(0, 1000), ByteRange::new(5000, 5700)]);
         assert_eq!(drained(&mut runs), []);
-        runs.add(Span::new(1000, 1001));
-        assert_eq!(drained(&mut runs), [Span::new(1000, 1001)]);
+        runs.add(ByteRange::new(1000, 1001));
+        assert_eq!(drained(&mut runs), [ByteRange::new(1000, 1001)]);
     }
 
     #[test]
     fn one_run_too_many_pushes_out_the_oldest() {
         let mut runs = Runs::new();
         for i in 0..OPEN as u64 {
-            assert_eq!(runs.add(Span::new(i * 10, i * 10 + 1)), None);
+            assert_eq!(runs.add(ByteRange::new(i * 10, i * 10 + 1)), None);
         }
-        runs.add(Span::new(1, 2));
-        assert_eq!(runs.add(Span::new(5000, 5001)), Some(Span::new(10, 11)));
+        runs.add(ByteRange::new(1, 2));
+        assert_eq!(runs.add(ByteRange::new(5000, 5001)), Some(ByteRange::new(10, 11)));
         assert_eq!(drained(&mut runs).len(), OPEN);
     }
 }

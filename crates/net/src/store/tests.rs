@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use marline_core::fetch::{Span, SpanSet};
+use marline_core::fetch::{ByteRange, RangeSet};
 
 use super::*;
 
@@ -109,7 +109,7 @@ fn what_a_killed_run_has_written_is_found_again() {
     let Opened { mut store, resume, start_over } = Store::open(&path, &urls()).unwrap();
     let resume = resume.unwrap();
     assert_eq!((start_over, resume.total.bytes(), &resume.validator), (None, 5_000_000, &etag("a")));
-    let [have] = resume.have[..] else { panic!("{:?}", resume.have) };
+    let [have] = resume.ranges[..] else { panic!("{:?}", resume.ranges) };
     assert_eq!(have.start, 1_000_000);
     assert!(have.end > 4_000_000 - (1 << 20) && have.end <= 4_000_000, "{have}");
     identify(&mut store, data.len());
@@ -130,7 +130,7 @@ fn a_stopped_run_keeps_every_byte_even_before_its_first_second() {
     store.write(10, &[1; 90]).unwrap();
     assert!(store.suspend().unwrap());
     let resume = Store::open(&path, &urls()).unwrap().resume.unwrap();
-    assert_eq!(resume.have, [Span::new(10, 100)]);
+    assert_eq!(resume.ranges, [ByteRange::new(10, 100)]);
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn inside_a_full_disk() {
     drop(other);
     std::fs::remove_file("/mnt/other").unwrap();
     let Opened { mut store, resume, .. } = Store::open(&path, &urls()).unwrap();
-    let have = resume.unwrap().have;
+    let have = resume.unwrap().ranges;
     assert_eq!((have.len(), have[0].start), (1, 0));
     identify(&mut store, data.len());
     let from = have[0].end as usize;
@@ -510,7 +510,7 @@ fn fifty_kills_at_any_moment_cost_less_than_four_mebibytes_each_and_no_wrong_byt
         }
         kills += 1;
         let opened = Store::open(&path, &urls()).unwrap();
-        let claimed: SpanSet = opened.resume.into_iter().flat_map(|resume| resume.have).collect();
+        let claimed: RangeSet = opened.resume.into_iter().flat_map(|resume| resume.ranges).collect();
         let stored = std::fs::read(part(&path)).unwrap();
         for span in claimed.iter() {
             let span = span.start as usize..span.end as usize;
@@ -529,14 +529,14 @@ fn inside_a_run_that_is_killed() {
     let data = bytes(KILLED);
     let Opened { mut store, resume, .. } = Store::open(&path, &urls()).unwrap();
     identify(&mut store, data.len());
-    let mut have: SpanSet = resume.iter().flat_map(|resume| resume.have.clone()).collect();
+    let mut have: RangeSet = resume.iter().flat_map(|resume| resume.ranges.clone()).collect();
     // Two connections, half the file apart.
     let begun = std::time::Instant::now();
     let mut from = 0;
-    while let Some(gap) = have.gap(from, KILLED as u64).or_else(|| have.gap(0, KILLED as u64)) {
+    while let Some(gap) = have.next_gap(from, KILLED as u64).or_else(|| have.next_gap(0, KILLED as u64)) {
         let end = gap.end.min(gap.start + 20_000);
         store.write(gap.start, &data[gap.start as usize..end as usize]).unwrap();
-        have.insert(Span::new(gap.start, end));
+        have.insert(ByteRange::new(gap.start, end));
         from = (end + KILLED as u64 / 2) % KILLED as u64;
         store.tick(Instant::from_nanos(begun.elapsed().as_nanos() as u64 * 50)).unwrap();
         std::thread::sleep(std::time::Duration::from_micros(50));
@@ -614,5 +614,5 @@ fn a_checksum_is_read_in_pieces_and_the_file_can_be_left_in_between() {
     assert_eq!(store.check().unwrap(), Some(PIECE as u64));
     assert!(store.suspend().unwrap());
     let resume = Store::open(&path, &urls()).unwrap().resume.unwrap();
-    assert_eq!(resume.have, [Span::new(0, 2 << 20)]);
+    assert_eq!(resume.ranges, [ByteRange::new(0, 2 << 20)]);
 }

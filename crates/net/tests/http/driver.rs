@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use marline_core::fetch::{Ask, ReqId, Span, Trouble, TroubleKind};
+use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, ReqId, RequestRange};
 use marline_core::units::DataSize;
 use marline_net::http::{Connection, Dial, Event, Get, Sink, Windows};
 use marline_net::reach::Right;
@@ -63,17 +63,17 @@ pub(crate) fn to(address: SocketAddr) -> Dial {
 }
 
 /// A GET of a span of `/data`.
-pub(crate) fn get(ask: Ask) -> Get {
+pub(crate) fn get(ask: RequestRange) -> Get {
     Get { path_and_query: "/data".into(), authority: "localhost".into(), ask, if_range: None, headers: Vec::new() }
 }
 
 /// The `n`th piece of a resource.
-pub(crate) fn piece(n: u32, size: u64) -> Ask {
-    Ask::Span(Span::new(u64::from(n) * size, u64::from(n + 1) * size))
+pub(crate) fn piece(n: u32, size: u64) -> RequestRange {
+    RequestRange::Bounded(ByteRange::new(u64::from(n) * size, u64::from(n + 1) * size))
 }
 
 impl Client {
-    pub(crate) fn dial(dial: Dial) -> Result<Self, Trouble> {
+    pub(crate) fn dial(dial: Dial) -> Result<Self, ConnError> {
         let runtime = runtime();
         let conn = runtime.block_on(Connection::dial(dial))?;
         Ok(Self {
@@ -132,7 +132,7 @@ impl Client {
 }
 
 /// The kind of the last event's trouble.
-pub(crate) fn last_kind(events: &[Event]) -> Option<TroubleKind> {
+pub(crate) fn last_kind(events: &[Event]) -> Option<ConnErrorKind> {
     match events.last() {
         Some(Event::Closed { trouble } | Event::Aborted { trouble, .. }) => Some(trouble.kind),
         _ => None,

@@ -1,6 +1,6 @@
 //! Against a real nginx.
 
-use marline_core::fetch::{Ask, Protocol, ReqId, TroubleKind, Validator};
+use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange, Validator};
 use marline_core::units::DataSize;
 use marline_net::http::{Event, Get};
 
@@ -39,8 +39,8 @@ fn a_connection_that_serves_ten_requests_ends_well_after_ten() {
     let mut client = Client::dial(to(nginx.address)).expect("connected");
     let events = fetch_pieces(&mut client, &nginx, 40, 10_000);
     assert_eq!(ends(&events), (0..10).collect::<Vec<_>>());
-    assert_eq!(last_kind(&events), Some(TroubleKind::Finished), "{:?}", events.last());
-    let closing = events.iter().filter(|event| matches!(event, Event::Head { head, .. } if head.closes));
+    assert_eq!(last_kind(&events), Some(ConnErrorKind::CleanClose), "{:?}", events.last());
+    let closing = events.iter().filter(|event| matches!(event, Event::Head { head, .. } if head.closes_connection));
     assert_eq!(closing.count(), 1);
 }
 
@@ -50,14 +50,14 @@ fn the_file_condition_and_the_unsatisfiable_range_are_heard() {
     let mut client = Client::dial(to(nginx.address)).expect("connected");
     let other = Some(Validator::Etag("\"other\"".into()));
     client.conn.request(ReqId(0), &Get { if_range: other, ..get(piece(0, 10)) });
-    client.conn.request(ReqId(1), &get(Ask::From(5000)));
+    client.conn.request(ReqId(1), &get(RequestRange::From(5000)));
     let heads: Vec<_> = client
         .run(2)
         .into_iter()
         .filter_map(|event| if let Event::Head { head, .. } = event { Some(head) } else { None })
         .collect();
     assert_eq!((heads[0].status, heads[0].length), (200, Some(DataSize::from_bytes(1000))));
-    assert_eq!((heads[1].status, heads[1].range.map(|range| range.span)), (416, Some(None)));
+    assert_eq!((heads[1].status, heads[1].range.map(|range| range.range)), (416, Some(None)));
     assert_eq!(heads[1].range.and_then(|range| range.total), Some(DataSize::from_bytes(1000)));
 }
 
@@ -76,7 +76,7 @@ fn a_certificate_for_another_name_is_refused_in_words() {
     let identity = identity("other.example", None);
     let Some(nginx) = Nginx::start("", 10, Some(&identity)) else { return };
     let trouble = Client::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
-    assert_eq!(trouble.kind, TroubleKind::Tls);
+    assert_eq!(trouble.kind, ConnErrorKind::Tls);
     assert_eq!(trouble.text, "localhost: the certificate is for other.example, not for localhost");
 }
 
@@ -94,6 +94,6 @@ fn a_certificate_by_a_strange_authority_is_refused_in_words() {
     let Some(nginx) = Nginx::start("", 10, Some(&own)) else { return };
     std::fs::write(nginx.dir.path().join("ca.pem"), identity("localhost", None).ca_pem).expect("written");
     let trouble = Client::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
-    assert_eq!(trouble.kind, TroubleKind::Tls);
+    assert_eq!(trouble.kind, ConnErrorKind::Tls);
     assert!(trouble.text.contains("not trusted"), "{}", trouble.text);
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use marline_core::fetch::{Ask, Protocol, ReqId, TroubleKind};
+use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange};
 use marline_core::units::DataSize;
 use marline_net::http::{Dial, Event};
 
@@ -51,7 +51,7 @@ fn pipelined_answers_may_arrive_cut_at_every_byte() {
         HTTP/1.1 200 OK\r\n\r\nrest";
     let mut client = client(canned(3, wire.chunks(1).map(<[u8]>::to_vec).collect()), 3);
     let events = client.run(4);
-    assert_eq!(last_kind(&events), Some(TroubleKind::Finished));
+    assert_eq!(last_kind(&events), Some(ConnErrorKind::CleanClose));
     let bodies: Vec<Vec<u8>> = client.bodies.0.into_values().collect();
     assert_eq!(bodies, [b"body".to_vec(), b"chunk".to_vec(), b"rest".to_vec()]);
 }
@@ -59,13 +59,13 @@ fn pipelined_answers_may_arrive_cut_at_every_byte() {
 #[test]
 fn each_bad_answer_has_its_kind() {
     for (answer, kind, body) in [
-        (&b"HTTP/1.1 206 OK\r\nContent-Length: 10\r\n\r\n12345"[..], TroubleKind::Truncated, &b"12345"[..]),
-        (b"HTTP/1.1 206 OK\r\nContent-Le", TroubleKind::Truncated, b""),
-        (b"HTTP/1.1 206 OK\r\nContent-Length: 2\r\n\r\n12345", TroubleKind::Protocol, b"12"),
-        (b"\x15\x03\x01\x00\x02\x02\x50", TroubleKind::Protocol, b""),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz", TroubleKind::Protocol, b"ab"),
-        (b"HTTP/1.0 200 OK\r\n\r\nto the end", TroubleKind::Finished, b"to the end"),
-        (b"", TroubleKind::Reset, b""),
+        (&b"HTTP/1.1 206 OK\r\nContent-Length: 10\r\n\r\n12345"[..], ConnErrorKind::Truncated, &b"12345"[..]),
+        (b"HTTP/1.1 206 OK\r\nContent-Le", ConnErrorKind::Truncated, b""),
+        (b"HTTP/1.1 206 OK\r\nContent-Length: 2\r\n\r\n12345", ConnErrorKind::Protocol, b"12"),
+        (b"\x15\x03\x01\x00\x02\x02\x50", ConnErrorKind::Protocol, b""),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz", ConnErrorKind::Protocol, b"ab"),
+        (b"HTTP/1.0 200 OK\r\n\r\nto the end", ConnErrorKind::CleanClose, b"to the end"),
+        (b"", ConnErrorKind::Reset, b""),
     ] {
         let (events, got) = fate(answer);
         let text = String::from_utf8_lossy(answer);
@@ -82,7 +82,7 @@ fn a_reset_behind_a_closing_answer_is_a_good_end() {
     });
     let mut client = client(address, 5);
     let events = client.run(5);
-    assert_eq!(last_kind(&events), Some(TroubleKind::Finished), "{events:?}");
+    assert_eq!(last_kind(&events), Some(ConnErrorKind::CleanClose), "{events:?}");
     assert_eq!(client.bodies.0[&0], b"ok");
 }
 
@@ -93,7 +93,7 @@ fn a_reset_in_a_body_truncates_it() {
         let _ = stream.write_all(b"HTTP/1.1 206 OK\r\nContent-Length: 20\r\n\r\nok");
     });
     let events = client(address, 5).run(5);
-    assert_eq!(last_kind(&events), Some(TroubleKind::Truncated), "{events:?}");
+    assert_eq!(last_kind(&events), Some(ConnErrorKind::Truncated), "{events:?}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn nothing_of_a_body_is_read_before_the_verdict_or_beyond_the_limit() {
     client.conn.accept(ReqId(0), Some(DataSize::from_bytes(50_000)));
     let events = client.run(2);
     assert!(matches!(events[0], Event::End { .. }), "{events:?}");
-    assert_eq!(last_kind(&events), Some(TroubleKind::Finished));
+    assert_eq!(last_kind(&events), Some(ConnErrorKind::CleanClose));
     assert_eq!(client.bodies.0[&0].len(), 50_000);
 }
 
@@ -130,14 +130,14 @@ fn a_turn_reads_about_as_much_as_it_may() {
 fn a_closed_port_refuses_and_a_missing_device_is_unreachable() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let trouble = Client::dial(to(free)).err().expect("refused");
-    assert_eq!(trouble.kind, TroubleKind::Refused, "{trouble:?}");
+    assert_eq!(trouble.kind, ConnErrorKind::Refused, "{trouble:?}");
     assert!(trouble.text.contains(&free.to_string()));
     let elsewhere = SocketAddr::from(([192, 0, 2, 1], 80));
     let dial = Dial { device: Some("nosuchif0".into()), ..to(elsewhere) };
     let trouble = Client::dial(dial).err().expect("unreachable");
-    assert_eq!(trouble.kind, TroubleKind::Unreachable, "{trouble:?}");
+    assert_eq!(trouble.kind, ConnErrorKind::Unreachable, "{trouble:?}");
     let none = Dial { addresses: Vec::new(), ..to(free) };
-    assert_eq!(Client::dial(none).err().expect("no address").kind, TroubleKind::Name);
+    assert_eq!(Client::dial(none).err().expect("no address").kind, ConnErrorKind::Dns);
 }
 
 #[test]
@@ -160,14 +160,14 @@ fn the_next_address_is_tried_when_one_stays_silent() {
     let client = Client::dial(Dial { addresses: vec![silent, live], ..to(silent) }).expect("connected");
     assert_eq!(client.conn.peer_addr(), live);
     let alone = Dial { timeout: Duration::from_millis(300), ..to(silent) };
-    assert_eq!(Client::dial(alone).err().expect("late").kind, TroubleKind::TimedOut);
+    assert_eq!(Client::dial(alone).err().expect("late").kind, ConnErrorKind::TimedOut);
 }
 
 #[test]
 fn a_socket_is_bound_to_its_device() {
     let address = canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
     let mut client = Client::dial(Dial { device: Some("lo".into()), ..to(address) }).expect("connected");
-    client.conn.request(ReqId(0), &get(Ask::Whole));
+    client.conn.request(ReqId(0), &get(RequestRange::Full));
     assert!(matches!(client.run(1).last(), Some(Event::End { .. })));
 }
 
@@ -183,7 +183,7 @@ fn a_server_that_speaks_no_tls_is_a_tls_trouble() {
     std::fs::write(file.path(), &identity.ca_pem).expect("written");
     let tls = marline_net::http::tls_config(Some(file.path()), true).expect("an authority");
     let trouble = Client::dial(Dial { tls: Some(tls), ..to(address) }).err().expect("no TLS");
-    assert_eq!(trouble.kind, TroubleKind::Tls);
+    assert_eq!(trouble.kind, ConnErrorKind::Tls);
     assert!(trouble.text.contains("does not speak TLS"), "{}", trouble.text);
 }
 
@@ -200,7 +200,7 @@ fn a_tls_handshake_that_is_broken_off_may_succeed_next_time() {
         std::fs::write(file.path(), &identity.ca_pem).expect("written");
         let tls = marline_net::http::tls_config(Some(file.path()), true).expect("an authority");
         let trouble = Client::dial(Dial { tls: Some(tls), ..to(address) }).err().expect("no TLS");
-        assert_eq!(trouble.kind, TroubleKind::Reset, "{}", trouble.text);
+        assert_eq!(trouble.kind, ConnErrorKind::Reset, "{}", trouble.text);
     }
 }
 
@@ -224,7 +224,7 @@ fn ipv6_is_spoken() {
 fn an_idle_connection_that_the_server_ends_has_finished() {
     let mut client = client(canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]), 1);
     client.run(1);
-    assert_eq!(last_kind(&[client.next()]), Some(TroubleKind::Finished));
+    assert_eq!(last_kind(&[client.next()]), Some(ConnErrorKind::CleanClose));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::thread;
 
 use bytes::Bytes;
 use h2::Reason;
-use marline_core::fetch::{Ask, Protocol, ReqId, TroubleKind};
+use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange};
 use marline_core::units::DataSize;
 use marline_net::http::{Dial, Event, Windows, tls_config};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -80,7 +80,7 @@ fn a_window_smaller_than_the_file_is_given_back_as_it_is_read() {
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
     let windows = Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
     let mut client = Client::dial(Dial { windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
-    client.conn.request(ReqId(0), &get(Ask::Whole));
+    client.conn.request(ReqId(0), &get(RequestRange::Full));
     client.run(1);
     assert!(client.bodies.0[&0] == *nginx.data);
 }
@@ -92,11 +92,11 @@ fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
     let windows = Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
     let mut client = Client::dial(Dial { windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
     for n in 0..20 {
-        client.conn.request(ReqId(n), &get(Ask::Whole));
+        client.conn.request(ReqId(n), &get(RequestRange::Full));
         assert!(matches!(client.next(), Event::Head { req, .. } if req == ReqId(n)));
         client.conn.cancel(ReqId(n));
     }
-    client.conn.request(ReqId(20), &get(Ask::Whole));
+    client.conn.request(ReqId(20), &get(RequestRange::Full));
     let events = client.run(1);
     assert!(
         events.iter().all(|event| matches!(event, Event::Head { req, .. } | Event::End { req, .. } if req.0 == 20))
@@ -113,7 +113,7 @@ fn a_server_that_says_goaway_ends_well() {
     let events = client.run(41);
     let ends = events.iter().filter(|event| matches!(event, Event::End { .. })).count();
     assert!((10..40).contains(&ends), "{events:?}");
-    assert_eq!(last_kind(&events), Some(TroubleKind::Finished), "{:?}", events.last());
+    assert_eq!(last_kind(&events), Some(ConnErrorKind::CleanClose), "{:?}", events.last());
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn a_refused_stream_is_aborted_and_the_connection_lives() {
         }
     }))
     .expect("connected");
-    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(Ask::Whole)));
+    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(RequestRange::Full)));
     let events = client.run(2);
     let refused = events.iter().find_map(|event| match event {
         Event::Aborted { req, trouble } => Some((req.0, trouble.kind)),
         _ => None,
     });
-    assert_eq!(refused, Some((0, TroubleKind::StreamRefused)), "{events:?}");
+    assert_eq!(refused, Some((0, ConnErrorKind::StreamRefused)), "{events:?}");
     assert_eq!(client.bodies.0[&1], b"hello");
 }
 
@@ -149,7 +149,7 @@ fn an_answer_ends_where_no_more_was_accepted() {
         }
     }))
     .expect("connected");
-    client.conn.request(ReqId(0), &get(Ask::Whole));
+    client.conn.request(ReqId(0), &get(RequestRange::Full));
     assert!(matches!(client.next(), Event::Head { .. }));
     client.conn.accept(ReqId(0), Some(DataSize::from_bytes(3)));
     let events = client.run(1);
@@ -170,9 +170,9 @@ fn a_server_that_wants_http_1_1_says_so_for_a_stream_or_for_all() {
             }
         }))
         .expect("connected");
-        client.conn.request(ReqId(0), &get(Ask::Whole));
+        client.conn.request(ReqId(0), &get(RequestRange::Full));
         let events = client.run(1);
-        assert_eq!(last_kind(&events), Some(TroubleKind::Http1Required), "goes away: {goes_away}: {events:?}");
+        assert_eq!(last_kind(&events), Some(ConnErrorKind::Http1Required), "goes away: {goes_away}: {events:?}");
     }
 }
 
@@ -196,17 +196,17 @@ fn requests_that_a_leaving_server_does_not_take_are_given_back_while_it_still_an
         }
     }))
     .expect("connected");
-    client.conn.request(ReqId(0), &get(Ask::Whole));
+    client.conn.request(ReqId(0), &get(RequestRange::Full));
     assert!(matches!(client.next(), Event::Head { req: ReqId(0), .. }));
     client.conn.accept(ReqId(0), None);
     assert!(matches!(client.next(), Event::Data { .. }));
-    client.conn.request(ReqId(1), &get(Ask::Whole));
+    client.conn.request(ReqId(1), &get(RequestRange::Full));
     let events = client.run(2);
     let told: Vec<_> = events.iter().filter(|event| !matches!(event, Event::Data { .. })).collect();
     let [Event::Aborted { req: ReqId(1), trouble }, Event::End { req: ReqId(0), .. }] = told[..] else {
         panic!("{told:?}");
     };
-    assert_eq!(trouble.kind, TroubleKind::Finished);
+    assert_eq!(trouble.kind, ConnErrorKind::CleanClose);
 }
 
 #[test]
@@ -219,9 +219,9 @@ fn a_connection_that_breaks_in_a_body_truncates_it() {
         let _ = tokio::time::timeout(std::time::Duration::from_millis(50), incoming.accept()).await;
     }))
     .expect("connected");
-    client.conn.request(ReqId(0), &get(Ask::Whole));
+    client.conn.request(ReqId(0), &get(RequestRange::Full));
     let events = client.run(2);
-    assert_eq!(last_kind(&events), Some(TroubleKind::Truncated), "{events:?}");
+    assert_eq!(last_kind(&events), Some(ConnErrorKind::Truncated), "{events:?}");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn without_leave_to_read_the_windows_fill_and_then_all_arrives() {
     let identity = identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
     let mut client = Client::dial(nginx.dial_tls("localhost", true)).expect("connected");
-    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(Ask::Whole)));
+    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(RequestRange::Full)));
     let Event::Head { req, .. } = client.next() else { panic!("no head") };
     client.conn.accept(req, None);
     assert!(client.is_pending(DataSize::ZERO) && client.bodies.0.is_empty());
@@ -246,15 +246,15 @@ fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
     std::fs::write(ca.path(), &identity.ca_pem).expect("written");
     let tls = Some(tls_config(Some(ca.path()), false).expect("an authority"));
     for (answer, clean, kind, unconfirmed) in [
-        (&b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbody"[..], false, TroubleKind::Finished, Some(true)),
-        (b"HTTP/1.0 200 OK\r\n\r\nbody", false, TroubleKind::Finished, Some(true)),
-        (b"HTTP/1.0 200 OK\r\n\r\nbody", true, TroubleKind::Finished, Some(false)),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", false, TroubleKind::Finished, Some(false)),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nbody", false, TroubleKind::Truncated, None),
+        (&b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbody"[..], false, ConnErrorKind::CleanClose, Some(true)),
+        (b"HTTP/1.0 200 OK\r\n\r\nbody", false, ConnErrorKind::CleanClose, Some(true)),
+        (b"HTTP/1.0 200 OK\r\n\r\nbody", true, ConnErrorKind::CleanClose, Some(false)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", false, ConnErrorKind::CleanClose, Some(false)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nbody", false, ConnErrorKind::Truncated, None),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n",
             false,
-            TroubleKind::Truncated,
+            ConnErrorKind::Truncated,
             None,
         ),
     ] {
@@ -273,7 +273,7 @@ fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
             }
         });
         let mut client = Client::dial(Dial { tls: tls.clone(), ..to(address) }).expect("connected");
-        client.conn.request(ReqId(0), &get(Ask::Whole));
+        client.conn.request(ReqId(0), &get(RequestRange::Full));
         let events = client.run(2);
         assert_eq!(last_kind(&events), Some(kind), "{events:?}");
         assert_eq!(client.bodies.0.remove(&0).expect("a body"), b"body");

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use marline_core::accel::CallId;
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Instant};
-use marline_core::wire::packet::{Flags, Flow, Segment as View};
+use marline_core::wire::packet::{Flags, FourTuple, Segment as View};
 
 use super::content::{Content, resource};
 use super::packet::{Names, Place, Read};
@@ -57,7 +57,7 @@ impl Calls {
 
     /// For which call a packet has come over this link.
     pub(super) fn heard(&self, link: LinkId, bytes: &[u8]) -> Option<CallId> {
-        let port = View::parse(bytes).ok()?.flow().destination_port;
+        let port = View::parse(bytes).ok()?.four_tuple().destination_port;
         self.shown.get(&(link, port)).copied()
     }
 
@@ -67,9 +67,16 @@ impl Calls {
     }
 
     /// A packet has reached the other side that is of no flow there.
-    pub(super) fn on_packet(&mut self, now: Instant, link: LinkId, bytes: &[u8], plans: &[Plan], servers: &[Flow]) {
+    pub(super) fn on_packet(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        bytes: &[u8],
+        plans: &[Plan],
+        servers: &[FourTuple],
+    ) {
         let Ok(view) = View::parse(bytes) else { return };
-        let flow = view.flow();
+        let flow = view.four_tuple();
         let known = self.calls.iter().position(|call| call.names.flow == flow);
         let Some(n) = servers.iter().position(|server| server.destination() == flow.destination()) else { return };
         if known.is_none() && view.flags().contains(Flags::SYN) {

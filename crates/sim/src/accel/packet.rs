@@ -11,7 +11,8 @@ use std::net::SocketAddr;
 
 use marline_core::units::{DataSize, Instant};
 use marline_core::wire::packet::{
-    Envelope, Flags, Flow, NewSegment, OptionList, Sacks, Segment as View, Seq, Span, Stamp, TcpOption, Timestamps,
+    Flags, FourTuple, IpParams, NewSegment, OptionList, SackBlocks, Segment as View, Seq, SeqRange, TcpOption,
+    TcpTimestamp, Timestamps,
 };
 
 use super::content::Content;
@@ -23,7 +24,7 @@ use crate::tcp::{Flags as Bits, Sacks as Blocks, Segment, Seqs};
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// From the client to the server.
-    pub(super) flow: Flow,
+    pub(super) flow: FourTuple,
     numbers: [u32; 2],
     clocks: [u32; 2],
     scale: u8,
@@ -61,7 +62,7 @@ impl Names {
         };
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().ok()?, to.parse().ok()?);
         Some(Self {
-            flow: Flow::new(from, to)?,
+            flow: FourTuple::new(from, to)?,
             numbers: plan.numbers,
             clocks: plan.clocks,
             scale: plan.scale,
@@ -71,7 +72,7 @@ impl Names {
     }
 
     /// Of a connection without SACK and timestamps, whose numbers begin there.
-    pub(super) const fn of(flow: Flow, numbers: [u32; 2], scale: u8) -> Self {
+    pub(super) const fn of(flow: FourTuple, numbers: [u32; 2], scale: u8) -> Self {
         Self { flow, numbers, clocks: [0, 0], scale, sack: false, timestamps: false }
     }
 
@@ -87,8 +88,8 @@ impl Names {
         }
         let scaled = if syn { segment.window.bytes() } else { segment.window.bytes() >> self.scale };
         let new = NewSegment {
-            flow,
-            envelope: Envelope::default(),
+            four_tuple: flow,
+            ip_params: IpParams::default(),
             seq: if syn { Seq::new(self.numbers[own]) } else { self.seq(own, segment.data.start) },
             ack: if ack { self.seq(other, segment.ack) } else { Seq::default() },
             flags,
@@ -105,15 +106,15 @@ impl Names {
         let flags = packet.flags();
         let syn = flags.contains(Flags::SYN);
         let ack = packet.ack();
-        let (start, end) = (packet.payload_span().start, packet.payload_span().end);
+        let (start, end) = (packet.payload_range().start, packet.payload_range().end);
         let Some(start) = self.near(own, start, at.next) else { return Read::Odd("a number before its stream") };
         let Some(acked) = self.near(other, ack.unwrap_or_else(|| self.seq(other, 0)), at.una) else {
             return Read::Odd("an acknowledgement before the stream");
         };
         let (sent, echo) = match (packet.timestamps(), self.timestamps) {
             (Some(stamps), true) => {
-                let echo = ack.map(|_| self.instant(other, stamps.echo, now));
-                (self.instant(own, stamps.value, now), echo)
+                let echo = ack.map(|_| self.instant(other, stamps.ts_ecr, now));
+                (self.instant(own, stamps.ts_val, now), echo)
             }
             (None, false) => (now, None),
             (Some(_), false) => return Read::Odd("timestamps that nobody agreed on"),
@@ -121,7 +122,7 @@ impl Names {
             (None, true) => return Read::Odd("no timestamps"),
         };
         let mut sacks = Blocks::default();
-        for block in packet.sacks().blocks() {
+        for block in packet.sack_blocks().blocks() {
             let ends = [block.start, block.end].map(|seq| self.near(other, seq, at.una));
             if let [Some(start), Some(end)] = ends
                 && start < end
@@ -129,10 +130,10 @@ impl Names {
                 sacks.push(Seqs::new(start, end));
             }
         }
-        if !packet.sacks().is_empty() && !self.sack {
+        if !packet.sack_blocks().is_empty() && !self.sack {
             return Read::Odd("SACK blocks that nobody agreed on");
         }
-        let length = u64::from(end.since(packet.payload_span().start));
+        let length = u64::from(end.since(packet.payload_range().start));
         let window = u64::from(packet.window()) << if syn { 0 } else { self.scale };
         Read::Segment(Segment {
             flow: 0,
@@ -173,12 +174,12 @@ impl Names {
         near.checked_add_signed(i64::from(seq.offset_from(self.seq(end, near))))
     }
 
-    fn stamp(&self, end: usize, at: Instant) -> Stamp {
+    fn stamp(&self, end: usize, at: Instant) -> TcpTimestamp {
         let millis = at.as_nanos() / 1_000_000;
-        Stamp::new(self.clocks[end].wrapping_add((millis & u64::from(u32::MAX)) as u32))
+        TcpTimestamp::new(self.clocks[end].wrapping_add((millis & u64::from(u32::MAX)) as u32))
     }
 
-    fn instant(&self, end: usize, stamp: Stamp, now: Instant) -> Instant {
+    fn instant(&self, end: usize, stamp: TcpTimestamp, now: Instant) -> Instant {
         let millis = now.as_nanos() / 1_000_000;
         let by = stamp.since(self.stamp(end, now));
         Instant::from_millis(millis.saturating_add_signed(i64::from(by)))
@@ -186,15 +187,15 @@ impl Names {
 
     fn options(&self, own: usize, other: usize, segment: &Segment) -> OptionList {
         let stamps = self.timestamps.then(|| Timestamps {
-            value: self.stamp(own, segment.sent),
-            echo: segment.echo.map_or(Stamp::default(), |echo| self.stamp(other, echo)),
+            ts_val: self.stamp(own, segment.sent),
+            ts_ecr: segment.echo.map_or(TcpTimestamp::default(), |echo| self.stamp(other, echo)),
         });
         if !segment.flags.syn {
-            let mut sacks = Sacks::default();
+            let mut sacks = SackBlocks::default();
             for block in segment.sacks.iter() {
-                sacks.push(Span::new(self.seq(other, block.start), self.seq(other, block.end)));
+                sacks.push(SeqRange::new(self.seq(other, block.start), self.seq(other, block.end)));
             }
-            return OptionList::usual(stamps, &sacks);
+            return OptionList::established(stamps, &sacks);
         }
         let mut list = OptionList::default();
         list.push(&TcpOption::Mss(1460));

@@ -83,7 +83,7 @@ impl Watch {
 
 fn checksum(bytes: &[u8]) -> Result<(), String> {
     match Packet::parse(bytes).map(|packet| packet.checksum()) {
-        Ok(Checksum::Right) => Ok(()),
+        Ok(Checksum::Valid) => Ok(()),
         Ok(other) => Err(format!("a packet's checksum: {other:?}")),
         Err(refusal) => Err(format!("no packet: {refusal}")),
     }

@@ -13,7 +13,7 @@ use marline_core::accel::{Accelerator, Bytes, Config, Input, Mechanism, Output, 
 use marline_core::link::LinkId;
 use marline_core::machine::Machine;
 use marline_core::units::{Duration, Instant};
-use marline_core::wire::packet::{Checksum, Packet, Segment as View, Seq, Unreachable};
+use marline_core::wire::packet::{Checksum, IcmpUnreachable, Packet, Segment as View, Seq};
 
 use super::calls::Calls;
 use super::carried::Carried;
@@ -585,18 +585,18 @@ impl World {
     /// Whose packet it is, if it is one of a flow here.
     fn flow_of<'a>(&self, bytes: &'a [u8], direction: Direction) -> Option<(usize, View<'a>)> {
         let view = View::parse(bytes).ok()?;
-        let flow = if direction == Direction::Up { view.flow() } else { view.flow().reversed() };
+        let flow = if direction == Direction::Up { view.four_tuple() } else { view.four_tuple().reversed() };
         Some((self.stations.iter().position(|station| station.names.flow == flow)?, view))
     }
 
     /// Whose segment of this direction had no way to go, if that is what the packet says.
-    fn word_of(&mut self, bytes: &[u8], direction: Direction) -> Option<(usize, Unreachable)> {
+    fn word_of(&mut self, bytes: &[u8], direction: Direction) -> Option<(usize, IcmpUnreachable)> {
         let packet = Packet::parse(bytes).ok()?;
-        let word = Unreachable::of(packet).ok()?;
-        if packet.checksum() != Checksum::Right {
+        let word = IcmpUnreachable::of(packet).ok()?;
+        if packet.checksum() != Checksum::Valid {
             self.wrong("a message of ICMP with a wrong checksum".into());
         }
-        let flow = if direction == Direction::Up { word.flow } else { word.flow.reversed() };
+        let flow = if direction == Direction::Up { word.four_tuple } else { word.four_tuple.reversed() };
         Some((self.stations.iter().position(|station| station.names.flow == flow)?, word))
     }
 

@@ -7,7 +7,7 @@
 //! 2. The matching knows the last prices and where everybody is; who came is nowhere.
 //! 3. A box has moved if it had a relay and has another one or none.
 
-use marline_core::assign::{Before, Prices, Solver, Stay};
+use marline_core::assign::{Prices, Solver, SwitchingCost, WarmStart};
 use marline_core::units::{Bitrate, Ratio};
 
 use super::map::{Fleet, Member, Plan, instance};
@@ -50,7 +50,7 @@ impl Churn {
         let rooms = fleet.rooms(&members);
         let relays = vec![None; members.len()];
         let chance = Stream::new(plan.seed, "churn", 0, Purpose::Other);
-        Self { fleet, members, prices: Prices::free(rooms.len()), rooms, relays, chance }
+        Self { fleet, members, prices: Prices::zero(rooms.len()), rooms, relays, chance }
     }
 
     /// Replaces this share of boxes.
@@ -64,12 +64,12 @@ impl Churn {
     }
 
     /// Matches all anew, with so much work.
-    pub fn rematch(&mut self, stay: Stay, work: u64) -> Matched {
+    pub fn rematch(&mut self, stay: SwitchingCost, work: u64) -> Matched {
         let instance = instance(&self.rooms, &self.members);
-        let before = Before { prices: &self.prices, relays: &self.relays, stay };
+        let before = WarmStart { prices: &self.prices, relays: &self.relays, switching_cost: stay };
         let mut solver = Solver::new(&instance, Some(before));
         solver.step(work);
-        let plan = solver.plan();
+        let plan = solver.matching();
         let moved = plan.relays().zip(&self.relays).filter(|(now, before)| before.is_some() && now != *before);
         let moved = moved.count();
         self.prices = solver.prices();

@@ -9,8 +9,8 @@
 //!    does not expect, a seek to anywhere. They end after a while, and so do its pauses, so that each history ends.
 
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
-use marline_core::playback::{Player, Profile, State, Thresholds};
-use marline_core::stream::{Config, Expected, GreenBag, Minimise, Policy, Price, Viewer};
+use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
+use marline_core::stream::{Config, GreenBagParams, InitialEstimate, LinkPrice, Objective, PlayerInput, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 use super::judge::Judge;
@@ -42,7 +42,7 @@ pub(super) struct Audience {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Act {
     /// It tells the machine.
-    Says(Viewer),
+    Says(PlayerInput),
     /// It stops taking for so long.
     Pauses(Duration),
 }
@@ -97,15 +97,15 @@ impl Audience {
         match random.below(9) {
             0 | 1 => {
                 let most = if one_in(random, 10) { self.size.saturating_mul(2) } else { self.size };
-                Act::Says(Viewer::Seek { to: random.below(most + 1) })
+                Act::Says(PlayerInput::Seek { offset: random.below(most + 1) })
             }
             2..5 => {
                 let player = thresholds(random, self.size);
                 let position = Duration::from_millis(magnitude(random, 0, 18));
                 let plays = one_in(random, 2);
                 match video(random, self.size, self.sum) {
-                    Some(video) => Act::Says(Viewer::Video { video, player, position, plays }),
-                    None => Act::Says(Viewer::Stands { position, plays }),
+                    Some(video) => Act::Says(PlayerInput::Video { video, player, position, is_playing: plays }),
+                    None => Act::Says(PlayerInput::Position { position, is_playing: plays }),
                 }
             }
             5..8 => {
@@ -113,10 +113,10 @@ impl Audience {
                 let off = Duration::from_millis(magnitude(random, 0, 16));
                 let position = if one_in(random, 2) { position + off } else { position.saturating_sub(off) };
                 let plays = match seen.map(Player::state) {
-                    Some(state) if !one_in(random, 3) => state == State::Playing,
+                    Some(state) if !one_in(random, 3) => state == PlayerState::Playing,
                     _ => one_in(random, 2),
                 };
-                Act::Says(Viewer::Stands { position, plays })
+                Act::Says(PlayerInput::Position { position, is_playing: plays })
             }
             _ => Act::Pauses(Duration::from_millis(magnitude(random, 8, 11))),
         }
@@ -142,57 +142,58 @@ impl Audience {
 
 fn config(random: &mut Stream, weather: &Weather, policy: Policy, size: u64, sum: Bitrate) -> Config {
     let mut fetch = Config::default().fetch;
-    fetch.window = (!one_in(random, 3)).then(|| DataSize::from_kib(64 << random.below(10)));
+    fetch.reader_window = (!one_in(random, 3)).then(|| DataSize::from_kib(64 << random.below(10)));
     fetch.resume.clone_from(&weather.config.resume);
     let links = 0..u16::try_from(weather.links.len()).unwrap_or(0);
     let expected = links.clone().filter(|_| one_in(random, 6)).collect::<Vec<u16>>();
     let expected = expected.into_iter().map(|link| {
         let rate = share(sum, random.below(120));
-        Expected { link: LinkId(link), rate, rests: one_in(random, 2) }
+        InitialEstimate { link: LinkId(link), rate, is_standby: one_in(random, 2) }
     });
     let expected = expected.collect();
-    let prices = links.map(|link| Price { link: LinkId(link), micros_per_gb: random.below(20_000_000) }).collect();
+    let prices =
+        links.map(|link| LinkPrice { link: LinkId(link), micros_per_gb: random.below(20_000_000) }).collect();
     Config {
         fetch,
         policy,
         video: if one_in(random, 3) { None } else { video(random, size, sum) },
-        patient: one_in(random, 2),
+        may_delay_start: one_in(random, 2),
         player: thresholds(random, size),
-        minimise: pick(random, &[Minimise::Energy, Minimise::MeteredBytes, Minimise::Money]),
+        objective: pick(random, &[Objective::Energy, Objective::MeteredBytes, Objective::Cost]),
         prices,
-        expected,
+        initial_estimates: expected,
         greenbag: greenbag(random),
         ..Config::default()
     }
 }
 
-fn greenbag(random: &mut Stream) -> GreenBag {
+fn greenbag(random: &mut Stream) -> GreenBagParams {
     let ratio = |random: &mut Stream| Ratio::from_percent(u32::try_from(random.below(101)).unwrap_or(0));
     if one_in(random, 2) {
-        return GreenBag::default();
+        return GreenBagParams::default();
     }
-    GreenBag {
-        segment: DataSize::from_kib(10 << random.below(8)),
-        recovery: ratio(random),
-        fall_back: ratio(random),
-        margin: ratio(random),
+    GreenBagParams {
+        segment_size: DataSize::from_kib(10 << random.below(8)),
+        recovery_weight: ratio(random),
+        fall_back_weight: ratio(random),
+        goodput_margin: ratio(random),
         alpha: ratio(random),
-        recovers: !one_in(random, 4),
-        adapts: !one_in(random, 4),
+        recovery_enabled: !one_in(random, 4),
+        adaptive_subsegments: !one_in(random, 4),
     }
 }
 
-fn thresholds(random: &mut Stream, size: u64) -> Thresholds {
+fn thresholds(random: &mut Stream, size: u64) -> BufferThresholds {
     let some = |random: &mut Stream| {
         let most = size / (1 + random.below(30));
         DataSize::from_bytes(random.below(most + 1))
     };
     let high = one_in(random, 4).then(|| some(random));
-    Thresholds { low: some(random), high }
+    BufferThresholds { low: some(random), high }
 }
 
 /// A video that is about as long as the file, in most cases, and at a rate that is near to what the links carry.
-fn video(random: &mut Stream, size: u64, sum: Bitrate) -> Option<Profile> {
+fn video(random: &mut Stream, size: u64, sum: Bitrate) -> Option<MediaProfile> {
     let size = match random.below(8) {
         0 => random.below(size.saturating_mul(2) + 1),
         1 => random.below(1000),
@@ -203,7 +204,7 @@ fn video(random: &mut Stream, size: u64, sum: Bitrate) -> Option<Profile> {
         let bytes = DataSize::from_bytes(size / pieces);
         (bytes / share(sum, 10 + random.below(130)), bytes)
     });
-    Profile::variable(each).ok()
+    MediaProfile::variable(each).ok()
 }
 
 fn share(rate: Bitrate, percent: u64) -> Bitrate {

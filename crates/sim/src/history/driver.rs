@@ -9,12 +9,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use marline_core::fetch::{
-    Ask, ConnId, ContentRange, Head, Input, Output, PathSample, Policy, Protocol, ReqId, Span, Trouble,
-    TroubleKind, Validator,
+    ByteRange, ConnError, ConnErrorKind, ConnId, ContentRange, Input, Output, PathSample, Policy, Protocol, ReqId,
+    RequestRange, ResponseHead, Validator,
 };
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use marline_core::machine::Machine;
-use marline_core::stream::{self, Said, Viewer};
+use marline_core::stream::{self, PlayerInput, StreamEvent};
 use marline_core::units::{DataSize, Duration, Instant};
 
 use super::audience::{Act, Audience};
@@ -72,9 +72,9 @@ struct Conn {
 #[derive(Debug)]
 struct Pending {
     req: ReqId,
-    ask: Ask,
+    ask: RequestRange,
     if_range: Option<Validator>,
-    body: Option<Span>,
+    body: Option<ByteRange>,
     room: Option<u64>,
     accepted: bool,
     closes: bool,
@@ -89,7 +89,7 @@ impl<M: Subject> Driver<M> {
     ) -> Self {
         let mut ledger = Ledger::default();
         if let Some(resume) = &weather.config.resume {
-            ledger.resume(resume.total, &resume.have);
+            ledger.resume(resume.total, &resume.ranges);
         }
         Self {
             machine,
@@ -155,7 +155,7 @@ impl<M: Subject> Driver<M> {
             }
             Event::Consume => {
                 self.consumed = self.ledger.frontier();
-                self.tell(Input::Consumed { upto: self.consumed })
+                self.tell(Input::Consumed { end: self.consumed })
             }
             Event::Take => self.take(),
             Event::Act => self.act(),
@@ -178,7 +178,7 @@ impl<M: Subject> Driver<M> {
                 Ok(())
             }
             Act::Says(viewer) => {
-                if let Viewer::Seek { to } = viewer {
+                if let PlayerInput::Seek { offset: to } = viewer {
                     audience.goes_to(to);
                     self.ledger.seek(to);
                     self.let_in(to);
@@ -213,7 +213,7 @@ impl<M: Subject> Driver<M> {
         }
         self.let_in(taken);
         self.wake_all();
-        self.tell(Input::Consumed { upto: taken })
+        self.tell(Input::Consumed { end: taken })
     }
 
     /// There may be room for what connections hold.
@@ -237,7 +237,7 @@ impl<M: Subject> Driver<M> {
     }
 
     fn window(&self) -> Option<DataSize> {
-        self.weather.config.window
+        self.weather.config.reader_window
     }
 
     fn appear(&mut self, link: usize) -> Result<(), String> {
@@ -280,7 +280,7 @@ impl<M: Subject> Driver<M> {
                     self.ledger.on_output(&output).map_err(|wrong| format!("at {}: {wrong}", self.now))?;
                     self.perform(output, &mut unreachable);
                 }
-                stream::Output::Stream(Said::Deliver { upto }) => {
+                stream::Output::Stream(StreamEvent::Deliver { end: upto }) => {
                     self.ledger.on_deliver(upto).map_err(|wrong| format!("at {}: {wrong}", self.now))?;
                     if let Some(audience) = &mut self.audience {
                         audience.offered = upto;
@@ -292,7 +292,7 @@ impl<M: Subject> Driver<M> {
         }
         self.judge().map_err(|wrong| format!("at {}: {wrong}", self.now))?;
         for conn in unreachable {
-            self.tell(closed(conn, TroubleKind::Unreachable))?;
+            self.tell(closed(conn, ConnErrorKind::Unreachable))?;
         }
         Ok(())
     }
@@ -319,7 +319,7 @@ impl<M: Subject> Driver<M> {
                     self.wake(conn, true);
                 }
             }
-            Output::Accept { req, len, .. } => {
+            Output::AcceptBody { req, len, .. } => {
                 let mut all = self.conns.iter_mut().flat_map(|(id, conn)| conn.queue.iter_mut().map(|p| (*id, p)));
                 if let Some((conn, pending)) = all.find(|(_, pending)| pending.req == req) {
                     pending.accepted = true;
@@ -407,7 +407,7 @@ impl<M: Subject> Driver<M> {
         if !conn.open {
             conn.open = true;
             let (protocol, handshake) = (self.weather.protocol, manner.latency);
-            return self.tell(Input::Connected { conn: id, protocol, handshake, peer: None });
+            return self.tell(Input::Connected { conn: id, protocol, handshake_rtt: handshake, peer: None });
         }
         let Some(place) = self.choose(id) else { return Ok(()) };
         self.answer(id, place, &manner)?;
@@ -419,7 +419,7 @@ impl<M: Subject> Driver<M> {
     fn choose(&mut self, id: ConnId) -> Option<usize> {
         let conn = self.conns.get(&id)?;
         let room_ends = self.room_ends();
-        let held = |body: Span| !body.is_empty() && body.start >= room_ends;
+        let held = |body: ByteRange| !body.is_empty() && body.start >= room_ends;
         let ready = |pending: &Pending| pending.body.is_none_or(|body| pending.accepted && !held(body));
         if self.weather.protocol == Protocol::Http1 {
             return conn.queue.front().filter(|pending| ready(pending)).map(|_| 0);
@@ -440,10 +440,10 @@ impl<M: Subject> Driver<M> {
             let closes = pending.closes;
             conn.queue.remove(place);
             self.tell(Input::End { req })?;
-            return if closes { self.end(id, TroubleKind::Finished) } else { Ok(()) };
+            return if closes { self.end(id, ConnErrorKind::CleanClose) } else { Ok(()) };
         }
         if room == 0 {
-            return self.end(id, TroubleKind::Protocol);
+            return self.end(id, ConnErrorKind::Protocol);
         }
         let most = body.len().bytes().min(room).min(1 << 16).min(room_ends - body.start);
         let len = 1 + self.stream.below(most);
@@ -512,8 +512,8 @@ impl<M: Subject> Driver<M> {
             1 if conn.open && self.weather.protocol == Protocol::Http2 => match conn.queue.pop_front() {
                 Some(Pending { req, .. }) => {
                     self.wake(id, false);
-                    let trouble = Trouble { kind: TroubleKind::Reset, text: "stream reset".to_string() };
-                    self.tell(Input::Aborted { req, trouble })
+                    let trouble = ConnError { kind: ConnErrorKind::Reset, text: "stream reset".to_string() };
+                    self.tell(Input::Aborted { req, error: trouble })
                 }
                 None => Ok(()),
             },
@@ -530,14 +530,14 @@ impl<M: Subject> Driver<M> {
                 Ok(())
             }
             _ => {
-                let kinds: &[TroubleKind] = if conn.open { &OPEN_ENDS } else { &EARLY_ENDS };
+                let kinds: &[ConnErrorKind] = if conn.open { &OPEN_ENDS } else { &EARLY_ENDS };
                 let kind = kinds[usize::try_from(self.stream.below(kinds.len() as u64)).unwrap_or(0)];
                 self.end(id, kind)
             }
         }
     }
 
-    fn end(&mut self, id: ConnId, kind: TroubleKind) -> Result<(), String> {
+    fn end(&mut self, id: ConnId, kind: ConnErrorKind) -> Result<(), String> {
         match self.conns.remove(&id) {
             Some(_) => self.tell(closed(id, kind)),
             None => Ok(()),
@@ -545,15 +545,15 @@ impl<M: Subject> Driver<M> {
     }
 }
 
-fn closed(conn: ConnId, kind: TroubleKind) -> Input {
-    Input::Closed { conn, trouble: Trouble { kind, text: format!("{kind:?}") } }
+fn closed(conn: ConnId, kind: ConnErrorKind) -> Input {
+    Input::Closed { conn, error: ConnError { kind, text: format!("{kind:?}") } }
 }
 
 /// Makes another answer of it: a portal's, a broken server's, another edge's.
 fn lie(stream: &mut Stream, answer: &mut Answer) {
     let page = |stream: &mut Stream, status: u16| {
-        let body = Body { edition: None, span: Span::new(0, stream.below(20_000)) };
-        let head = Head { status, length: Some(body.span.len()), ..Head::default() };
+        let body = Body { edition: None, span: ByteRange::new(0, stream.below(20_000)) };
+        let head = ResponseHead { status, length: Some(body.span.len()), ..ResponseHead::default() };
         Answer { head, body, spoiled: None }
     };
     match stream.below(12) {
@@ -562,7 +562,7 @@ fn lie(stream: &mut Stream, answer: &mut Answer) {
         4 => *answer = page(stream, 403),
         5 => *answer = page(stream, 302),
         6 => *answer = page(stream, 503),
-        7 => answer.head.encoded = true,
+        7 => answer.head.is_encoded = true,
         8 => answer.head.range = None,
         9 => {
             // What is cut elsewhere than the server cuts it is not the server's file, whatever validator it carries.
@@ -575,7 +575,7 @@ fn lie(stream: &mut Stream, answer: &mut Answer) {
             answer.head.validator = etag(OTHER_EDGE);
         }
         _ => {
-            if let Some(ContentRange { span: Some(span), .. }) = &mut answer.head.range {
+            if let Some(ContentRange { range: Some(span), .. }) = &mut answer.head.range {
                 span.start += 1 + stream.below(1000);
                 span.end = span.end.max(span.start);
                 answer.body.span = *span;
@@ -584,10 +584,15 @@ fn lie(stream: &mut Stream, answer: &mut Answer) {
     }
 }
 
-const EARLY_ENDS: [TroubleKind; 5] =
-    [TroubleKind::Refused, TroubleKind::Unreachable, TroubleKind::TimedOut, TroubleKind::Name, TroubleKind::Tls];
-const OPEN_ENDS: [TroubleKind; 4] =
-    [TroubleKind::Finished, TroubleKind::Truncated, TroubleKind::Reset, TroubleKind::Protocol];
+const EARLY_ENDS: [ConnErrorKind; 5] = [
+    ConnErrorKind::Refused,
+    ConnErrorKind::Unreachable,
+    ConnErrorKind::TimedOut,
+    ConnErrorKind::Dns,
+    ConnErrorKind::Tls,
+];
+const OPEN_ENDS: [ConnErrorKind; 4] =
+    [ConnErrorKind::CleanClose, ConnErrorKind::Truncated, ConnErrorKind::Reset, ConnErrorKind::Protocol];
 /// The edition that only another edge has; it is as long as the server's.
 const OTHER_EDGE: usize = 9;
 /// More than any history needs whose machine makes progress.

@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 
 use marline_core::fetch::Notice;
 use marline_core::link::LinkId;
-use marline_core::playback::{Player, State};
-use marline_core::stream::{Config, Minimise, Policy, Stream};
+use marline_core::playback::{Player, PlayerState};
+use marline_core::stream::{Config, Objective, Policy, Stream};
 use marline_core::units::{Duration, Instant};
 
 use super::ledger::Ledger;
@@ -26,7 +26,7 @@ use super::weather::Manner;
 #[derive(Debug)]
 pub(super) struct Judge {
     policy: Policy,
-    minimise: Minimise,
+    minimise: Objective,
     /// Since when the player waits, and no honest link is asked for anything although something is missing.
     starves: Option<Instant>,
     /// Links that the machine rests because of what they said, and has not asked since.
@@ -49,7 +49,7 @@ pub(super) struct Scene<'a> {
 
 impl Judge {
     pub(super) fn new(config: &Config) -> Self {
-        let (policy, minimise) = (config.policy, config.minimise);
+        let (policy, minimise) = (config.policy, config.objective);
         Self { policy, minimise, starves: None, banned: BTreeSet::new(), one_answer: false }
     }
 
@@ -60,8 +60,8 @@ impl Judge {
 
     pub(super) fn on_notice(&mut self, notice: &Notice) {
         match notice {
-            Notice::OneAnswer { .. } => self.one_answer = true,
-            Notice::Changed => self.one_answer = false,
+            Notice::SingleResponse { .. } => self.one_answer = true,
+            Notice::FileChanged => self.one_answer = false,
             Notice::Banned { link, .. } => drop(self.banned.insert(*link)),
             _ => {}
         }
@@ -80,7 +80,7 @@ impl Judge {
         }
         let links = || (0..scene.links.len()).zip((0..).map(LinkId));
         let waits = scene.stream.player().is_some_and(|player| self.must_not_wait(player, scene.now));
-        if let Some((link, _)) = links().find(|(_, id)| waits && scene.stream.rests(*id)) {
+        if let Some((link, _)) = links().find(|(_, id)| waits && scene.stream.is_standby(*id)) {
             return Err(format!("the player waits and link {link} rests"));
         }
         let idle = |(link, id): (usize, LinkId)| {
@@ -100,10 +100,10 @@ impl Judge {
 
     /// It waits, and everything must work to end that.
     fn must_not_wait(&self, player: &Player, now: Instant) -> bool {
-        let may_wait = self.minimise == Minimise::MeteredBytes
-            && player.first_picture().is_none()
+        let may_wait = self.minimise == Objective::MeteredBytes
+            && player.first_frame().is_none()
             && now < Instant::ZERO + PATIENCE;
-        player.state() == State::Buffering && !may_wait
+        player.state() == PlayerState::Buffering && !may_wait
     }
 }
 

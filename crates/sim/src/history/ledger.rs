@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use marline_core::fetch::{Ask, ConnId, Input, Output, ReqId, Span};
+use marline_core::fetch::{ByteRange, ConnId, Input, Output, ReqId, RequestRange};
 use marline_core::units::DataSize;
 
 /// Whose bytes an answer carries. Answers that are not provably of one file are each a source of their own.
@@ -56,7 +56,7 @@ pub type Wrong = Result<(), String>;
 
 impl Ledger {
     /// Begins with what an earlier run left of edition zero.
-    pub fn resume(&mut self, total: DataSize, have: &[Span]) {
+    pub fn resume(&mut self, total: DataSize, have: &[ByteRange]) {
         self.total = Some(total);
         for span in have {
             self.put(*span, Source::Edition(0));
@@ -120,7 +120,7 @@ impl Ledger {
                 let (Some((source, _)), Some((at, _))) = (open.source, &mut open.cursor) else {
                     return Err(format!("data for unaccepted {req:?}"));
                 };
-                let span = Span::at(*at, *len);
+                let span = ByteRange::at(*at, *len);
                 *at = span.end;
                 self.put(span, source);
             }
@@ -138,7 +138,7 @@ impl Ledger {
         match output {
             Output::Connect { conn, .. } if !self.known_conns.insert(*conn) => Err(format!("{conn:?} used twice")),
             Output::Request { req, conn, range, .. } => self.on_request(*req, *conn, *range),
-            Output::Accept { req, at, len, .. } => self.on_accept(*req, *at, *len),
+            Output::AcceptBody { req, offset: at, len, .. } => self.on_accept(*req, *at, *len),
             Output::Cancel { req } => {
                 self.answers.remove(req);
                 Ok(())
@@ -208,7 +208,7 @@ impl Ledger {
         }
     }
 
-    fn on_request(&mut self, req: ReqId, conn: ConnId, range: Ask) -> Wrong {
+    fn on_request(&mut self, req: ReqId, conn: ConnId, range: RequestRange) -> Wrong {
         if !self.known_reqs.insert(req) {
             return Err(format!("{req:?} used twice"));
         }
@@ -217,13 +217,13 @@ impl Ledger {
         }
         let total = self.total.map_or(u64::MAX, DataSize::bytes);
         match range {
-            Ask::Span(span) if span.is_empty() || span.end > total => {
+            RequestRange::Bounded(span) if span.is_empty() || span.end > total => {
                 return Err(format!("{req:?} asks for {span} of {total} bytes"));
             }
-            Ask::Span(span) if self.limit.is_some_and(|limit| span.end > limit) => {
+            RequestRange::Bounded(span) if self.limit.is_some_and(|limit| span.end > limit) => {
                 return Err(format!("{req:?} asks for {span}, the window ends at {:?}", self.limit));
             }
-            Ask::From(start) if start >= total => {
+            RequestRange::From(start) if start >= total => {
                 return Err(format!("{req:?} asks from {start} of {total} bytes"));
             }
             _ => {}
@@ -253,8 +253,8 @@ impl Ledger {
     }
 
     /// Whoever writes last owns the byte. What the reader has jumped over is nobody's.
-    fn put(&mut self, span: Span, source: Source) {
-        let span = Span::new(span.start.max(self.from), span.end);
+    fn put(&mut self, span: ByteRange, source: Source) {
+        let span = ByteRange::new(span.start.max(self.from), span.end);
         if span.is_empty() {
             return;
         }
@@ -287,11 +287,11 @@ mod tests {
     #[test]
     fn the_last_writer_owns_the_byte() {
         let mut ledger = Ledger::default();
-        ledger.put(Span::new(0, 100), ONE);
-        ledger.put(Span::new(40, 60), TWO);
+        ledger.put(ByteRange::new(0, 100), ONE);
+        ledger.put(ByteRange::new(40, 60), TWO);
         let runs: Vec<_> = ledger.bytes.iter().map(|(start, (end, source))| (*start, *end, *source)).collect();
         assert_eq!(runs, [(0, 40, ONE), (40, 60, TWO), (60, 100, ONE)]);
-        ledger.put(Span::new(30, 70), ONE);
+        ledger.put(ByteRange::new(30, 70), ONE);
         assert_eq!((ledger.covered().bytes(), ledger.frontier()), (100, 100));
         assert!(ledger.on_done(&[DataSize::from_bytes(100)], false).is_ok());
     }
@@ -301,7 +301,7 @@ mod tests {
         let sizes = [DataSize::from_bytes(100)];
         let done = |runs: &[(u64, u64, Source)]| {
             let mut ledger = Ledger::default();
-            runs.iter().for_each(|(start, end, source)| ledger.put(Span::new(*start, *end), *source));
+            runs.iter().for_each(|(start, end, source)| ledger.put(ByteRange::new(*start, *end), *source));
             ledger.on_done(&sizes, false).is_ok()
         };
         let page = Source::Unproven(ReqId(1), Page::Other);

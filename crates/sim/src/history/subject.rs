@@ -5,7 +5,7 @@
 
 use marline_core::fetch::{self, Fetch};
 use marline_core::machine::Machine;
-use marline_core::stream::{self, Stream, Viewer};
+use marline_core::stream::{self, PlayerInput, Stream};
 use marline_core::units::DataSize;
 
 /// A machine that somebody can drive who knows the download's words.
@@ -22,14 +22,14 @@ pub trait Subject:
     fn status(&self) -> fetch::Status;
 
     /// The word of a player; none: it knows of no player.
-    fn hears(viewer: Viewer) -> Option<Self::Input>;
+    fn hears(viewer: PlayerInput) -> Option<Self::Input>;
 
     /// The stream that it is, if it is one.
     fn stream(&self) -> Option<&Stream>;
 
     /// Useful bytes, as it counts them.
     fn useful(&self) -> DataSize {
-        self.status().done
+        self.status().received
     }
 }
 
@@ -44,7 +44,7 @@ impl Subject for Fetch {
         self.status()
     }
 
-    fn hears(_viewer: Viewer) -> Option<fetch::Input> {
+    fn hears(_viewer: PlayerInput) -> Option<fetch::Input> {
         None
     }
 
@@ -64,7 +64,7 @@ impl Subject for Stream {
         self.status()
     }
 
-    fn hears(viewer: Viewer) -> Option<stream::Input> {
+    fn hears(viewer: PlayerInput) -> Option<stream::Input> {
         Some(viewer.into())
     }
 

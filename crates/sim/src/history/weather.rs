@@ -6,7 +6,7 @@
 //! all others do is drawn; a link may be almost honest or do nothing right. The server's own moods (no ranges, no
 //! validator, a new edition, a few refusals with Retry-After, few requests per connection) are the same for all links.
 
-use marline_core::fetch::{Config, OriginId, Policy, Protocol, Resume, Span, Validator};
+use marline_core::fetch::{ByteRange, Config, Policy, Protocol, Resume, UrlId, Validator};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
 
 use crate::rng::Stream;
@@ -51,12 +51,12 @@ impl Weather {
         let protocol = if one_in(stream, 3) { Protocol::Http2 } else { Protocol::Http1 };
         let mut config = Config { policy, ..Config::default() };
         if one_in(stream, 4) {
-            config.window = Some(DataSize::from_kib(64 << stream.below(7)));
+            config.reader_window = Some(DataSize::from_kib(64 << stream.below(7)));
         }
         config.resume = match validator {
             Some(validator) if one_in(stream, 4) => {
-                let (have, source) = (pieces(stream, size.bytes()), Some(OriginId(0)));
-                Some(Resume { total: size, validator, have, source })
+                let (have, source) = (pieces(stream, size.bytes()), Some(UrlId(0)));
+                Some(Resume { total: size, validator, ranges: have, mirror: source })
             }
             _ => None,
         };
@@ -73,7 +73,7 @@ impl Weather {
             first.size = size;
         }
         if let Some(resume) = &mut self.config.resume {
-            (resume.total, resume.have) = (size, vec![Span::new(0, stream.below(size.bytes()))]);
+            (resume.total, resume.ranges) = (size, vec![ByteRange::new(0, stream.below(size.bytes()))]);
         }
     }
 }
@@ -138,8 +138,8 @@ fn server(stream: &mut Stream, size: DataSize, validator: Option<Validator>) -> 
     server
 }
 
-fn pieces(stream: &mut Stream, size: u64) -> Vec<Span> {
+fn pieces(stream: &mut Stream, size: u64) -> Vec<ByteRange> {
     let cut = |stream: &mut Stream| stream.below(size + 1);
     let count = stream.below(5);
-    (0..count).map(|_| Span::new(cut(stream), cut(stream))).filter(|span| !span.is_empty()).collect()
+    (0..count).map(|_| ByteRange::new(cut(stream), cut(stream))).filter(|span| !span.is_empty()).collect()
 }

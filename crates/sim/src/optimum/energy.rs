@@ -21,7 +21,7 @@
 
 use std::collections::VecDeque;
 
-use marline_core::stream::Radio;
+use marline_core::stream::GreenBagRadio;
 use marline_core::units::{DataSize, Duration, Energy};
 
 use super::{Case, bits};
@@ -56,7 +56,7 @@ impl Case {
     ///
     /// # Panics
     /// When there are not as many radios as links, more than one of them has a tail, or the grid has no size.
-    pub fn least_energy(&self, radios: &[Radio], playback: Duration, grid: Grid) -> Option<Least> {
+    pub fn least_energy(&self, radios: &[GreenBagRadio], playback: Duration, grid: Grid) -> Option<Least> {
         assert_eq!(radios.len(), self.links.len(), "a radio for each link");
         assert!(radios.iter().filter(|radio| has_tail(radio)).count() <= 1, "one link with a tail at most");
         assert!(!grid.bin.is_zero() && !grid.grain.is_zero(), "a grid of some size");
@@ -100,7 +100,7 @@ struct Bin {
 }
 
 impl Bin {
-    fn push(&mut self, lane: Lane, radio: &Radio) {
+    fn push(&mut self, lane: Lane, radio: &GreenBagRadio) {
         if has_tail(radio) {
             self.tailed = Some(lane);
         } else {
@@ -131,9 +131,9 @@ struct Tail {
 
 impl Tail {
     /// `left` of tail, cut into bins from its end.
-    fn new(radio: Option<&Radio>, shorter: f64, bin: f64) -> Self {
+    fn new(radio: Option<&GreenBagRadio>, shorter: f64, bin: f64) -> Self {
         let Some(radio) = radio else { return Self { cost: vec![0.0] } };
-        let length = (radio.tail.as_secs_f64() - shorter).max(0.0);
+        let length = (radio.tail_time.as_secs_f64() - shorter).max(0.0);
         Self { cost: tail_costs(radio.tail_power.as_watts_f64(), length, bin) }
     }
 
@@ -149,7 +149,7 @@ impl Tail {
 }
 
 impl Program {
-    fn new(case: &Case, radios: &[Radio], playback: Duration, grid: Grid, view: View) -> Self {
+    fn new(case: &Case, radios: &[GreenBagRadio], playback: Duration, grid: Grid, view: View) -> Self {
         let (bin, grain) = (grid.bin.as_secs_f64(), bits(grid.grain));
         let end = playback.as_secs_f64();
         let start = end - case.video.duration().as_secs_f64();
@@ -184,7 +184,7 @@ impl Program {
                     made.push(Lane::default(), radio);
                     continue;
                 }
-                let price = grain * (per_bit_joules(radio) + radio.power.as_watts_f64() / rate);
+                let price = grain * (per_bit_joules(radio) + radio.active_power.as_watts_f64() / rate);
                 let kept = price - grain * radio.tail_power.as_watts_f64() / rate;
                 let idle = radio.tail_power.as_watts_f64() * (to - from);
                 made.push(Lane { most: most.max(0.0) as usize, price, kept, idle }, radio);
@@ -311,8 +311,8 @@ fn slide(from: &[f64], lane: &Lane, price: f64, least: usize, range: Range) -> V
     to
 }
 
-fn has_tail(radio: &Radio) -> bool {
-    !radio.tail_power.is_zero() && !radio.tail.is_zero()
+fn has_tail(radio: &GreenBagRadio) -> bool {
+    !radio.tail_power.is_zero() && !radio.tail_time.is_zero()
 }
 
 /// Joules of each bin of a tail of `length` seconds, by how many bins are left; the last one may be shorter.
@@ -327,6 +327,6 @@ pub(super) fn tail_costs(watts: f64, length: f64, bin: f64) -> Vec<f64> {
     (0..=count).map(part).collect()
 }
 
-pub(super) fn per_bit_joules(radio: &Radio) -> f64 {
+pub(super) fn per_bit_joules(radio: &GreenBagRadio) -> f64 {
     radio.per_bit.picojoules() as f64 * 1e-12
 }

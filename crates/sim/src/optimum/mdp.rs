@@ -106,11 +106,11 @@ impl Schedule {
         let asleep = (1.0 / tail.max(1.0)).min(1.0);
         let cost = |a: usize, b: usize, awake: usize, choice: Choice| match choice {
             Choice::First => {
-                first.1.down.at(first.0.levels[a]).as_watts_f64() + if awake == 1 { tail_watts } else { 0.0 }
+                first.1.down.power_at(first.0.levels[a]).as_watts_f64() + if awake == 1 { tail_watts } else { 0.0 }
             }
             Choice::Second => {
                 let wake = if awake == 0 { model.promotion.energy().as_joules_f64() } else { 0.0 };
-                model.down.at(second.0.levels[b]).as_watts_f64() + wake
+                model.down.power_at(second.0.levels[b]).as_watts_f64() + wake
             }
         };
         let mut values = vec![0.0_f64; rows * columns * 2];
@@ -198,22 +198,22 @@ const DISCOUNT: f64 = 0.97;
 
 #[cfg(test)]
 mod tests {
-    use marline_core::energy::{Draw, Stage, Tail};
+    use marline_core::energy::{PowerCurve, PowerStage, Tail};
     use marline_core::units::{Duration, EnergyPerBit, Power};
 
     use super::*;
 
     fn radio(base: u64, per_bit: u64) -> RadioModel {
-        let draw = Draw {
+        let draw = PowerCurve {
             base: Power::from_milliwatts(base),
             per_bit: EnergyPerBit::from_picojoules(per_bit * 1000),
-            ..RadioModel::new(Draw::default()).down
+            ..RadioModel::new(PowerCurve::default()).down
         };
         RadioModel::new(draw)
     }
 
     fn with_tail(model: RadioModel) -> RadioModel {
-        let stage = Stage { power: Power::from_milliwatts(1000), time: Duration::from_secs(10) };
+        let stage = PowerStage { power: Power::from_milliwatts(1000), time: Duration::from_secs(10) };
         RadioModel { tail: Tail::new(&[stage]).unwrap(), ..model }
     }
 

@@ -23,7 +23,7 @@ mod supply;
 mod tests;
 pub mod transfer;
 
-use marline_core::playback::Profile;
+use marline_core::playback::MediaProfile;
 use marline_core::units::DataSize;
 
 pub use energy::{Grid, Least};
@@ -36,7 +36,7 @@ pub struct Case {
     /// What each link carries.
     pub links: Vec<Supply>,
     /// The video.
-    pub video: Profile,
+    pub video: MediaProfile,
     /// The player's B.
     pub low: DataSize,
 }

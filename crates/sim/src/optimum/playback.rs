@@ -43,12 +43,12 @@ impl Case {
         if time <= 0.0 {
             return 0.0;
         }
-        self.video.bytes_by(Duration::from_secs_f64(time)) as f64 * 8.0
+        self.video.bytes_at(Duration::from_secs_f64(time)) as f64 * 8.0
     }
 
     /// The inverse of V.
     fn played(&self, bits: f64) -> f64 {
-        self.video.time_of((bits / 8.0) as u64).as_secs_f64()
+        self.video.time_at((bits / 8.0) as u64).as_secs_f64()
     }
 
     /// Ends of the video's pieces: seconds and bits.

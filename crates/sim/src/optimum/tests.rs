@@ -1,7 +1,7 @@
 //! The optimum against brute force on toys, against the player, and against the figures of GreenBag's settings.
 
-use marline_core::playback::{Player, Profile, State, Thresholds};
-use marline_core::stream::Radio;
+use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
+use marline_core::stream::GreenBagRadio;
 use marline_core::units::{Bitrate, DataSize, Duration, EnergyPerBit, Instant, Power};
 
 use super::*;
@@ -19,14 +19,14 @@ fn secs(seconds: f64) -> Duration {
 fn greenbag(lte: u64, wifi: u64, video: u64, duration: u64) -> Case {
     Case {
         links: vec![Supply::constant(kbps(lte)), Supply::constant(kbps(wifi))],
-        video: Profile::constant(kbps(video), Duration::from_secs(duration)).unwrap(),
-        low: Thresholds::GREENBAG.low,
+        video: MediaProfile::constant(kbps(video), Duration::from_secs(duration)).unwrap(),
+        low: BufferThresholds::GREENBAG.low,
     }
 }
 
 const FINE: Grid = Grid { bin: Duration::from_millis(500), grain: DataSize::from_bytes(2500) };
 
-const RADIOS: [Radio; 2] = [Radio::GREENBAG_LTE, Radio::GREENBAG_WIFI];
+const RADIOS: [GreenBagRadio; 2] = [GreenBagRadio::GREENBAG_LTE, GreenBagRadio::GREENBAG_WIFI];
 
 #[test]
 fn constant_links_have_the_playback_times_of_the_closed_form() {
@@ -106,7 +106,7 @@ fn holding_back_until_the_least_wait_plays_without_a_stall_and_less_does_not() {
             (0..6).map(|_| (secs(3.0), DataSize::from_bytes(200_000 + rng.below(2_500_000)))).collect();
         let case = Case {
             links: vec![supply(&mut rng), supply(&mut rng)],
-            video: Profile::variable(pieces).unwrap(),
+            video: MediaProfile::variable(pieces).unwrap(),
             low: DataSize::from_bytes(500_000),
         };
         let wait = case.least_wait().unwrap();
@@ -120,13 +120,13 @@ fn holding_back_until_the_least_wait_plays_without_a_stall_and_less_does_not() {
 /// How often a player stalls to which everything is handed that has come, from `wait` on; it is started then. A start
 /// below the threshold is a stall as well.
 fn stalls(case: &Case, wait: f64) -> u32 {
-    let mut player = Player::new(case.video.clone(), Thresholds { low: case.low, high: None }, Instant::ZERO);
+    let mut player = Player::new(case.video.clone(), BufferThresholds { low: case.low, high: None }, Instant::ZERO);
     let mut at = wait;
-    player.arrive(Instant::ZERO + secs(at), (case.carried(at) / 8.0 + 0.001) as u64);
-    let short = u32::from(player.state() == State::Buffering);
-    while player.state() != State::Ended && at < 200.0 {
+    player.on_arrival(Instant::ZERO + secs(at), (case.carried(at) / 8.0 + 0.001) as u64);
+    let short = u32::from(player.state() == PlayerState::Buffering);
+    while player.state() != PlayerState::Ended && at < 200.0 {
         at += 0.001;
-        player.arrive(Instant::ZERO + secs(at), (case.carried(at) / 8.0 + 0.001) as u64);
+        player.on_arrival(Instant::ZERO + secs(at), (case.carried(at) / 8.0 + 0.001) as u64);
     }
     player.stalls() + short
 }
@@ -134,7 +134,7 @@ fn stalls(case: &Case, wait: f64) -> u32 {
 /// A small case of whole grains, and its radios.
 struct Toy {
     case: Case,
-    radios: [Radio; 2],
+    radios: [GreenBagRadio; 2],
     playback: Duration,
     /// Grains that each link can bring in each bin.
     carried: Vec<[u64; 2]>,
@@ -149,15 +149,18 @@ fn toy(rng: &mut Stream) -> Option<Toy> {
     let duration = 3 + rng.below(3);
     let grains = duration + rng.below(2 * duration);
     let video =
-        Profile::variable([(Duration::from_secs(duration), DataSize::from_bytes(grains * 125_000))]).ok()?;
+        MediaProfile::variable([(Duration::from_secs(duration), DataSize::from_bytes(grains * 125_000))]).ok()?;
     let case = Case { links: vec![link(0), link(1)], video, low: DataSize::from_bytes(rng.below(4) * 125_000) };
-    let lte = Radio {
+    let lte = GreenBagRadio {
         per_bit: EnergyPerBit::from_picojoules(20_000),
-        power: Power::from_milliwatts(2000),
+        active_power: Power::from_milliwatts(2000),
         tail_power: Power::from_milliwatts(1000 + 100 * rng.below(5)),
-        tail: Duration::from_secs(1 + rng.below(3)),
+        tail_time: Duration::from_secs(1 + rng.below(3)),
     };
-    let wifi = Radio { power: Power::from_milliwatts(200 + 300 * rng.below(9)), ..Radio::GREENBAG_WIFI };
+    let wifi = GreenBagRadio {
+        active_power: Power::from_milliwatts(200 + 300 * rng.below(9)),
+        ..GreenBagRadio::GREENBAG_WIFI
+    };
     let playback = Duration::from_secs(bins as u64);
     (case.least_playback()? <= playback).then_some(Toy {
         case,
@@ -185,7 +188,7 @@ impl Toy {
 
     fn go_on(&self, bin: usize, grains: u64, joules: f64, last: Option<f64>, sides: &[Side], best: &mut f64) {
         let [lte, wifi] = &self.radios;
-        let tail = lte.tail.as_secs_f64();
+        let tail = lte.tail_time.as_secs_f64();
         let total = self.case.video.size().bytes() / 125_000;
         let Some(carried) = self.carried.get(bin) else {
             if grains == total {
@@ -202,9 +205,9 @@ impl Toy {
                 if after > total || (after as f64) * 1e6 + 1.0 < need {
                     continue;
                 }
-                let cost = |radio: &Radio, x: u64, rate: u64| {
+                let cost = |radio: &GreenBagRadio, x: u64, rate: u64| {
                     let time = if x == 0 { 0.0 } else { x as f64 / rate as f64 };
-                    x as f64 * 1e6 * super::energy::per_bit_joules(radio) + time * radio.power.as_watts_f64()
+                    x as f64 * 1e6 * super::energy::per_bit_joules(radio) + time * radio.active_power.as_watts_f64()
                 };
                 let spent = joules + cost(lte, x, carried[0]) + cost(wifi, y, carried[1]);
                 if x == 0 {

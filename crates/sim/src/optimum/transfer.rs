@@ -20,7 +20,7 @@
 //!
 //! [`super::energy`] itself was not used: its links cost each by itself, and here what one costs depends on the others.
 
-use marline_core::energy::{RadioModel, Together};
+use marline_core::energy::{ConcurrentDraw, RadioModel};
 use marline_core::units::{Bitrate, DataSize, Duration, Energy};
 
 use super::energy::{Grid, Least, Range, lower, tail_costs};
@@ -60,7 +60,7 @@ impl Transfer {
     pub fn least_energy(
         &self,
         radios: &[RadioModel],
-        together: Together,
+        together: ConcurrentDraw,
         by: Duration,
         grid: Grid,
     ) -> Option<Least> {
@@ -79,10 +79,10 @@ impl Transfer {
         Some(Least { energy: joules(energy), bound: joules(bound.min(energy)) })
     }
 
-    fn bins(&self, radios: &[RadioModel], together: Together, by: Duration, grid: Grid) -> Vec<Bin> {
+    fn bins(&self, radios: &[RadioModel], together: ConcurrentDraw, by: Duration, grid: Grid) -> Vec<Bin> {
         let (end, bin) = (by.as_secs_f64(), grid.bin.as_secs_f64());
         let count = (end / bin - 1e-9).ceil().max(1.0) as usize;
-        let shared = together.shared.as_watts_f64();
+        let shared = together.shared_base.as_watts_f64();
         let of = |at: usize| {
             let (from, to) = (at as f64 * bin, ((at + 1) as f64 * bin).min(end));
             let carried: Vec<f64> = self.links.iter().map(|link| link.carried(to) - link.carried(from)).collect();
@@ -94,7 +94,7 @@ impl Transfer {
                 }
                 let rate = |link: usize| carried[link] / (to - from);
                 let power = |link: usize| {
-                    radios[link].down.at(Bitrate::from_bits_per_sec(rate(link) as u64)).as_watts_f64()
+                    radios[link].down.power_at(Bitrate::from_bits_per_sec(rate(link) as u64)).as_watts_f64()
                 };
                 let line = |link: usize| {
                     let draw = radios[link].down;
@@ -342,7 +342,7 @@ impl Hull {
 
 #[cfg(test)]
 mod tests {
-    use marline_core::energy::{BUILT_IN, Direction, Meter, Model, Written};
+    use marline_core::energy::{BUILT_IN, Direction, Meter, Model, ModelSpec};
     use marline_core::link::{LinkId, LinkKind};
     use marline_core::units::Instant;
 
@@ -351,14 +351,14 @@ mod tests {
 
     fn phone() -> Model {
         let (_, text) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").unwrap();
-        toml::from_str::<Written>(text).unwrap().read("emptcp-s3").unwrap().0
+        toml::from_str::<ModelSpec>(text).unwrap().into_model("emptcp-s3").unwrap().0
     }
 
     const KINDS: [LinkKind; 2] = [LinkKind::Wifi, LinkKind::Lte];
 
     fn least(model: &Model, transfer: &Transfer, by: f64, grid: Grid) -> Option<(f64, f64)> {
         let radios = KINDS.map(|kind| *model.radio(kind).unwrap());
-        let least = transfer.least_energy(&radios, model.together(), Duration::from_secs_f64(by), grid)?;
+        let least = transfer.least_energy(&radios, model.concurrent(), Duration::from_secs_f64(by), grid)?;
         Some((least.energy.as_joules_f64(), least.bound.as_joules_f64()))
     }
 
@@ -392,17 +392,17 @@ mod tests {
     fn metered(model: &Model, masks: &[usize], rates: &[[u64; 2]]) -> f64 {
         let mut meter = Meter::new(model.clone(), Instant::ZERO);
         for (id, kind) in (0..).map(LinkId).zip(KINDS) {
-            meter.on_link(Instant::ZERO, id, kind);
+            meter.add_link(Instant::ZERO, id, kind);
         }
         for (at, mask) in (0_u64..).zip(masks) {
             for link in (0..2).filter(|link| mask >> link & 1 == 1) {
                 let (from, to) = (Instant::from_millis(at * 1000), Instant::from_millis(at * 1000 + 1000));
                 let size = Bitrate::from_bits_per_sec(rates[at as usize][link] * 1000) * Duration::from_secs(1);
                 let id = LinkId(u16::try_from(link).unwrap());
-                meter.carry(from, to, id, Direction::Down, size);
+                meter.on_flow(from, to, id, Direction::Down, size);
             }
         }
-        meter.finish(Instant::from_millis(100_000)).total().as_joules_f64()
+        meter.energy_until_idle(Instant::from_millis(100_000)).total().as_joules_f64()
     }
 
     #[test]

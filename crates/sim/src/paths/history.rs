@@ -14,10 +14,10 @@
 //!    it has heard it keeps to.
 //! 5. The machine runs under [`Checked`], and its log must replay, also with old times in it.
 
+use marline_core::decision_log::Record;
 use marline_core::energy::Model;
 use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::{Config, Input, LinkTerms, Output, Paths, Policy, Profile};
-use marline_core::replay::Record;
+use marline_core::paths::{Config, Goal, Input, LinkConfig, Output, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 use super::{Arrival, Carrier, Flow, Outcome, Request, Scene, World};
@@ -143,8 +143,8 @@ fn weather(chance: &mut Stream, seed: u64, policy: Policy, model: &Model) -> (Sc
     let mut terms = Vec::new();
     for (at, (name, kind)) in (0_u16..).zip(names).take(count) {
         links.push(link(chance, name, kind, usize::from(at) == honest));
-        terms.push(LinkTerms {
-            link: LinkId(at),
+        terms.push(LinkConfig {
+            id: LinkId(at),
             name: name.to_string(),
             kind,
             metered: kind == LinkKind::Lte && one_in(chance, 3),
@@ -181,14 +181,14 @@ fn weather(chance: &mut Stream, seed: u64, policy: Policy, model: &Model) -> (Sc
     arrive(&mut Stream::new(seed, "arrivals", 0, Purpose::Other), &mut scene, &mut terms);
     let mut config = Config::new(model.clone(), terms);
     config.policy = policy;
-    let profiles = [Profile::Energy, Profile::Throughput, Profile::Latency, Profile::Metered];
-    config.profile = profiles[usize::try_from(chance.below(6)).unwrap_or(0).min(5) % 4];
+    let profiles = [Goal::Energy, Goal::Speed, Goal::Latency, Goal::Cost];
+    config.goal = profiles[usize::try_from(chance.below(6)).unwrap_or(0).min(5) % 4];
     let restart = one_in(chance, 4).then(|| Duration::from_millis(500 + chance.below(30_000)));
     (scene, config, restart)
 }
 
 /// One link, and not the first, comes while it runs. It has a stream of its own, so that the rest of a history is as it was.
-fn arrive(chance: &mut Stream, scene: &mut Scene, terms: &mut Vec<LinkTerms>) {
+fn arrive(chance: &mut Stream, scene: &mut Scene, terms: &mut Vec<LinkConfig>) {
     if one_in(chance, 3) {
         let at = 1 + usize::try_from(chance.below(terms.len() as u64 - 1)).unwrap_or(0);
         let terms = terms.remove(at);

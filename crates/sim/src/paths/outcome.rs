@@ -1,6 +1,6 @@
 //! What came of a scene.
 
-use marline_core::energy::Account;
+use marline_core::energy::EnergyBreakdown;
 use marline_core::units::{DataSize, Duration, Energy, Instant};
 
 /// What came of it.
@@ -15,7 +15,7 @@ pub struct Outcome {
     /// By link, in their order.
     pub links: Vec<LinkOutcome>,
     /// What the radios drew, with the tails after the end.
-    pub account: Account,
+    pub account: EnergyBreakdown,
     /// Commands: joins, priorities, ends of subflows.
     pub commands: [u32; 3],
     /// When each command was given.

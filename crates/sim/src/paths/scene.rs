@@ -7,7 +7,7 @@
 
 use marline_core::energy::Model;
 use marline_core::link::LinkId;
-use marline_core::paths::LinkTerms;
+use marline_core::paths::LinkConfig;
 use marline_core::units::{DataSize, Duration, Ratio};
 
 use crate::spec::{Event, LinkSpec};
@@ -80,7 +80,7 @@ pub struct Arrival {
     /// When.
     pub at: Duration,
     /// What the machine is told of it; its number says which link of the scene it is.
-    pub terms: LinkTerms,
+    pub terms: LinkConfig,
 }
 
 /// How the other end behaves.
@@ -95,9 +95,9 @@ pub struct Server {
 }
 
 /// What a machine is told of these links: each by its place, free of charge.
-pub fn terms(links: &[LinkSpec]) -> Vec<LinkTerms> {
-    let of = |(link, spec): (LinkId, &LinkSpec)| LinkTerms {
-        link,
+pub fn terms(links: &[LinkSpec]) -> Vec<LinkConfig> {
+    let of = |(link, spec): (LinkId, &LinkSpec)| LinkConfig {
+        id: link,
         name: spec.name.clone(),
         kind: spec.kind,
         metered: false,

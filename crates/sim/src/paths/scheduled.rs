@@ -71,7 +71,7 @@ impl Scheduled {
         match conn.subflows[carries] {
             Some((subflow, true)) => {
                 conn.subflows[carries] = Some((subflow, false));
-                self.command(id, Command::Prioritise { subflow, backup: false });
+                self.command(id, Command::SetBackup { subflow, backup: false });
             }
             None if carries == 1 && !conn.asked => {
                 conn.asked = true;
@@ -81,7 +81,7 @@ impl Scheduled {
         }
         if let ([Some(_), Some(_)], Some((subflow, false))) = (conn.subflows, conn.subflows[rests]) {
             conn.subflows[rests] = Some((subflow, true));
-            self.command(id, Command::Prioritise { subflow, backup: true });
+            self.command(id, Command::SetBackup { subflow, backup: true });
         }
         self.conns.insert(id, conn);
     }
@@ -89,7 +89,7 @@ impl Scheduled {
     fn command(&mut self, conn: ConnId, what: Command) {
         let command = CommandId(self.commands);
         self.commands += 1;
-        self.out.push_back(Output::Do { command, conn, what });
+        self.out.push_back(Output::Command { id: command, conn, command: what });
     }
 }
 

@@ -12,7 +12,7 @@ use crate::spec::LinkSpec;
 /// The phone of eMPTCP.
 fn phone() -> Model {
     let (_, text) = marline_core::energy::BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").unwrap();
-    toml::from_str::<marline_core::energy::Written>(text).unwrap().read("emptcp-s3").unwrap().0
+    toml::from_str::<marline_core::energy::ModelSpec>(text).unwrap().into_model("emptcp-s3").unwrap().0
 }
 
 fn links(lines: &[&str]) -> Vec<LinkSpec> {
@@ -75,11 +75,11 @@ impl Machine for Script {
             self.done += 1;
             let what = match step {
                 Step::Join(link, backup) => Command::Join { link: LinkId(*link), backup: *backup },
-                Step::Prio(n, backup) => Command::Prioritise { subflow: self.subflows[*n], backup: *backup },
+                Step::Prio(n, backup) => Command::SetBackup { subflow: self.subflows[*n], backup: *backup },
                 Step::Destroy(n) => Command::Destroy { subflow: self.subflows[*n] },
             };
             let command = CommandId(at.as_nanos() + self.done as u64);
-            self.out.push_back(Output::Do { command, conn: ConnId(0), what });
+            self.out.push_back(Output::Command { id: command, conn: ConnId(0), command: what });
         }
     }
 
@@ -244,7 +244,7 @@ fn a_new_machine_hears_of_everything_that_runs() {
 #[test]
 fn a_schedule_uses_the_second_link_while_it_wants_it() {
     use crate::optimum::mdp::{Chain, Schedule};
-    use marline_core::energy::{Draw, RadioModel};
+    use marline_core::energy::{PowerCurve, RadioModel};
     use marline_core::units::{EnergyPerBit, Power};
 
     // A first radio that draws much when it is fast: then, from 10 s on, the second one is cheaper.
@@ -252,7 +252,7 @@ fn a_schedule_uses_the_second_link_while_it_wants_it() {
     let scene = scene(&lines, 20);
     let radio = |base, per_bit| {
         let (base, per_bit) = (Power::from_milliwatts(base), EnergyPerBit::from_picojoules(per_bit));
-        RadioModel::new(Draw { base, per_bit, ..Draw::default() })
+        RadioModel::new(PowerCurve { base, per_bit, ..PowerCurve::default() })
     };
     let links = [0, 1].map(|at| {
         let course = Course::new(&scene.links[at], &[], Duration::from_secs(20));

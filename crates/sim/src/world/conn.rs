@@ -10,7 +10,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use marline_core::fetch::{Ask, ConnId, Input, PathSample, Protocol, ReqId, Span, Trouble, TroubleKind, Validator};
+use marline_core::fetch::{
+    ByteRange, ConnError, ConnErrorKind, ConnId, Input, PathSample, Protocol, ReqId, RequestRange, Validator,
+};
 use marline_core::units::{DataSize, Duration, Instant};
 
 use super::peer::{Asked, Desk, Peer, TLS_HELLO};
@@ -156,7 +158,7 @@ impl Conn {
     }
 
     /// The machine asks for something.
-    pub(super) fn request(&mut self, now: Instant, req: ReqId, ask: Ask, if_range: Option<Validator>) {
+    pub(super) fn request(&mut self, now: Instant, req: ReqId, ask: RequestRange, if_range: Option<Validator>) {
         self.write(REQUEST);
         self.requests.push_back(Asked { end: self.written, req, ask, if_range });
         self.answers.insert(req, Answering::default());
@@ -222,7 +224,7 @@ impl Conn {
         }
         self.connected = true;
         let handshake = self.client.handshake().unwrap_or_default();
-        Some(Input::Connected { conn: self.id, protocol: self.protocol, handshake, peer: None })
+        Some(Input::Connected { conn: self.id, protocol: self.protocol, handshake_rtt: handshake, peer: None })
     }
 
     /// Something that was kept back and may go now.
@@ -270,14 +272,14 @@ impl Conn {
                 if fits.is_zero() {
                     return None;
                 }
-                store.put(edition, Span::at(span.start, fits), accepted.at);
+                store.put(edition, ByteRange::at(span.start, fits), accepted.at);
                 accepted.at += fits.bytes();
                 accepted.left = accepted.left.map(|left| left - fits);
                 Some(Input::Data { req, len: fits })
             }
             Piece::Abort(_) => {
                 self.answers.remove(&req);
-                Some(Input::Aborted { req, trouble: trouble(TroubleKind::Reset) })
+                Some(Input::Aborted { req, error: trouble(ConnErrorKind::Reset) })
             }
             _ => {
                 self.answers.remove(&req);
@@ -289,16 +291,16 @@ impl Conn {
     fn ended(&mut self) -> Option<Input> {
         let begun = || self.answers.values().any(|answer| answer.begun);
         let kind = match self.client.state() {
-            _ if self.broken => TroubleKind::Protocol,
-            State::Over(Ending::Refused) => TroubleKind::Refused,
-            State::Over(Ending::TimedOut) => TroubleKind::TimedOut,
-            State::Over(Ending::Reset) => TroubleKind::Reset,
+            _ if self.broken => ConnErrorKind::Protocol,
+            State::Over(Ending::Refused) => ConnErrorKind::Refused,
+            State::Over(Ending::TimedOut) => ConnErrorKind::TimedOut,
+            State::Over(Ending::Reset) => ConnErrorKind::Reset,
             _ if !self.client.ended() || !self.script.is_read() => return None,
-            _ if begun() => TroubleKind::Truncated,
-            _ => TroubleKind::Finished,
+            _ if begun() => ConnErrorKind::Truncated,
+            _ => ConnErrorKind::CleanClose,
         };
         self.close();
-        Some(Input::Closed { conn: self.id, trouble: trouble(kind) })
+        Some(Input::Closed { conn: self.id, error: trouble(kind) })
     }
 
     fn sampled(&mut self, now: Instant) -> Option<Input> {
@@ -326,24 +328,24 @@ pub(super) enum Sent {
 }
 
 /// A failure of this kind, in the simulation's words.
-pub(super) fn trouble(kind: TroubleKind) -> Trouble {
+pub(super) fn trouble(kind: ConnErrorKind) -> ConnError {
     let text = match kind {
-        TroubleKind::Finished => "the server closed the connection",
-        TroubleKind::Truncated => "the connection ended in the middle of an answer",
-        TroubleKind::Reset => "connection reset",
-        TroubleKind::Refused => "connection refused",
-        TroubleKind::Unreachable => "no route",
-        TroubleKind::TimedOut => "timed out",
-        TroubleKind::Name => "no such name",
-        TroubleKind::Tls => "TLS handshake failed",
-        TroubleKind::Protocol => "more than the answer's length",
-        TroubleKind::Http1Required => "HTTP/1.1 required",
-        TroubleKind::StreamRefused => "stream refused",
-        TroubleKind::Local => "closed here",
-        TroubleKind::Forbidden => "forbidden",
-        TroubleKind::Loop => "our own listener",
+        ConnErrorKind::CleanClose => "the server closed the connection",
+        ConnErrorKind::Truncated => "the connection ended in the middle of an answer",
+        ConnErrorKind::Reset => "connection reset",
+        ConnErrorKind::Refused => "connection refused",
+        ConnErrorKind::Unreachable => "no route",
+        ConnErrorKind::TimedOut => "timed out",
+        ConnErrorKind::Dns => "no such name",
+        ConnErrorKind::Tls => "TLS handshake failed",
+        ConnErrorKind::Protocol => "more than the answer's length",
+        ConnErrorKind::Http1Required => "HTTP/1.1 required",
+        ConnErrorKind::StreamRefused => "stream refused",
+        ConnErrorKind::ClosedLocally => "closed here",
+        ConnErrorKind::Forbidden => "forbidden",
+        ConnErrorKind::OwnListener => "our own listener",
     };
-    Trouble { kind, text: text.to_string() }
+    ConnError { kind, text: text.to_string() }
 }
 
 /// A request's head with Range and If-Range.

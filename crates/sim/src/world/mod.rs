@@ -25,7 +25,7 @@ mod viewer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use marline_core::fetch::{ConnId, Input, Output, ReqId, TroubleKind};
+use marline_core::fetch::{ConnErrorKind, ConnId, Input, Output, ReqId};
 use marline_core::link::LinkId;
 use marline_core::machine::Machine;
 use marline_core::playback::Player;
@@ -259,7 +259,7 @@ where
         let Some(viewer) = &mut self.viewer else { return };
         viewer.read(self.now);
         if let Some(upto) = viewer.news().filter(|_| !self.is_over()) {
-            self.deliver(Input::Consumed { upto });
+            self.deliver(Input::Consumed { end: upto });
         }
     }
 
@@ -292,7 +292,7 @@ where
             }
         }
         for conn in unreachable {
-            self.deliver(Input::Closed { conn, trouble: trouble(TroubleKind::Unreachable) });
+            self.deliver(Input::Closed { conn, error: trouble(ConnErrorKind::Unreachable) });
         }
     }
 
@@ -318,7 +318,7 @@ where
                 self.reqs.insert(req, conn.0);
                 self.turn_conn(conn.0);
             }
-            Output::Accept { req, at, len, .. } => self.judge(req, |conn| conn.accept(req, at, len)),
+            Output::AcceptBody { req, offset: at, len, .. } => self.judge(req, |conn| conn.accept(req, at, len)),
             // A world has one source, whose bytes need no digest.
             Output::Verify { .. } => {}
             Output::Cancel { req } => self.judge(req, |conn| conn.cancel(req)),

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use marline_core::fetch::{Ask, Protocol, ReqId, Span, Validator};
+use marline_core::fetch::{ByteRange, Protocol, ReqId, RequestRange, Validator};
 use marline_core::units::{DataSize, Duration, Instant};
 
 use super::script::{Piece, Script};
@@ -34,7 +34,7 @@ pub(super) struct Peer {
 pub(super) struct Asked {
     pub(super) end: u64,
     pub(super) req: ReqId,
-    pub(super) ask: Ask,
+    pub(super) ask: RequestRange,
     pub(super) if_range: Option<Validator>,
 }
 
@@ -131,7 +131,7 @@ impl Peer {
             let Some(sending) = self.active.front_mut() else { return };
             let chunk = if self.protocol == Protocol::Http1 { CHUNK } else { FRAME };
             let span = sending.body.span;
-            let part = span.intersect(Span::at(span.start, chunk));
+            let part = span.intersect(ByteRange::at(span.start, chunk));
             sending.body.span.start = part.end;
             self.socket.write(part.len());
             *desk.served += part.len();

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use marline_core::fetch::{Head, ReqId, Span};
+use marline_core::fetch::{ByteRange, ReqId, ResponseHead};
 
 /// The stream from the server.
 #[derive(Clone, Debug, Default)]
@@ -24,9 +24,9 @@ pub(super) enum Piece {
     /// The server's part of a TLS handshake.
     Handshake,
     /// The head of an answer.
-    Head(ReqId, Box<Head>),
+    Head(ReqId, Box<ResponseHead>),
     /// Some of its body: these bytes of that edition.
-    Body(ReqId, Option<usize>, Span),
+    Body(ReqId, Option<usize>, ByteRange),
     /// The answer is complete.
     End(ReqId),
     /// The answer will never be complete.
@@ -55,7 +55,7 @@ impl Script {
             && *end > complete
         {
             let len = complete.saturating_sub(self.read);
-            let part = Span::new(span.start, span.start + len);
+            let part = ByteRange::new(span.start, span.start + len);
             span.start = part.end;
             self.read += len;
             return (len > 0).then_some(Piece::Body(*req, *edition, part));
@@ -90,7 +90,7 @@ mod tests {
     const REQ: ReqId = ReqId(0);
 
     fn body(start: u64, end: u64) -> Piece {
-        Piece::Body(REQ, Some(0), Span::new(start, end))
+        Piece::Body(REQ, Some(0), ByteRange::new(start, end))
     }
 
     #[test]

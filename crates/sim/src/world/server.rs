@@ -10,7 +10,7 @@
 //!
 //! A real server on loopback was not used: it knows neither virtual time nor how to misbehave on demand.
 
-use marline_core::fetch::{Ask, ContentRange, Head, Span, Validator};
+use marline_core::fetch::{ByteRange, ContentRange, RequestRange, ResponseHead, Validator};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 /// A server with one resource.
@@ -112,7 +112,7 @@ pub enum What {
 /// What the server has to say to one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
-    pub(crate) head: Head,
+    pub(crate) head: ResponseHead,
     pub(crate) body: Body,
     pub(crate) spoiled: Option<Spoiled>,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Body {
     /// Which edition; `None`: a page that belongs to no file.
     pub(crate) edition: Option<usize>,
     /// Which bytes.
-    pub(crate) span: Span,
+    pub(crate) span: ByteRange,
 }
 
 /// How an answer ends too early.
@@ -161,20 +161,31 @@ impl Server {
     /// carries no further one.
     pub(crate) fn answer(&mut self, link: usize, now: Instant, served: DataSize, ask: Asking<'_>) -> Answer {
         let mut answer = self.regular(now, served, ask);
-        answer.head.closes = ask.last;
+        answer.head.closes_connection = ask.last;
         if !self.lengths {
             answer.head.length = None;
         }
         match self.fault(link, now, |what| what != What::Refuse) {
             None | Some(What::Refuse) => {}
             Some(What::Status(status, retry_after)) => {
-                answer.body = Body { edition: None, span: Span::new(0, ERROR_PAGE) };
+                answer.body = Body { edition: None, span: ByteRange::new(0, ERROR_PAGE) };
                 let length = Some(answer.body.span.len());
-                answer.head = Head { status, retry_after, length, closes: ask.last, ..Head::default() };
+                answer.head = ResponseHead {
+                    status,
+                    retry_after,
+                    length,
+                    closes_connection: ask.last,
+                    ..ResponseHead::default()
+                };
             }
             Some(What::Portal(size)) => {
-                answer.body = Body { edition: None, span: Span::at(0, size) };
-                answer.head = Head { status: 200, length: Some(size), closes: ask.last, ..Head::default() };
+                answer.body = Body { edition: None, span: ByteRange::at(0, size) };
+                answer.head = ResponseHead {
+                    status: 200,
+                    length: Some(size),
+                    closes_connection: ask.last,
+                    ..ResponseHead::default()
+                };
             }
             Some(What::Truncate(after)) => answer.spoil(after, Spoiled::Truncated),
             Some(What::Reset(after)) => answer.spoil(after, Spoiled::Reset),
@@ -189,25 +200,29 @@ impl Server {
         let number = self.current(now, served);
         let edition = &self.editions[number];
         let total = edition.size;
-        let head = Head { validator: edition.validator.clone(), refuses_ranges: !self.ranges, ..Head::default() };
+        let head = ResponseHead {
+            validator: edition.validator.clone(),
+            refuses_ranges: !self.ranges,
+            ..ResponseHead::default()
+        };
         let proven = ask.if_range.is_none_or(|validator| Some(validator) == edition.validator.as_ref());
         let wanted = match ask.what {
-            Ask::Whole => None,
-            Ask::From(start) => Some(Span::new(start, u64::MAX)),
-            Ask::Span(span) => Some(span),
+            RequestRange::Full => None,
+            RequestRange::From(start) => Some(ByteRange::new(start, u64::MAX)),
+            RequestRange::Bounded(span) => Some(span),
         };
         let Some(wanted) = wanted.filter(|_| self.ranges && proven) else {
-            let body = Body { edition: Some(number), span: Span::at(0, total) };
-            return Answer { head: Head { status: 200, length: Some(total), ..head }, body, spoiled: None };
+            let body = Body { edition: Some(number), span: ByteRange::at(0, total) };
+            return Answer { head: ResponseHead { status: 200, length: Some(total), ..head }, body, spoiled: None };
         };
-        let span = wanted.intersect(Span::at(0, total));
+        let span = wanted.intersect(ByteRange::at(0, total));
         let body = Body { edition: Some(number), span };
         let (status, range) = if span.is_empty() {
-            (416, ContentRange { span: None, total: Some(total) })
+            (416, ContentRange { range: None, total: Some(total) })
         } else {
-            (206, ContentRange { span: Some(span), total: Some(total) })
+            (206, ContentRange { range: Some(span), total: Some(total) })
         };
-        let head = Head { status, length: Some(span.len()), range: Some(range), ..head };
+        let head = ResponseHead { status, length: Some(span.len()), range: Some(range), ..head };
         Answer { head, body, spoiled: None }
     }
 
@@ -231,7 +246,7 @@ impl Server {
 /// What a request asks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asking<'a> {
-    pub(crate) what: Ask,
+    pub(crate) what: RequestRange,
     pub(crate) if_range: Option<&'a Validator>,
     pub(crate) last: bool,
 }
@@ -252,7 +267,7 @@ const ERROR_PAGE: u64 = 150;
 mod tests {
     use super::*;
 
-    fn ask(what: Ask) -> Asking<'static> {
+    fn ask(what: RequestRange) -> Asking<'static> {
         Asking { what, if_range: None, last: false }
     }
 
@@ -263,9 +278,9 @@ mod tests {
     #[test]
     fn ranges_end_where_the_file_ends() {
         let mut server = Server::new(DataSize::from_bytes(100));
-        let cut = answer(&mut server, ask(Ask::Span(Span::new(90, 200))));
-        assert_eq!((cut.head.status, cut.body.span), (206, Span::new(90, 100)));
-        let beyond = answer(&mut server, ask(Ask::From(100)));
+        let cut = answer(&mut server, ask(RequestRange::Bounded(ByteRange::new(90, 200))));
+        assert_eq!((cut.head.status, cut.body.span), (206, ByteRange::new(90, 100)));
+        let beyond = answer(&mut server, ask(RequestRange::From(100)));
         assert_eq!((beyond.head.status, beyond.body.span.len()), (416, DataSize::ZERO));
     }
 
@@ -273,17 +288,17 @@ mod tests {
     fn another_validator_gets_the_whole() {
         let mut server = Server::new(DataSize::from_bytes(100));
         let old = Validator::Etag("\"0\"".to_string());
-        let asking = Asking { if_range: Some(&old), ..ask(Ask::From(50)) };
+        let asking = Asking { if_range: Some(&old), ..ask(RequestRange::From(50)) };
         let whole = answer(&mut server, asking);
-        assert_eq!((whole.head.status, whole.body.span), (200, Span::new(0, 100)));
+        assert_eq!((whole.head.status, whole.body.span), (200, ByteRange::new(0, 100)));
     }
 
     #[test]
     fn a_fault_is_used_up() {
         let mut server = Server::new(DataSize::from_bytes(100));
         server.faults = vec![Fault::always(What::Status(503, None)).times(1)];
-        assert_eq!(answer(&mut server, ask(Ask::Whole)).head.status, 503);
-        assert_eq!(answer(&mut server, ask(Ask::Whole)).head.status, 200);
+        assert_eq!(answer(&mut server, ask(RequestRange::Full)).head.status, 503);
+        assert_eq!(answer(&mut server, ask(RequestRange::Full)).head.status, 200);
     }
 
     #[test]
@@ -291,7 +306,7 @@ mod tests {
         let mut server = Server::new(DataSize::from_bytes(100));
         let since = Since::Served(DataSize::from_bytes(60));
         server.editions.push(Edition { since, size: DataSize::from_bytes(70), validator: None });
-        let late = server.answer(0, Instant::ZERO, DataSize::from_bytes(60), ask(Ask::Whole));
-        assert_eq!(late.body, Body { edition: Some(1), span: Span::new(0, 70) });
+        let late = server.answer(0, Instant::ZERO, DataSize::from_bytes(60), ask(RequestRange::Full));
+        assert_eq!(late.body, Body { edition: Some(1), span: ByteRange::new(0, 70) });
     }
 }

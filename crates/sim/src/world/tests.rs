@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use marline_core::fetch::{Ask, Config as FetchConfig, Fetch, OriginId};
+use marline_core::fetch::{Config as FetchConfig, Fetch, RequestRange, UrlId};
 use marline_core::units::{Bitrate, Ratio};
 
 use super::*;
@@ -23,14 +23,19 @@ impl Machine for One {
     fn handle(&mut self, now: Instant, input: Input) {
         match &input {
             Input::LinkUp { link, .. } if link.0 == 0 => {
-                self.out.push_back(Output::Connect { conn: ConnId(0), link: *link, origin: OriginId(0), at: None });
+                self.out.push_back(Output::Connect { conn: ConnId(0), link: *link, url: UrlId(0), address: None });
             }
             Input::Connected { conn, .. } => {
-                let (req, range) = (ReqId(0), Ask::Whole);
+                let (req, range) = (ReqId(0), RequestRange::Full);
                 self.out.push_back(Output::Request { req, conn: *conn, range, if_range: None });
             }
             Input::Head { req, head } => {
-                self.out.push_back(Output::Accept { req: *req, at: 0, len: head.length, foreign: false });
+                self.out.push_back(Output::AcceptBody {
+                    req: *req,
+                    offset: 0,
+                    len: head.length,
+                    is_other_mirror: false,
+                });
             }
             Input::End { .. } => self.out.push_back(Output::Done),
             _ => {}
@@ -140,16 +145,16 @@ fn equal_scenes_give_equal_runs() {
 #[test]
 fn a_refused_and_a_truncated_connection_are_told() {
     for (what, kind) in [
-        (What::Refuse, TroubleKind::Refused),
-        (What::Truncate(DataSize::from_kib(100)), TroubleKind::Truncated),
-        (What::Reset(DataSize::from_kib(100)), TroubleKind::Reset),
+        (What::Refuse, ConnErrorKind::Refused),
+        (What::Truncate(DataSize::from_kib(100)), ConnErrorKind::Truncated),
+        (What::Reset(DataSize::from_kib(100)), ConnErrorKind::Reset),
     ] {
         let mut scene = Scene::new(size(3), [wifi(20, 30)]);
         scene.server.faults.push(Fault::always(what));
         let (outcome, machine) = one(scene);
         assert_eq!(outcome.finished, None);
         let heard = machine.heard.last().map(|(_, input)| input.clone());
-        assert_eq!(heard, Some(Input::Closed { conn: ConnId(0), trouble: trouble(kind) }));
+        assert_eq!(heard, Some(Input::Closed { conn: ConnId(0), error: trouble(kind) }));
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! It reads everything at once that it is given and wants; between the machine and the player lies no network.
 
-use marline_core::playback::{Player, State};
+use marline_core::playback::{Player, PlayerState};
 use marline_core::units::{Duration, Instant};
 
 /// How it was to watch.
@@ -46,9 +46,9 @@ impl Viewer {
     pub(super) fn read(&mut self, now: Instant) {
         self.player.advance(now);
         let before = self.player.state();
-        self.player.arrive(now, self.offered.min(self.player.reads_upto()));
-        if before == State::Buffering && self.player.state() != before {
-            let waited = self.player.interrupted() - self.waits.iter().map(|(_, wait)| *wait).sum::<Duration>();
+        self.player.on_arrival(now, self.offered.min(self.player.read_limit()));
+        if before == PlayerState::Buffering && self.player.state() != before {
+            let waited = self.player.buffering_time() - self.waits.iter().map(|(_, wait)| *wait).sum::<Duration>();
             self.waits.push((now.since(Instant::ZERO), waited));
         }
     }
@@ -76,8 +76,8 @@ impl Viewer {
         let since = |at: Instant| at.since(Instant::ZERO);
         Viewing {
             playback_time: self.player.playback_time(),
-            first_picture: self.player.first_picture().map(since),
-            interrupted: self.player.interrupted(),
+            first_picture: self.player.first_frame().map(since),
+            interrupted: self.player.buffering_time(),
             stalls: self.player.stalls(),
             waits: self.waits,
         }

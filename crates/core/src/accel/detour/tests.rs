@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::units::DataSize;
-use crate::wire::packet::{Ack, Flags, Sacks, Seq, Span, Timestamps};
+use crate::wire::packet::{Ack, Flags, SackBlocks, Seq, SeqRange, Timestamps};
 
 /// A flow of 20 Mbit/s with help and 16 without, behind a queue of 60 ms, whose ACKs leave every millisecond.
 struct World {
@@ -13,7 +13,7 @@ struct World {
     /// ACKs by the second link arrive.
     arrives: bool,
     /// What is still to be echoed.
-    echoes: Vec<(Instant, Stamp)>,
+    echoes: Vec<(Instant, TcpTimestamp)>,
 }
 
 const WAYS: [u64; 2] = [50, 105];
@@ -30,13 +30,13 @@ impl World {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
             let now = self.now;
-            let stamp = Stamp::new(u32::try_from(now.since(Instant::ZERO).as_millis()).unwrap());
+            let stamp = TcpTimestamp::new(u32::try_from(now.since(Instant::ZERO).as_millis()).unwrap());
             self.total += if self.detour.is_on() { 2500 } else { 2000 };
-            let blocks: &[Span] = if hole { &[Span::at(Seq::new(200), 9)] } else { &[] };
+            let blocks: &[SeqRange] = if hole { &[SeqRange::with_len(Seq::new(200), 9)] } else { &[] };
             let (seq, ack) = (Seq::new(1), Seq::new(100));
-            let sacks = Sacks::of(blocks);
-            let timestamps = Some(Timestamps { value: stamp, echo: stamp });
-            let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sacks };
+            let sacks = SackBlocks::of(blocks);
+            let timestamps = Some(Timestamps { ts_val: stamp, ts_ecr: stamp });
+            let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sack_blocks: sacks };
             self.holes.on_ack(now, &ack, 1448);
             let queue = Duration::from_millis(60);
             let moment = Moment {

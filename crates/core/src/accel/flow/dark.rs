@@ -19,7 +19,7 @@ use crate::accel::hiding::Hiding;
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
 use crate::units::{Duration, Instant};
-use crate::wire::packet::{Ack, Sacks, Timestamps, Unreachable};
+use crate::wire::packet::{Ack, IcmpUnreachable, SackBlocks, Timestamps};
 
 impl Flow {
     /// The link is dark.
@@ -43,7 +43,8 @@ impl Flow {
         }
         if let (true, link, Some((last, envelope))) = (frost.is_plain, frost.link, self.last) {
             self.is_frozen = true;
-            let packet = Bytes(Ack { window: 0, sacks: Sacks::default(), ..last }.emit(&self.key, envelope));
+            let packet =
+                Bytes(Ack { window: 0, sack_blocks: SackBlocks::default(), ..last }.emit(&self.key, envelope));
             outputs.push_back(self.towards_sender(link, packet));
         }
     }
@@ -175,11 +176,11 @@ impl Flow {
         self.handler.on_kick();
         // Without SACK each that says nothing new counts as a segment that has come (RFC 5681 §3.2).
         if has_news || self.has_sack || kick == (Kick::Light { is_first: true }) {
-            let ack = if has_news { last } else { Ack { sacks: Sacks::default(), ..last } };
+            let ack = if has_news { last } else { Ack { sack_blocks: SackBlocks::default(), ..last } };
             self.say_again(now, link, &ack, outputs);
         }
         let seq = self.reserve.said().map_or(last.ack, |said| said.later(last.ack));
-        let word = Unreachable { flow: self.key.reversed(), seq };
+        let word = IcmpUnreachable { four_tuple: self.key.reversed(), seq };
         outputs.extend((0..words).map(|_| self.towards_sender(link, Bytes(word.emit(envelope)))));
     }
 
@@ -196,10 +197,10 @@ impl Flow {
         // the other clock would show in a packet that comes now; but that of a chain of holes.
         let older = self.echoed.filter(|_| self.undo.is_armed());
         let shows = older.or_else(|| self.gate.clock().shows(now));
-        let fresh = |stamps: Timestamps| Timestamps { echo: shows.unwrap_or(stamps.echo), ..stamps };
+        let fresh = |stamps: Timestamps| Timestamps { ts_ecr: shows.unwrap_or(stamps.ts_ecr), ..stamps };
         // That something came twice was true once.
-        let sacks = if last.duplicate_span().is_some() { Sacks::default() } else { last.sacks };
-        let ack = Ack { timestamps: last.timestamps.map(fresh), sacks, ..*last };
+        let sacks = if last.dsack_range().is_some() { SackBlocks::default() } else { last.sack_blocks };
+        let ack = Ack { timestamps: last.timestamps.map(fresh), sack_blocks: sacks, ..*last };
         outputs.push_back(self.towards_sender(link, Bytes(ack.emit(&self.key, envelope))));
     }
 

@@ -12,7 +12,7 @@ use crate::accel::hiding::Hiding;
 use crate::accel::view::{Excuse, FlowView};
 use crate::accel::{Mechanism, Mechanisms, Refusal};
 use crate::units::{Bitrate, DataSize, Duration, Instant};
-use crate::wire::packet::Flow as Key;
+use crate::wire::packet::FourTuple as Key;
 
 impl Flow {
     /// As it stands.

@@ -46,7 +46,7 @@ impl Flow {
 
     /// What an ACK says as it leaves, beside what the own stack has said.
     pub(in crate::accel) fn says(&self, ack: Ack) -> Says {
-        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.echo);
+        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.ts_ecr);
         let is_marked = self.last.is_none_or(|(last, _)| echo(&last) != echo(&ack));
         Says { ack, is_marked, scale: self.scale() }
     }

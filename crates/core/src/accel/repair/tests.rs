@@ -7,7 +7,7 @@ use crate::accel::fetcher::{Fetch, FetchId};
 use crate::accel::owed::Hole;
 use crate::link::LinkId;
 use crate::units::DataSize;
-use crate::wire::packet::{Flow, NewSegment, Span, Timestamps};
+use crate::wire::packet::{FourTuple, NewSegment, SeqRange, Timestamps};
 
 const PORTS: [&str; 2] = ["10.0.0.2:40000", "192.0.2.1:80"];
 
@@ -54,21 +54,21 @@ impl Stack {
 
     /// A segment comes; what the stack answers.
     fn take(&mut self, segment: &Segment<'_>) -> Vec<u8> {
-        let flow = Flow::new(PORTS[0].parse().unwrap(), PORTS[1].parse().unwrap()).unwrap();
+        let flow = FourTuple::new(PORTS[0].parse().unwrap(), PORTS[1].parse().unwrap()).unwrap();
         if segment.flags().contains(Flags::RST) && segment.seq() == Seq::new(self.next) {
             self.is_open = false;
         }
         if !self.is_open {
             return NewSegment::reset(&flow, Seq::new(100), Seq::new(self.next)).emit().unwrap();
         }
-        self.hold(segment.payload_span(), segment.timestamps());
-        let stamps = Timestamps { value: Stamp::new(9), echo: Stamp::new(self.recent) };
+        self.hold(segment.payload_range(), segment.timestamps());
+        let stamps = Timestamps { ts_val: TcpTimestamp::new(9), ts_ecr: TcpTimestamp::new(self.recent) };
         let ack = NewSegment::data(&flow, Seq::new(100), Seq::new(self.next), 500, Some(stamps), &[]);
         ack.emit().unwrap()
     }
 
-    fn hold(&mut self, span: Span, stamps: Option<Timestamps>) {
-        let value = stamps.map_or(self.recent, |stamps| stamps.value.ticks());
+    fn hold(&mut self, span: SeqRange, stamps: Option<Timestamps>) {
+        let value = stamps.map_or(self.recent, |stamps| stamps.ts_val.ticks());
         if span.is_empty() || value < self.recent {
             self.discarded += u32::from(!span.is_empty() && value < self.recent);
             return;
@@ -122,8 +122,8 @@ fn a_hole_older_than_the_senders_own_repair_is_filled_with_a_timestamp_that_the_
     let mut repair = Repair::new(at(0), owed(&[3000]));
     let mut stack = Stack::new(&[(2000, 3000), (4000, 5000)]);
     stack.hold(
-        Span::new(Seq::new(1000), Seq::new(2000)),
-        Some(Timestamps { value: Stamp::new(700), echo: Stamp::new(9) }),
+        SeqRange::new(Seq::new(1000), Seq::new(2000)),
+        Some(Timestamps { ts_val: TcpTimestamp::new(700), ts_ecr: TcpTimestamp::new(9) }),
     );
     repair.on_fetched(0, Some(vec![7; 1000]));
     let (ended, sent) = run(&mut repair, &mut stack, 100);
@@ -146,8 +146,8 @@ fn it_is_not_over_before_the_senders_own_repair_and_gives_again_what_was_dropped
     }
     assert_eq!((repair.state(), stack.next), (RepairState::Open, 1000), "the sender's repair takes half a minute");
     stack.hold(
-        Span::new(Seq::new(1000), Seq::new(2000)),
-        Some(Timestamps { value: Stamp::new(30_000), echo: Stamp::new(9) }),
+        SeqRange::new(Seq::new(1000), Seq::new(2000)),
+        Some(Timestamps { ts_val: TcpTimestamp::new(30_000), ts_ecr: TcpTimestamp::new(9) }),
     );
     let (_, sent) = run(&mut repair, &mut stack, 30_000);
     assert_eq!((repair.state(), repair.filled(), stack.next, sent.len()), (RepairState::Filled, 2, 7000, 0));
@@ -168,7 +168,7 @@ fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
         assert!(!stack.is_open && ended < if has_failed { 1000 } else { 5000 }, "{ended}");
         let reset = Segment::parse(&sent.last().unwrap().0).unwrap();
         assert!(reset.flags().contains(Flags::RST));
-        assert_eq!((reset.flow().destination(), reset.seq()), (PORTS[1].parse().unwrap(), Seq::new(100)));
+        assert_eq!((reset.four_tuple().destination(), reset.seq()), (PORTS[1].parse().unwrap(), Seq::new(100)));
     }
 }
 

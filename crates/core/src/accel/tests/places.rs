@@ -7,12 +7,14 @@ use super::{CELL, WIFI};
 use crate::accel::{Accelerator, Bytes, Config, FlowView, Input, Mechanism, Output};
 use crate::machine::Machine;
 use crate::units::Instant;
-use crate::wire::packet::{Flags, Flow as Key, NewSegment, OptionList, Pair, Seq, Stamp, TcpOption, Timestamps};
+use crate::wire::packet::{
+    AddrPair, Flags, FourTuple as Key, NewSegment, OptionList, Seq, TcpOption, TcpTimestamp, Timestamps,
+};
 
 /// The flow from this port to a server's port.
 fn key(port: u16, server: u16) -> Key {
-    let pair = Pair::V4(Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 99, 0, 1));
-    Key { pair, source_port: port, destination_port: server }
+    let pair = AddrPair::V4(Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 99, 0, 1));
+    Key { addrs: pair, source_port: port, destination_port: server }
 }
 
 fn machine() -> Accelerator {
@@ -34,7 +36,8 @@ fn segment(key: &Key, flags: Flags, seq: u32, ack: u32, options: &[TcpOption<'_>
     NewSegment { flags, options: list, ..base }.emit().unwrap()
 }
 
-const STAMPS: TcpOption<'_> = TcpOption::Timestamps(Timestamps { value: Stamp::new(9), echo: Stamp::new(8) });
+const STAMPS: TcpOption<'_> =
+    TcpOption::Timestamps(Timestamps { ts_val: TcpTimestamp::new(9), ts_ecr: TcpTimestamp::new(8) });
 const MPTCP: TcpOption<'_> = TcpOption::Other { kind: 30, value: &[0, 1] };
 
 /// Whether it is looked at for HTTP: a flow that is not says why.

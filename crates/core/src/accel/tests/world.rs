@@ -14,7 +14,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::super::*;
-use crate::wire::packet::{NewSegment, OptionList, Pair, Sacks, Seq, Span, Stamp, TcpOption, Timestamps};
+use crate::wire::packet::{
+    AddrPair, NewSegment, OptionList, SackBlocks, Seq, SeqRange, TcpOption, TcpTimestamp, Timestamps,
+};
 
 const WIFI: LinkId = LinkId(0);
 const CELL: LinkId = LinkId(1);
@@ -307,7 +309,7 @@ impl World {
 
     fn emit(&mut self, at: u64, length: u64) {
         let payload = self.stream[at as usize..(at + length) as usize].to_vec();
-        let stamps = Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(0) };
+        let stamps = Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) };
         let packet = NewSegment::data(&key().reversed(), self.seq(at), Seq::new(127), 500, Some(stamps), &payload);
         let packet = Bytes(packet.emit().unwrap());
         if !self.is_dark() && !self.chance(self.weather.loss) {
@@ -322,7 +324,8 @@ impl World {
         let Some(ack) = segment.ack().filter(|_| !segment.flags().contains(Flags::SYN)) else { return };
         if segment.seq().is_before(Seq::new(127)) && segment.payload().is_empty() {
             // Out of place: where it stands.
-            let stamps = Some(Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(0) });
+            let stamps =
+                Some(Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) });
             let answer = NewSegment::data(&key().reversed(), self.seq(self.nxt), Seq::new(127), 500, stamps, &[]);
             let answer = Bytes(answer.emit().unwrap());
             self.later(WAY, Event::ToHost(answer));
@@ -340,7 +343,7 @@ impl World {
             self.una = at;
             self.moved = self.now;
         }
-        let has_hole = segment.sacks().blocks().iter().any(|block| block.start.is_after(ack));
+        let has_hole = segment.sack_blocks().blocks().iter().any(|block| block.start.is_after(ack));
         if has_hole && self.now.since(self.repaired) >= Duration::from_millis(60) {
             self.repair();
         }
@@ -363,7 +366,7 @@ impl World {
             return;
         }
         let at = u64::from(segment.seq().since(Seq::new(self.weather.isn)));
-        let stamp = segment.timestamps().unwrap().value.ticks();
+        let stamp = segment.timestamps().unwrap().ts_val.ticks();
         if stamp < self.recent {
             // PAWS. Of what the machine makes only what a packet has overtaken in this very moment may be so old.
             self.aged += u64::from(is_given && at >= self.here);
@@ -397,17 +400,20 @@ impl World {
     }
 
     fn acknowledge(&mut self) {
-        let span = |block: &Stretch| Span::new(self.seq(block.start), self.seq(block.end));
-        let spans: Vec<Span> = self.blocks.iter().take(3).map(span).collect();
+        let span = |block: &Stretch| SeqRange::new(self.seq(block.start), self.seq(block.end));
+        let spans: Vec<SeqRange> = self.blocks.iter().take(3).map(span).collect();
         let ack = Ack {
             seq: Seq::new(127),
             ack: self.seq(self.here),
             window: (BUFFER >> SCALE) as u16,
             flags: Flags::ACK,
-            timestamps: Some(Timestamps { value: Stamp::new(self.millis()), echo: Stamp::new(self.recent) }),
-            sacks: Sacks::of(&spans),
+            timestamps: Some(Timestamps {
+                ts_val: TcpTimestamp::new(self.millis()),
+                ts_ecr: TcpTimestamp::new(self.recent),
+            }),
+            sack_blocks: SackBlocks::of(&spans),
         };
-        let packet = Bytes(ack.emit(&key(), Envelope::default()));
+        let packet = Bytes(ack.emit(&key(), IpParams::default()));
         self.hand(Input::Leaving(packet.clone()), Some(packet));
     }
 
@@ -462,8 +468,8 @@ impl World {
 }
 
 fn key() -> Key {
-    let pair = Pair::V4([10, 0, 0, 2].into(), [10, 99, 0, 1].into());
-    Key { pair, source_port: 4000, destination_port: 80 }
+    let pair = AddrPair::V4([10, 0, 0, 2].into(), [10, 99, 0, 1].into());
+    Key { addrs: pair, source_port: 4000, destination_port: 80 }
 }
 
 /// The resource's byte at an offset.

@@ -2,13 +2,13 @@
 
 extern crate std;
 
-mod known;
 mod properties;
+mod worked_examples;
 
 use proptest::prelude::*;
 use std::vec::Vec;
 
-use super::{Candidate, Instance, Plan, Solver};
+use super::{Candidate, Instance, Matching, Solver};
 use crate::units::Bitrate;
 
 fn rate(bits: u64) -> Bitrate {
@@ -28,29 +28,30 @@ fn instance(rooms: &[u64], boxes: &[(u64, &[(usize, u64)])]) -> Instance {
 }
 
 /// Runs a solver to its end.
-fn solved(mut solver: Solver<'_>) -> (Plan, Bitrate) {
+fn solve(mut solver: Solver<'_>) -> (Matching, Bitrate) {
     loop {
         let progress = solver.step(1_000_000);
         if progress.is_done {
-            return (solver.plan(), progress.bound);
+            return (solver.matching(), progress.bound);
         }
     }
 }
 
 /// Whether a plan can be carried out and gains what it says.
-fn check(instance: &Instance, plan: &Plan) {
-    assert_eq!(plan.relays().len(), instance.boxes());
-    let mut loads = std::vec![0_u64; instance.relays()];
+fn assert_valid(instance: &Instance, plan: &Matching) {
+    assert_eq!(plan.relays().len(), instance.edge_count());
+    let mut loads = std::vec![0_u64; instance.relay_count()];
     let mut gain = 0;
-    for (at, relay) in plan.relays().enumerate() {
+    for (edge, relay) in plan.relays().enumerate() {
         let Some(relay) = relay else { continue };
-        let candidate = instance.of(at).find(|candidate| candidate.relay == relay).expect("one that it measured");
+        let candidate =
+            instance.candidates_of(edge).find(|candidate| candidate.relay == relay).expect("one that it measured");
         loads[relay] += candidate.rate.bits_per_sec();
-        gain += (candidate.rate - instance.own(at)).bits_per_sec();
+        gain += (candidate.rate - instance.direct_rate(edge)).bits_per_sec();
     }
     assert_eq!(plan.gain(), rate(gain));
     for (relay, load) in loads.into_iter().enumerate() {
-        assert!(rate(load) <= instance.room(relay), "relay {relay}: {load}");
+        assert!(rate(load) <= instance.capacity(relay), "relay {relay}: {load}");
         assert_eq!(plan.loads(instance)[relay], rate(load));
     }
 }

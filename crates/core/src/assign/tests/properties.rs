@@ -5,27 +5,30 @@ extern crate std;
 use proptest::prelude::*;
 use std::vec::Vec;
 
-use super::super::{Before, Candidate, Instance, Prices, Progress, Solver, Stay, algorithm_1, by_density, random};
-use super::{any_instance, any_rate, check, rate, solved, town};
+use super::super::{
+    Candidate, Instance, Prices, Progress, Solver, SwitchingCost, WarmStart, bass_algorithm_1, bass_random,
+    density_greedy,
+};
+use super::{any_instance, any_rate, assert_valid, rate, solve, town};
 use crate::units::{Bitrate, Ratio};
 
 /// More plans than the instances of these tests have.
-const ALL: u64 = 1 << 40;
+const NO_LIMIT: u64 = 1 << 40;
 
 /// Every answer on the way.
-fn course(mut solver: Solver<'_>, work: &[u64]) -> (Vec<Progress>, Vec<Option<usize>>) {
+fn run_in_steps(mut solver: Solver<'_>, work: &[u64]) -> (Vec<Progress>, Vec<Option<usize>>) {
     let steps = work.iter().map(|work| solver.step(*work)).collect();
-    (steps, solver.plan().relays().collect())
+    (steps, solver.matching().relays().collect())
 }
 
 proptest! {
     #[test]
     fn the_best_of_all_plans_is_found_and_proved(instance in any_instance(7)) {
-        let (best, all) = algorithm_1(&instance, ALL);
+        let (best, all) = bass_algorithm_1(&instance, NO_LIMIT);
         prop_assert!(all);
-        check(&instance, &best);
-        let (plan, bound) = solved(Solver::new(&instance, None));
-        check(&instance, &plan);
+        assert_valid(&instance, &best);
+        let (plan, bound) = solve(Solver::new(&instance, None));
+        assert_valid(&instance, &plan);
         prop_assert_eq!(plan.gain(), best.gain());
         prop_assert_eq!(bound, best.gain());
     }
@@ -34,7 +37,7 @@ proptest! {
     fn any_prices_bound_the_best_plan(
         instance in any_instance(7), prices in prop::collection::vec(prop_oneof![9 => 0.0..1.0, 1 => any::<f64>()], 0..6),
     ) {
-        let (best, _) = algorithm_1(&instance, ALL);
+        let (best, _) = bass_algorithm_1(&instance, NO_LIMIT);
         let bound = Prices::new(prices).bound(&instance);
         prop_assert!(bound >= best.gain(), "{bound} {}", best.gain());
     }
@@ -49,8 +52,8 @@ proptest! {
             let now = solver.step(work);
             prop_assert!(now.gain >= before.gain && now.bound <= before.bound && now.gain <= now.bound);
             prop_assert!(!before.is_done || now == before);
-            check(&instance, &solver.plan());
-            prop_assert_eq!(solver.plan().gain(), now.gain);
+            assert_valid(&instance, &solver.matching());
+            prop_assert_eq!(solver.matching().gain(), now.gain);
             before = now;
         }
         prop_assert!(solver.prices().bound(&instance) >= before.gain);
@@ -60,17 +63,17 @@ proptest! {
     fn how_work_is_cut_changes_nothing(
         instance in any_instance(40), cuts in prop::collection::vec(0_u64..2000, 1..20),
     ) {
-        let (steps, plan) = course(Solver::new(&instance, None), &cuts);
-        let (whole, same) = course(Solver::new(&instance, None), &[cuts.iter().sum()]);
+        let (steps, plan) = run_in_steps(Solver::new(&instance, None), &cuts);
+        let (whole, same) = run_in_steps(Solver::new(&instance, None), &[cuts.iter().sum()]);
         prop_assert_eq!(steps.last(), whole.last());
         prop_assert_eq!(plan, same);
     }
 
     #[test]
     fn peers_make_plans_that_can_be_carried_out(instance in any_instance(30), seed in any::<u64>()) {
-        check(&instance, &by_density(&instance));
-        check(&instance, &random(&instance, |n| seed.checked_rem(n).unwrap_or(0)));
-        check(&instance, &algorithm_1(&instance, 50).0);
+        assert_valid(&instance, &density_greedy(&instance));
+        assert_valid(&instance, &bass_random(&instance, |n| seed.checked_rem(n).unwrap_or(0)));
+        assert_valid(&instance, &bass_algorithm_1(&instance, 50).0);
     }
 
     #[test]
@@ -79,13 +82,13 @@ proptest! {
         prices in prop::collection::vec(0.0..1.0, 0..6), ppm in any::<u32>(), fee in any_rate(),
     ) {
         let prices = Prices::new(prices);
-        let before = Before { prices: &prices, relays: &relays, stay: Stay { share: Ratio::from_ppm(ppm), fee: rate(fee) } };
+        let before = WarmStart { prices: &prices, relays: &relays, switching_cost: SwitchingCost { share: Ratio::from_ppm(ppm), fee: rate(fee) } };
         let mut solver = Solver::new(&instance, Some(before));
         let mut last = solver.progress();
         while !last.is_done {
             let now = solver.step(500);
             prop_assert!(now.bound <= last.bound && now.gain <= now.bound);
-            check(&instance, &solver.plan());
+            assert_valid(&instance, &solver.matching());
             last = now;
         }
     }
@@ -97,11 +100,11 @@ proptest! {
     ) {
         let room: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
         let Ok(mut instance) = Instance::new(&room) else {
-            prop_assert!(room.iter().copied().sum::<Bitrate>() > Instance::MOST_ROOM);
+            prop_assert!(room.iter().copied().sum::<Bitrate>() > Instance::MAX_CAPACITY);
             return Ok(());
         };
         for (own, named) in members {
-            let before = (instance.boxes(), instance.candidates());
+            let before = (instance.edge_count(), instance.candidate_count());
             let candidates: Vec<Candidate> =
                 named.iter().map(|(relay, bits)| Candidate { relay: *relay, rate: rate(*bits) }).collect();
             let mut sorted: Vec<usize> = named.iter().map(|(relay, _)| *relay).collect();
@@ -109,9 +112,9 @@ proptest! {
             let wrong = sorted.windows(2).any(|pair| pair[0] == pair[1]) || sorted.last() >= Some(&rooms.len());
             let added = instance.add(rate(own), &candidates);
             prop_assert_eq!(added.is_err(), wrong && !named.is_empty());
-            prop_assert!(added.is_ok() || (instance.boxes(), instance.candidates()) == before);
+            prop_assert!(added.is_ok() || (instance.edge_count(), instance.candidate_count()) == before);
         }
-        check(&instance, &solved(Solver::new(&instance, None)).0);
+        assert_valid(&instance, &solve(Solver::new(&instance, None)).0);
     }
 }
 
@@ -119,8 +122,8 @@ proptest! {
 fn how_work_is_cut_changes_nothing_in_a_town_either() {
     let town = town(20, 3000, 1.2);
     let cuts: Vec<u64> = (0..400).map(|n| n * 37 % 60_000).collect();
-    let (steps, plan) = course(Solver::new(&town, None), &cuts);
-    let (whole, same) = course(Solver::new(&town, None), &[cuts.iter().sum()]);
+    let (steps, plan) = run_in_steps(Solver::new(&town, None), &cuts);
+    let (whole, same) = run_in_steps(Solver::new(&town, None), &[cuts.iter().sum()]);
     assert_eq!(steps.last(), whole.last());
     assert_eq!(plan, same);
     let falls = |pair: &&[Progress]| pair[1].gain < pair[0].gain || pair[1].bound > pair[0].bound;

@@ -1,11 +1,11 @@
 //! Radios against figures worked out by hand, and against what must hold for every history.
 
-mod known;
 mod properties;
+mod worked_examples;
 
 use alloc::collections::BTreeMap;
 
-use super::{Beyond, Draw, Model, RadioModel, Stage, Tail, Together};
+use super::{ConcurrentDraw, Model, PowerCurve, PowerStage, RadioModel, SecondSlope, Tail};
 use crate::link::LinkKind;
 use crate::units::{Bitrate, Duration, Instant, Power};
 
@@ -13,57 +13,57 @@ pub(crate) fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-fn draw(base: &str, per_bit: &str) -> Draw {
-    Draw { base: base.parse().unwrap(), per_bit: per_bit.parse().unwrap(), beyond: None }
+fn curve(base: &str, per_bit: &str) -> PowerCurve {
+    PowerCurve { base: base.parse().unwrap(), per_bit: per_bit.parse().unwrap(), second_slope: None }
 }
 
-fn stage(power: &str, micros: u64) -> Stage {
-    Stage { power: power.parse().unwrap(), time: Duration::from_micros(micros) }
+fn stage(power: &str, micros: u64) -> PowerStage {
+    PowerStage { power: power.parse().unwrap(), time: Duration::from_micros(micros) }
 }
 
-fn radio(down: Draw, up: Draw, promotion: Stage, tail: &[Stage]) -> RadioModel {
+fn radio(down: PowerCurve, up: PowerCurve, promotion: PowerStage, tail: &[PowerStage]) -> RadioModel {
     RadioModel { up, promotion, tail: Tail::new(tail).unwrap(), ..RadioModel::new(down) }
 }
 
 /// GreenBag Table I and §IV-B.
 pub(crate) fn greenbag() -> Model {
-    let (wifi, lte) = (draw("360.9mW", "24.19nJ/bit"), draw("2022.2mW", "16.72nJ/bit"));
-    let lte = radio(lte, lte, Stage::default(), &[stage("1350mW", 11_200_000)]);
+    let (wifi, lte) = (curve("360.9mW", "24.19nJ/bit"), curve("2022.2mW", "16.72nJ/bit"));
+    let lte = radio(lte, lte, PowerStage::default(), &[stage("1350mW", 11_200_000)]);
     let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);
-    Model::new("greenbag", radios, Together::default(), Power::ZERO).unwrap()
+    Model::new("greenbag", radios, ConcurrentDraw::default(), Power::ZERO).unwrap()
 }
 
 /// Huang 2012, Tables 3 and 4.
 pub(crate) fn huang() -> Model {
     let lte = radio(
-        draw("1288.04mW", "51.97nJ/bit"),
-        draw("1288.04mW", "438.39nJ/bit"),
+        curve("1288.04mW", "51.97nJ/bit"),
+        curve("1288.04mW", "438.39nJ/bit"),
         stage("1210.7mW", 260_100),
         &[stage("1060mW", 11_576_000)],
     );
     let umts = radio(
-        draw("817.88mW", "122.12nJ/bit"),
-        draw("817.88mW", "868.98nJ/bit"),
+        curve("817.88mW", "122.12nJ/bit"),
+        curve("817.88mW", "868.98nJ/bit"),
         stage("659.4mW", 582_100),
         &[stage("803.9mW", 8_088_200), stage("601.3mW", 824_200)],
     );
     let wifi = radio(
-        draw("132.86mW", "137.01nJ/bit"),
-        draw("132.86mW", "283.17nJ/bit"),
+        curve("132.86mW", "137.01nJ/bit"),
+        curve("132.86mW", "283.17nJ/bit"),
         stage("124.4mW", 79_100),
         &[stage("119.3mW", 238_100)],
     );
     let radios = BTreeMap::from([(LinkKind::Lte, lte), (LinkKind::Umts, umts), (LinkKind::Wifi, wifi)]);
-    Model::new("huang2012", radios, Together::default(), Power::ZERO).unwrap()
+    Model::new("huang2012", radios, ConcurrentDraw::default(), Power::ZERO).unwrap()
 }
 
 /// The fit to eMPTCP Table 2: two radios share 298.5 mW.
 pub(crate) fn emptcp() -> Model {
-    let (wifi, lte) = (draw("469.1mW", "112.6nJ/bit"), draw("1288.04mW", "51.97nJ/bit"));
-    let beyond = Beyond { rate: Bitrate::from_mbps(5), more: "60.63nJ/bit".parse().unwrap() };
-    let lte = Draw { beyond: Some(beyond), ..lte };
+    let (wifi, lte) = (curve("469.1mW", "112.6nJ/bit"), curve("1288.04mW", "51.97nJ/bit"));
+    let beyond = SecondSlope { rate: Bitrate::from_mbps(5), extra_per_bit: "60.63nJ/bit".parse().unwrap() };
+    let lte = PowerCurve { second_slope: Some(beyond), ..lte };
     let lte = radio(lte, lte, stage("1210.7mW", 260_100), &[stage("1060mW", 11_576_000)]);
     let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);
-    let together = Together { shared: "298.44mW".parse().unwrap(), ..Together::default() };
+    let together = ConcurrentDraw { shared_base: "298.44mW".parse().unwrap(), ..ConcurrentDraw::default() };
     Model::new("emptcp-s3", radios, together, Power::ZERO).unwrap()
 }

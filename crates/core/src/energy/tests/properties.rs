@@ -5,15 +5,15 @@ extern crate std;
 use proptest::prelude::*;
 use std::vec::Vec;
 
-use super::super::{Account, Bill, Direction, Meter, Model, Radio, Sums};
+use super::super::{Direction, EnergyBreakdown, Meter, Model, Radio, RadioEnergy, StateTotals};
 use super::{at, emptcp, greenbag, huang};
 use crate::link::{LinkId, LinkKind};
 use crate::units::{DataSize, Duration, Energy, Instant};
 
 /// A sign of traffic: after this pause (ms), on this link, this way, so many bytes.
-type Sign = (u64, u16, bool, u64);
+type Traffic = (u64, u16, bool, u64);
 
-fn history() -> impl Strategy<Value = Vec<Sign>> {
+fn history() -> impl Strategy<Value = Vec<Traffic>> {
     let pause = prop_oneof![4 => 0_u64..40, 2 => 40_u64..1000, 1 => 1000_u64..20_000];
     proptest::collection::vec((pause, 0_u16..3, any::<bool>(), 0_u64..200_000), 1..80)
 }
@@ -29,12 +29,12 @@ fn direction(down: bool) -> Direction {
 fn meter(model: Model) -> Meter {
     let mut meter = Meter::new(model, at(0));
     for (link, kind) in [(0, LinkKind::Wifi), (1, LinkKind::Lte), (2, LinkKind::Lte)] {
-        meter.on_link(at(0), LinkId(link), kind);
+        meter.add_link(at(0), LinkId(link), kind);
     }
     meter
 }
 
-fn played(model: Model, signs: &[Sign]) -> (Meter, Instant) {
+fn play(model: Model, signs: &[Traffic]) -> (Meter, Instant) {
     let (mut meter, mut now) = (meter(model), at(0));
     for (pause, link, down, bytes) in signs {
         now += Duration::from_millis(*pause);
@@ -43,13 +43,13 @@ fn played(model: Model, signs: &[Sign]) -> (Meter, Instant) {
     (meter, now)
 }
 
-fn parts(account: &Account) -> Energy {
-    let states = |bill: &Bill| bill.promotion + bill.active + bill.tail.iter().copied().sum() + bill.idle;
+fn sum_of_parts(account: &EnergyBreakdown) -> Energy {
+    let states = |bill: &RadioEnergy| bill.promotion + bill.active + bill.tail.iter().copied().sum() + bill.idle;
     account.platform + account.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
 }
 
 /// All the time that is accounted for.
-fn times(sums: &Sums) -> Duration {
+fn total_time(sums: &StateTotals) -> Duration {
     sums.promotion + sums.active[0] + sums.active[1] + sums.tail.iter().sum::<Duration>() + sums.idle
 }
 
@@ -57,33 +57,33 @@ proptest! {
     #[test]
     fn energy_never_falls_and_its_parts_make_the_whole(model in models(), signs in history(), steps in 1_u64..5) {
         let (mut meter, mut now) = (meter(model), at(0));
-        let mut before = meter.spent(now);
+        let mut before = meter.energy_so_far(now);
         for (pause, link, down, bytes) in signs {
             for step in 1..=steps {
-                let spent = meter.spent(now + Duration::from_millis(pause * step / steps));
+                let spent = meter.energy_so_far(now + Duration::from_millis(pause * step / steps));
                 prop_assert!(spent.total() >= before.total());
                 for ((_, new), (_, old)) in spent.links.iter().zip(&before.links) {
                     prop_assert!(new.unwrap().total() >= old.unwrap().total());
                 }
-                prop_assert_eq!(spent.total(), parts(&spent));
+                prop_assert_eq!(spent.total(), sum_of_parts(&spent));
                 before = spent;
             }
             now += Duration::from_millis(pause);
             meter.on_bytes(now, LinkId(link), direction(down), DataSize::from_bytes(bytes));
-            let finish = meter.finish(now);
-            prop_assert!(finish.total() >= meter.spent(now).total());
-            prop_assert_eq!(finish.total(), parts(&finish));
+            let finish = meter.energy_until_idle(now);
+            prop_assert!(finish.total() >= meter.energy_so_far(now).total());
+            prop_assert_eq!(finish.total(), sum_of_parts(&finish));
         }
         // What was to come has come.
-        let (late, finish) = (meter.spent(now + Duration::from_secs(60)), meter.finish(now));
+        let (late, finish) = (meter.energy_so_far(now + Duration::from_secs(60)), meter.energy_until_idle(now));
         for ((_, late), (_, finish)) in late.links.iter().zip(&finish.links) {
-            prop_assert_eq!(late.unwrap().tails(), finish.unwrap().tails());
+            prop_assert_eq!(late.unwrap().tail_total(), finish.unwrap().tail_total());
         }
     }
 
     #[test]
     fn it_does_not_matter_how_bytes_are_cut(model in models(), signs in history(), pieces in 1_u64..7) {
-        let (whole, now) = played(model.clone(), &signs);
+        let (whole, now) = play(model.clone(), &signs);
         let mut cut = meter(model);
         let mut time = at(0);
         for (pause, link, down, bytes) in signs {
@@ -93,8 +93,8 @@ proptest! {
                 cut.on_bytes(time, LinkId(link), direction(down), DataSize::from_bytes(part));
             }
         }
-        prop_assert_eq!(whole.spent(now), cut.spent(now));
-        prop_assert_eq!(whole.finish(now), cut.finish(now));
+        prop_assert_eq!(whole.energy_so_far(now), cut.energy_so_far(now));
+        prop_assert_eq!(whole.energy_until_idle(now), cut.energy_until_idle(now));
     }
 
     #[test]
@@ -103,28 +103,28 @@ proptest! {
     ) {
         for (_, radio) in model.radios() {
             let (mut one, mut many) = (Radio::new(*radio, at(0)), Radio::new(*radio, at(0)));
-            one.carry(at(start), at(start + steps * step), Direction::Down, DataSize::from_bytes(bytes * steps));
+            one.on_flow(at(start), at(start + steps * step), Direction::Down, DataSize::from_bytes(bytes * steps));
             many.on_bytes(at(start), Direction::Down, DataSize::ZERO);
             for n in 1..=steps {
                 many.on_bytes(at(start + n * step), Direction::Down, DataSize::from_bytes(bytes));
             }
             let end = at(start + steps * step);
-            prop_assert_eq!(one.finish(end), many.finish(end));
+            prop_assert_eq!(one.energy_until_idle(end), many.energy_until_idle(end));
             prop_assert_eq!(one.state(end), many.state(end));
         }
     }
 
     #[test]
     fn every_moment_is_in_exactly_one_state(model in models(), signs in history(), later in 0_u64..30_000) {
-        let (meter, now) = played(model, &signs);
+        let (meter, now) = play(model, &signs);
         for link in 0..3 {
             let radio = meter.radio(LinkId(link)).unwrap();
             let end = now + Duration::from_millis(later);
-            let open = end.since(at(0)).saturating_sub(times(&radio.sums(end)));
+            let open = end.since(at(0)).saturating_sub(total_time(&radio.totals(end)));
             // All but the gap that is not decided yet.
             prop_assert!(open <= radio.model().gap, "{open:?}");
-            let asleep = end + radio.tail_left(end);
-            prop_assert_eq!(times(&radio.finished(end)), asleep.since(at(0)));
+            let asleep = end + radio.time_to_idle(end);
+            prop_assert_eq!(total_time(&radio.totals_at_idle(end)), asleep.since(at(0)));
         }
     }
 
@@ -132,20 +132,20 @@ proptest! {
     fn a_cost_is_the_difference_that_the_transfer_makes(
         signs in history(), later in 0_u64..15_000, kib in 1_u64..2000, mbps in 1_u64..50,
     ) {
-        let (meter, now) = played(huang(), &signs);
+        let (meter, now) = play(huang(), &signs);
         let now = now + Duration::from_millis(later);
         for link in 0..3 {
             let radio = *meter.radio(LinkId(link)).unwrap();
             let (size, rate) = (DataSize::from_kib(kib), crate::units::Bitrate::from_mbps(mbps));
             let mut with = radio;
-            let start = now + radio.wake_time(now);
+            let start = now + radio.promotion_time(now);
             with.on_bytes(now, Direction::Down, DataSize::ZERO);
-            with.carry(start, start + size / rate, Direction::Down, size);
+            with.on_flow(start, start + size / rate, Direction::Down, size);
             // No radio of these draws anything while idle, so the horizon does not matter.
-            let cost = with.finish(now).total() - radio.finish(now).total();
+            let cost = with.energy_until_idle(now).total() - radio.energy_until_idle(now).total();
             // Energy is additive over links where nothing is shared.
-            let load = super::super::Load { link: LinkId(link), direction: Direction::Down, size, rate };
-            prop_assert_eq!(meter.cost(now, &[load]), cost);
+            let load = super::super::LinkLoad { link: LinkId(link), direction: Direction::Down, size, rate };
+            prop_assert_eq!(meter.plan_energy(now, &[load]), cost);
         }
     }
 }

@@ -1,139 +1,140 @@
 //! Links that die, hang, come back, cost money, or are spent (rules of `super::super::health`).
 
 use super::*;
-use crate::fetch::{Ban, MeteredUse};
+use crate::fetch::{BanReason, MeteredUse};
 
 const SIZE: u64 = 50_000_000;
 const TAG: Option<&str> = Some("\"v1\"");
 
 /// Both links have delivered a little.
-fn running() -> Desk {
-    let mut desk = Desk::two(Config::default());
+fn two_delivering_links() -> TestDriver {
+    let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
-        desk.connect(link, 20);
-        let req = desk.first(link);
-        desk.part(req, SIZE, TAG);
-        desk.bytes(req, 1000);
+        driver.connect_newest(link, 20);
+        let req = driver.first_request(link);
+        driver.respond_partial(req, SIZE, TAG);
+        driver.deliver(req, 1000);
     }
-    desk
+    driver
 }
 
 #[test]
 fn a_dead_link_gives_its_spans_back() {
-    let mut desk = running();
-    desk.tell(Input::LinkDown { link: A });
-    assert!(desk.on(A).is_empty());
-    desk.deliver_all(B, SIZE, TAG);
-    assert!(desk.done);
+    let mut driver = two_delivering_links();
+    driver.handle(Input::LinkDown { link: A });
+    assert!(driver.conns_on(A).is_empty());
+    driver.deliver_all(B, SIZE, TAG);
+    assert!(driver.done);
 }
 
 #[test]
 fn a_silent_link_keeps_its_bytes_until_the_others_have_nothing_else() {
-    let mut desk = running();
+    let mut driver = two_delivering_links();
     for _ in 0..10 {
-        desk.pass(Duration::from_millis(100));
-        let req = desk.first(B);
-        desk.bytes(req, 5000);
+        driver.advance(Duration::from_millis(100));
+        let req = driver.first_request(B);
+        driver.deliver(req, 5000);
     }
-    let held: Vec<Span> = desk.asked(A).iter().filter_map(|(_, a)| span_of(a)).collect();
+    let held: Vec<ByteRange> = driver.requests_on(A).iter().filter_map(|(_, a)| bounded_range(a)).collect();
     assert!(!held.is_empty());
-    let taken = |desk: &Desk| {
-        desk.asked(B)
+    let taken = |driver: &TestDriver| {
+        driver
+            .requests_on(B)
             .iter()
-            .filter_map(|(_, a)| span_of(a))
+            .filter_map(|(_, a)| bounded_range(a))
             .any(|s| s.start < held[0].end && s.end > 1000 && s.start >= held[0].start)
     };
-    assert!(!taken(&desk), "asked for at once");
-    desk.deliver_all(B, SIZE, TAG);
-    assert!(desk.done, "and in the end without the silent link");
+    assert!(!taken(&driver), "asked for at once");
+    driver.deliver_all(B, SIZE, TAG);
+    assert!(driver.done, "and in the end without the silent link");
 }
 
-fn span_of(asked: &Asked) -> Option<Span> {
-    match asked.ask {
-        Ask::Span(span) => Some(span),
+fn bounded_range(request: &SentRequest) -> Option<ByteRange> {
+    match request.range {
+        RequestRange::Bounded(range) => Some(range),
         _ => None,
     }
 }
 
 #[test]
 fn a_silent_link_is_probed_by_fresh_connections_and_the_first_to_deliver_wins() {
-    let mut desk = running();
-    let old = desk.on(A)[0];
+    let mut driver = two_delivering_links();
+    let old = driver.conns_on(A)[0];
     for _ in 0..20 {
-        desk.pass(Duration::from_millis(100));
-        let req = desk.first(B);
-        desk.bytes(req, 1000);
+        driver.advance(Duration::from_millis(100));
+        let req = driver.first_request(B);
+        driver.deliver(req, 1000);
     }
-    let probes = desk.on(A).len() - 1;
+    let probes = driver.conns_on(A).len() - 1;
     assert!((2..=12).contains(&probes), "{probes}");
-    assert!(desk.notices.iter().any(|n| matches!(n, Notice::Silent { link: A, .. })));
-    let fresh = desk.connect(A, 20);
-    assert_eq!(desk.on(A), [old, fresh]);
-    let req = desk.asked(A).iter().find(|(_, a)| a.conn == fresh).expect("it is asked").0;
-    desk.part(req, SIZE, TAG);
-    desk.bytes(req, 1000);
-    assert_eq!(desk.on(A), [fresh], "the stuck one is closed");
-    assert!(desk.notices.contains(&Notice::Back { link: A }));
+    assert!(driver.notices.iter().any(|n| matches!(n, Notice::Stalled { link: A, .. })));
+    let fresh = driver.connect_newest(A, 20);
+    assert_eq!(driver.conns_on(A), [old, fresh]);
+    let req = driver.requests_on(A).iter().find(|(_, a)| a.conn == fresh).expect("it is asked").0;
+    driver.respond_partial(req, SIZE, TAG);
+    driver.deliver(req, 1000);
+    assert_eq!(driver.conns_on(A), [fresh], "the stuck one is closed");
+    assert!(driver.notices.contains(&Notice::Recovered { link: A }));
 }
 
 #[test]
 fn a_refused_connection_is_tried_again_with_pauses_and_then_given_up() {
-    let mut desk = Desk::new(Config { retries: 3, ..Config::default() });
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let mut tries = 0;
-    while desk.failed.is_none() && tries < 20 {
-        if let Some(conn) = desk.on(A).first().copied() {
+    while driver.failed.is_none() && tries < 20 {
+        if let Some(conn) = driver.conns_on(A).first().copied() {
             tries += 1;
-            desk.close(conn, TroubleKind::Refused);
+            driver.close_conn(conn, ConnErrorKind::Refused);
         }
-        desk.pass(Duration::from_millis(50));
+        driver.advance(Duration::from_millis(50));
     }
     assert_eq!(tries, 4);
-    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
-    assert!(desk.now > Instant::from_millis(1000), "{}", desk.now);
+    assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?}", driver.failed);
+    assert!(driver.now > Instant::from_millis(1000), "{}", driver.now);
 }
 
 #[test]
 fn a_server_that_closes_after_each_answer_is_no_failure() {
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let mut rounds = 0;
-    while !desk.done && rounds < 1000 {
+    while !driver.done && rounds < 1000 {
         rounds += 1;
-        let conn = desk.connect(A, 5);
-        let (req, asked) = desk.asked(A)[0].clone();
-        desk.part(req, 2_000_000, TAG);
-        let len = span_of(&asked).unwrap().intersect(Span::new(0, 2_000_000)).len().bytes();
-        desk.bytes(req, len);
-        if desk.done {
+        let conn = driver.connect_newest(A, 5);
+        let (req, request) = driver.requests_on(A)[0].clone();
+        driver.respond_partial(req, 2_000_000, TAG);
+        let len = bounded_range(&request).unwrap().intersect(ByteRange::new(0, 2_000_000)).len().bytes();
+        driver.deliver(req, len);
+        if driver.done {
             break;
         }
-        desk.end(req);
-        desk.close(conn, TroubleKind::Finished);
-        desk.pass(Duration::from_millis(1));
+        driver.end_response(req);
+        driver.close_conn(conn, ConnErrorKind::CleanClose);
+        driver.advance(Duration::from_millis(1));
     }
-    assert!(desk.done && desk.notices.is_empty(), "{:?}", desk.notices);
+    assert!(driver.done && driver.notices.is_empty(), "{:?}", driver.notices);
 }
 
 #[test]
 fn a_metered_link_stands_by() {
     let metered = LinkProfile { metered: true, ..LinkProfile::new("lte", LinkKind::Lte) };
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, LinkProfile::new("wifi", LinkKind::Wifi));
-    desk.link(B, metered.clone());
-    desk.connect(A, 5);
-    desk.part(desk.first(A), SIZE, TAG);
-    assert!(desk.on(B).is_empty());
-    desk.tell(Input::LinkDown { link: A });
-    assert_eq!(desk.on(B).len(), 1, "now it is needed");
-    assert!(desk.notices.contains(&Notice::MeteredInUse { link: B }));
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("wifi", LinkKind::Wifi));
+    driver.link_up(B, metered.clone());
+    driver.connect_newest(A, 5);
+    driver.respond_partial(driver.first_request(A), SIZE, TAG);
+    assert!(driver.conns_on(B).is_empty());
+    driver.handle(Input::LinkDown { link: A });
+    assert_eq!(driver.conns_on(B).len(), 1, "now it is needed");
+    assert!(driver.notices.contains(&Notice::MeteredInUse { link: B }));
 
-    let mut desk = Desk::new(Config { metered: MeteredUse::Never, ..Config::default() });
-    desk.link(A, LinkProfile::new("wifi", LinkKind::Wifi));
-    desk.link(B, metered);
-    desk.tell(Input::LinkDown { link: A });
-    desk.pass(Duration::from_secs(60));
-    assert!(desk.on(B).is_empty());
+    let mut driver = TestDriver::new(Config { metered: MeteredUse::Never, ..Config::default() });
+    driver.link_up(A, LinkProfile::new("wifi", LinkKind::Wifi));
+    driver.link_up(B, metered);
+    driver.handle(Input::LinkDown { link: A });
+    driver.advance(Duration::from_secs(60));
+    assert!(driver.conns_on(B).is_empty());
 }
 
 #[test]
@@ -141,354 +142,367 @@ fn a_budget_is_never_exceeded() {
     let budget = 300_000;
     let profile =
         LinkProfile { budget: Some(DataSize::from_bytes(budget)), ..LinkProfile::new("b", LinkKind::Lte) };
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    desk.link(B, profile);
-    desk.connect(A, 20);
-    desk.part(desk.first(A), SIZE, TAG);
-    desk.connect(B, 20);
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    driver.link_up(B, profile);
+    driver.connect_newest(A, 20);
+    driver.respond_partial(driver.first_request(A), SIZE, TAG);
+    driver.connect_newest(B, 20);
     let mut got = 0;
-    while let Some((req, asked)) = desk.asked(B).first().cloned() {
-        desk.part(req, SIZE, TAG);
-        let len = span_of(&asked).unwrap().len().bytes();
+    while let Some((req, request)) = driver.requests_on(B).first().cloned() {
+        driver.respond_partial(req, SIZE, TAG);
+        let len = bounded_range(&request).unwrap().len().bytes();
         got += len;
-        desk.pass(Duration::from_millis(20));
-        desk.bytes(req, len);
-        desk.end(req);
+        driver.advance(Duration::from_millis(20));
+        driver.deliver(req, len);
+        driver.end_response(req);
     }
     assert_eq!(got, budget);
-    assert!(desk.notices.iter().any(|n| matches!(n, Notice::BudgetSpent { link: B, .. })));
-    desk.deliver_all(A, SIZE, TAG);
-    assert!(desk.done);
+    assert!(driver.notices.iter().any(|n| matches!(n, Notice::BudgetSpent { link: B, .. })));
+    driver.deliver_all(A, SIZE, TAG);
+    assert!(driver.done);
 }
 
 #[test]
 fn a_link_whose_budget_is_spent_does_not_help_a_laggard() {
-    let mut desk = Desk::two(Config::default());
+    let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
-        desk.connect(link, 20);
-        desk.part(desk.first(link), 200_000, TAG);
+        driver.connect_newest(link, 20);
+        driver.respond_partial(driver.first_request(link), 200_000, TAG);
     }
     // Everything is on its way; B is quick, and has just been told that it may carry no more.
-    let (slow, quick) = (desk.first(A), desk.first(B));
+    let (slow, quick) = (driver.first_request(A), driver.first_request(B));
     for _ in 0..6 {
-        desk.pass(Duration::from_millis(5));
-        desk.bytes(slow, 500);
-        desk.bytes(quick, 10_000);
+        driver.advance(Duration::from_millis(5));
+        driver.deliver(slow, 500);
+        driver.deliver(quick, 10_000);
     }
     let spent = DataSize::from_bytes(1);
-    desk.link(B, LinkProfile { budget: Some(spent), ..LinkProfile::new("b", LinkKind::Lte) });
-    let before = desk.asked(B).len();
-    desk.pass(Duration::from_millis(400));
-    assert!(desk.asked(B).len() <= before, "{:?}", desk.asked(B));
+    driver.link_up(B, LinkProfile { budget: Some(spent), ..LinkProfile::new("b", LinkKind::Lte) });
+    let before = driver.requests_on(B).len();
+    driver.advance(Duration::from_millis(400));
+    assert!(driver.requests_on(B).len() <= before, "{:?}", driver.requests_on(B));
 }
 
 #[test]
 fn a_link_that_appears_half_way_joins() {
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    desk.connect(A, 20);
-    desk.part(desk.first(A), SIZE, TAG);
-    desk.link(B, LinkProfile::new("b", LinkKind::Lte));
-    desk.connect(B, 20);
-    assert_eq!(desk.asked(B).len(), 1);
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    driver.connect_newest(A, 20);
+    driver.respond_partial(driver.first_request(A), SIZE, TAG);
+    driver.link_up(B, LinkProfile::new("b", LinkKind::Lte));
+    driver.connect_newest(B, 20);
+    assert_eq!(driver.requests_on(B).len(), 1);
 }
 
 #[test]
 fn when_nothing_comes_from_anywhere_the_run_ends_resumable() {
-    let mut desk = running();
-    desk.pass(Duration::from_secs(119));
-    assert_eq!(desk.failed, None);
-    desk.pass(Duration::from_secs(3));
-    assert!(matches!(desk.failed, Some(Failure::NoLink { .. })), "{:?}", desk.failed);
+    let mut driver = two_delivering_links();
+    driver.advance(Duration::from_secs(119));
+    assert_eq!(driver.failed, None);
+    driver.advance(Duration::from_secs(3));
+    assert!(matches!(driver.failed, Some(Failure::NoLink { .. })), "{:?}", driver.failed);
 }
 
 #[test]
 fn a_link_whose_first_connection_takes_long_is_asked_as_soon_as_one_stands() {
-    let mut desk = Desk::two(Config::default());
-    desk.tell(Input::LinkDown { link: A });
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.handle(Input::LinkDown { link: A });
     // A slow name server, or a radio that has to wake up first.
-    desk.pass(Duration::from_millis(2300));
-    desk.connect(B, 40);
-    assert_eq!(desk.asked(B).len(), 1, "the connection stands and nothing is asked on it");
-    desk.deliver_all(B, 3_000_000, TAG);
-    assert!(desk.done);
+    driver.advance(Duration::from_millis(2300));
+    driver.connect_newest(B, 40);
+    assert_eq!(driver.requests_on(B).len(), 1, "the connection stands and nothing is asked on it");
+    driver.deliver_all(B, 3_000_000, TAG);
+    assert!(driver.done);
 }
 
 #[test]
 fn a_handshake_over_a_satellite_is_not_overtaken_by_its_own_repetitions() {
-    let mut desk = Desk::two(Config::default());
-    desk.connect(A, 20);
-    let req = desk.first(A);
-    desk.part(req, SIZE, TAG);
-    let first = desk.on(B)[0];
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.connect_newest(A, 20);
+    let req = driver.first_request(A);
+    driver.respond_partial(req, SIZE, TAG);
+    let first = driver.conns_on(B)[0];
     for _ in 0..25 {
-        desk.pass(Duration::from_millis(100));
-        desk.bytes(req, 1000);
+        driver.advance(Duration::from_millis(100));
+        driver.deliver(req, 1000);
     }
-    assert!(desk.on(B).contains(&first), "given up after {:?}: {:?}", desk.now, desk.on(B));
-    desk.stands(first, Protocol::Http1, 2500, None);
-    assert_eq!(desk.on(B), [first]);
-    assert_eq!(desk.asked(B).len(), 1);
+    assert!(driver.conns_on(B).contains(&first), "given up after {:?}: {:?}", driver.now, driver.conns_on(B));
+    driver.on_connected(first, Protocol::Http1, 2500, None);
+    assert_eq!(driver.conns_on(B), [first]);
+    assert_eq!(driver.requests_on(B).len(), 1);
 }
 
 #[test]
 fn a_server_that_accepts_and_never_answers_is_not_flooded_with_connections() {
-    let mut desk = Desk::two(Config::default());
-    desk.connect(A, 20);
-    let req = desk.first(A);
-    desk.part(req, SIZE, TAG);
-    let mut stand = Vec::new();
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.connect_newest(A, 20);
+    let req = driver.first_request(A);
+    driver.respond_partial(req, SIZE, TAG);
+    let mut connected = Vec::new();
     for _ in 0..200 {
-        for conn in desk.on(B).into_iter().filter(|conn| !stand.contains(conn)).collect::<Vec<_>>() {
-            desk.stands(conn, Protocol::Http1, 20, None);
-            stand.push(conn);
+        for conn in driver.conns_on(B).into_iter().filter(|conn| !connected.contains(conn)).collect::<Vec<_>>() {
+            driver.on_connected(conn, Protocol::Http1, 20, None);
+            connected.push(conn);
         }
-        desk.pass(Duration::from_millis(100));
-        desk.bytes(req, 10);
+        driver.advance(Duration::from_millis(100));
+        driver.deliver(req, 10);
     }
-    assert!(stand.len() <= 12, "{} connections in 20 s", stand.len());
+    assert!(connected.len() <= 12, "{} connections in 20 s", connected.len());
     // A late answer counts all the same.
-    let late = desk.first(B);
-    desk.part(late, SIZE, TAG);
-    desk.bytes(late, 1000);
-    assert_eq!(desk.on(B).len(), 1);
+    let late = driver.first_request(B);
+    driver.respond_partial(late, SIZE, TAG);
+    driver.deliver(late, 1000);
+    assert_eq!(driver.conns_on(B).len(), 1);
 }
 
 #[test]
 fn a_wrong_certificate_is_not_tried_again() {
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    let conn = desk.on(A)[0];
-    desk.close(conn, TroubleKind::Tls);
-    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let conn = driver.conns_on(A)[0];
+    driver.close_conn(conn, ConnErrorKind::Tls);
+    assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?}", driver.failed);
 }
 
 #[test]
 fn the_silence_of_an_only_link_is_noticed_without_any_other_input() {
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    desk.pass(Duration::from_millis(600));
-    assert_eq!(desk.on(A).len(), 2, "a second SYN");
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    driver.advance(Duration::from_millis(600));
+    assert_eq!(driver.conns_on(A).len(), 2, "a second SYN");
 }
 
 #[test]
 fn a_spent_budget_of_the_only_link_is_the_end_and_says_so() {
-    let mut desk = Desk::new(Config::default());
+    let mut driver = TestDriver::new(Config::default());
     let budget = Some(DataSize::from_bytes(1000));
-    desk.link(A, LinkProfile { budget, ..LinkProfile::new("a", LinkKind::Lte) });
-    desk.connect(A, 20);
-    let (req, asked) = desk.asked(A)[0].clone();
-    assert_eq!(asked.ask, Ask::Span(Span::new(0, 1000)), "the probe, too, is within it");
-    desk.part(req, SIZE, TAG);
-    desk.bytes(req, 1000);
-    assert_eq!(desk.failed, Some(Failure::Budget));
+    driver.link_up(A, LinkProfile { budget, ..LinkProfile::new("a", LinkKind::Lte) });
+    driver.connect_newest(A, 20);
+    let (req, request) = driver.requests_on(A)[0].clone();
+    assert_eq!(request.range, RequestRange::Bounded(ByteRange::new(0, 1000)), "the probe, too, is within it");
+    driver.respond_partial(req, SIZE, TAG);
+    driver.deliver(req, 1000);
+    assert_eq!(driver.failed, Some(Failure::BudgetExhausted));
 }
 
 #[test]
 fn a_revived_connection_owns_its_bytes_again() {
-    let mut desk = running();
+    let mut driver = two_delivering_links();
     for _ in 0..10 {
-        desk.pass(Duration::from_millis(100));
-        let req = desk.first(B);
-        desk.bytes(req, 1000);
+        driver.advance(Duration::from_millis(100));
+        let req = driver.first_request(B);
+        driver.deliver(req, 1000);
     }
-    let held = desk.asked(A)[0].0;
+    let held = driver.requests_on(A)[0].0;
     // Everything else is on its way, so what A holds is released; then A speaks again.
-    desk.fetch.release(A);
-    desk.bytes(held, 1000);
-    assert!(desk.fetch.ledger.free(0, 65_536).is_none(), "free although it is on its way");
+    driver.fetch.release(A);
+    driver.deliver(held, 1000);
+    assert!(driver.fetch.coverage.next_free(0, 65_536).is_none(), "free although it is on its way");
 }
 
 #[test]
 fn a_reader_that_pauses_silences_nobody() {
-    let mut desk = Desk::new(Config { window: Some(DataSize::from_mib(1)), ..Config::default() });
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    desk.connect(A, 5);
-    let req = desk.first(A);
-    desk.whole(req, Some(SIZE), None);
-    desk.bytes(req, 1_030_000);
-    desk.pass(Duration::from_secs(300));
-    assert!(desk.failed.is_none() && desk.on(A).len() == 1, "{:?}", desk.notices);
-    desk.tell(Input::Consumed { upto: 1_000_000 });
-    desk.pass(Duration::from_secs(3));
-    assert!(desk.on(A).len() > 1, "now something should come");
+    let mut driver = TestDriver::new(Config { reader_window: Some(DataSize::from_mib(1)), ..Config::default() });
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    driver.connect_newest(A, 5);
+    let req = driver.first_request(A);
+    driver.respond_full(req, Some(SIZE), None);
+    driver.deliver(req, 1_030_000);
+    driver.advance(Duration::from_secs(300));
+    assert!(driver.failed.is_none() && driver.conns_on(A).len() == 1, "{:?}", driver.notices);
+    driver.handle(Input::Consumed { end: 1_000_000 });
+    driver.advance(Duration::from_secs(3));
+    assert!(driver.conns_on(A).len() > 1, "now something should come");
 }
 
 #[test]
 fn the_rate_of_a_link_counts_what_closed_connections_brought() {
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     for _ in 0..8 {
-        let conn = desk.connect(A, 5);
-        let req = desk.first(A);
-        desk.part(req, 80_000_000, Some("\"v1\""));
-        desk.bytes(req, 10_000);
-        desk.close(conn, TroubleKind::Truncated);
-        desk.pass(Duration::from_millis(250));
+        let conn = driver.connect_newest(A, 5);
+        let req = driver.first_request(A);
+        driver.respond_partial(req, 80_000_000, Some("\"v1\""));
+        driver.deliver(req, 10_000);
+        driver.close_conn(conn, ConnErrorKind::Truncated);
+        driver.advance(Duration::from_millis(250));
     }
-    let rate = desk.fetch.status().links[0].2.bits_per_sec();
+    let rate = driver.fetch.status().links[0].2.bits_per_sec();
     assert!((200_000..500_000).contains(&rate), "{rate}");
 }
 
-fn mirrors() -> Desk {
-    let mut desk = Desk::new(Config { origins: 2, ..Config::default() });
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    desk
+fn combined_mirrors() -> TestDriver {
+    let mut driver = TestDriver::new(Config { mirrors: 2, ..Config::default() });
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    driver
 }
 
 #[test]
 fn a_mirror_that_asks_for_a_pause_is_left_for_the_next_one() {
     for status in [429, 500, 503] {
-        let mut desk = mirrors();
-        desk.connect(A, 5);
+        let mut driver = combined_mirrors();
+        driver.connect_newest(A, 5);
         let retry_after = Some(Duration::from_secs(60));
-        desk.tell(Input::Head { req: desk.first(A), head: Head { status, retry_after, ..Head::default() } });
-        desk.pass(Duration::from_millis(10));
-        assert_eq!(desk.conns[&desk.on(A)[0]].1, OriginId(1), "{status}");
-        assert!(matches!(desk.notices[..], [Notice::NextSource { from_zero: false, .. }]), "{:?}", desk.notices);
+        driver.handle(Input::Head {
+            req: driver.first_request(A),
+            head: ResponseHead { status, retry_after, ..ResponseHead::default() },
+        });
+        driver.advance(Duration::from_millis(10));
+        assert_eq!(driver.conns[&driver.conns_on(A)[0]].1, UrlId(1), "{status}");
+        assert!(
+            matches!(driver.notices[..], [Notice::MirrorSwitched { discards_data: false, .. }]),
+            "{:?}",
+            driver.notices
+        );
         // When that one does, too, it is waited for.
-        desk.connect(A, 5);
-        desk.tell(Input::Head { req: desk.first(A), head: Head { status, retry_after, ..Head::default() } });
-        desk.pass(Duration::from_secs(50));
-        assert!(desk.conns.is_empty());
-        desk.pass(Duration::from_secs(11));
-        desk.connect(A, 5);
-        desk.deliver_all(A, 3_000_000, Some("\"v1\""));
-        assert!(desk.done);
+        driver.connect_newest(A, 5);
+        driver.handle(Input::Head {
+            req: driver.first_request(A),
+            head: ResponseHead { status, retry_after, ..ResponseHead::default() },
+        });
+        driver.advance(Duration::from_secs(50));
+        assert!(driver.conns.is_empty());
+        driver.advance(Duration::from_secs(11));
+        driver.connect_newest(A, 5);
+        driver.deliver_all(A, 3_000_000, Some("\"v1\""));
+        assert!(driver.done);
     }
 }
 
 #[test]
 fn a_mirror_that_says_nothing_is_left_for_the_next_one() {
-    for stands in [false, true] {
-        let mut desk = mirrors();
-        if stands {
-            desk.connect(A, 5);
+    for is_connected in [false, true] {
+        let mut driver = combined_mirrors();
+        if is_connected {
+            driver.connect_newest(A, 5);
         }
-        desk.pass(Duration::from_secs(5));
-        let places: Vec<_> = desk.on(A).iter().map(|conn| desk.conns[conn].1).collect();
-        assert!(!places.is_empty() && places.iter().all(|at| *at == OriginId(1)), "{places:?}");
-        desk.connect(A, 5);
-        desk.deliver_all(A, 3_000_000, Some("\"v1\""));
-        assert!(desk.done);
+        driver.advance(Duration::from_secs(5));
+        let urls: Vec<_> = driver.conns_on(A).iter().map(|conn| driver.conns[conn].1).collect();
+        assert!(!urls.is_empty() && urls.iter().all(|at| *at == UrlId(1)), "{urls:?}");
+        driver.connect_newest(A, 5);
+        driver.deliver_all(A, 3_000_000, Some("\"v1\""));
+        assert!(driver.done);
     }
 }
 
 #[test]
 fn a_link_that_comes_back_finds_the_mirror_that_lives() {
-    let mut desk = mirrors();
-    let mut asked = Vec::new();
+    let mut driver = combined_mirrors();
+    let mut request = Vec::new();
     for _ in 0..60 {
-        desk.pass(Duration::from_millis(500));
-        asked.extend(desk.on(A).last().map(|conn| desk.conns[conn].1.0));
+        driver.advance(Duration::from_millis(500));
+        request.extend(driver.conns_on(A).last().map(|conn| driver.conns[conn].1.0));
     }
-    asked.dedup();
-    assert!(asked.starts_with(&[0, 1, 0, 1]), "{asked:?}");
-    let told = desk.notices.iter().filter(|notice| matches!(notice, Notice::NextSource { .. })).count();
-    assert_eq!(told, 1, "{:?}", desk.notices);
+    request.dedup();
+    assert!(request.starts_with(&[0, 1, 0, 1]), "{request:?}");
+    let switches = driver.notices.iter().filter(|notice| matches!(notice, Notice::MirrorSwitched { .. })).count();
+    assert_eq!(switches, 1, "{:?}", driver.notices);
 }
 
 #[test]
 fn a_mirror_from_which_others_hear_is_not_left_by_a_silent_link() {
-    let mut desk = Desk::two(Config { origins: 2, proof: Some(Proof::Whole), ..Config::default() });
-    desk.connect(A, 5);
-    desk.status(desk.first(A), 503);
-    desk.connect(A, 5);
-    desk.part(desk.first(A), 800_000_000, Some("\"v1\""));
+    let mut driver =
+        TestDriver::with_two_links(Config { mirrors: 2, digest: Some(DigestScope::File), ..Config::default() });
+    driver.connect_newest(A, 5);
+    driver.respond_status(driver.first_request(A), 503);
+    driver.connect_newest(A, 5);
+    driver.respond_partial(driver.first_request(A), 800_000_000, Some("\"v1\""));
     for _ in 0..100 {
-        desk.bytes(desk.first(A), 10);
-        desk.pass(Duration::from_millis(100));
+        driver.deliver(driver.first_request(A), 10);
+        driver.advance(Duration::from_millis(100));
     }
-    assert!(desk.on(B).iter().all(|conn| desk.conns[conn].1 == OriginId(1)));
+    assert!(driver.conns_on(B).iter().all(|conn| driver.conns[conn].1 == UrlId(1)));
 }
 
-fn with_budget(metered: bool, budget: u64) -> LinkProfile {
+fn profile_with_budget(metered: bool, budget: u64) -> LinkProfile {
     LinkProfile { metered, budget: Some(DataSize::from_bytes(budget)), ..LinkProfile::new("x", LinkKind::Lte) }
 }
 
 #[test]
 fn a_budget_of_nothing_is_spent_from_the_start() {
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, with_budget(false, 0));
-    assert_eq!(desk.notices, [Notice::BudgetSpent { link: A, budget: DataSize::ZERO }]);
-    desk.pass(Duration::from_secs(2));
-    assert_eq!(desk.failed, Some(Failure::Budget));
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, profile_with_budget(false, 0));
+    assert_eq!(driver.notices, [Notice::BudgetSpent { link: A, budget: DataSize::ZERO }]);
+    driver.advance(Duration::from_secs(2));
+    assert_eq!(driver.failed, Some(Failure::BudgetExhausted));
 
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, with_budget(false, 0));
-    desk.link(B, LinkProfile { metered: true, ..LinkProfile::new("b", LinkKind::Lte) });
-    desk.connect(B, 5);
-    desk.deliver_all(B, 3_000_000, Some("\"v1\""));
-    assert!(desk.done, "a metered link does what the other may not: {:?}", desk.failed);
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, profile_with_budget(false, 0));
+    driver.link_up(B, LinkProfile { metered: true, ..LinkProfile::new("b", LinkKind::Lte) });
+    driver.connect_newest(B, 5);
+    driver.deliver_all(B, 3_000_000, Some("\"v1\""));
+    assert!(driver.done, "a metered link does what the other may not: {:?}", driver.failed);
 }
 
 #[test]
 fn a_whole_file_beyond_the_budget_is_not_begun() {
-    let mut desk = Desk::two(Config::default());
-    desk.link(A, with_budget(false, 100_000));
-    desk.connect(A, 5);
-    desk.whole(desk.first(A), Some(200_000), Some("\"v1\""));
-    assert_eq!(desk.notices, [Notice::Banned { link: A, why: Ban::Budget, probing: false }]);
-    desk.connect(B, 5);
-    let req = desk.first(B);
-    desk.whole(req, Some(200_000), Some("\"v1\""));
-    desk.bytes(req, 200_000);
-    assert!(desk.done);
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.link_up(A, profile_with_budget(false, 100_000));
+    driver.connect_newest(A, 5);
+    driver.respond_full(driver.first_request(A), Some(200_000), Some("\"v1\""));
+    assert_eq!(driver.notices, [Notice::Banned { link: A, reason: BanReason::OverBudget, will_probe: false }]);
+    driver.connect_newest(B, 5);
+    let req = driver.first_request(B);
+    driver.respond_full(req, Some(200_000), Some("\"v1\""));
+    driver.deliver(req, 200_000);
+    assert!(driver.done);
 
-    let mut desk = Desk::new(Config::default());
-    desk.link(A, with_budget(false, 100_000));
-    desk.connect(A, 5);
-    desk.whole(desk.first(A), Some(200_000), None);
-    assert_eq!(desk.failed, Some(Failure::Budget));
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, profile_with_budget(false, 100_000));
+    driver.connect_newest(A, 5);
+    driver.respond_full(driver.first_request(A), Some(200_000), None);
+    assert_eq!(driver.failed, Some(Failure::BudgetExhausted));
 }
 
 #[test]
 fn a_server_that_takes_requests_and_says_nothing_is_to_blame_and_not_its_links() {
-    let mut desk = Desk::two(Config::default());
+    let mut driver = TestDriver::with_two_links(Config::default());
     for _ in 0..130 {
-        for (conn, (_, _)) in desk.conns.clone() {
-            if desk.reqs.values().all(|asked| asked.conn != conn) {
-                desk.stands(conn, Protocol::Http1, 5, None);
+        for (conn, (_, _)) in driver.conns.clone() {
+            if driver.reqs.values().all(|request| request.conn != conn) {
+                driver.on_connected(conn, Protocol::Http1, 5, None);
             }
         }
-        desk.pass(Duration::from_secs(1));
+        driver.advance(Duration::from_secs(1));
     }
-    assert_eq!(desk.failed, Some(Failure::NoAnswer));
+    assert_eq!(driver.failed, Some(Failure::NoResponse));
 }
 
 #[test]
 fn a_pause_is_told_with_what_was_asked_for_and_not_at_the_end() {
-    let mut desk = Desk::new(Config { retries: 1, ..Config::default() });
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::new(Config { retries: 1, ..Config::default() });
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let hour = Duration::from_secs(3600);
-    let head = Head { status: 503, retry_after: Some(hour), ..Head::default() };
-    desk.connect(A, 5);
-    desk.tell(Input::Head { req: desk.first(A), head: head.clone() });
-    let told = [Notice::Pause { link: A, wait: Duration::from_secs(300), asked: Some(hour), status: 503 }];
-    assert_eq!(desk.notices, told);
-    desk.pass(Duration::from_secs(301));
-    desk.connect(A, 5);
-    desk.tell(Input::Head { req: desk.first(A), head });
-    assert_eq!(desk.failed, Some(Failure::Status { status: 503 }));
-    let pauses: Vec<_> = desk.notices.into_iter().filter(|told| matches!(told, Notice::Pause { .. })).collect();
-    assert_eq!(pauses, told);
+    let head = ResponseHead { status: 503, retry_after: Some(hour), ..ResponseHead::default() };
+    driver.connect_newest(A, 5);
+    driver.handle(Input::Head { req: driver.first_request(A), head: head.clone() });
+    let expected =
+        [Notice::ServerBusy { link: A, wait: Duration::from_secs(300), retry_after: Some(hour), status: 503 }];
+    assert_eq!(driver.notices, expected);
+    driver.advance(Duration::from_secs(301));
+    driver.connect_newest(A, 5);
+    driver.handle(Input::Head { req: driver.first_request(A), head });
+    assert_eq!(driver.failed, Some(Failure::BadStatus { status: 503 }));
+    let pauses: Vec<_> =
+        driver.notices.into_iter().filter(|notice| matches!(notice, Notice::ServerBusy { .. })).collect();
+    assert_eq!(pauses, expected);
 }
 
 #[test]
 fn a_forbidden_address_is_not_tried_again() {
-    let mut desk = Desk::new(Config { retries: 3, ..Config::default() });
-    desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-    desk.close(desk.on(A)[0], TroubleKind::Forbidden);
-    assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
+    let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    driver.close_conn(driver.conns_on(A)[0], ConnErrorKind::Forbidden);
+    assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?}", driver.failed);
 }
 
 #[test]
 fn an_address_that_is_forbidden_over_one_link_leaves_the_file_to_the_others() {
-    let mut desk = running();
-    desk.close(desk.on(A)[0], TroubleKind::Forbidden);
-    assert_eq!(desk.failed, None);
-    let req = desk.first(B);
-    desk.bytes(req, 1000);
-    assert!(desk.notices.iter().any(|n| matches!(n, Notice::Banned { link: A, .. })), "{:?}", desk.notices);
+    let mut driver = two_delivering_links();
+    driver.close_conn(driver.conns_on(A)[0], ConnErrorKind::Forbidden);
+    assert_eq!(driver.failed, None);
+    let req = driver.first_request(B);
+    driver.deliver(req, 1000);
+    assert!(driver.notices.iter().any(|n| matches!(n, Notice::Banned { link: A, .. })), "{:?}", driver.notices);
 }

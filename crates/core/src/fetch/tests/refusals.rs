@@ -1,34 +1,34 @@
 //! Servers that refuse for a while after they have delivered, or refuse requests for ranges (rules of
 //! `super::super::refusals` and `silence`).
 
-use super::servers::{SIZE, TAG, honest, one, serve, status};
+use super::server_quirks::{SIZE, TAG, honest_response, one_link, serve, status_head};
 use super::*;
 
 /// A server delivers half of the file, and then refuses everything until this time. Tells when the download ended.
-fn refuses_after_half(code: u16, until: Duration) -> (Desk, Instant) {
-    let mut desk = one();
+fn run_refusal_after_half(code: u16, until: Duration) -> (TestDriver, Instant) {
+    let mut driver = one_link();
     let mut half = None;
-    serve(&mut desk, |desk, _, req| {
-        if desk.fetch.status().done.bytes() < SIZE / 2 {
-            return Some(honest(desk, req, TAG));
+    serve(&mut driver, |driver, _, req| {
+        if driver.fetch.status().received.bytes() < SIZE / 2 {
+            return Some(honest_response(driver, req, TAG));
         }
-        let since = *half.get_or_insert(desk.now);
-        Some(if desk.now < since + until { status(code) } else { honest(desk, req, TAG) })
+        let since = *half.get_or_insert(driver.now);
+        Some(if driver.now < since + until { status_head(code) } else { honest_response(driver, req, TAG) })
     });
-    let end = desk.now;
-    (desk, end)
+    let end = driver.now;
+    (driver, end)
 }
 
 #[test]
 fn a_server_that_has_delivered_may_refuse_for_a_while() {
     for code in [403, 404] {
         for seconds in [6, 14, 25] {
-            let (desk, end) = refuses_after_half(code, Duration::from_secs(seconds));
-            assert!(desk.done, "{code} for {seconds} s: {:?}", desk.failed);
+            let (driver, end) = run_refusal_after_half(code, Duration::from_secs(seconds));
+            assert!(driver.done, "{code} for {seconds} s: {:?}", driver.failed);
             assert!(end < Instant::ZERO + Duration::from_secs(40), "{end:?}");
         }
-        let (desk, end) = refuses_after_half(code, Duration::from_secs(3600));
-        assert_eq!(desk.failed, Some(Failure::Status { status: code }));
+        let (driver, end) = run_refusal_after_half(code, Duration::from_secs(3600));
+        assert_eq!(driver.failed, Some(Failure::BadStatus { status: code }));
         assert!(end < Instant::ZERO + Duration::from_secs(45), "{end:?}");
     }
 }
@@ -37,50 +37,54 @@ fn a_server_that_has_delivered_may_refuse_for_a_while() {
 fn a_refusal_of_the_resource_is_checked_by_one_request_without_a_range() {
     for code in [402, 404, 410, 421, 423, 428, 451] {
         for open_first in [false, true] {
-            let config = Config { open_first, ..Config::default() };
-            let mut single = Desk::new(config.clone());
-            single.link(A, LinkProfile::new("a", LinkKind::Wifi));
-            for mut desk in [single, Desk::two(config)] {
-                let requests = serve(&mut desk, |desk, _, req| {
-                    Some(if desk.reqs[&req].ask == Ask::Whole { honest(desk, req, TAG) } else { status(code) })
+            let config = Config { open_ended_first: open_first, ..Config::default() };
+            let mut single = TestDriver::new(config.clone());
+            single.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+            for mut driver in [single, TestDriver::with_two_links(config)] {
+                let requests = serve(&mut driver, |driver, _, req| {
+                    Some(if driver.reqs[&req].range == RequestRange::Full {
+                        honest_response(driver, req, TAG)
+                    } else {
+                        status_head(code)
+                    })
                 });
-                assert!(desk.done, "{code}: {:?} {:?}", desk.failed, desk.notices);
+                assert!(driver.done, "{code}: {:?} {:?}", driver.failed, driver.notices);
                 assert!(requests <= 4, "{code}: {requests}");
             }
         }
     }
     for open_first in [false, true] {
-        let mut desk = Desk::two(Config { open_first, ..Config::default() });
-        let mut whole = 0;
-        let requests = serve(&mut desk, |desk, _, req| {
-            whole += u32::from(desk.reqs[&req].ask == Ask::Whole);
-            Some(status(404))
+        let mut driver = TestDriver::with_two_links(Config { open_ended_first: open_first, ..Config::default() });
+        let mut full_requests = 0;
+        let requests = serve(&mut driver, |driver, _, req| {
+            full_requests += u32::from(driver.reqs[&req].range == RequestRange::Full);
+            Some(status_head(404))
         });
-        assert_eq!(desk.failed, Some(Failure::Status { status: 404 }));
-        assert!(whole == 1 && requests <= 3, "{whole} of {requests}");
+        assert_eq!(driver.failed, Some(Failure::BadStatus { status: 404 }));
+        assert!(full_requests == 1 && requests <= 3, "{full_requests} of {requests}");
     }
 }
 
 #[test]
 fn a_body_that_cannot_be_read_ends_the_download_soon() {
-    for kind in [TroubleKind::Protocol, TroubleKind::Reset] {
-        let mut desk = Desk::new(Config::default());
-        desk.link(A, LinkProfile::new("a", LinkKind::Wifi));
-        let begun = desk.now;
+    for kind in [ConnErrorKind::Protocol, ConnErrorKind::Reset] {
+        let mut driver = TestDriver::new(Config::default());
+        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let begun = driver.now;
         for _ in 0..50 {
-            if desk.failed.is_some() {
+            if driver.failed.is_some() {
                 break;
             }
-            if !desk.on(A).is_empty() {
-                let conn = desk.connect(A, 5);
-                if let Some((req, _)) = desk.asked(A).first() {
-                    desk.whole(*req, None, None);
+            if !driver.conns_on(A).is_empty() {
+                let conn = driver.connect_newest(A, 5);
+                if let Some((req, _)) = driver.requests_on(A).first() {
+                    driver.respond_full(*req, None, None);
                 }
-                desk.close(conn, kind);
+                driver.close_conn(conn, kind);
             }
-            desk.pass(Duration::from_millis(500));
+            driver.advance(Duration::from_millis(500));
         }
-        assert!(matches!(desk.failed, Some(Failure::Retries { .. })), "{:?}", desk.failed);
-        assert!(desk.now - begun < Duration::from_secs(20));
+        assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?}", driver.failed);
+        assert!(driver.now - begun < Duration::from_secs(20));
     }
 }

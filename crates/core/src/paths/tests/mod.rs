@@ -2,13 +2,13 @@
 extern crate std;
 
 mod black_holes;
-mod edges;
-mod host;
+mod limits;
 mod links;
+mod liveness;
+mod many_connections;
+mod other_initial_link;
 mod outages;
-mod pauses;
+mod policies;
 mod properties;
-mod rules;
-mod stand_ins;
+mod test_world;
 mod trials;
-mod world;

@@ -1,6 +1,6 @@
 //! Links that come back after an outage, and what running connections make of them.
 
-use super::world::*;
+use super::test_world::*;
 use crate::link::LinkId;
 use crate::paths::*;
 use crate::units::Duration;
@@ -20,20 +20,20 @@ enum Outage {
 
 const OUTAGES: [Outage; 3] = [Outage::Down, Outage::Removed, Outage::Silent];
 
-struct Shape {
-    profile: Profile,
+struct Scenario {
+    profile: Goal,
     upload: bool,
     rates: [f64; 2],
 }
 
-impl Shape {
+impl Scenario {
     fn world(&self) -> World {
-        let mut world = World::new(Config { profile: self.profile, short_queues: self.upload, ..config() });
+        let mut world = World::new(Config { goal: self.profile, short_queues: self.upload, ..config() });
         world.backs_off = true;
         world.unanswered = 100_000;
         world.uploads.extend(self.upload.then_some(ConnId(1)));
         for (link, rate) in [WIFI, LTE].into_iter().zip(self.rates) {
-            world.rate(link, rate);
+            world.set_rate(link, rate);
         }
         world.open(1, WIFI, 1 << 40);
         world.run(15.0);
@@ -42,11 +42,11 @@ impl Shape {
 
     fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for profile in [Profile::Throughput, Profile::Energy] {
+        for profile in [Goal::Speed, Goal::Energy] {
             for upload in [false, true] {
                 for rates in [[4.0, 4.0], [2.0, 20.0], [20.0, 2.0]] {
                     // Both links cost more energy than the fast one alone: that profile leaves the slow one.
-                    if profile == Profile::Energy && rates[0] < rates[1] {
+                    if profile == Goal::Energy && rates[0] < rates[1] {
                         continue;
                     }
                     all.push(Self { profile, upload, rates });
@@ -57,9 +57,9 @@ impl Shape {
     }
 }
 
-fn begin(world: &mut World, link: LinkId, outage: Outage) {
+fn begin_outage(world: &mut World, link: LinkId, outage: Outage) {
     match outage {
-        Outage::Down => world.tell(Input::LinkDown { link }),
+        Outage::Down => world.handle(Input::LinkDown { link }),
         Outage::Removed => world.unplug(link),
         Outage::Silent => {
             world.silent.insert(link);
@@ -67,51 +67,51 @@ fn begin(world: &mut World, link: LinkId, outage: Outage) {
     }
 }
 
-fn end(world: &mut World, link: LinkId, outage: Outage) {
+fn end_outage(world: &mut World, link: LinkId, outage: Outage) {
     match outage {
         Outage::Silent => {
             world.silent.remove(&link);
         }
-        Outage::Down | Outage::Removed => world.tell(Input::LinkUp { link }),
+        Outage::Down | Outage::Removed => world.handle(Input::LinkUp { link }),
     }
 }
 
 /// Mbit/s that a link carries during the next `seconds`.
-fn carries(world: &mut World, link: LinkId, seconds: f64) -> f64 {
+fn measured_mbps(world: &mut World, link: LinkId, seconds: f64) -> f64 {
     let before = world.received(link);
     world.run(seconds);
     (world.received(link) - before) as f64 * 8.0 / seconds / 1e6
 }
 
 /// What a link that has just come back carries: at the end of the first two seconds, and later.
-fn used_again(world: &mut World, link: LinkId, outage: Outage) -> [f64; 2] {
+fn mbps_after_return(world: &mut World, link: LinkId, outage: Outage) -> [f64; 2] {
     // The return of a silent link shows only when it is probed.
     world.run(if outage == Outage::Silent { 1.8 } else { 1.5 });
-    let soon = carries(world, link, 0.3);
+    let soon = measured_mbps(world, link, 0.3);
     world.run(8.0);
-    [soon, carries(world, link, 4.0)]
+    [soon, measured_mbps(world, link, 4.0)]
 }
 
 #[test]
 fn a_link_that_returns_is_used_within_two_seconds() {
     let mut wrong = Vec::new();
-    for shape in Shape::all() {
+    for shape in Scenario::all() {
         for (place, link) in [WIFI, LTE].into_iter().enumerate() {
             for outage in OUTAGES {
                 for seconds in [1.0, 5.0, 60.0] {
                     let mut world = shape.world();
                     // What a profile leaves unused anyway is not used after an outage.
-                    let usual = carries(&mut world, link, 4.0);
+                    let usual = measured_mbps(&mut world, link, 4.0);
                     if usual < shape.rates[place] / 2.0 {
                         continue;
                     }
-                    begin(&mut world, link, outage);
+                    begin_outage(&mut world, link, outage);
                     world.run(seconds);
                     world.notes.clear();
-                    end(&mut world, link, outage);
-                    let [soon, later] = used_again(&mut world, link, outage);
+                    end_outage(&mut world, link, outage);
+                    let [soon, later] = mbps_after_return(&mut world, link, outage);
                     if soon < shape.rates[place] / 2.0 || later < usual * 0.7 {
-                        let Shape { profile, upload, rates } = shape;
+                        let Scenario { profile, upload, rates } = shape;
                         let case =
                             alloc::format!("{profile:?} up={upload} {rates:?} {link:?} {outage:?} {seconds}");
                         wrong.push(alloc::format!("{case}: {usual:.1} {soon:.1} {later:.1} {:?}", world.notes));
@@ -128,13 +128,13 @@ fn links_that_fail_in_turn_or_twice_are_both_used_again() {
     for outage in OUTAGES {
         for upload in [false, true] {
             for turns in [[WIFI, LTE, WIFI, LTE], [LTE, LTE, WIFI, WIFI], [WIFI, WIFI, WIFI, WIFI]] {
-                let mut world = Shape { profile: Profile::Throughput, upload, rates: [4.0, 4.0] }.world();
+                let mut world = Scenario { profile: Goal::Speed, upload, rates: [4.0, 4.0] }.world();
                 for link in turns {
-                    begin(&mut world, link, outage);
+                    begin_outage(&mut world, link, outage);
                     world.run(5.0);
-                    end(&mut world, link, outage);
+                    end_outage(&mut world, link, outage);
                     world.run(2.0);
-                    let rate = carries(&mut world, link, 0.5);
+                    let rate = measured_mbps(&mut world, link, 0.5);
                     assert!(rate > 3.0, "{outage:?} {upload} {turns:?}: {rate} {:#?}", world.notes);
                 }
             }
@@ -146,27 +146,27 @@ fn links_that_fail_in_turn_or_twice_are_both_used_again() {
 fn a_slow_link_that_returns_is_judged_by_what_it_does_now() {
     // It was left out before its outage; now it is as fast as the other one.
     for outage in [Outage::Down, Outage::Removed] {
-        let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [20.0, 0.5] }.world();
-        begin(&mut world, LTE, outage);
+        let mut world = Scenario { profile: Goal::Speed, upload: false, rates: [20.0, 0.5] }.world();
+        begin_outage(&mut world, LTE, outage);
         world.run(5.0);
-        world.rate(LTE, 20.0);
-        end(&mut world, LTE, outage);
-        let [soon, later] = used_again(&mut world, LTE, outage);
+        world.set_rate(LTE, 20.0);
+        end_outage(&mut world, LTE, outage);
+        let [soon, later] = mbps_after_return(&mut world, LTE, outage);
         assert!(soon > 10.0 && later > 15.0, "{outage:?} {soon} {later} {:#?}", world.notes);
     }
 }
 
 #[test]
 fn a_new_connection_does_not_know_a_returned_link_as_slow() {
-    let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [20.0, 0.5] }.world();
-    begin(&mut world, LTE, Outage::Removed);
+    let mut world = Scenario { profile: Goal::Speed, upload: false, rates: [20.0, 0.5] }.world();
+    begin_outage(&mut world, LTE, Outage::Removed);
     world.run(5.0);
-    world.rate(LTE, 20.0);
-    end(&mut world, LTE, Outage::Removed);
+    world.set_rate(LTE, 20.0);
+    end_outage(&mut world, LTE, Outage::Removed);
     world.close(ConnId(1));
     world.open(2, WIFI, 1 << 40);
     world.run(2.0);
-    assert!(carries(&mut world, LTE, 1.0) > 15.0, "{:#?}", world.notes);
+    assert!(measured_mbps(&mut world, LTE, 1.0) > 15.0, "{:#?}", world.notes);
 }
 
 #[test]
@@ -174,18 +174,18 @@ fn data_flows_soon_after_a_long_outage_of_all_links() {
     for outage in OUTAGES {
         for upload in [false, true] {
             for [first, second] in [[WIFI, LTE], [LTE, WIFI]] {
-                let shape = Shape { profile: Profile::Throughput, upload, rates: [4.0, 4.0] };
+                let shape = Scenario { profile: Goal::Speed, upload, rates: [4.0, 4.0] };
                 let mut world = shape.world();
-                begin(&mut world, WIFI, outage);
-                begin(&mut world, LTE, outage);
+                begin_outage(&mut world, WIFI, outage);
+                begin_outage(&mut world, LTE, outage);
                 world.run(75.0);
-                end(&mut world, first, outage);
+                end_outage(&mut world, first, outage);
                 world.run(2.0);
-                let rate = carries(&mut world, first, 1.0);
+                let rate = measured_mbps(&mut world, first, 1.0);
                 assert!(rate > 3.0, "{outage:?} {upload} {first:?}: {rate} {:#?}", world.notes);
-                end(&mut world, second, outage);
+                end_outage(&mut world, second, outage);
                 world.run(2.5);
-                let rate = carries(&mut world, second, 0.5);
+                let rate = measured_mbps(&mut world, second, 0.5);
                 assert!(rate > 3.0, "{outage:?} {upload} {second:?}: {rate} {:#?}", world.notes);
             }
         }
@@ -194,21 +194,21 @@ fn data_flows_soon_after_a_long_outage_of_all_links() {
 
 #[test]
 fn probes_of_a_silent_link_are_few_however_many_connections_wait_for_it() {
-    let mut world = World::new(Config { profile: Profile::Throughput, ..config() });
-    [WIFI, LTE].into_iter().for_each(|link| world.rate(link, 20.0));
+    let mut world = World::new(Config { goal: Goal::Speed, ..config() });
+    [WIFI, LTE].into_iter().for_each(|link| world.set_rate(link, 20.0));
     for token in 1..=50 {
         world.open(token, WIFI, 1 << 40);
     }
     world.run(10.0);
     world.silent.insert(LTE);
     world.run(30.0);
-    let before = world.joins(LTE);
+    let before = world.join_count(LTE);
     world.run(60.0);
-    let probes = world.joins(LTE) - before;
+    let probes = world.join_count(LTE) - before;
     assert!((30..=80).contains(&probes), "{probes}");
     world.silent.remove(&LTE);
     world.run(2.5);
-    assert!(carries(&mut world, LTE, 0.5) > 15.0, "{:#?}", world.notes);
+    assert!(measured_mbps(&mut world, LTE, 0.5) > 15.0, "{:#?}", world.notes);
 }
 
 #[test]
@@ -217,22 +217,22 @@ fn what_waited_behind_a_lost_packet_is_no_rate_of_a_link() {
     for upload in [false, true] {
         for hole in [0.3, 0.8, 1.2] {
             for link in [WIFI, LTE] {
-                let mut world = Shape { profile: Profile::Throughput, upload, rates: [4.0, 4.0] }.world();
+                let mut world = Scenario { profile: Goal::Speed, upload, rates: [4.0, 4.0] }.world();
                 for _ in 0..4 {
-                    world.rate(link, 0.0);
+                    world.set_rate(link, 0.0);
                     world.run(hole);
-                    world.rate(link, 4.0 * hole / 0.05);
+                    world.set_rate(link, 4.0 * hole / 0.05);
                     world.run(0.05);
-                    world.rate(link, 4.0);
+                    world.set_rate(link, 4.0);
                     let until = world.now + Duration::from_secs(3);
                     while world.now < until {
                         world.run(0.1);
-                        let rates = world.paths.links().map(|view| view.rate.bits_per_sec());
+                        let rates = world.paths.link_statuses().map(|view| view.rate.bits_per_sec());
                         let most = rates.max().unwrap_or_default();
                         assert!(most < 6_000_000, "{upload} {hole} {link:?}: {most} {:#?}", world.notes);
                     }
                 }
-                let both = [WIFI, LTE].map(|link| carries(&mut world, link, 2.0));
+                let both = [WIFI, LTE].map(|link| measured_mbps(&mut world, link, 2.0));
                 assert!(
                     both.iter().all(|rate| *rate > 3.0),
                     "{upload} {hole} {link:?}: {both:?} {:#?}",
@@ -245,13 +245,13 @@ fn what_waited_behind_a_lost_packet_is_no_rate_of_a_link() {
 
 #[test]
 fn a_join_without_an_address_is_tried_again_when_the_link_gets_one() {
-    let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [4.0, 4.0] }.world();
-    world.kill(LTE, Why::Unreachable);
-    world.refuses.insert(LTE, Refusal::NoAddress);
+    let mut world = Scenario { profile: Goal::Speed, upload: false, rates: [4.0, 4.0] }.world();
+    world.end_subflows(LTE, CloseReason::Unreachable);
+    world.refused_commands.insert(LTE, CommandError::NoAddress);
     world.run(10.0);
-    assert_eq!(world.subflows(LTE), 0);
-    world.refuses.remove(&LTE);
-    world.tell(Input::LinkUp { link: LTE });
+    assert_eq!(world.subflow_count(LTE), 0);
+    world.refused_commands.remove(&LTE);
+    world.handle(Input::LinkUp { link: LTE });
     let before = world.received(LTE);
     world.run(2.0);
     assert!(world.received(LTE) > before + 100_000, "{}", world.state(ConnId(1)));
@@ -259,17 +259,17 @@ fn a_join_without_an_address_is_tried_again_when_the_link_gets_one() {
 
 #[test]
 fn a_link_whose_routes_come_after_its_address_is_joined_a_moment_later() {
-    let mut world = Shape { profile: Profile::Throughput, upload: false, rates: [4.0, 4.0] }.world();
+    let mut world = Scenario { profile: Goal::Speed, upload: false, rates: [4.0, 4.0] }.world();
     world.unplug(LTE);
     world.run(5.0);
-    world.refuses.insert(LTE, Refusal::NoAddress);
-    world.tell(Input::LinkUp { link: LTE });
+    world.refused_commands.insert(LTE, CommandError::NoAddress);
+    world.handle(Input::LinkUp { link: LTE });
     world.run(0.5);
-    world.refuses.remove(&LTE);
+    world.refused_commands.remove(&LTE);
     let before = world.received(LTE);
     world.run(1.5);
     assert!(world.received(LTE) > before + 100_000, "{}", world.state(ConnId(1)));
-    let joins = world.joins(LTE);
+    let joins = world.join_count(LTE);
     world.run(60.0);
-    assert!(world.joins(LTE) < joins + 3, "{} joins", world.joins(LTE) - joins);
+    assert!(world.join_count(LTE) < joins + 3, "{} joins", world.join_count(LTE) - joins);
 }

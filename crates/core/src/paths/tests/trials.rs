@@ -1,6 +1,6 @@
 //! Trials of links, where several connections could make them.
 
-use super::world::*;
+use super::test_world::*;
 use crate::paths::*;
 use crate::units::{DataSize, Instant};
 
@@ -10,17 +10,22 @@ use alloc::vec::Vec;
 fn of_several_connections_one_meets_a_link() {
     for many in [1, 2, 6] {
         let mut world = World::new(config());
-        world.rate(WIFI, 0.8);
-        world.rate(LTE, 8.0);
+        world.set_rate(WIFI, 0.8);
+        world.set_rate(LTE, 8.0);
         for token in 1..=many {
             world.open(token, WIFI, 64 << 20);
         }
-        let met = |world: &World| world.notes.iter().filter(|note| note.starts_with("lte alone on trial")).count();
-        while world.paths.links().all(|view| view.link != LTE || view.carried < DataSize::from_bytes(1_500_000)) {
+        let probe_count =
+            |world: &World| world.notes.iter().filter(|note| note.starts_with("lte alone on trial")).count();
+        while world
+            .paths
+            .link_statuses()
+            .all(|view| view.link != LTE || view.carried < DataSize::from_bytes(1_500_000))
+        {
             world.run(0.1);
             assert!(world.now < Instant::from_millis(30_000), "{many}: {:#?}", world.notes);
         }
-        assert_eq!(met(&world), 1, "{many}: {:#?}", world.notes);
+        assert_eq!(probe_count(&world), 1, "{many}: {:#?}", world.notes);
         // None is left behind: all leave slow Wi-Fi, or take LTE as well.
         world.run(20.0);
         let only: Vec<ConnId> = (1..=many).map(ConnId).filter(|conn| world.state(*conn) == "wifi only").collect();
@@ -31,9 +36,9 @@ fn of_several_connections_one_meets_a_link() {
 #[test]
 fn a_link_that_does_not_come_up_on_trial_is_tried_again() {
     let mut world = World::new(config());
-    world.rate(WIFI, 0.8);
-    world.rate(LTE, 8.0);
-    world.lose_joins = 1;
+    world.set_rate(WIFI, 0.8);
+    world.set_rate(LTE, 8.0);
+    world.lost_joins = 1;
     let conn = world.open(1, WIFI, 64 << 20);
     world.run(12.0);
     let trials = world.notes.iter().filter(|note| note.starts_with("lte alone on trial")).count();
@@ -44,20 +49,20 @@ fn a_link_that_does_not_come_up_on_trial_is_tried_again() {
 #[test]
 fn a_home_link_that_has_fallen_is_looked_at_before_it_carries_beside_the_new_one() {
     let mut world = World::new(config());
-    world.rate(WIFI, 18.0);
-    world.rate(LTE, 10.0);
+    world.set_rate(WIFI, 18.0);
+    world.set_rate(LTE, 10.0);
     let conn = world.open(1, WIFI, 1 << 30);
     world.run(5.0);
     // On its way out of range: what it brought at the meeting, it does not bring after it.
     for rate in [9.0, 6.0, 4.0, 3.0, 2.0, 1.0, 0.5] {
-        world.rate(WIFI, rate);
+        world.set_rate(WIFI, rate);
         world.run(1.0);
     }
-    world.rate(WIFI, 0.3);
+    world.set_rate(WIFI, 0.3);
     world.run(4.0);
     let beside = world.notes.iter().any(|note| note.starts_with("wifi and lte at"));
-    assert!(world.joins(LTE) == 1 && !beside && world.state(conn) == "lte only", "{:#?}", world.notes);
-    world.rate(WIFI, 18.0);
+    assert!(world.join_count(LTE) == 1 && !beside && world.state(conn) == "lte only", "{:#?}", world.notes);
+    world.set_rate(WIFI, 18.0);
     world.run(8.0);
     assert_ne!(world.state(conn), "lte only", "{:#?}", world.notes);
 }
@@ -65,15 +70,15 @@ fn a_home_link_that_has_fallen_is_looked_at_before_it_carries_beside_the_new_one
 #[test]
 fn a_dear_home_link_that_had_fallen_is_taken_up_again_without_a_glance() {
     let mut world = World::new(config());
-    world.rate(WIFI, 16.0);
-    world.rate(LTE, 12.0);
+    world.set_rate(WIFI, 16.0);
+    world.set_rate(LTE, 12.0);
     let conn = world.open(1, LTE, 1 << 30);
     world.run(3.0);
-    world.rate(LTE, 2.0);
+    world.set_rate(LTE, 2.0);
     world.run(10.0);
     assert_eq!(world.state(conn), "wifi only", "{:#?}", world.notes);
-    world.rate(LTE, 12.0);
-    world.rate(WIFI, 0.3);
+    world.set_rate(LTE, 12.0);
+    world.set_rate(WIFI, 0.3);
     world.run(15.0);
     assert!(world.state(conn).contains("lte"), "{} {:#?}", world.state(conn), world.notes);
 }

@@ -5,7 +5,7 @@
 
 use alloc::string::String;
 
-use super::{Attributes, HEADER, Message, aligned, kind, u32_at};
+use super::{Attributes, HEADER_LEN, Message, aligned, kind, u32_at};
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Ack {
     /// The error's number as in `errno.h`; 0: done.
     pub error: i32,
     /// What is wrong, in the kernel's words; empty if it does not say.
-    pub text: String,
+    pub message: String,
 }
 
 impl Ack {
@@ -28,21 +28,21 @@ impl Ack {
         let error = number.checked_neg().filter(|error| *error >= 0)?;
         let mut text = String::new();
         if message.flags & ACK_TLVS != 0 {
-            let repeated = if message.flags & CAPPED != 0 {
-                HEADER
+            let request_len = if message.flags & CAPPED != 0 {
+                HEADER_LEN
             } else {
-                usize::try_from(u32_at(message.body, NUMBER)?).ok()?.max(HEADER)
+                usize::try_from(u32_at(message.body, ERROR_LEN)?).ok()?.max(HEADER_LEN)
             };
-            let attributes = Attributes::after(message.body, NUMBER.saturating_add(aligned(repeated)));
-            let mut words = attributes.filter(|a| a.kind == MSG);
-            text = words.next().map(|a| a.text()).unwrap_or_default();
+            let attributes = Attributes::after(message.body, ERROR_LEN.saturating_add(aligned(request_len)));
+            let mut texts = attributes.filter(|a| a.kind == MSG);
+            text = texts.next().map(|a| a.text()).unwrap_or_default();
         }
-        Some(Self { sequence: message.sequence, error, text })
+        Some(Self { sequence: message.sequence, error, message: text })
     }
 }
 
 /// The error number before the repeated request.
-const NUMBER: usize = 4;
+const ERROR_LEN: usize = 4;
 /// `NLM_F_CAPPED`.
 const CAPPED: u16 = 0x100;
 /// `NLM_F_ACK_TLVS`.
@@ -84,7 +84,7 @@ mod tests {
     fn a_refusal_says_its_number_and_its_words() {
         let bytes = invalid_token();
         let ack = Ack::parse(&messages(&bytes).next().unwrap()).unwrap();
-        assert_eq!(ack, Ack { sequence: 7, error: 22, text: "invalid token".into() });
+        assert_eq!(ack, Ack { sequence: 7, error: 22, message: "invalid token".into() });
     }
 
     #[test]

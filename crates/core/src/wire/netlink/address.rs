@@ -5,13 +5,13 @@ use core::net::IpAddr;
 use super::{Attributes, Message, Request, family, kind, u8_at, u32_at};
 
 /// The fixed part: family, prefix length, flags, scope, index of the link.
-const FIXED: usize = 8;
+const FIXED_LEN: usize = 8;
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The link's number.
-    pub link: u32,
+    pub interface: u32,
     /// The address of this machine on that link.
     pub address: IpAddr,
     /// How many leading bits it shares with its neighbours.
@@ -31,7 +31,7 @@ impl Address {
         let body = message.body;
         let (mut local, mut peer) = (None, None);
         let mut flags = u32::from(u8_at(body, 2)?);
-        for attribute in Attributes::after(body, FIXED) {
+        for attribute in Attributes::after(body, FIXED_LEN) {
             match attribute.kind {
                 ADDRESS => peer = attribute.address(),
                 LOCAL => local = attribute.address(),
@@ -41,7 +41,7 @@ impl Address {
         }
         // On a point-to-point link ADDRESS is the other end; LOCAL, where it is given, is always this one.
         Some(Self {
-            link: u32_at(body, 4)?,
+            interface: u32_at(body, 4)?,
             address: local.or(peer)?,
             prefix: u8_at(body, 1)?,
             scope: u8_at(body, 3)?,
@@ -69,7 +69,7 @@ impl Address {
     /// route to its neighbours, which the caller installs with what it wants to say of it.
     pub fn assign(link: u32, address: IpAddr, prefix: u8) -> Request {
         let flags = Request::CHANGE | Request::CREATE_OR_REPLACE;
-        let mut request = Request::new(kind::NEW_ADDRESS, flags, &fixed(link, address, prefix));
+        let mut request = Request::new(kind::NEW_ADDRESS, flags, &header(link, address, prefix));
         request.address(LOCAL, address);
         request.address(ADDRESS, address);
         request.u32(FLAGS, if address.is_ipv6() { NO_DAD | NO_PREFIX_ROUTE } else { NO_PREFIX_ROUTE });
@@ -78,14 +78,14 @@ impl Address {
 
     /// The request that takes it away again.
     pub fn remove(link: u32, address: IpAddr, prefix: u8) -> Request {
-        let mut request = Request::new(kind::DEL_ADDRESS, Request::CHANGE, &fixed(link, address, prefix));
+        let mut request = Request::new(kind::DEL_ADDRESS, Request::CHANGE, &header(link, address, prefix));
         request.address(LOCAL, address);
         request
     }
 }
 
-fn fixed(link: u32, address: IpAddr, prefix: u8) -> [u8; FIXED] {
-    let mut body = [0; FIXED];
+fn header(link: u32, address: IpAddr, prefix: u8) -> [u8; FIXED_LEN] {
+    let mut body = [0; FIXED_LEN];
     body[0] = if address.is_ipv4() { family::V4 } else { family::V6 };
     body[1] = prefix;
     body[4..8].copy_from_slice(&link.to_ne_bytes());
@@ -114,18 +114,18 @@ mod tests {
             let address: IpAddr = text.parse().unwrap();
             let bytes = Address::assign(3, address, prefix).finish(1);
             let read = Address::parse(&messages(&bytes).next().unwrap()).unwrap();
-            assert_eq!((read.link, read.address, read.prefix), (3, address, prefix));
+            assert_eq!((read.interface, read.address, read.prefix), (3, address, prefix));
             assert!(read.is_usable() && !read.is_temporary());
             let bytes = Address::remove(3, address, prefix).finish(1);
             let message = messages(&bytes).next().unwrap();
             let read = Address::parse(&message).unwrap();
-            assert_eq!((message.kind, read.link, read.address), (kind::DEL_ADDRESS, 3, address));
+            assert_eq!((message.kind, read.interface, read.address), (kind::DEL_ADDRESS, 3, address));
         }
     }
 
     #[test]
     fn a_deprecated_address_is_valid_and_not_for_what_begins() {
-        let of = |flags| Address { link: 3, address: "fd00::2".parse().unwrap(), prefix: 64, scope: 0, flags };
+        let of = |flags| Address { interface: 3, address: "fd00::2".parse().unwrap(), prefix: 64, scope: 0, flags };
         let judged = |flags| (of(flags).is_valid(), of(flags).is_usable());
         assert_eq!(judged(TEMPORARY), (true, true));
         assert_eq!(judged(DEPRECATED), (true, false));

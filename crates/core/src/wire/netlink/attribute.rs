@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::{Request, aligned, u8_at, u16_at, u32_at};
 
 /// Length and type.
-const HEADER: usize = 4;
+const HEADER_LEN: usize = 4;
 /// The two top bits of the type say "nested" and "network order"; the rest is the type.
 const TYPE_MASK: u16 = 0x3fff;
 /// The bit that says "nested" (`NLA_F_NESTED`): younger families than the routing table's ask for it.
@@ -86,7 +86,7 @@ impl<'a> Iterator for Attributes<'a> {
     fn next(&mut self) -> Option<Attribute<'a>> {
         let length = usize::from(u16_at(self.rest, 0)?);
         let kind = u16_at(self.rest, 2)? & TYPE_MASK;
-        let value = self.rest.get(HEADER..length)?;
+        let value = self.rest.get(HEADER_LEN..length)?;
         self.rest = self.rest.get(aligned(length)..).unwrap_or(&[]);
         Some(Attribute { kind, value })
     }
@@ -95,7 +95,7 @@ impl<'a> Iterator for Attributes<'a> {
 impl Request {
     /// Appends one attribute. A value over 64 KiB cannot be written and is left out; nothing of ours comes near.
     pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
-        let Ok(length) = u16::try_from(HEADER + value.len()) else { return };
+        let Ok(length) = u16::try_from(HEADER_LEN + value.len()) else { return };
         self.bytes.extend_from_slice(&length.to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
         self.bytes.extend_from_slice(value);

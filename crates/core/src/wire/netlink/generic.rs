@@ -12,7 +12,7 @@ use super::{Attributes, Message, Request, u8_at};
 
 /// A family of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Family {
+pub struct GenlFamily {
     /// The kind of its messages.
     pub id: u16,
     /// Its name.
@@ -23,10 +23,10 @@ pub struct Family {
     pub groups: Vec<(String, u32)>,
 }
 
-impl Family {
+impl GenlFamily {
     /// Asks for the family of this name. The reply is one message, or the error `ENOENT`.
-    pub fn find(name: &str) -> Request {
-        let mut request = Request::new(CONTROL, Request::ASK, &[GET_FAMILY, 1, 0, 0]);
+    pub fn lookup(name: &str) -> Request {
+        let mut request = Request::new(CONTROL, Request::QUERY, &[GET_FAMILY, 1, 0, 0]);
         request.text(FAMILY_NAME, name);
         request
     }
@@ -42,7 +42,9 @@ impl Family {
                 FAMILY_ID => id = attribute.u16(),
                 FAMILY_NAME => family.name = attribute.text(),
                 VERSION => family.version = attribute.u32().unwrap_or(0),
-                GROUPS => family.groups = attribute.nested().filter_map(|group| named(group.nested())).collect(),
+                GROUPS => {
+                    family.groups = attribute.nested().filter_map(|group| parse_group(group.nested())).collect()
+                }
                 _ => {}
             }
         }
@@ -56,7 +58,7 @@ impl Family {
 }
 
 /// A group's name and number.
-fn named(attributes: Attributes<'_>) -> Option<(String, u32)> {
+fn parse_group(attributes: Attributes<'_>) -> Option<(String, u32)> {
     let (mut name, mut id) = (None, None);
     for attribute in attributes {
         match attribute.kind {
@@ -75,11 +77,11 @@ pub(super) fn command(message: &Message<'_>) -> Option<u8> {
 
 /// The attributes behind the command.
 pub(super) fn attributes<'a>(message: &Message<'a>) -> Attributes<'a> {
-    Attributes::after(message.body, FIXED)
+    Attributes::after(message.body, FIXED_LEN)
 }
 
 /// Command, version, two spare bytes.
-const FIXED: usize = 4;
+const FIXED_LEN: usize = 4;
 
 // linux/genetlink.h
 const CONTROL: u16 = 0x10;

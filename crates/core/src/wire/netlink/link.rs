@@ -5,7 +5,7 @@ use alloc::string::String;
 use super::{Attributes, Message, Request, kind, u16_at, u32_at, u64_at};
 
 /// The fixed part: family, type, index, flags, mask of changed flags.
-const FIXED: usize = 16;
+const FIXED_LEN: usize = 16;
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,23 +15,23 @@ pub struct Link {
     /// Its name.
     pub name: String,
     /// Its hardware type (`ARPHRD_…`): 1 Ethernet and Wi-Fi, 772 loopback, 65534 none (tunnels, TUN, most modems).
-    pub hardware: u16,
+    pub hardware_type: u16,
     /// `IFF_…` flags: see the methods.
     pub flags: u32,
     /// Largest packet in bytes; 0 if not told.
     pub mtu: u32,
     /// Length of its transmission queue in packets.
-    pub queue: u32,
+    pub tx_queue_len: u32,
     /// State by RFC 2863: 6 is up, 0 unknown (TUN, some modems), 2 down.
-    pub operational: u8,
+    pub oper_state: u8,
     /// The text that its owner gave it (`ip link set … alias`); empty if none.
     pub alias: String,
     /// The driver's word for what it is (`bridge`, `veth`, `wireguard`, `tun`, …); empty for real hardware.
-    pub driver: String,
+    pub info_kind: String,
     /// The bridge or bond that it belongs to; 0 if none.
     pub controller: u32,
     /// Packets that the kernel dropped on their way out, because its queue was full.
-    pub dropped: u64,
+    pub tx_dropped: u64,
     /// Bytes that came.
     pub received: u64,
     /// Bytes that went.
@@ -46,24 +46,24 @@ impl Link {
         }
         let body = message.body;
         let mut link = Self {
-            hardware: u16_at(body, 2)?,
+            hardware_type: u16_at(body, 2)?,
             index: u32_at(body, 4)?,
             flags: u32_at(body, 8)?,
             ..Self::default()
         };
-        for attribute in Attributes::after(body, FIXED) {
+        for attribute in Attributes::after(body, FIXED_LEN) {
             match attribute.kind {
                 IFNAME => link.name = attribute.text(),
                 MTU => link.mtu = attribute.u32().unwrap_or(0),
                 MASTER => link.controller = attribute.u32().unwrap_or(0),
-                TXQLEN => link.queue = attribute.u32().unwrap_or(0),
-                OPERSTATE => link.operational = attribute.value.first().copied().unwrap_or(0),
+                TXQLEN => link.tx_queue_len = attribute.u32().unwrap_or(0),
+                OPERSTATE => link.oper_state = attribute.value.first().copied().unwrap_or(0),
                 LINKINFO => {
                     let driver = attribute.nested().find(|a| a.kind == INFO_KIND);
-                    link.driver = driver.map(|a| a.text()).unwrap_or_default();
+                    link.info_kind = driver.map(|a| a.text()).unwrap_or_default();
                 }
                 IFALIAS => link.alias = attribute.text(),
-                STATS64 => link.count(attribute.value),
+                STATS64 => link.read_stats(attribute.value),
                 _ => {}
             }
         }
@@ -71,9 +71,9 @@ impl Link {
     }
 
     /// Takes what `struct rtnl_link_stats64` counts.
-    fn count(&mut self, counters: &[u8]) {
+    fn read_stats(&mut self, counters: &[u8]) {
         let counted = |at| u64_at(counters, at).unwrap_or(0);
-        (self.received, self.sent, self.dropped) = (counted(16), counted(24), counted(56));
+        (self.received, self.sent, self.tx_dropped) = (counted(16), counted(24), counted(56));
     }
 
     /// Somebody switched it on (`IFF_UP`).
@@ -100,7 +100,7 @@ pub struct LinkChange<'a> {
     /// Largest packet in bytes.
     pub mtu: Option<u32>,
     /// Length of its transmission queue in packets.
-    pub queue: Option<u32>,
+    pub tx_queue_len: Option<u32>,
     /// Its alias.
     pub alias: Option<&'a str>,
 }
@@ -108,7 +108,7 @@ pub struct LinkChange<'a> {
 impl LinkChange<'_> {
     /// The request that makes this change on the link with number `index`.
     pub fn request(&self, index: u32) -> Request {
-        let mut body = [0; FIXED];
+        let mut body = [0; FIXED_LEN];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
         if let Some(up) = self.up {
             body[8..12].copy_from_slice(&u32::from(up).to_ne_bytes());
@@ -118,7 +118,7 @@ impl LinkChange<'_> {
         if let Some(mtu) = self.mtu {
             request.u32(MTU, mtu);
         }
-        if let Some(queue) = self.queue {
+        if let Some(queue) = self.tx_queue_len {
             request.u32(TXQLEN, queue);
         }
         if let Some(alias) = self.alias {
@@ -146,11 +146,15 @@ mod tests {
 
     #[test]
     fn a_change_reads_back_as_the_link_it_describes() {
-        let change =
-            LinkChange { up: Some(true), mtu: Some(1280), queue: Some(5000), alias: Some("marline-lab kind=wifi") };
+        let change = LinkChange {
+            up: Some(true),
+            mtu: Some(1280),
+            tx_queue_len: Some(5000),
+            alias: Some("marline-lab kind=wifi"),
+        };
         let bytes = change.request(9).finish(1);
         let link = Link::parse(&messages(&bytes).next().unwrap()).unwrap();
-        assert_eq!((link.index, link.mtu, link.queue), (9, 1280, 5000));
+        assert_eq!((link.index, link.mtu, link.tx_queue_len), (9, 1280, 5000));
         assert_eq!(link.alias, "marline-lab kind=wifi");
         assert!(link.is_up() && !link.is_loopback());
     }

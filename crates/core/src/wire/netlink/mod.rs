@@ -16,33 +16,33 @@
 mod ack;
 mod address;
 mod attribute;
-mod detour;
 pub mod diag;
-mod generic;
 #[cfg(test)]
-mod golden;
+mod fixtures;
+mod generic;
 mod link;
 pub mod mptcp;
+pub mod nfqueue;
 pub mod nftables;
 mod port_rule;
-pub mod queue;
 mod route;
 mod rule;
+mod tproxy_route;
 
 use alloc::vec::Vec;
 
 pub use ack::Ack;
 pub use address::Address;
 pub use attribute::{Attribute, Attributes};
-pub use detour::Detour;
-pub use generic::Family;
+pub use generic::GenlFamily;
 pub use link::{Link, LinkChange};
 pub use port_rule::{Port, PortRule};
 pub use route::Route;
-pub use rule::{Inward, Rule};
+pub use rule::{IifRule, SourceRule};
+pub use tproxy_route::TproxyRoute;
 
 /// The header of each message: length, type, flags, sequence number, port.
-const HEADER: usize = 16;
+const HEADER_LEN: usize = 16;
 
 /// One message of a reply, still in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl<'a> Iterator for Messages<'a> {
             kind: u16_at(self.rest, 4)?,
             flags: u16_at(self.rest, 6)?,
             sequence: u32_at(self.rest, 8)?,
-            body: self.rest.get(HEADER..length)?,
+            body: self.rest.get(HEADER_LEN..length)?,
         };
         self.rest = self.rest.get(aligned(length)..).unwrap_or(&[]);
         Some(message)
@@ -154,7 +154,7 @@ impl Request {
     /// `NLM_F_REQUEST | NLM_F_ACK`.
     const CHANGE: u16 = 0x1 | 0x4;
     /// `NLM_F_REQUEST`: answered by one message, or by an error.
-    const ASK: u16 = 0x1;
+    const QUERY: u16 = 0x1;
     /// `NLM_F_CREATE | NLM_F_REPLACE`.
     const CREATE_OR_REPLACE: u16 = 0x400 | 0x100;
     /// `NLM_F_CREATE | NLM_F_EXCL`.
@@ -178,10 +178,10 @@ impl Request {
     }
 
     /// Asks for one link, by its number. The reply is one message for [`Link::parse`].
-    pub fn one_link(index: u32) -> Self {
+    pub fn link_by_index(index: u32) -> Self {
         let mut body = [0; 16];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
-        Self::new(kind::GET_LINK, Self::ASK, &body)
+        Self::new(kind::GET_LINK, Self::QUERY, &body)
     }
 
     /// Asks for all addresses of both families. The reply consists of messages for [`Address::parse`].

@@ -8,13 +8,13 @@ use super::{Attributes, Message, Request};
 const NEW_GENERATION: u16 = (10 << 8) | 15;
 const GET_GENERATION: u16 = (10 << 8) | 16;
 /// `struct nfgenmsg`.
-const FIXED: usize = 4;
+const FIXED_LEN: usize = 4;
 /// `NFTA_GEN_ID`.
-const ID: u16 = 1;
+const GENERATION_ID: u16 = 1;
 
 /// The request for the generation. The reply is one message for [`generation`].
 pub fn generation_request() -> Request {
-    Request::new(GET_GENERATION, Request::ASK, &[0; FIXED])
+    Request::new(GET_GENERATION, Request::QUERY, &[0; FIXED_LEN])
 }
 
 /// The generation; `None` for any other message.
@@ -22,7 +22,7 @@ pub fn generation(message: &Message<'_>) -> Option<u32> {
     if message.kind != NEW_GENERATION {
         return None;
     }
-    let id = Attributes::after(message.body, FIXED).find(|attribute| attribute.kind == ID)?;
+    let id = Attributes::after(message.body, FIXED_LEN).find(|attribute| attribute.kind == GENERATION_ID)?;
     id.value.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
@@ -34,8 +34,8 @@ mod tests {
     #[test]
     fn a_generation_is_read_from_its_message_alone() {
         // A reply of Linux 6.18: generation 7, process 4242, name `nft`.
-        let mut request = Request::new(NEW_GENERATION, 0, &[0; FIXED]);
-        request.attribute(ID, &7_u32.to_be_bytes());
+        let mut request = Request::new(NEW_GENERATION, 0, &[0; FIXED_LEN]);
+        request.attribute(GENERATION_ID, &7_u32.to_be_bytes());
         request.attribute(2, &4242_u32.to_be_bytes());
         let bytes = request.finish(1);
         assert_eq!(generation(&messages(&bytes).next().unwrap()), Some(7));

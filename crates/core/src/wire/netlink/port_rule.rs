@@ -3,7 +3,7 @@
 //! The kernel takes a packet of its own for one that has come in over the loopback, so the rule asks for that interface (`ip rule add iif lo
 //! ipproto udp dport 53 lookup TABLE`). Sockets that are bound to a device find only routes over that device, whatever the table.
 
-use super::rule::{INTERFACE, Leads};
+use super::rule::{INTERFACE, RuleCommon};
 use super::{Message, Request, kind, u8_at, u16_at};
 
 /// "What this host sends to or from this port goes by that table."
@@ -38,7 +38,7 @@ impl PortRule {
     /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send this host's packets of one port to a table.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let (mut is_own, mut transport, mut ports) = (false, None, [None; 2]);
-        let leads = Leads::parse(message, |attribute| match attribute.kind {
+        let leads = RuleCommon::parse(message, |attribute| match attribute.kind {
             INTERFACE => is_own = attribute.text() == LOOPBACK,
             TRANSPORT => transport = attribute.u8(),
             SOURCE_PORTS => ports[0] = one(attribute.value),
@@ -50,7 +50,7 @@ impl PortRule {
             [Some(from), None] => Port::From(from),
             _ => return None,
         };
-        let Leads { table, priority, suppress, protocol } = leads;
+        let RuleCommon { table, priority, suppress_prefixlength: suppress, protocol } = leads;
         let family = u8_at(message.body, 0)?;
         is_own.then_some(Self { family, transport: transport?, port, table, priority, suppress, protocol })
     }
@@ -67,7 +67,7 @@ impl PortRule {
 
     fn request(&self, kind: u16, flags: u16) -> Request {
         let Self { table, priority, suppress, protocol, .. } = *self;
-        let leads = Leads { table, priority, suppress, protocol };
+        let leads = RuleCommon { table, priority, suppress_prefixlength: suppress, protocol };
         let (attribute, port) = match self.port {
             Port::To(port) => (DESTINATION_PORTS, port),
             Port::From(port) => (SOURCE_PORTS, port),
@@ -98,7 +98,7 @@ const DESTINATION_PORTS: u16 = 24;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::netlink::{Detour, Rule, family, messages};
+    use crate::wire::netlink::{SourceRule, TproxyRoute, family, messages};
 
     #[test]
     fn it_reads_back_as_itself_and_is_no_rule_of_a_source_or_a_mark() {
@@ -110,7 +110,7 @@ mod tests {
             let (add, remove) = (rule.add().finish(1), rule.remove().finish(1));
             let message = messages(&add).next().unwrap();
             assert_eq!(PortRule::parse(&message), Some(rule));
-            assert_eq!((Rule::parse(&message), Detour::parse(&message)), (None, None));
+            assert_eq!((SourceRule::parse(&message), TproxyRoute::parse(&message)), (None, None));
             let removal = messages(&remove).next().unwrap();
             assert_eq!((removal.kind, PortRule::parse(&removal)), (kind::DEL_RULE, None));
             assert_eq!(removal.body, message.body);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn rules_of_an_interface_of_several_ports_or_without_a_transport_are_none() {
-        let leads = Leads { table: 28_004, priority: 32_765, suppress: None, protocol: 109 };
+        let leads = RuleCommon { table: 28_004, priority: 32_765, suppress_prefixlength: None, protocol: 109 };
         let of = |interface: &str, transport: &[u8], ports: &[u8]| {
             let rule = leads.request(kind::NEW_RULE, Request::CHANGE, (family::V4, 0), |request| {
                 request.text(INTERFACE, interface);

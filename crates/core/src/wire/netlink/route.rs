@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use super::{Attributes, Message, Request, family, kind, u8_at};
 
 /// The fixed part: family, lengths of the prefixes, TOS, table, origin, scope, type, flags.
-const FIXED: usize = 12;
+const FIXED_LEN: usize = 12;
 
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Route {
     /// The neighbour that takes the packets on; `None` for a link without neighbours, or reached directly.
     pub gateway: Option<IpAddr>,
     /// The number of the link that it leaves by; `None` for a route over several links at once.
-    pub link: Option<u32>,
+    pub interface: Option<u32>,
     /// Its table: 254 main, 255 local.
     pub table: u32,
     /// Its cost: of two that fit, the smaller is taken.
@@ -26,7 +26,7 @@ pub struct Route {
     /// The address that packets carry by default.
     pub source: Option<IpAddr>,
     /// The congestion control of connections that take it; empty for the system's default.
-    pub congestion: String,
+    pub congestion_control: String,
     /// The MTU of what takes it, in bytes, and so the largest segment that TCP offers to accept; `None` for the link's own.
     pub mtu: Option<u32>,
     /// Its type: 1 for one that leads somewhere, 6 to 9 for one that throws packets away.
@@ -40,16 +40,16 @@ impl Route {
     pub const MAIN: u32 = 254;
 
     /// A default route of `family` over the link with number `link`, in the main table, with metric 0.
-    pub const fn default_over(family: u8, link: u32) -> Self {
+    pub const fn default_via_interface(family: u8, link: u32) -> Self {
         Self {
             family,
             destination: None,
             gateway: None,
-            link: Some(link),
+            interface: Some(link),
             table: Self::MAIN,
             metric: 0,
             source: None,
-            congestion: String::new(),
+            congestion_control: String::new(),
             mtu: None,
             kind: UNICAST,
             protocol: BOOT,
@@ -59,13 +59,13 @@ impl Route {
     /// The request for the route that a packet from `source` to `destination` would take; nothing is sent. The reply
     /// is one message for [`Route::parse`], or the error that such a packet would meet.
     pub fn lookup(source: Option<IpAddr>, destination: IpAddr) -> Request {
-        Self::lookup_over(source, destination, None)
+        Self::lookup_via_interface(source, destination, None)
     }
 
     /// The same for a packet of a socket that is bound to the interface of this number.
-    pub fn lookup_over(source: Option<IpAddr>, destination: IpAddr, link: Option<u32>) -> Request {
+    pub fn lookup_via_interface(source: Option<IpAddr>, destination: IpAddr, link: Option<u32>) -> Request {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
-        let mut body = [0; FIXED];
+        let mut body = [0; FIXED_LEN];
         body[0] = if destination.is_ipv4() { family::V4 } else { family::V6 };
         body[1] = bits(destination);
         body[2] = source.map_or(0, bits);
@@ -81,8 +81,8 @@ impl Route {
     }
 
     /// The request for the entry of a routing table by which a packet to `destination` would leave: its destination is the entry's prefix.
-    pub fn matching(destination: IpAddr) -> Request {
-        let mut body = [0; FIXED];
+    pub fn lookup_fib_entry(destination: IpAddr) -> Request {
+        let mut body = [0; FIXED_LEN];
         body[0] = if destination.is_ipv4() { family::V4 } else { family::V6 };
         body[1] = if destination.is_ipv4() { 32 } else { 128 };
         body[8..].copy_from_slice(&FIB_MATCH.to_ne_bytes());
@@ -97,28 +97,28 @@ impl Route {
             return None;
         }
         let body = message.body;
-        let mut route = Self::default_over(u8_at(body, 0)?, 0);
+        let mut route = Self::default_via_interface(u8_at(body, 0)?, 0);
         let prefix = u8_at(body, 1)?;
-        route.link = None;
+        route.interface = None;
         route.table = u32::from(u8_at(body, 4)?);
         route.protocol = u8_at(body, 5)?;
         route.kind = u8_at(body, 7)?;
         let mut destination = None;
-        for attribute in Attributes::after(body, FIXED) {
+        for attribute in Attributes::after(body, FIXED_LEN) {
             match attribute.kind {
                 DST => destination = attribute.address(),
-                OIF => route.link = attribute.u32(),
+                OIF => route.interface = attribute.u32(),
                 GATEWAY => route.gateway = attribute.address(),
                 PRIORITY => route.metric = attribute.u32().unwrap_or(0),
                 PREFSRC => route.source = attribute.address(),
                 METRICS => {
                     let metric = |kind| attribute.nested().find(|a| a.kind == kind);
-                    route.congestion = metric(CC_ALGO).map(|a| a.text()).unwrap_or_default();
+                    route.congestion_control = metric(CC_ALGO).map(|a| a.text()).unwrap_or_default();
                     route.mtu = metric(MTU).and_then(|a| a.u32());
                 }
                 TABLE => route.table = attribute.u32().unwrap_or(route.table),
                 // An IPv4 route with an IPv6 neighbour (RFC 5549): family in two bytes, then the address.
-                VIA => route.gateway = via(attribute.value),
+                VIA => route.gateway = parse_via(attribute.value),
                 _ => {}
             }
         }
@@ -142,7 +142,7 @@ impl Route {
     }
 
     fn request(&self, kind: u16, flags: u16) -> Request {
-        let mut body = [0; FIXED];
+        let mut body = [0; FIXED_LEN];
         body[0] = self.family;
         body[1] = self.destination.map_or(0, |(_, prefix)| prefix);
         // Tables above 255 do not fit the header's byte: 252 says "see the attribute".
@@ -157,7 +157,7 @@ impl Route {
         if let Some(gateway) = self.gateway {
             request.address(GATEWAY, gateway);
         }
-        if let Some(link) = self.link {
+        if let Some(link) = self.interface {
             request.u32(OIF, link);
         }
         if let Some(source) = self.source {
@@ -167,13 +167,13 @@ impl Route {
         if self.metric > 0 {
             request.u32(PRIORITY, self.metric);
         }
-        if !self.congestion.is_empty() || self.mtu.is_some() {
+        if !self.congestion_control.is_empty() || self.mtu.is_some() {
             request.nest(METRICS, |r| {
                 if let Some(mtu) = self.mtu {
                     r.u32(MTU, mtu);
                 }
-                if !self.congestion.is_empty() {
-                    r.text(CC_ALGO, &self.congestion);
+                if !self.congestion_control.is_empty() {
+                    r.text(CC_ALGO, &self.congestion_control);
                 }
             });
         }
@@ -181,7 +181,7 @@ impl Route {
     }
 }
 
-fn via(value: &[u8]) -> Option<IpAddr> {
+fn parse_via(value: &[u8]) -> Option<IpAddr> {
     super::Attribute { kind: VIA, value: value.get(2..)? }.address()
 }
 
@@ -210,15 +210,15 @@ mod tests {
     use super::*;
     use crate::wire::netlink::messages;
 
-    fn again(route: &Route) -> Route {
+    fn reparse(route: &Route) -> Route {
         let bytes = route.install().finish(1);
         Route::parse(&messages(&bytes).next().unwrap()).unwrap()
     }
 
     #[test]
     fn an_installed_route_reads_back_as_itself() {
-        let plain = Route::default_over(family::V4, 3);
-        assert_eq!(again(&plain), plain);
+        let plain = Route::default_via_interface(family::V4, 3);
+        assert_eq!(reparse(&plain), plain);
         assert!(plain.is_default());
         let full = Route {
             destination: Some(("fd00:1::".parse().unwrap(), 64)),
@@ -226,12 +226,12 @@ mod tests {
             source: Some("fd00::2".parse().unwrap()),
             table: 1001,
             metric: 100,
-            congestion: "cubic".into(),
+            congestion_control: "cubic".into(),
             mtu: Some(1280),
             protocol: 109,
-            ..Route::default_over(family::V6, 7)
+            ..Route::default_via_interface(family::V6, 7)
         };
-        assert_eq!(again(&full), full);
+        assert_eq!(reparse(&full), full);
         assert!(!full.is_default());
     }
 
@@ -240,7 +240,7 @@ mod tests {
         let route = Route {
             gateway: Some("10.0.0.1".parse().unwrap()),
             table: 70_001,
-            ..Route::default_over(family::V4, 3)
+            ..Route::default_via_interface(family::V4, 3)
         };
         let (install, remove) = (route.install().finish(1), route.remove().finish(1));
         let (install, remove) = (messages(&install).next().unwrap(), messages(&remove).next().unwrap());
@@ -253,7 +253,8 @@ mod tests {
         let bytes = Route::lookup(Some(from), to).finish(1);
         let message = messages(&bytes).next().unwrap();
         assert_eq!((message.kind, &message.body[..3]), (kind::GET_ROUTE, &[family::V6, 128, 128][..]));
-        let of = |kind| Attributes::after(message.body, FIXED).find(|a| a.kind == kind).and_then(|a| a.address());
+        let of =
+            |kind| Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == kind).and_then(|a| a.address());
         assert_eq!((of(DST), of(SRC)), (Some(to), Some(from)));
         let bytes = Route::lookup(None, from).finish(1);
         assert_eq!(messages(&bytes).next().unwrap().body[2], 0);
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_route_that_throws_packets_away_is_no_default_route() {
-        let unreachable = Route { kind: 7, link: None, ..Route::default_over(family::V6, 0) };
-        assert!(!again(&unreachable).is_default());
+        let unreachable = Route { kind: 7, interface: None, ..Route::default_via_interface(family::V6, 0) };
+        assert!(!reparse(&unreachable).is_default());
     }
 }

@@ -12,62 +12,62 @@
 //! 3. One in 65,535 filled ones looks unfilled, and the other way round: who has the kernel's word believes that, not
 //!    this.
 
-use super::sum::Sum;
-use super::{Datagram, Packet, Pair, protocol};
+use super::inet_checksum::InetSum;
+use super::{AddrPair, Datagram, Packet, protocol};
 
 /// What a checksum says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Checksum {
     /// It fits the bytes.
-    Right,
+    Valid,
     /// It is that of the pseudo header alone: the rest is left to whoever sends the packet out.
-    Unfilled,
+    Partial,
     /// It fits nothing: something has been damaged.
-    Wrong,
+    Invalid,
     /// There is none, or none that is known here: UDP over IPv4 may go without, other protocols are not read.
-    Absent,
+    Missing,
 }
 
 impl Packet<'_> {
     /// Of the body. Reads all of it.
     pub fn checksum(&self) -> Checksum {
-        let Some(at) = place(self.protocol()) else { return Checksum::Absent };
+        let Some(at) = checksum_offset(self.protocol()) else { return Checksum::Missing };
         let mut body = self.body();
         if self.protocol() == protocol::UDP {
             match Datagram::of(*self) {
-                Ok(datagram) if datagram.is_unchecked() && matches!(self.pair(), Pair::V4(..)) => {
-                    return Checksum::Absent;
+                Ok(datagram) if datagram.is_unchecked() && matches!(self.addrs(), AddrPair::V4(..)) => {
+                    return Checksum::Missing;
                 }
                 Ok(datagram) => body = datagram.bytes(),
-                Err(_) => return Checksum::Wrong,
+                Err(_) => return Checksum::Invalid,
             }
         }
-        let Some(&[high, low]) = body.get(at..at + 2) else { return Checksum::Wrong };
-        let pseudo = pseudo(&self.pair(), self.protocol(), body.len());
-        if pseudo.add(body).fold() == 0xffff {
-            Checksum::Right
-        } else if self.protocol() != protocol::ICMP && u16::from_be_bytes([high, low]) == pseudo.fold() {
-            Checksum::Unfilled
+        let Some(&[high, low]) = body.get(at..at + 2) else { return Checksum::Invalid };
+        let pseudo_header = pseudo_header_sum(&self.addrs(), self.protocol(), body.len());
+        if pseudo_header.add(body).fold() == 0xffff {
+            Checksum::Valid
+        } else if self.protocol() != protocol::ICMP && u16::from_be_bytes([high, low]) == pseudo_header.fold() {
+            Checksum::Partial
         } else {
-            Checksum::Wrong
+            Checksum::Invalid
         }
     }
 
     /// Whether the checksum of IPv4's header is right (RFC 791 §3.1). IPv6 has none: nothing to be wrong.
-    pub fn is_header_right(&self) -> bool {
-        match self.pair() {
-            Pair::V4(..) => {
-                let header = self.bytes().get(..self.layout.body).unwrap_or(&[]);
-                Sum::default().add(header).fold() == 0xffff
+    pub fn has_valid_header_checksum(&self) -> bool {
+        match self.addrs() {
+            AddrPair::V4(..) => {
+                let header = self.bytes().get(..self.offsets.body).unwrap_or(&[]);
+                InetSum::default().add(header).fold() == 0xffff
             }
-            Pair::V6(..) => true,
+            AddrPair::V6(..) => true,
         }
     }
 }
 
 /// Where in a body the checksum is.
-pub(super) const fn place(of: u8) -> Option<usize> {
-    match of {
+pub(super) const fn checksum_offset(protocol_number: u8) -> Option<usize> {
+    match protocol_number {
         protocol::TCP => Some(16),
         protocol::UDP => Some(6),
         protocol::ICMP | protocol::ICMP_V6 => Some(2),
@@ -76,9 +76,9 @@ pub(super) const fn place(of: u8) -> Option<usize> {
 }
 
 /// The sum of what stands before the body for the checksum: nothing for ICMP.
-pub(super) fn pseudo(pair: &Pair, of: u8, body: usize) -> Sum {
-    if of == protocol::ICMP {
-        return Sum::default();
+pub(super) fn pseudo_header_sum(addrs: &AddrPair, protocol_number: u8, body: usize) -> InetSum {
+    if protocol_number == protocol::ICMP {
+        return InetSum::default();
     }
-    pair.sum().word(of.into()).word(u32::try_from(body).unwrap_or(u32::MAX))
+    addrs.inet_sum().add_word(protocol_number.into()).add_word(u32::try_from(body).unwrap_or(u32::MAX))
 }

@@ -12,11 +12,11 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{EXTENSIONS_MAX, Envelope, Pair, Refusal};
+use super::{AddrPair, EXTENSIONS_MAX, IpParams, ParseError};
 
 /// Where the parts of a packet are: numbers only, so that they outlive a borrow of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct HeaderOffsets {
     /// What the body is.
     pub(super) protocol: u8,
     /// Where the body begins.
@@ -29,9 +29,9 @@ pub(super) struct Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
-    pub(super) layout: Layout,
-    pair: Pair,
-    envelope: Envelope,
+    pub(super) offsets: HeaderOffsets,
+    addrs: AddrPair,
+    ip_params: IpParams,
 }
 
 impl<'a> Packet<'a> {
@@ -39,26 +39,26 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// What it is instead of a whole, directly addressed packet.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet = Self::parse_head(bytes)?;
-        if packet.is_cut() { Err(Refusal::Short) } else { Ok(packet) }
+        if packet.is_truncated() { Err(ParseError::Truncated) } else { Ok(packet) }
     }
 
     /// Reads a packet of which only the beginning may be there, as a packet socket shows it. Headers must be whole.
     ///
     /// # Errors
     /// As for [`Self::parse`].
-    pub fn parse_head(bytes: &'a [u8]) -> Result<Self, Refusal> {
-        match bytes.first().ok_or(Refusal::Short)? >> 4 {
+    pub fn parse_head(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        match bytes.first().ok_or(ParseError::Truncated)? >> 4 {
             4 => Self::v4(bytes),
             6 => Self::v6(bytes),
-            other => Err(Refusal::Version(other)),
+            other => Err(ParseError::Version(other)),
         }
     }
 
     /// Whether its end is not there.
-    pub const fn is_cut(&self) -> bool {
-        self.bytes.len() < self.layout.end
+    pub const fn is_truncated(&self) -> bool {
+        self.bytes.len() < self.offsets.end
     }
 
     /// All of it that is there, and nothing that came behind it.
@@ -67,69 +67,73 @@ impl<'a> Packet<'a> {
     }
 
     /// Its addresses.
-    pub const fn pair(&self) -> Pair {
-        self.pair
+    pub const fn addrs(&self) -> AddrPair {
+        self.addrs
     }
 
     /// How it travels; a packet made with the same one looks like a sister of it.
-    pub const fn envelope(&self) -> Envelope {
-        self.envelope
+    pub const fn ip_params(&self) -> IpParams {
+        self.ip_params
     }
 
     /// What its body is: one of [`protocol`](super::protocol), or another number of IANA's list.
     pub const fn protocol(&self) -> u8 {
-        self.layout.protocol
+        self.offsets.protocol
     }
 
     /// What follows the headers of IP.
     pub fn body(&self) -> &'a [u8] {
-        self.bytes.get(self.layout.body..).unwrap_or(&[])
+        self.bytes.get(self.offsets.body..).unwrap_or(&[])
     }
 
     /// The body, if it is of this protocol.
-    pub(super) fn body_of(&self, wanted: u8) -> Result<&'a [u8], Refusal> {
-        if self.layout.protocol == wanted { Ok(self.body()) } else { Err(Refusal::Protocol(self.layout.protocol)) }
+    pub(super) fn body_of(&self, wanted: u8) -> Result<&'a [u8], ParseError> {
+        if self.offsets.protocol == wanted {
+            Ok(self.body())
+        } else {
+            Err(ParseError::WrongProtocol(self.offsets.protocol))
+        }
     }
 
-    fn v4(bytes: &'a [u8]) -> Result<Self, Refusal> {
-        let fixed = bytes.first_chunk::<20>().ok_or(Refusal::Short)?;
+    fn v4(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let fixed = bytes.first_chunk::<20>().ok_or(ParseError::Truncated)?;
         let body = usize::from(fixed[0] & 0xf) * 4;
         let end = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
         if body < fixed.len() || end < body {
-            return Err(Refusal::Malformed);
+            return Err(ParseError::Malformed);
         }
         let bytes = bytes.get(..end).unwrap_or(bytes);
         if u16::from_be_bytes([fixed[6], fixed[7]]) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0 {
-            return Err(Refusal::Fragment);
+            return Err(ParseError::Fragment);
         }
         if is_source_routed(bytes.get(fixed.len()..body).unwrap_or(&[])) {
-            return Err(Refusal::Routed);
+            return Err(ParseError::SourceRouted);
         }
         let from = Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15]);
         let to = Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19]);
         Ok(Self {
             bytes,
-            layout: Layout { protocol: fixed[9], body, end },
-            pair: Pair::V4(from, to),
-            envelope: Envelope { class: fixed[1], hops: fixed[8], label: 0 },
+            offsets: HeaderOffsets { protocol: fixed[9], body, end },
+            addrs: AddrPair::V4(from, to),
+            ip_params: IpParams { traffic_class: fixed[1], hop_limit: fixed[8], flow_label: 0 },
         })
     }
 
-    fn v6(bytes: &'a [u8]) -> Result<Self, Refusal> {
-        let fixed = bytes.first_chunk::<40>().ok_or(Refusal::Short)?;
+    fn v6(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let fixed = bytes.first_chunk::<40>().ok_or(ParseError::Truncated)?;
         let end = fixed.len() + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
         let bytes = bytes.get(..end).unwrap_or(bytes);
-        let (protocol, body) = walk(bytes, fixed[6], fixed.len())?;
+        let (protocol, body) = walk_extensions(bytes, fixed[6], fixed.len())?;
         let class = fixed[0] << 4 | fixed[1] >> 4;
-        let label = u32::from_be_bytes([0, fixed[1], fixed[2], fixed[3]]) & Envelope::LABEL_MAX;
+        let label = u32::from_be_bytes([0, fixed[1], fixed[2], fixed[3]]) & IpParams::FLOW_LABEL_MAX;
         let (mut from, mut to) = ([0; 16], [0; 16]);
         from.copy_from_slice(&fixed[8..24]);
         to.copy_from_slice(&fixed[24..40]);
         Ok(Self {
             bytes,
-            layout: Layout { protocol, body, end },
-            pair: Pair::V6(Ipv6Addr::from(from), Ipv6Addr::from(to)),
-            envelope: Envelope { class, hops: fixed[7], label },
+            offsets: HeaderOffsets { protocol, body, end },
+            addrs: AddrPair::V6(Ipv6Addr::from(from), Ipv6Addr::from(to)),
+            ip_params: IpParams { traffic_class: class, hop_limit: fixed[7], flow_label: label },
         })
     }
 }
@@ -153,7 +157,7 @@ fn is_source_routed(options: &[u8]) -> bool {
 }
 
 /// Over the extension headers of IPv6: which protocol begins where.
-fn walk(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize), Refusal> {
+fn walk_extensions(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize), ParseError> {
     let (mut next, mut at) = (first, fixed);
     // One turn more than there may be headers: the last one is the protocol's.
     for _ in 0..=EXTENSIONS_MAX {
@@ -161,19 +165,21 @@ fn walk(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize), Refusal> {
             return Ok((next, at));
         }
         let rest = bytes.get(at..).unwrap_or(&[]);
-        let header = rest.first_chunk::<8>().ok_or(Refusal::Short)?;
+        let header = rest.first_chunk::<8>().ok_or(ParseError::Truncated)?;
         let length = match next {
-            FRAGMENT if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 => return Err(Refusal::Fragment),
+            FRAGMENT if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 => {
+                return Err(ParseError::Fragment);
+            }
             FRAGMENT => 8,
-            ROUTING if header[3] != 0 => return Err(Refusal::Routed),
+            ROUTING if header[3] != 0 => return Err(ParseError::SourceRouted),
             _ => (usize::from(header[1]) + 1) * 8,
         };
         if length > rest.len() {
-            return Err(Refusal::Short);
+            return Err(ParseError::Truncated);
         }
         (next, at) = (header[0], at + length);
     }
-    Err(Refusal::Extensions)
+    Err(ParseError::TooManyExtensions)
 }
 
 const ROUTING: u8 = 43;
@@ -228,8 +234,8 @@ mod tests {
 
     #[test]
     fn a_header_that_reaches_beyond_the_end_is_cut_off() {
-        assert_eq!(Packet::parse(&v6(60, &[&[6, 2, 1, 4, 0, 0, 0, 0]])), Err(Refusal::Short));
-        assert_eq!(Packet::parse(&v6(60, &[&[0; 0]])), Err(Refusal::Short), "a body of another thing");
+        assert_eq!(Packet::parse(&v6(60, &[&[6, 2, 1, 4, 0, 0, 0, 0]])), Err(ParseError::Truncated));
+        assert_eq!(Packet::parse(&v6(60, &[&[0; 0]])), Err(ParseError::Truncated), "a body of another thing");
     }
 
     #[test]
@@ -240,26 +246,26 @@ mod tests {
         headers.push(last);
         assert!(Packet::parse(&v6(60, &headers)).is_ok());
         headers.insert(0, header);
-        assert_eq!(Packet::parse(&v6(60, &headers)), Err(Refusal::Extensions));
+        assert_eq!(Packet::parse(&v6(60, &headers)), Err(ParseError::TooManyExtensions));
     }
 
     #[test]
     fn fragments_are_not_whole() {
         for (fragment, whole) in [([0x40, 0], true), ([0x20, 0], false), ([0, 1], false), ([0x80, 0], true)] {
             let bytes = v4(&[], fragment);
-            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(Refusal::Fragment), "{fragment:?}");
+            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(ParseError::Fragment), "{fragment:?}");
         }
         for (fragment, whole) in [([0, 0], true), ([0, 1], false), ([0, 8], false), ([0, 6], true)] {
             let bytes = v6(44, &[&[6, 0, fragment[0], fragment[1], 0, 0, 0, 1]]);
-            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(Refusal::Fragment), "{fragment:?}");
+            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(ParseError::Fragment), "{fragment:?}");
         }
     }
 
     #[test]
     fn a_packet_on_a_detour_is_refused() {
-        assert_eq!(Packet::parse(&v6(43, &[&[6, 0, 4, 1, 0, 0, 0, 0]])), Err(Refusal::Routed));
-        assert_eq!(Packet::parse(&v4(&[131, 7, 4, 10, 0, 0, 9, 0], [0, 0])), Err(Refusal::Routed));
-        assert_eq!(Packet::parse(&v4(&[1, 137, 3, 4], [0, 0])), Err(Refusal::Routed));
+        assert_eq!(Packet::parse(&v6(43, &[&[6, 0, 4, 1, 0, 0, 0, 0]])), Err(ParseError::SourceRouted));
+        assert_eq!(Packet::parse(&v4(&[131, 7, 4, 10, 0, 0, 9, 0], [0, 0])), Err(ParseError::SourceRouted));
+        assert_eq!(Packet::parse(&v4(&[1, 137, 3, 4], [0, 0])), Err(ParseError::SourceRouted));
         // Router alert; a broken option; another's data that looks like a route.
         for options in [[148, 4, 0, 0], [7, 1, 131, 3], [7, 4, 131, 3], [0, 131, 3, 4]] {
             let bytes = v4(&options, [0, 0]);
@@ -274,15 +280,15 @@ mod tests {
             padded.extend_from_slice(&[0; 6]);
             assert_eq!(Packet::parse(&padded), Packet::parse(&whole));
             for end in 0..whole.len() {
-                assert_eq!(Packet::parse(&whole[..end]), Err(Refusal::Short));
+                assert_eq!(Packet::parse(&whole[..end]), Err(ParseError::Truncated));
             }
         }
         let mut contradicts = v4(&[], [0, 0]);
         contradicts[3] = 19;
-        assert_eq!(Packet::parse(&contradicts), Err(Refusal::Malformed));
+        assert_eq!(Packet::parse(&contradicts), Err(ParseError::Malformed));
         contradicts[0] = 0x44;
-        assert_eq!(Packet::parse(&contradicts), Err(Refusal::Malformed));
-        assert_eq!(Packet::parse(&[0x70; 60]), Err(Refusal::Version(7)));
+        assert_eq!(Packet::parse(&contradicts), Err(ParseError::Malformed));
+        assert_eq!(Packet::parse(&[0x70; 60]), Err(ParseError::Version(7)));
     }
 
     #[test]
@@ -290,16 +296,19 @@ mod tests {
         for whole in [v4(&[], [0, 0]), v6(6, &[])] {
             let (all, cut) = (Packet::parse(&whole).unwrap(), whole.len() - 3);
             let head = Packet::parse_head(&whole[..cut]).unwrap();
-            assert!(head.is_cut() && !all.is_cut());
-            assert_eq!((head.pair(), head.layout, head.body().len()), (all.pair(), all.layout, 5));
+            assert!(head.is_truncated() && !all.is_truncated());
+            assert_eq!((head.addrs(), head.offsets, head.body().len()), (all.addrs(), all.offsets, 5));
         }
-        assert_eq!(Packet::parse_head(&v4(&[], [0, 0])[..19]), Err(Refusal::Short));
+        assert_eq!(Packet::parse_head(&v4(&[], [0, 0])[..19]), Err(ParseError::Truncated));
     }
 
     #[test]
     fn class_and_label_are_apart() {
         let mut bytes = v6(6, &[]);
         bytes[..4].copy_from_slice(&0x6b8a_bcde_u32.to_be_bytes());
-        assert_eq!(Packet::parse(&bytes).unwrap().envelope(), Envelope { class: 0xb8, hops: 64, label: 0xabcde });
+        assert_eq!(
+            Packet::parse(&bytes).unwrap().ip_params(),
+            IpParams { traffic_class: 0xb8, hop_limit: 64, flow_label: 0xabcde }
+        );
     }
 }

@@ -26,36 +26,36 @@
 
 mod ack;
 mod checksum;
-mod datagram;
-mod echo;
-mod emit;
-mod flow;
+mod error;
 #[cfg(test)]
-mod golden;
+mod fixtures;
+mod four_tuple;
+mod icmp_echo;
+mod icmp_unreachable;
+mod inet_checksum;
 mod ip;
-mod new_segment;
-mod option;
-mod refusal;
+mod ip_builder;
 mod rewrite;
-mod segment;
 mod seq;
-mod sum;
-mod unreachable;
+mod tcp;
+mod tcp_builder;
+mod tcp_option;
+mod udp;
 
 pub use ack::Ack;
 pub use checksum::Checksum;
-pub use datagram::Datagram;
-pub use echo::Echo;
-pub use emit::Envelope;
-pub use flow::{Flow, Pair};
+pub use error::ParseError;
+pub use four_tuple::{AddrPair, FourTuple};
+pub use icmp_echo::IcmpEcho;
+pub use icmp_unreachable::IcmpUnreachable;
 pub use ip::Packet;
-pub use new_segment::NewSegment;
-pub use option::{OptionList, Options, Sacks, TcpOption, Timestamps};
-pub use refusal::Refusal;
+pub use ip_builder::IpParams;
 pub use rewrite::Rewrite;
-pub use segment::{Flags, Segment};
-pub use seq::{Seq, Span, Stamp};
-pub use unreachable::Unreachable;
+pub use seq::{Seq, SeqRange, TcpTimestamp};
+pub use tcp::{Flags, Segment};
+pub use tcp_builder::NewSegment;
+pub use tcp_option::{OptionList, Options, SackBlocks, TcpOption, Timestamps};
+pub use udp::Datagram;
 
 /// Extension headers of IPv6 that are walked. Chosen: one more than the order of RFC 8200 §4.1 has.
 pub const EXTENSIONS_MAX: usize = 8;

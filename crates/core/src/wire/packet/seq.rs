@@ -62,26 +62,26 @@ impl Seq {
 ///
 /// One whose end is not after its start is empty, whatever the numbers are: hostile SACK blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Span {
+pub struct SeqRange {
     /// The first number.
     pub start: Seq,
     /// One past the last number.
     pub end: Seq,
 }
 
-impl Span {
+impl SeqRange {
     /// From `start` up to `end`.
     pub const fn new(start: Seq, end: Seq) -> Self {
         Self { start, end }
     }
 
     /// `bytes` from `start` on.
-    pub const fn at(start: Seq, bytes: u32) -> Self {
+    pub const fn with_len(start: Seq, bytes: u32) -> Self {
         Self { start, end: start.plus(bytes) }
     }
 
     /// How many numbers it has.
-    pub const fn bytes(&self) -> u32 {
+    pub const fn len(&self) -> u32 {
         if self.start.is_before(self.end) && !self.end.is_before(self.start) {
             self.end.since(self.start)
         } else {
@@ -91,25 +91,25 @@ impl Span {
 
     /// Whether it has none.
     pub const fn is_empty(&self) -> bool {
-        self.bytes() == 0
+        self.len() == 0
     }
 
     /// Whether `seq` is one of its numbers.
     pub const fn contains(&self, seq: Seq) -> bool {
-        seq.since(self.start) < self.bytes()
+        seq.since(self.start) < self.len()
     }
 
     /// Whether all numbers of `inner` are its own. An empty one is nowhere.
-    pub const fn encloses(&self, inner: &Self) -> bool {
+    pub const fn contains_range(&self, inner: &Self) -> bool {
         !inner.is_empty() && self.contains(inner.start) && self.contains(inner.end.minus(1))
     }
 }
 
 /// A timestamp of TCP (RFC 7323 §3): ticks of the clock of the host that wrote it. How long a tick is, it does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Stamp(u32);
+pub struct TcpTimestamp(u32);
 
-impl Stamp {
+impl TcpTimestamp {
     /// The number as it stands in an option.
     pub const fn new(ticks: u32) -> Self {
         Self(ticks)
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(Seq::new(5).since(last), 6);
         assert_eq!(last.offset_from(Seq::new(5)), -6);
         assert_eq!(last.later(Seq::new(3)), Seq::new(3));
-        assert!(Stamp::new(u32::MAX).is_before(Stamp::new(1)));
+        assert!(TcpTimestamp::new(u32::MAX).is_before(TcpTimestamp::new(1)));
     }
 
     #[test]
@@ -159,21 +159,24 @@ mod tests {
         let (here, there) = (Seq::new(7), Seq::new(7).plus(HALF));
         assert!(here.is_before(there) && there.is_before(here));
         assert!(here.is_before(there.minus(1)) && !there.minus(1).is_before(here));
-        assert!(Span::new(here, there).is_empty());
+        assert!(SeqRange::new(here, there).is_empty());
     }
 
     #[test]
     fn a_span_over_the_seam_is_a_span() {
-        let span = Span::new(Seq::new(u32::MAX - 1), Seq::new(2));
-        assert_eq!(span.bytes(), 4);
+        let span = SeqRange::new(Seq::new(u32::MAX - 1), Seq::new(2));
+        assert_eq!(span.len(), 4);
         assert!(span.contains(Seq::new(0)) && !span.contains(Seq::new(2)));
-        assert!(span.encloses(&Span::at(Seq::new(0), 2)) && !span.encloses(&Span::at(Seq::new(0), 3)));
+        assert!(
+            span.contains_range(&SeqRange::with_len(Seq::new(0), 2))
+                && !span.contains_range(&SeqRange::with_len(Seq::new(0), 3))
+        );
     }
 
     #[test]
     fn a_span_turned_round_is_empty() {
-        let span = Span::new(Seq::new(9), Seq::new(3));
-        assert!(span.is_empty() && !span.contains(Seq::new(5)) && !span.encloses(&span));
+        let span = SeqRange::new(Seq::new(9), Seq::new(3));
+        assert!(span.is_empty() && !span.contains(Seq::new(5)) && !span.contains_range(&span));
     }
 
     proptest! {
@@ -183,17 +186,17 @@ mod tests {
             prop_assert!(a.is_before(b) && b.is_after(a) && !b.is_before(a) && !a.is_after(b));
             prop_assert_eq!((b.since(a), b.minus(by)), (by, a));
             prop_assert_eq!((a.later(b), b.later(a)), (b, b));
-            prop_assert_eq!(Span::new(a, b).bytes(), by);
+            prop_assert_eq!(SeqRange::new(a, b).len(), by);
         }
 
         #[test]
         fn spans_are_sets_of_their_numbers(start: u32, a in 0_u32..40, n in 0_u32..40, b in 0_u32..40, m in 0_u32..40) {
-            let at = |from: u32, bytes: u32| Span::at(Seq::new(start).plus(from), bytes);
+            let at = |from: u32, bytes: u32| SeqRange::with_len(Seq::new(start).plus(from), bytes);
             let (one, two) = (at(a, n), at(b, m));
-            let holds = |span: Span| (0_u32..80).filter(|i| span.contains(Seq::new(start).plus(*i))).collect::<alloc::vec::Vec<_>>();
+            let holds = |span: SeqRange| (0_u32..80).filter(|i| span.contains(Seq::new(start).plus(*i))).collect::<alloc::vec::Vec<_>>();
             let (first, second) = (holds(one), holds(two));
             prop_assert_eq!(first.len(), n as usize);
-            prop_assert_eq!(one.encloses(&two), m > 0 && second.iter().all(|i| first.contains(i)));
+            prop_assert_eq!(one.contains_range(&two), m > 0 && second.iter().all(|i| first.contains(i)));
         }
     }
 }

@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableTable, TableDefinition};
 
-use super::{Bid, Entry, KEPT, Lead, Leader, Store, StoreError, seconds};
-use crate::ca::{Nonce, Stamp};
+use super::{Bid, BidOutcome, Entry, Leader, RETENTION, Store, StoreError, unix_seconds};
+use crate::ca::{Nonce, UtcSeconds};
 
-const LEAD: TableDefinition<'_, &str, (u64, u64, &str)> = TableDefinition::new("lead");
-const ENTRIES: TableDefinition<'_, &str, (u64, &str)> = TableDefinition::new("entries");
-const SPENT: TableDefinition<'_, &str, u64> = TableDefinition::new("spent");
-const ONE: &str = "fleet";
+const LEAD_TABLE: TableDefinition<'_, &str, (u64, u64, &str)> = TableDefinition::new("lead");
+const ENTRIES_TABLE: TableDefinition<'_, &str, (u64, &str)> = TableDefinition::new("entries");
+const USED_TOKENS_TABLE: TableDefinition<'_, &str, u64> = TableDefinition::new("spent");
+const LEAD_KEY: &str = "fleet";
 
 /// One file.
 #[derive(Debug)]
-pub struct Embedded {
+pub struct EmbeddedStore {
     path: PathBuf,
     /// None after an error.
     database: Option<Database>,
     /// What the file says of the lead, so that leading on costs no write: nobody else can change it.
-    leads: Option<(String, u64)>,
+    lease: Option<(String, u64)>,
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// Opens the file, or makes it; forgets what ended more than a day ago, as the authority does.
     ///
     /// # Errors
     /// It cannot be, it holds something else, or another process has it open.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let mut store = Self { path: path.into(), database: None, leads: None };
-        store.with(|database| sweep(database, Stamp::now()))?;
+        let mut store = Self { path: path.into(), database: None, lease: None };
+        store.with(|database| expire(database, UtcSeconds::now()))?;
         Ok(store)
     }
 
@@ -42,12 +42,12 @@ impl Embedded {
             Some(database) => Ok(database),
             None => open(&self.path),
         };
-        let done = opened.and_then(|database| {
-            let done = act(&database)?;
+        let result = opened.and_then(|database| {
+            let value = act(&database)?;
             self.database = Some(database);
-            Ok(done)
+            Ok(value)
         });
-        done.map_err(|Fault(text)| StoreError { place: self.path.display().to_string(), text })
+        result.map_err(|Fault(text)| StoreError { store: self.path.display().to_string(), text })
     }
 }
 
@@ -68,52 +68,55 @@ fn open(path: &Path) -> Result<Database, Fault> {
     Ok(Database::builder().create_file(file)?)
 }
 
-fn sweep(database: &Database, now: Stamp) -> Result<(), Fault> {
-    let oldest = seconds(now.before(KEPT));
+fn expire(database: &Database, now: UtcSeconds) -> Result<(), Fault> {
+    let oldest = unix_seconds(now.saturating_sub(RETENTION));
     let writing = database.begin_write()?;
-    writing.open_table(ENTRIES)?.retain(|_, (until, _)| until >= oldest)?;
-    writing.open_table(SPENT)?.retain(|_, until| until >= oldest)?;
+    writing.open_table(ENTRIES_TABLE)?.retain(|_, (until, _)| until >= oldest)?;
+    writing.open_table(USED_TOKENS_TABLE)?.retain(|_, until| until >= oldest)?;
     Ok(writing.commit()?)
 }
 
-impl Store for Embedded {
-    fn lead(&mut self, bid: &Bid, now: Stamp) -> Result<Lead, StoreError> {
-        let leads = self.leads.as_ref().filter(|(holder, epoch)| *holder == bid.holder && *epoch > bid.above);
-        if let Some((_, epoch)) = leads.filter(|(_, epoch)| bid.epoch == Some(*epoch)) {
-            return Ok(Lead::Mine(*epoch));
+impl Store for EmbeddedStore {
+    fn bid(&mut self, bid: &Bid, now: UtcSeconds) -> Result<BidOutcome, StoreError> {
+        let lease = self.lease.as_ref().filter(|(holder, epoch)| *holder == bid.holder && *epoch > bid.min_epoch);
+        if let Some((_, epoch)) = lease.filter(|(_, epoch)| bid.epoch == Some(*epoch)) {
+            return Ok(BidOutcome::Won(*epoch));
         }
-        let lead = self.with(|database| {
+        let outcome = self.with(|database| {
             let writing = database.begin_write()?;
-            let lead = {
-                let mut table = writing.open_table(LEAD)?;
-                let before = table.get(ONE)?.map(|it| {
+            let outcome = {
+                let mut table = writing.open_table(LEAD_TABLE)?;
+                let current_lead = table.get(LEAD_KEY)?.map(|it| {
                     let (epoch, until, holder) = it.value();
                     (epoch, until, holder.to_owned())
                 });
-                let (epoch, until, holder) = before.unwrap_or_default();
-                if holder != bid.holder && until > seconds(now) {
-                    Lead::Others(Leader { epoch, place: String::new() })
+                let (epoch, until, holder) = current_lead.unwrap_or_default();
+                if holder != bid.holder && until > unix_seconds(now) {
+                    BidOutcome::Lost(Leader { epoch, address: String::new() })
                 } else {
-                    let goes_on = holder == bid.holder && bid.epoch == Some(epoch) && epoch > bid.above;
-                    let epoch = if goes_on { epoch } else { epoch.max(bid.above).saturating_add(1) };
-                    table.insert(ONE, (epoch, seconds(now.after(bid.lease)), bid.holder.as_str()))?;
-                    Lead::Mine(epoch)
+                    let is_renewal = holder == bid.holder && bid.epoch == Some(epoch) && epoch > bid.min_epoch;
+                    let epoch = if is_renewal { epoch } else { epoch.max(bid.min_epoch).saturating_add(1) };
+                    table.insert(
+                        LEAD_KEY,
+                        (epoch, unix_seconds(now.saturating_add(bid.lease)), bid.holder.as_str()),
+                    )?;
+                    BidOutcome::Won(epoch)
                 }
             };
             writing.commit()?;
-            Ok(lead)
+            Ok(outcome)
         })?;
-        if let Lead::Mine(epoch) = lead {
-            self.leads = Some((bid.holder.clone(), epoch));
+        if let BidOutcome::Won(epoch) = outcome {
+            self.lease = Some((bid.holder.clone(), epoch));
         }
-        Ok(lead)
+        Ok(outcome)
     }
 
     fn put(&mut self, entry: &Entry) -> Result<(), StoreError> {
         self.with(|database| {
             let writing = database.begin_write()?;
-            let value = (seconds(entry.until), entry.value.as_str());
-            writing.open_table(ENTRIES)?.insert(entry.key.as_str(), value)?;
+            let value = (unix_seconds(entry.expires_at), entry.value.as_str());
+            writing.open_table(ENTRIES_TABLE)?.insert(entry.key.as_str(), value)?;
             Ok(writing.commit()?)
         })
     }
@@ -121,15 +124,15 @@ impl Store for Embedded {
     fn remove(&mut self, key: &str) -> Result<(), StoreError> {
         self.with(|database| {
             let writing = database.begin_write()?;
-            writing.open_table(ENTRIES)?.remove(key)?;
+            writing.open_table(ENTRIES_TABLE)?.remove(key)?;
             Ok(writing.commit()?)
         })
     }
 
-    fn list(&mut self, prefix: &str, now: Stamp) -> Result<Vec<Entry>, StoreError> {
+    fn list(&mut self, prefix: &str, now: UtcSeconds) -> Result<Vec<Entry>, StoreError> {
         self.with(|database| {
             let reading = database.begin_read()?;
-            let table = reading.open_table(ENTRIES)?;
+            let table = reading.open_table(ENTRIES_TABLE)?;
             let mut found = Vec::new();
             for row in table.range(prefix..)? {
                 let (key, value) = row?;
@@ -137,25 +140,28 @@ impl Store for Embedded {
                     break;
                 }
                 let (until, value) = value.value();
-                let until = Stamp::from_unix(until);
+                let until = UtcSeconds::from_unix(until);
                 if until > now {
-                    found.push(Entry { key: key.value().to_owned(), value: value.to_owned(), until });
+                    found.push(Entry { key: key.value().to_owned(), value: value.to_owned(), expires_at: until });
                 }
             }
             Ok(found)
         })
     }
 
-    fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, StoreError> {
+    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, StoreError> {
         self.with(|database| {
             let writing = database.begin_write()?;
-            let is_new = writing.open_table(SPENT)?.insert(nonce.to_string().as_str(), seconds(until))?.is_none();
+            let is_new = writing
+                .open_table(USED_TOKENS_TABLE)?
+                .insert(nonce.to_string().as_str(), unix_seconds(until))?
+                .is_none();
             writing.commit()?;
             Ok(is_new)
         })
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.path.display().to_string()
     }
 }
@@ -166,53 +172,56 @@ mod tests {
 
     use super::*;
 
-    fn bid(holder: &str, epoch: Option<u64>, above: u64) -> Bid {
+    fn bid(holder: &str, epoch: Option<u64>, min_epoch: u64) -> Bid {
         let lease = Duration::from_secs(15);
-        Bid { holder: holder.to_owned(), place: String::new(), epoch, above, lease }
+        Bid { holder: holder.to_owned(), address: String::new(), epoch, min_epoch, lease }
     }
 
     #[test]
     fn the_lead_is_one_at_a_time_and_each_start_is_a_new_epoch() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let now = Stamp::from_unix(1_800_000_000);
-        let later = now.after(Duration::from_secs(15));
-        let mut store = Embedded::open(&path).unwrap();
-        assert_eq!(store.lead(&bid("a", None, 0), now).unwrap(), Lead::Mine(1));
-        assert_eq!(store.lead(&bid("a", Some(1), 0), now).unwrap(), Lead::Mine(1));
+        let now = UtcSeconds::from_unix(1_800_000_000);
+        let later = now.saturating_add(Duration::from_secs(15));
+        let mut store = EmbeddedStore::open(&path).unwrap();
+        assert_eq!(store.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(1));
+        assert_eq!(store.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
         assert_eq!(
-            store.lead(&bid("b", None, 0), now).unwrap(),
-            Lead::Others(Leader { epoch: 1, place: String::new() })
+            store.bid(&bid("b", None, 0), now).unwrap(),
+            BidOutcome::Lost(Leader { epoch: 1, address: String::new() })
         );
-        assert!(Embedded::open(&path).is_err(), "nobody else opens it meanwhile");
+        assert!(EmbeddedStore::open(&path).is_err(), "nobody else opens it meanwhile");
         drop(store);
-        let mut store = Embedded::open(&path).unwrap();
-        assert_eq!(store.lead(&bid("a", None, 0), now).unwrap(), Lead::Mine(2));
-        assert_eq!(store.lead(&bid("a", Some(2), 40), now).unwrap(), Lead::Mine(41));
-        assert_eq!(store.lead(&bid("b", None, 0), later).unwrap(), Lead::Mine(42), "its time was over");
-        let last = later.after(Duration::from_secs(15));
-        assert_eq!(store.lead(&bid("a", Some(41), 0), last).unwrap(), Lead::Mine(43));
+        let mut store = EmbeddedStore::open(&path).unwrap();
+        assert_eq!(store.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(2));
+        assert_eq!(store.bid(&bid("a", Some(2), 40), now).unwrap(), BidOutcome::Won(41));
+        assert_eq!(store.bid(&bid("b", None, 0), later).unwrap(), BidOutcome::Won(42), "its time was over");
+        let last = later.saturating_add(Duration::from_secs(15));
+        assert_eq!(store.bid(&bid("a", Some(41), 0), last).unwrap(), BidOutcome::Won(43));
     }
 
     #[test]
     fn entries_end_and_are_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let now = Stamp::now();
+        let now = UtcSeconds::now();
         let entry = |key: &str, seconds| Entry {
             key: key.to_owned(),
             value: "ann".to_owned(),
-            until: now.after(Duration::from_secs(seconds)),
+            expires_at: now.saturating_add(Duration::from_secs(seconds)),
         };
-        let mut store = Embedded::open(&path).unwrap();
+        let mut store = EmbeddedStore::open(&path).unwrap();
         assert_eq!(store.list("drain/", now).unwrap(), []);
         for entry in [entry("drain/fra", 60), entry("drain/ams", 10), entry("draining", 60)] {
             store.put(&entry).unwrap();
         }
         drop(store);
-        let mut store = Embedded::open(&path).unwrap();
+        let mut store = EmbeddedStore::open(&path).unwrap();
         assert_eq!(store.list("drain/", now).unwrap(), [entry("drain/ams", 10), entry("drain/fra", 60)]);
-        assert_eq!(store.list("drain/", now.after(Duration::from_secs(10))).unwrap(), [entry("drain/fra", 60)]);
+        assert_eq!(
+            store.list("drain/", now.saturating_add(Duration::from_secs(10))).unwrap(),
+            [entry("drain/fra", 60)]
+        );
         store.remove("drain/fra").unwrap();
         store.remove("drain/fra").unwrap();
         assert_eq!(store.list("drain/fra", now).unwrap(), []);
@@ -223,12 +232,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
-        let until = Stamp::now();
-        assert!(Embedded::open(&path).unwrap().claim(nonce, until).unwrap());
-        assert!(!Embedded::open(&path).unwrap().claim(nonce, until).unwrap());
+        let until = UtcSeconds::now();
+        assert!(EmbeddedStore::open(&path).unwrap().claim(nonce, until).unwrap());
+        assert!(!EmbeddedStore::open(&path).unwrap().claim(nonce, until).unwrap());
         let other: Nonce = "0123456789abcdef0123456789abcde0".parse().unwrap();
-        assert!(Embedded::open(&path).unwrap().claim(other, until.before(KEPT * 2)).unwrap());
-        assert!(Embedded::open(&path).unwrap().claim(other, until).unwrap(), "its token has long expired");
+        assert!(EmbeddedStore::open(&path).unwrap().claim(other, until.saturating_sub(RETENTION * 2)).unwrap());
+        assert!(EmbeddedStore::open(&path).unwrap().claim(other, until).unwrap(), "its token has long expired");
     }
 
     #[test]
@@ -236,9 +245,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         std::fs::write(&path, "hello").unwrap();
-        let said = Embedded::open(&path).unwrap_err().to_string();
-        assert!(said.contains("store: "), "{said}");
+        let message = EmbeddedStore::open(&path).unwrap_err().to_string();
+        assert!(message.contains("store: "), "{message}");
         assert_eq!(std::fs::read(&path).unwrap(), b"hello", "and left as it is");
-        assert!(Embedded::open(&dir.path().join("absent/store")).is_err());
+        assert!(EmbeddedStore::open(&dir.path().join("absent/store")).is_err());
     }
 }

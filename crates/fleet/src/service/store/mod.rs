@@ -14,24 +14,24 @@
 //! 5. After an error the file or the connection is opened anew for the next call.
 
 mod embedded;
-mod place;
 mod redis;
+mod url;
 
 use std::time::Duration;
 
-use super::machine::Row;
-use crate::ca::{Nonce, Stamp};
+use super::scheduler::Row;
+use crate::ca::{Nonce, UtcSeconds};
 
-pub use self::embedded::Embedded;
-pub use self::place::{Nodes, Place};
-pub use self::redis::{Redis, Secrets};
+pub use self::embedded::EmbeddedStore;
+pub use self::redis::{RedisSecrets, RedisStore};
+pub use self::url::{RedisNodes, StoreUrl};
 
 /// Why the store cannot.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}: {text}")]
+#[error("{store}: {text}")]
 pub struct StoreError {
     /// Which store.
-    pub place: String,
+    pub store: String,
     /// Why.
     pub text: String,
 }
@@ -42,22 +42,22 @@ pub struct Bid {
     /// Who; no other process bids by this name.
     pub holder: String,
     /// Where it is reached by the others; empty: nowhere yet.
-    pub place: String,
+    pub address: String,
     /// The epoch in which it leads already.
     pub epoch: Option<u64>,
     /// A later epoch than this is needed.
-    pub above: u64,
+    pub min_epoch: u64,
     /// For how long it would lead, if it does not bid again.
     pub lease: Duration,
 }
 
 /// Who leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lead {
+pub enum BidOutcome {
     /// The bidder, in this epoch.
-    Mine(u64),
+    Won(u64),
     /// Somebody else.
-    Others(Leader),
+    Lost(Leader),
 }
 
 /// Somebody else who leads.
@@ -66,7 +66,7 @@ pub struct Leader {
     /// Its epoch.
     pub epoch: u64,
     /// Where it is reached; empty: it has not said so.
-    pub place: String,
+    pub address: String,
 }
 
 /// Something that was put.
@@ -77,7 +77,7 @@ pub struct Entry {
     /// What.
     pub value: String,
     /// Until when.
-    pub until: Stamp,
+    pub expires_at: UtcSeconds,
 }
 
 /// What a store can do.
@@ -87,7 +87,7 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// The store cannot; who led before goes on until its time is over.
-    fn lead(&mut self, bid: &Bid, now: Stamp) -> Result<Lead, StoreError>;
+    fn bid(&mut self, bid: &Bid, now: UtcSeconds) -> Result<BidOutcome, StoreError>;
 
     /// Remembers something until then; a key that is there already gets the new value.
     ///
@@ -105,16 +105,16 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// The store cannot.
-    fn list(&mut self, prefix: &str, now: Stamp) -> Result<Vec<Entry>, StoreError>;
+    fn list(&mut self, prefix: &str, now: UtcSeconds) -> Result<Vec<Entry>, StoreError>;
 
     /// Takes a nonce, once and for all who share the store; it may be forgotten some time after `until`.
     ///
     /// # Errors
     /// Whether it was taken before cannot be known.
-    fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, StoreError>;
+    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, StoreError>;
 
     /// Where it is, for people; no password.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 
     /// The region that is shared; none: nobody shares this store.
     fn region(&self) -> Option<String> {
@@ -125,7 +125,7 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// They are no good, and those before stay.
-    fn secrets(&mut self, _secrets: Secrets) -> Result<(), StoreError> {
+    fn set_secrets(&mut self, _secrets: RedisSecrets) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -141,7 +141,7 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// The store cannot.
-    fn share(&mut self, _epoch: u64, _rows: &[Row]) -> Result<bool, StoreError> {
+    fn put_rows(&mut self, _epoch: u64, _rows: &[Row]) -> Result<bool, StoreError> {
         Ok(true)
     }
 
@@ -149,7 +149,7 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// The store cannot.
-    fn shared(&mut self) -> Result<Vec<(String, String)>, StoreError> {
+    fn rows(&mut self) -> Result<Vec<(String, String)>, StoreError> {
         Ok(Vec::new())
     }
 
@@ -158,14 +158,14 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// The store cannot.
-    fn newest(&mut self, _name: &str, _number: u64, _text: &str) -> Result<Option<String>, StoreError> {
+    fn put_if_newer(&mut self, _name: &str, _number: u64, _text: &str) -> Result<Option<String>, StoreError> {
         Ok(None)
     }
 }
 
 /// chosen: more than a clock that lost its time server is ever put back by.
-const KEPT: Duration = Duration::from_secs(86_400);
+const RETENTION: Duration = Duration::from_secs(86_400);
 
-fn seconds(stamp: Stamp) -> u64 {
-    stamp.since_1970().as_secs()
+fn unix_seconds(stamp: UtcSeconds) -> u64 {
+    stamp.since_epoch().as_secs()
 }

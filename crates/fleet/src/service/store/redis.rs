@@ -35,48 +35,48 @@ use redis::{
 use marline_net::printable::printable;
 use socket2::TcpKeepalive;
 
-use super::super::machine::Row;
-use super::{Bid, Entry, KEPT, Lead, Leader, Nodes, Store, StoreError, seconds};
-use crate::ca::{Nonce, Stamp};
+use super::super::scheduler::Row;
+use super::{Bid, BidOutcome, Entry, Leader, RETENTION, RedisNodes, Store, StoreError, unix_seconds};
+use crate::ca::{Nonce, UtcSeconds};
 use crate::identity::Name;
 
 /// What only Redis and we know, and whom we take for Redis.
 #[derive(Clone, Default)]
-pub struct Secrets {
+pub struct RedisSecrets {
     /// Of the user.
     pub password: Option<String>,
     /// The authority of its certificate, PEM; none: those of the system.
     pub authority: Option<Vec<u8>>,
 }
 
-impl std::fmt::Debug for Secrets {
+impl std::fmt::Debug for RedisSecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("MASKED")
     }
 }
 
 /// Redis.
-pub struct Redis {
-    nodes: Nodes,
+pub struct RedisStore {
+    nodes: RedisNodes,
     region: Name,
-    secrets: Secrets,
+    secrets: RedisSecrets,
     /// None after an error.
     connection: Option<Box<dyn ConnectionLike + Send>>,
 }
 
 /// Rule 6. chosen: three of them are less than what is left of a lease when it is renewed.
-const PATIENCE: Duration = Duration::from_secs(1);
+const IO_TIMEOUT: Duration = Duration::from_secs(1);
 /// chosen: rows of members that nobody has renewed for a day are of no use.
-const ROWS_KEPT: u64 = 86_400;
+const ROWS_TTL_SECONDS: u64 = 86_400;
 /// chosen: some hundred kilobytes each.
-const ROWS_AT_ONCE: usize = 500;
+const SCAN_COUNT: usize = 500;
 
 /// The first epoch that is refused (rule 5), as the script has it: a digit more than fifteen.
-const EPOCHS: u64 = 1_000_000_000_000_000;
+const EPOCH_LIMIT: u64 = 1_000_000_000_000_000;
 
 /// Rule 2: the lead. Keys: lead, epoch, members. Arguments: holder, place, its epoch or 0, above, lease in ms, how long rows are kept:
 /// where nothing changes for a day none is written, and they stay as long as somebody leads.
-const LEAD: &str = "#!lua flags=allow-oom
+const LEAD_SCRIPT: &str = "#!lua flags=allow-oom
 local function whole(text)
   if not text then return 0 end
   if #text > 15 or not string.match(text, '^%d+$') then return nil end
@@ -102,11 +102,12 @@ redis.call('EXPIRE', KEYS[3], ARGV[6])
 return {'mine', epoch, ''}";
 
 /// Keys: lead. Arguments: holder.
-const RESIGN: &str = "if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then redis.call('DEL', KEYS[1]) end
+const RESIGN_SCRIPT: &str =
+    "if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1";
 
 /// Keys: lead, members. Arguments: epoch, how long rows are kept, then key and row of each; an empty row goes.
-const SHARE: &str = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
+const PUT_ROWS_SCRIPT: &str = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
 for i = 3, #ARGV, 2 do
   if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[2], ARGV[i])
   else redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
@@ -115,7 +116,7 @@ redis.call('EXPIRE', KEYS[2], ARGV[2])
 return 1";
 
 /// Keys: the text. Arguments: number, text.
-const NEWEST: &str = "local kept = redis.call('HMGET', KEYS[1], 'number', 'text')
+const PUT_IF_NEWER_SCRIPT: &str = "local kept = redis.call('HMGET', KEYS[1], 'number', 'text')
 local number = tonumber(kept[1] or '-1')
 if number < tonumber(ARGV[1]) then
   redis.call('HSET', KEYS[1], 'number', ARGV[1], 'text', ARGV[2])
@@ -124,30 +125,30 @@ end
 if kept[2] == ARGV[2] then return false end
 return kept[2]";
 
-impl Redis {
+impl RedisStore {
     /// Of these nodes, for this region; nothing is connected yet.
     ///
     /// # Errors
     /// The authority is none.
-    pub fn new(nodes: Nodes, region: Name, secrets: Secrets) -> Result<Self, StoreError> {
+    pub fn new(nodes: RedisNodes, region: Name, secrets: RedisSecrets) -> Result<Self, StoreError> {
         let store = Self { nodes, region, secrets, connection: None };
         // What the library refuses before it connects is a mistake of the user's.
-        let refused = |error: RedisError| StoreError { place: store.place(), text: error.to_string() };
-        match store.one() {
+        let refused = |error: RedisError| StoreError { store: store.location(), text: error.to_string() };
+        match store.single_node() {
             Some(info) => drop(store.client(info).map_err(refused)?),
             None => drop(store.cluster().map_err(refused)?),
         }
         Ok(store)
     }
 
-    fn one(&self) -> Option<ConnectionInfo> {
+    fn single_node(&self) -> Option<ConnectionInfo> {
         match self.nodes.nodes.as_slice() {
-            [node] => self.info(node).ok(),
+            [node] => self.connection_info(node).ok(),
             _ => None,
         }
     }
 
-    fn info(&self, (host, port): &(String, u16)) -> Result<ConnectionInfo, RedisError> {
+    fn connection_info(&self, (host, port): &(String, u16)) -> Result<ConnectionInfo, RedisError> {
         let (host, port) = (host.clone(), *port);
         let address = match self.nodes.tls {
             true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
@@ -160,7 +161,7 @@ impl Redis {
         if let Some(password) = &self.secrets.password {
             settings = settings.set_password(password);
         }
-        Ok(address.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp()))
+        Ok(address.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
     }
 
     fn certificates(&self) -> TlsCertificates {
@@ -172,52 +173,53 @@ impl Redis {
     }
 
     fn cluster(&self) -> Result<ClusterClient, RedisError> {
-        let nodes = self.nodes.nodes.iter().map(|node| self.info(node)).collect::<Result<Vec<_>, _>>()?;
-        let client = ClusterClient::builder(nodes).tcp_settings(tcp()).retries(2);
-        let client = client.connection_timeout(PATIENCE).response_timeout(PATIENCE);
+        let nodes =
+            self.nodes.nodes.iter().map(|node| self.connection_info(node)).collect::<Result<Vec<_>, _>>()?;
+        let client = ClusterClient::builder(nodes).tcp_settings(tcp_settings()).retries(2);
+        let client = client.connection_timeout(IO_TIMEOUT).response_timeout(IO_TIMEOUT);
         if self.nodes.tls { client.certs(self.certificates()).build() } else { client.build() }
     }
 
     fn connect(&self) -> Result<Box<dyn ConnectionLike + Send>, RedisError> {
-        let Some(info) = self.one() else { return Ok(Box::new(self.cluster()?.get_connection()?)) };
-        let connection = self.client(info)?.get_connection_with_timeout(PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
+        let Some(info) = self.single_node() else { return Ok(Box::new(self.cluster()?.get_connection()?)) };
+        let connection = self.client(info)?.get_connection_with_timeout(IO_TIMEOUT)?;
+        connection.set_read_timeout(Some(IO_TIMEOUT))?;
+        connection.set_write_timeout(Some(IO_TIMEOUT))?;
         Ok(Box::new(connection))
     }
 
-    fn ask<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, StoreError> {
+    fn query<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, StoreError> {
         let connected = match self.connection.take() {
             Some(connection) => Ok(connection),
             None => self.connect(),
         };
-        let answered = connected.and_then(|mut connection| {
-            let answer = command.query(connection.as_mut());
+        let result = connected.and_then(|mut connection| {
+            let response = command.query(connection.as_mut());
             // An error that Redis itself has said leaves the connection as it is, unless another node is meant.
-            if answer.as_ref().err().is_none_or(|error| error.code().is_some_and(|code| code == "OOM")) {
+            if response.as_ref().err().is_none_or(|error| error.code().is_some_and(|code| code == "OOM")) {
                 self.connection = Some(connection);
             }
-            answer
+            response
         });
-        answered.map_err(|error| StoreError { place: self.place(), text: error.to_string() })
+        result.map_err(|error| StoreError { store: self.location(), text: error.to_string() })
     }
 
     /// An epoch that cannot be one.
-    fn damaged(&self, what: &str, found: &str) -> StoreError {
-        let key = self.key(what);
+    fn damaged_epoch(&self, key_name: &str, found: &str) -> StoreError {
+        let key = self.key(key_name);
         let text = format!(
-            "{key} holds the epoch `{}`, which is no whole number below {EPOCHS}: nothing is matched until it is repaired; \
+            "{key} holds the epoch `{}`, which is no whole number below {EPOCH_LIMIT}: nothing is matched until it is repaired; \
              `redis-cli DEL {key}` does so: the service goes on with an epoch above those that relays have seen",
             printable(found)
         );
-        StoreError { place: self.place(), text }
+        StoreError { store: self.location(), text }
     }
 
-    fn key(&self, what: &str) -> String {
-        format!("marline:{{{}}}:{what}", self.region)
+    fn key(&self, key_name: &str) -> String {
+        format!("marline:{{{}}}:{key_name}", self.region)
     }
 
-    fn script(&self, script: &str, keys: &[String]) -> redis::Cmd {
+    fn script_command(&self, script: &str, keys: &[String]) -> redis::Cmd {
         let mut command = cmd("EVAL");
         command.arg(script).arg(keys.len()).arg(keys);
         command
@@ -225,63 +227,64 @@ impl Redis {
 }
 
 /// A server that is gone without a word is given up, in the middle of a handshake as well.
-fn tcp() -> TcpSettings {
-    let alive = TcpKeepalive::new().with_time(PATIENCE * 2).with_interval(PATIENCE).with_retries(2);
-    TcpSettings::default().set_nodelay(true).set_keepalive(alive).set_user_timeout(PATIENCE * 4)
+fn tcp_settings() -> TcpSettings {
+    let keepalive = TcpKeepalive::new().with_time(IO_TIMEOUT * 2).with_interval(IO_TIMEOUT).with_retries(2);
+    TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(IO_TIMEOUT * 4)
 }
 
-impl Store for Redis {
-    fn lead(&mut self, bid: &Bid, _now: Stamp) -> Result<Lead, StoreError> {
-        let mut command = self.script(LEAD, &[self.key("lead"), self.key("epoch"), self.key("members")]);
+impl Store for RedisStore {
+    fn bid(&mut self, bid: &Bid, _now: UtcSeconds) -> Result<BidOutcome, StoreError> {
+        let mut command =
+            self.script_command(LEAD_SCRIPT, &[self.key("lead"), self.key("epoch"), self.key("members")]);
         let lease = u64::try_from(bid.lease.as_millis()).unwrap_or(u64::MAX);
         command
             .arg(&bid.holder)
-            .arg(&bid.place)
+            .arg(&bid.address)
             .arg(bid.epoch.unwrap_or(0))
-            .arg(bid.above.min(EPOCHS - 2))
+            .arg(bid.min_epoch.min(EPOCH_LIMIT - 2))
             .arg(lease)
-            .arg(ROWS_KEPT);
-        let (who, epoch, place): (String, u64, Vec<u8>) = self.ask(&command)?;
-        let place = String::from_utf8_lossy(&place).into_owned();
-        match who.as_str() {
-            "mine" => Ok(Lead::Mine(epoch)),
-            "damaged" => Err(self.damaged(if epoch == 1 { "lead" } else { "epoch" }, &place)),
-            _ => Ok(Lead::Others(Leader { epoch, place })),
+            .arg(ROWS_TTL_SECONDS);
+        let (outcome, epoch, address): (String, u64, Vec<u8>) = self.query(&command)?;
+        let address = String::from_utf8_lossy(&address).into_owned();
+        match outcome.as_str() {
+            "mine" => Ok(BidOutcome::Won(epoch)),
+            "damaged" => Err(self.damaged_epoch(if epoch == 1 { "lead" } else { "epoch" }, &address)),
+            _ => Ok(BidOutcome::Lost(Leader { epoch, address })),
         }
     }
 
     fn put(&mut self, entry: &Entry) -> Result<(), StoreError> {
-        let value = format!("{} {}", seconds(entry.until), entry.value);
-        self.ask(cmd("HSET").arg(self.key("said")).arg(&entry.key).arg(value))
+        let value = format!("{} {}", unix_seconds(entry.expires_at), entry.value);
+        self.query(cmd("HSET").arg(self.key("said")).arg(&entry.key).arg(value))
     }
 
     fn remove(&mut self, key: &str) -> Result<(), StoreError> {
-        self.ask(cmd("HDEL").arg(self.key("said")).arg(key))
+        self.query(cmd("HDEL").arg(self.key("said")).arg(key))
     }
 
-    fn list(&mut self, prefix: &str, now: Stamp) -> Result<Vec<Entry>, StoreError> {
-        let all: BTreeMap<String, String> = self.ask(cmd("HGETALL").arg(self.key("said")))?;
+    fn list(&mut self, prefix: &str, now: UtcSeconds) -> Result<Vec<Entry>, StoreError> {
+        let all: BTreeMap<String, String> = self.query(cmd("HGETALL").arg(self.key("said")))?;
         let mut found = Vec::new();
         for (key, value) in all {
             let Some((until, value)) = value.split_once(' ') else { continue };
-            let until = Stamp::from_unix(until.parse().unwrap_or(0));
-            if until.after(KEPT) < now {
+            let until = UtcSeconds::from_unix(until.parse().unwrap_or(0));
+            if until.saturating_add(RETENTION) < now {
                 self.remove(&key)?;
             } else if until > now && key.starts_with(prefix) {
-                found.push(Entry { key, value: value.to_owned(), until });
+                found.push(Entry { key, value: value.to_owned(), expires_at: until });
             }
         }
         Ok(found)
     }
 
-    fn claim(&mut self, nonce: Nonce, until: Stamp) -> Result<bool, StoreError> {
-        let end = seconds(until.after(KEPT));
+    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, StoreError> {
+        let end = unix_seconds(until.saturating_add(RETENTION));
         let mut command = cmd("SET");
         command.arg(format!("marline:spent:{nonce}")).arg(1).arg("NX").arg("EXAT").arg(end);
-        Ok(self.ask::<Option<String>>(&command)?.is_some())
+        Ok(self.query::<Option<String>>(&command)?.is_some())
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.nodes.to_string()
     }
 
@@ -289,32 +292,32 @@ impl Store for Redis {
         Some(self.region.to_string())
     }
 
-    fn secrets(&mut self, secrets: Secrets) -> Result<(), StoreError> {
+    fn set_secrets(&mut self, secrets: RedisSecrets) -> Result<(), StoreError> {
         *self = Self::new(self.nodes.clone(), self.region.clone(), secrets)?;
         Ok(())
     }
 
     fn resign(&mut self, holder: &str) -> Result<(), StoreError> {
-        let mut command = self.script(RESIGN, &[self.key("lead")]);
-        self.ask(command.arg(holder))
+        let mut command = self.script_command(RESIGN_SCRIPT, &[self.key("lead")]);
+        self.query(command.arg(holder))
     }
 
-    fn share(&mut self, epoch: u64, rows: &[Row]) -> Result<bool, StoreError> {
-        let mut command = self.script(SHARE, &[self.key("lead"), self.key("members")]);
-        command.arg(epoch).arg(ROWS_KEPT);
+    fn put_rows(&mut self, epoch: u64, rows: &[Row]) -> Result<bool, StoreError> {
+        let mut command = self.script_command(PUT_ROWS_SCRIPT, &[self.key("lead"), self.key("members")]);
+        command.arg(epoch).arg(ROWS_TTL_SECONDS);
         for (key, row) in rows {
             command.arg(key).arg(row.as_deref().unwrap_or_default());
         }
-        self.ask(&command)
+        self.query(&command)
     }
 
-    fn shared(&mut self) -> Result<Vec<(String, String)>, StoreError> {
+    fn rows(&mut self) -> Result<Vec<(String, String)>, StoreError> {
         let (mut rows, mut cursor) = (BTreeMap::new(), 0_u64);
         loop {
             let mut command = cmd("HSCAN");
-            command.arg(self.key("members")).arg(cursor).arg("COUNT").arg(ROWS_AT_ONCE);
-            let (next, some): (u64, Vec<(String, String)>) = self.ask(&command)?;
-            rows.extend(some);
+            command.arg(self.key("members")).arg(cursor).arg("COUNT").arg(SCAN_COUNT);
+            let (next, batch): (u64, Vec<(String, String)>) = self.query(&command)?;
+            rows.extend(batch);
             if next == 0 {
                 return Ok(rows.into_iter().collect());
             }
@@ -322,8 +325,8 @@ impl Store for Redis {
         }
     }
 
-    fn newest(&mut self, name: &str, number: u64, text: &str) -> Result<Option<String>, StoreError> {
-        let mut command = self.script(NEWEST, &[format!("marline:newest:{name}")]);
-        self.ask(command.arg(number).arg(text))
+    fn put_if_newer(&mut self, name: &str, number: u64, text: &str) -> Result<Option<String>, StoreError> {
+        let mut command = self.script_command(PUT_IF_NEWER_SCRIPT, &[format!("marline:newest:{name}")]);
+        self.query(command.arg(number).arg(text))
     }
 }

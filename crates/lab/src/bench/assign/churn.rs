@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use marline_core::assign::Stay;
+use marline_core::assign::SwitchingCost;
 use marline_core::units::{Bitrate, Ratio};
 use marline_sim::fleet::{Churn, Plan};
 use marline_sys::clock;
@@ -52,8 +52,8 @@ pub(super) fn run(args: &ChurnArgs) -> impl Serialize + use<> {
     let Size { relays, boxes } = args.churn_size;
     let plan = Plan { relays, boxes, candidates: MEASURED, load: args.churn_load, seed: 1 };
     let mut churn = Churn::new(&plan);
-    churn.rematch(Stay::default(), boxes as u64 * FIRST);
-    let stay = Stay { share: args.kappa, fee: args.fee };
+    churn.rematch(SwitchingCost::default(), boxes as u64 * FIRST);
+    let stay = SwitchingCost { share: args.kappa, fee: args.fee };
     let mut seconds: Vec<Second> = Vec::new();
     for second in 1..=args.churn_time.as_secs() {
         churn.replace(args.replaced);

@@ -22,7 +22,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use marline_core::assign::{Instance, Plan, Solver, algorithm_1, by_density, random};
+use marline_core::assign::{Instance, Matching, Solver, bass_algorithm_1, bass_random, density_greedy};
 use marline_core::units::{Bitrate, Ratio, parse_duration};
 use marline_sim::fleet;
 use marline_sim::rng::{Purpose, Stream};
@@ -186,24 +186,24 @@ fn match_one(size: Size, load: Ratio, seed: u64, cpu: Duration) -> Matched {
         }
     };
     let cpu_s = (clock::thread_time() - begun).as_secs_f64();
-    let hits = solver.plan().hits(&instance);
+    let hits = solver.matching().hit_share(&instance);
     let best = (size.boxes <= SMALL).then(|| proved(&mut solver)).flatten();
-    let best_hits = best.map(|_| solver.plan().hits(&instance));
+    let best_hits = best.map(|_| solver.matching().hit_share(&instance));
     let mut chance = Stream::new(seed, "random", 0, Purpose::Other);
     let matched = Matched {
         size,
         load,
         seed,
-        candidates: instance.candidates(),
+        candidates: instance.candidate_count(),
         gain: progress.gain,
         bound: progress.bound,
         best,
         hits,
         best_hits,
         cpu_s,
-        by_density: by_density(&instance).gain(),
+        by_density: density_greedy(&instance).gain(),
         algorithm_1: cut_off(&instance).gain(),
-        random: random(&instance, |n| chance.below(n)).gain(),
+        random: bass_random(&instance, |n| chance.below(n)).gain(),
     };
     say(&format!(
         "{size}, load {load}, fleet {seed}: {:.4}% missing, {cpu_s:.3}s",
@@ -223,8 +223,8 @@ fn proved(solver: &mut Solver<'_>) -> Option<Bitrate> {
     }
 }
 
-fn cut_off(instance: &Instance) -> Plan {
-    algorithm_1(instance, PLANS).0
+fn cut_off(instance: &Instance) -> Matching {
+    bass_algorithm_1(instance, PLANS).0
 }
 
 fn cells(fleets: &[Matched]) -> Vec<String> {

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use marline_core::playback::Profile;
+use marline_core::playback::MediaProfile;
 use marline_core::units::{Bitrate, DataSize};
 
 use crate::Payload;
@@ -39,8 +39,8 @@ impl Film {
     }
 
     /// As a player reckons with it.
-    pub(super) fn profile(&self) -> io::Result<Profile> {
-        Profile::constant(self.rate, self.length).map_err(io::Error::other)
+    pub(super) fn profile(&self) -> io::Result<MediaProfile> {
+        MediaProfile::constant(self.rate, self.length).map_err(io::Error::other)
     }
 
     /// The bytes of its first second, from which on a player shows a picture.

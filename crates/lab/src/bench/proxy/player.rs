@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use marline_core::playback::{Player, State, Thresholds};
+use marline_core::playback::{BufferThresholds, Player, PlayerState};
 use marline_core::units::{self, DataSize};
 
 use super::film::Film;
@@ -39,7 +39,7 @@ impl Showing<'_> {
     /// Plays from the beginning until the end, or until `until` says so; `until` hears of the player each few
     /// milliseconds.
     pub(super) fn play(&self, mut until: impl FnMut(&Player) -> bool) -> io::Result<Seen> {
-        let thresholds = Thresholds { low: self.film.second(), high: Some(DataSize::from_mib(20)) };
+        let thresholds = BufferThresholds { low: self.film.second(), high: Some(DataSize::from_mib(20)) };
         let began = Instant::now();
         let now = || units::Instant::ZERO + began.elapsed();
         let mut player = Player::new(self.film.profile()?, thresholds, units::Instant::ZERO);
@@ -47,8 +47,8 @@ impl Showing<'_> {
         answer.wait_at_most(LOOK)?;
         let mut buffer = vec![0; 64 * 1024];
         let (mut last, size) = (Instant::now(), self.film.bytes.len() as u64);
-        while player.state() != State::Ended && !until(&player) {
-            let more = player.reads_upto().min(size).saturating_sub(answer.at);
+        while player.state() != PlayerState::Ended && !until(&player) {
+            let more = player.read_limit().min(size).saturating_sub(answer.at);
             if more == 0 {
                 std::thread::sleep(LOOK);
                 player.advance(now());
@@ -58,15 +58,15 @@ impl Showing<'_> {
             let most = buffer.len().min(usize::try_from(more).unwrap_or(usize::MAX));
             match self.read(&mut answer, &mut buffer[..most]) {
                 Ok(()) => {
-                    player.arrive(now(), answer.at);
+                    player.on_arrival(now(), answer.at);
                     last = Instant::now();
                 }
                 Err(error) if is_early(&error) && last.elapsed() < TOO_LONG => player.advance(now()),
                 Err(error) => return Err(error),
             }
         }
-        let start = player.first_picture().map_or(f64::NAN, |at| at.since(units::Instant::ZERO).as_secs_f64());
-        Ok(Seen { start, stalls: player.stalls(), waited: player.interrupted().as_secs_f64() })
+        let start = player.first_frame().map_or(f64::NAN, |at| at.since(units::Instant::ZERO).as_secs_f64());
+        Ok(Seen { start, stalls: player.stalls(), waited: player.buffering_time().as_secs_f64() })
     }
 
     /// Reads for this long as fast as it comes.

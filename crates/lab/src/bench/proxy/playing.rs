@@ -64,7 +64,7 @@ pub(super) fn start(sheet: &mut Sheet, runs: u32) -> Result<(), LabError> {
                 // One link cannot carry most of these films: held back for that, it would be no match.
                 let words = if ours { &[][..] } else { &["--start", "fast"][..] };
                 let (seen, suspect) = show(links, &film, run, Origin::Http, words, |showing, _| {
-                    showing.play(|player| player.first_picture().is_some())
+                    showing.play(|player| player.first_frame().is_some())
                 })?;
                 match seen {
                     Ok(seen) => {

@@ -11,7 +11,7 @@
 //!    is proved, or [`PROOF`] is used up.
 //! 4. Figures are means over the fleets; the spread is theirs.
 
-use marline_core::assign::{Instance, Plan, Solver, algorithm_1, random};
+use marline_core::assign::{Instance, Matching, Solver, bass_algorithm_1, bass_random};
 use marline_core::units::{Bitrate, Ratio};
 use marline_sim::fleet::{self, Fleet, instance};
 use marline_sim::rng::{Purpose, Stream};
@@ -103,31 +103,33 @@ fn match_all(load: u32, seed: u32) -> Vec<(&'static str, Matched)> {
     let instance = instance(&fleet.rooms(&members), &members);
     let mut solver = Solver::new(&instance, None);
     solver.step(WORK);
-    let ours = matched(&instance, &solver.plan());
+    let ours = matched(&instance, &solver.matching());
     // The same search, until it has proved what is best or that takes too long.
     solver.step(PROOF);
-    let best = matched(&instance, &solver.plan());
+    let best = matched(&instance, &solver.matching());
     let mut chance = Stream::new(u64::from(seed), "random", 0, Purpose::Other);
     let others = [
-        ("Algorithm 1", matched(&instance, &algorithm_1(&instance, PLANS).0)),
-        ("random", matched(&instance, &random(&instance, |n| chance.below(n)))),
+        ("Algorithm 1", matched(&instance, &bass_algorithm_1(&instance, PLANS).0)),
+        ("random", matched(&instance, &bass_random(&instance, |n| chance.below(n)))),
     ];
-    let each = Matched { mbps: best_each(&instance), gammas: vec![1.0; instance.boxes()] };
+    let each = Matched { mbps: best_each(&instance), gammas: vec![1.0; instance.edge_count()] };
     std::iter::once((OURS, ours)).chain([(BEST, best)]).chain(others).chain([(EACH, each)]).collect()
 }
 
-fn matched(instance: &Instance, plan: &Plan) -> Matched {
-    let own: Bitrate = (0..instance.boxes()).map(|at| instance.own(at)).sum();
+fn matched(instance: &Instance, plan: &Matching) -> Matched {
+    let own: Bitrate = (0..instance.edge_count()).map(|at| instance.direct_rate(at)).sum();
     Matched {
-        mbps: (own + plan.gain()).as_mbps_f64() / instance.boxes().max(1) as f64,
-        gammas: (0..instance.boxes()).map(|at| plan.hit_rate(instance, at).as_f64()).collect(),
+        mbps: (own + plan.gain()).as_mbps_f64() / instance.edge_count().max(1) as f64,
+        gammas: (0..instance.edge_count()).map(|at| plan.hit_rate(instance, at).as_f64()).collect(),
     }
 }
 
 /// What boxes would have in the mean if each were alone.
 fn best_each(instance: &Instance) -> f64 {
-    let best = |at: usize| instance.of(at).map(|candidate| candidate.rate).fold(instance.own(at), Bitrate::max);
-    (0..instance.boxes()).map(|at| best(at).as_mbps_f64()).sum::<f64>() / instance.boxes().max(1) as f64
+    let best = |at: usize| {
+        instance.candidates_of(at).map(|candidate| candidate.rate).fold(instance.direct_rate(at), Bitrate::max)
+    };
+    (0..instance.edge_count()).map(|at| best(at).as_mbps_f64()).sum::<f64>() / instance.edge_count().max(1) as f64
 }
 
 fn share(values: &[f64], holds: impl Fn(f64) -> bool) -> f64 {

@@ -9,7 +9,7 @@
 //! 3. Through a relay an upload has what BASS says (Algorithm 1, line 6): the smaller one of what reaches the relay and of what
 //!    the relay reaches. Edge, relay, TLS and their buffers are not modelled: real time has them.
 
-use marline_core::paths::{Config, Paths, Policy, Profile};
+use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
 use marline_sim::paths::{Nobody, Scene, World, download, terms};
 use marline_sim::spec::{Carrier, LinkSpec, Loss};
@@ -64,11 +64,7 @@ fn carried(links: Vec<LinkSpec>, length: Duration, seed: u64) -> Result<Measured
         return Err("there is no such link".into());
     }
     let model = device(DEVICE);
-    let config = Config {
-        policy: Policy::Marline,
-        profile: Profile::Throughput,
-        ..Config::new(model.clone(), terms(&links))
-    };
+    let config = Config { policy: Policy::Marline, goal: Goal::Speed, ..Config::new(model.clone(), terms(&links)) };
     // More than any link carries by then.
     let mut scene = Scene::new(model, links, download(DataSize::from_bytes(1 << 50)));
     (scene.seed, scene.limit, scene.sample) = (seed, length, SAMPLE);

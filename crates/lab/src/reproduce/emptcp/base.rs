@@ -4,7 +4,7 @@
 //! In: a model. Out: rows. Table 2's entries are the paper's own, and `emptcp-s3` is fitted to them, so its rows show only how
 //! well a model of this form can be fitted. What figures 3 and 4 show is read off at some rates; the paper prints no numbers.
 
-use marline_core::energy::{Base, Model};
+use marline_core::energy::{EnergyInfoBase, Model};
 use marline_core::link::LinkKind;
 use marline_core::units::{Bitrate, DataSize};
 
@@ -20,7 +20,7 @@ const SIZES: [u64; 3] = [1, 4, 16];
 
 /// The rows of one of these artefacts.
 pub(super) fn rows(artefact: &str, model: &Model) -> Vec<Row> {
-    let Some(base) = Base::new(model, LinkKind::Wifi, LinkKind::Lte) else { return Vec::new() };
+    let Some(base) = EnergyInfoBase::new(model, LinkKind::Wifi, LinkKind::Lte) else { return Vec::new() };
     match artefact {
         "T2" => table_2(&base),
         "F3" => figure_3(&base),
@@ -40,7 +40,7 @@ const fn model_name() -> &'static str {
     "eib"
 }
 
-fn table_2(base: &Base<'_>) -> Vec<Row> {
+fn table_2(base: &EnergyInfoBase<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     for (lte, below, above) in TABLE_2 {
         let ours = base.row(mbps(lte));
@@ -66,13 +66,13 @@ fn table_2(base: &Base<'_>) -> Vec<Row> {
 }
 
 /// Energy per byte of both, over that of the better single link (the figure's grey), across Wi-Fi's rates.
-fn figure_3(base: &Base<'_>) -> Vec<Row> {
+fn figure_3(base: &EnergyInfoBase<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     for lte in LTE {
         for share in [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5] {
             let wifi = lte * share;
             let case = format!("LTE {lte} Mbit/s");
-            let relative = base.relative(mbps(wifi), mbps(lte));
+            let relative = base.relative_energy(mbps(wifi), mbps(lte));
             rows.push(value("F3", &case, &format!("both over the best single, Wi-Fi {wifi:.2}"), "1", relative));
         }
     }
@@ -80,12 +80,12 @@ fn figure_3(base: &Base<'_>) -> Vec<Row> {
 }
 
 /// From which to which Wi-Fi rate both are best for a whole transfer, promotion and tail included.
-fn figure_4(base: &Base<'_>) -> Vec<Row> {
+fn figure_4(base: &EnergyInfoBase<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     for megabytes in SIZES {
         for lte in LTE {
             let case = format!("{megabytes} MB, LTE {lte} Mbit/s");
-            let region = base.region(DataSize::from_bytes(megabytes * 1_000_000), mbps(lte));
+            let region = base.both_region(DataSize::from_bytes(megabytes * 1_000_000), mbps(lte));
             let note = region.is_none().then(|| "both are never best".to_owned());
             let from = region.map(|(from, _)| from.as_mbps_f64());
             let to = region.map(|(_, to)| to.as_mbps_f64());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use marline_core::energy::{Model, RadioModel};
 use marline_core::link::LinkKind;
-use marline_core::paths::{Config, Paths, Policy, Profile};
+use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{DataSize, Instant};
 use marline_sim::optimum::mdp::{Chain, Schedule};
 use marline_sim::optimum::{Grid, Transfer};
@@ -179,7 +179,7 @@ fn config(setting: &Setting, who: Who, model: &Model) -> Config {
         Who::Mptcp | Who::TcpWifi | Who::TcpLte | Who::Mdp => Policy::Mptcp,
     };
     if who == Who::Throughput {
-        config.profile = Profile::Throughput;
+        config.goal = Goal::Speed;
     }
     config
 }
@@ -218,7 +218,7 @@ pub(super) fn least(setting: &Setting, model: &Model, bytes: f64, seconds: f64) 
     let transfer = Transfer { links: setting.links.iter().map(supply).collect(), size };
     let radios: Vec<RadioModel> = setting.links.iter().filter_map(|spec| model.radio(spec.kind)).copied().collect();
     let grid = Grid { bin, grain: size / GRAINS };
-    let least = transfer.least_energy(&radios, model.together(), by, grid)?;
+    let least = transfer.least_energy(&radios, model.concurrent(), by, grid)?;
     Some(Known {
         energy: least.energy.as_joules_f64(),
         bound: least.bound.as_joules_f64(),

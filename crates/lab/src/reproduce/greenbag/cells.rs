@@ -78,7 +78,7 @@ pub(super) fn play(
     let all: Vec<_> = all.into_iter().map(|one| vec![one]).collect();
     type Item = (usize, usize, usize);
     let name = |(at, who, run): &Item| Playing::of(&figures[*at], figures[*at].who[*who], *run);
-    let room = |(at, _, run): &Item| room(figures[*at].settings[*run].video().mean());
+    let room = |(at, _, run): &Item| room(figures[*at].settings[*run].video().mean_rate());
     let one = |(at, who, run): &Item| {
         let (figure, who) = (&figures[*at], figures[*at].who[*who]);
         let label = format!("{} {} {} {run}", figure.artefact, figure.case, who.name());

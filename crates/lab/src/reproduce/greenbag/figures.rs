@@ -23,7 +23,7 @@
 //! 4. Figure 14's real links are known by their averages only: they are constant here, and once more Mobile has the
 //!    fades that the text tells of (5 to 10 s at hundreds of kbit/s).
 
-use marline_core::playback::Profile;
+use marline_core::playback::MediaProfile;
 use marline_core::units::{Bitrate, DataSize, Duration};
 use marline_sim::fluctuation::{Hole, dig, holes, log_ar1};
 
@@ -259,7 +259,7 @@ fn kbps(n: u64) -> Bitrate {
     Bitrate::from_bits_per_sec(n * 1000)
 }
 
-fn seconds(kbit: u64, length: u64) -> Profile {
+fn seconds(kbit: u64, length: u64) -> MediaProfile {
     video(kbps(kbit), Duration::from_secs(length))
 }
 

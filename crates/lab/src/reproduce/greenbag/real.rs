@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 
 use marline_core::energy::{Direction, Meter};
 use marline_core::link::LinkId;
-use marline_core::stream::{Policy, Radio};
+use marline_core::stream::{GreenBagRadio, Policy};
 use marline_core::units::{DataSize, Duration, Instant};
 use marline_sys::clock;
 use serde::{Deserialize, Serialize};
@@ -179,9 +179,9 @@ impl Workshop {
         });
         if who.policy() != Policy::Marline {
             let set = setting.greenbag(who);
-            let split = if set.adapts { "adaptive" } else { "equal" };
-            let recovery = if set.recovers { "on" } else { "off" };
-            let words = format!("segment={}B,split={split},recovery={recovery}", set.segment.bytes());
+            let split = if set.adaptive_subsegments { "adaptive" } else { "equal" };
+            let recovery = if set.recovery_enabled { "on" } else { "off" };
+            let words = format!("segment={}B,split={split},recovery={recovery}", set.segment_size.bytes());
             command.arg("--greenbag").arg(words);
         }
         if let Some(trace) = &self.trace {
@@ -299,11 +299,11 @@ fn measured(
 
 /// What the radios draw for all packets towards the client, whatever they are for; links that are not used are left out.
 fn of_packets(setting: &Setting, who: Who, emulation: &Emulation) -> f64 {
-    let mut meter = Meter::new(Radio::greenbag(), Instant::ZERO);
+    let mut meter = Meter::new(GreenBagRadio::greenbag(), Instant::ZERO);
     let mut slots: Vec<(Instant, LinkId, u64)> = Vec::new();
     for (id, (spec, link)) in (0..).map(LinkId).zip(setting.specs().zip(&emulation.links)) {
         if who.uses(spec.kind) {
-            meter.on_link(Instant::ZERO, id, spec.kind);
+            meter.add_link(Instant::ZERO, id, spec.kind);
             let at = |slot: u32| Instant::ZERO + Emulation::SLOT * slot;
             let used = (0..).zip(&link.down_timeline).filter(|(_, size)| !size.is_zero());
             slots.extend(used.map(|(slot, size)| (at(slot), id, size.bytes())));
@@ -311,9 +311,9 @@ fn of_packets(setting: &Setting, who: Who, emulation: &Emulation) -> f64 {
     }
     slots.sort_unstable();
     for (from, id, bytes) in slots {
-        meter.carry(from, from + Emulation::SLOT, id, Direction::Down, DataSize::from_bytes(bytes));
+        meter.on_flow(from, from + Emulation::SLOT, id, Direction::Down, DataSize::from_bytes(bytes));
     }
-    meter.finish(Instant::FAR_FUTURE).total().as_joules_f64()
+    meter.energy_until_idle(Instant::FAR_FUTURE).total().as_joules_f64()
 }
 
 /// When no more than a handshake's bytes came within a second, after two of silence.

@@ -13,8 +13,8 @@
 use std::path::PathBuf;
 
 use marline_core::link::LinkKind;
-use marline_core::playback::{Player, Profile, Thresholds};
-use marline_core::stream::{Config, GreenBag, Policy, Radio, Stream};
+use marline_core::playback::{BufferThresholds, MediaProfile, Player};
+use marline_core::stream::{Config, GreenBagParams, GreenBagRadio, Policy, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_sim::ideal::Curve;
 use marline_sim::optimum::{Case, Grid, Supply};
@@ -26,7 +26,7 @@ use marline_sim::world::{Scene, World};
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     links: Vec<(LinkSpec, Supply)>,
-    video: Profile,
+    video: MediaProfile,
     segment: DataSize,
 }
 
@@ -101,18 +101,22 @@ pub(super) struct Played {
 
 impl Setting {
     /// Links of these constant rates.
-    pub(super) fn constant(lte: Bitrate, wifi: Bitrate, video: Profile) -> Self {
+    pub(super) fn constant(lte: Bitrate, wifi: Bitrate, video: MediaProfile) -> Self {
         Self::stepped(vec![lte], vec![wifi], video)
     }
 
     /// Links with a rate for each second; the last one lasts.
-    pub(super) fn stepped(lte: Vec<Bitrate>, wifi: Vec<Bitrate>, video: Profile) -> Self {
+    pub(super) fn stepped(lte: Vec<Bitrate>, wifi: Vec<Bitrate>, video: MediaProfile) -> Self {
         let links = vec![
             link("lte", &lte, Duration::from_millis(60), Duration::from_millis(100)),
             link("wifi", &wifi, Duration::from_millis(30), Duration::from_millis(50)),
         ];
         let supplies = [lte, wifi].map(|rates| Supply::stepped(SECOND, rates));
-        Self { links: links.into_iter().zip(supplies).collect(), video, segment: GreenBag::default().segment }
+        Self {
+            links: links.into_iter().zip(supplies).collect(),
+            video,
+            segment: GreenBagParams::default().segment_size,
+        }
     }
 
     /// A pair of recorded links; the video needs this share of what they carry on the average in its duration.
@@ -133,7 +137,7 @@ impl Setting {
         Ok(Self {
             links: case.links.into_iter().zip(supplies).collect(),
             video: video(Bitrate::from_bits_per_sec(rate.max(1)), duration),
-            segment: GreenBag::default().segment,
+            segment: GreenBagParams::default().segment_size,
         })
     }
 
@@ -150,17 +154,17 @@ impl Setting {
     }
 
     /// What is played.
-    pub(super) const fn video(&self) -> &Profile {
+    pub(super) const fn video(&self) -> &MediaProfile {
         &self.video
     }
 
     /// GreenBag as this one has it.
-    pub(super) fn greenbag(&self, who: Who) -> GreenBag {
-        GreenBag {
-            segment: self.segment,
-            adapts: who != Who::Equal,
-            recovers: who != Who::Unrecovered,
-            ..GreenBag::default()
+    pub(super) fn greenbag(&self, who: Who) -> GreenBagParams {
+        GreenBagParams {
+            segment_size: self.segment,
+            adaptive_subsegments: who != Who::Equal,
+            recovery_enabled: who != Who::Unrecovered,
+            ..GreenBagParams::default()
         }
     }
 
@@ -185,7 +189,7 @@ impl Setting {
         if !outcome.is_good() {
             return Err("the video is not whole".into());
         }
-        let joules = stream.meter().finish(Instant::ZERO + LIMIT).total().as_joules_f64();
+        let joules = stream.energy_meter().energy_until_idle(Instant::ZERO + LIMIT).total().as_joules_f64();
         let (interrupted, stalls) = (viewing.interrupted.as_secs_f64(), viewing.stalls);
         self.judged(playback.as_secs_f64(), interrupted, stalls, joules, energy)
     }
@@ -229,8 +233,8 @@ impl Setting {
 }
 
 /// A video of constant bit rate.
-pub(super) fn video(rate: Bitrate, duration: Duration) -> Profile {
-    Profile::constant(rate, duration).expect("a rate and a duration above zero")
+pub(super) fn video(rate: Bitrate, duration: Duration) -> MediaProfile {
+    MediaProfile::constant(rate, duration).expect("a rate and a duration above zero")
 }
 
 fn link(name: &str, rates: &[Bitrate], rtt: Duration, queue: Duration) -> LinkSpec {
@@ -257,13 +261,15 @@ fn on_the_wire(payload: Bitrate) -> Bitrate {
 }
 
 /// GreenBag's radios (Table I).
-fn radios(links: &[(LinkSpec, Supply)]) -> Vec<Radio> {
-    let of = |kind: LinkKind| if kind == LinkKind::Lte { Radio::GREENBAG_LTE } else { Radio::GREENBAG_WIFI };
+fn radios(links: &[(LinkSpec, Supply)]) -> Vec<GreenBagRadio> {
+    let of = |kind: LinkKind| {
+        if kind == LinkKind::Lte { GreenBagRadio::GREENBAG_LTE } else { GreenBagRadio::GREENBAG_WIFI }
+    };
     links.iter().map(|(spec, _)| of(spec.kind)).collect()
 }
 
 /// The emulated player's.
-pub(super) const THRESHOLDS: Thresholds = Thresholds { high: None, ..Thresholds::GREENBAG };
+pub(super) const THRESHOLDS: BufferThresholds = BufferThresholds { high: None, ..BufferThresholds::GREENBAG };
 const SECOND: Duration = Duration::from_secs(1);
 /// From the client: enough for requests and acknowledgements.
 const UP: Bitrate = Bitrate::from_mbps(5);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use marline_core::accel::{Fetch, FetchId};
-use marline_core::fetch::{Head, ReqId};
+use marline_core::fetch::{ReqId, ResponseHead};
 use marline_core::units::DataSize;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpSocket;
@@ -288,12 +288,12 @@ impl Job {
     }
 
     /// Whether the answer has what was asked for.
-    fn on_head(&mut self, head: &Head, described: &Described) -> bool {
+    fn on_head(&mut self, head: &ResponseHead, described: &Described) -> bool {
         let is_same = described.etag.as_ref().is_some_and(|etag| *etag == self.fetch.etag);
-        if head.status != 206 || head.encoded || !is_same {
+        if head.status != 206 || head.is_encoded || !is_same {
             return false;
         }
-        self.body = match (head.range.and_then(|range| Some((range.span?, range.total?))), &described.content_type)
+        self.body = match (head.range.and_then(|range| Some((range.range?, range.total?))), &described.content_type)
         {
             (Some((span, total)), _) if total == self.fetch.length => Body::One(span.start),
             (Some(_), _) => return false,

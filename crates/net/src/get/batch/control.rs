@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use marline_core::fetch::{Load, Share};
+use marline_core::fetch::{LinkLoad, LinkShare};
 use marline_core::units::DataSize;
 
 use crate::get::{Progress, Watcher};
@@ -13,7 +13,7 @@ use crate::get::{Progress, Watcher};
 #[derive(Debug, Default)]
 pub(in crate::get) struct Control {
     /// What it may use of each link; what is not in it is free.
-    pub(in crate::get) shares: BTreeMap<String, Share>,
+    pub(in crate::get) shares: BTreeMap<String, LinkShare>,
     /// Something above has changed since the download last looked.
     pub(in crate::get) changed: bool,
     /// What it last reported.
@@ -39,7 +39,7 @@ pub(in crate::get) struct Standing {
     pub(in crate::get) name: String,
     pub(in crate::get) budgeted: bool,
     /// None: it was not told of the link yet.
-    pub(in crate::get) load: Option<Load>,
+    pub(in crate::get) load: Option<LinkLoad>,
 }
 
 /// A download's watcher: keeps what it shows for the batch.

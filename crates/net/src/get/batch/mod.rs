@@ -359,10 +359,10 @@ impl<'a> Runner<'a> {
             let mut loads = Vec::new();
             for standing in report.links {
                 let link = self.link(&standing.name, standing.budgeted, now);
-                loads.extend(standing.load.map(|load| marline_core::fetch::Load { link, ..load }));
+                loads.extend(standing.load.map(|load| marline_core::fetch::LinkLoad { link, ..load }));
             }
             let job = JobId(u32::try_from(id).unwrap_or(u32::MAX));
-            self.machine.handle(now, scheduler::Input::Stands { job, left: report.left, loads });
+            self.machine.handle(now, scheduler::Input::Progress { job, remaining: report.left, loads });
             self.take_orders();
         }
     }
@@ -377,7 +377,7 @@ impl<'a> Runner<'a> {
                 Some(known) => known.1 = budgeted,
                 None => self.links.push((name.to_owned(), budgeted)),
             }
-            self.machine.handle(now, scheduler::Input::Link { link, budgeted });
+            self.machine.handle(now, scheduler::Input::Link { link, has_budget: budgeted });
             self.take_orders();
         }
         link

@@ -46,8 +46,8 @@ fn sockets_are_looked_at_again_after_an_order() {
         // A rest is over: the order comes out of a tick, behind the look at the sockets.
         let conn = pump.sockets.ids()[0];
         pump.forget(conn);
-        let trouble = Trouble { kind: TroubleKind::Refused, text: String::new() };
-        pump.tell(Input::Closed { conn, trouble });
+        let trouble = ConnError { kind: ConnErrorKind::Refused, text: String::new() };
+        pump.tell(Input::Closed { conn, error: trouble });
         assert!(pump.sockets.ids().is_empty(), "it rests first");
         while pump.logged.machine.deadline().is_some_and(|(at, _)| at > pump.now()) {
             std::thread::sleep(Duration::from_millis(1));
@@ -94,15 +94,15 @@ fn an_order_that_cannot_be_carried_out_is_answered() {
         pump.link_up(LinkId(0));
         let conn = pump.sockets.ids()[0];
         // It is being dialled: nothing can be asked on it yet.
-        pump.request(ReqId(7), conn, Ask::Whole, None);
+        pump.request(ReqId(7), conn, RequestRange::Full, None);
         assert!(matches!(pump.answers[..], [Input::Closed { conn: of, .. }] if of == conn));
         pump.turn(cx);
         assert!(pump.answers.is_empty());
         assert_eq!(pump.tallies[0].requests, 0);
         // The machine has heard of it: another connection is ordered after a rest.
         assert!(pump.sockets.ids().is_empty());
-        pump.connect(ConnId(9), LinkId(0), OriginId(5), None);
-        pump.request(ReqId(8), ConnId(10), Ask::Whole, None);
+        pump.connect(ConnId(9), LinkId(0), UrlId(5), None);
+        pump.request(ReqId(8), ConnId(10), RequestRange::Full, None);
         let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
         assert_eq!(pump.answers.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
     });

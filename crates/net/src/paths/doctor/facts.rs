@@ -172,7 +172,7 @@ fn try_loopback() -> io::Result<bool> {
 pub(super) fn speaks(socket: &Socket, link: u32) -> io::Result<bool> {
     let ends = (socket.local_addr()?.as_socket(), socket.peer_addr()?.as_socket());
     let (Some(local), Some(remote)) = ends else { return Err(io::ErrorKind::InvalidData.into()) };
-    let answer = Netlink::open(Protocol::SockDiag)?.request(&diag::one(local, remote, link).finish(1))?;
+    let answer = Netlink::open(Protocol::SockDiag)?.request(&diag::query_tcp(local, remote, link).finish(1))?;
     let found = messages(&answer).find_map(|message| diag::Socket::parse(&message));
     /// `MPTCP_SUBFLOW_FLAG_MCAP_REM`: the option came back.
     const CAPABLE: u32 = 1;

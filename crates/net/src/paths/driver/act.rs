@@ -13,10 +13,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use marline_core::link::LinkId;
-use marline_core::paths::{Command, CommandId, ConnId, Counters, Input, IpFamily, Output, Refusal, SubflowId, Why};
+use marline_core::paths::{
+    CloseReason, Command, CommandError, CommandId, ConnId, Counters, Input, IpFamily, Output, SubflowId,
+};
 use marline_core::units::DataSize;
 use marline_core::wire::netlink::diag::{self, state};
-use marline_core::wire::netlink::mptcp::{NewSubflow, Tuple};
+use marline_core::wire::netlink::mptcp::{NewSubflow, SubflowTuple};
 use marline_core::wire::netlink::{Ack, Request};
 
 use super::super::kernel::{Answer, Asked, is_of_other_family, refusal};
@@ -44,7 +46,9 @@ impl<M: Policy> Driver<M> {
             let mut orders = Vec::new();
             for output in std::mem::take(&mut self.queue) {
                 match output {
-                    Output::Do { command, conn, what } => orders.push(Order { command, conn, what }),
+                    Output::Command { id: command, conn, command: what } => {
+                        orders.push(Order { command, conn, what })
+                    }
                     Output::Note { conn, reason } => {
                         let now = self.now();
                         if self.host.is_some() {
@@ -53,10 +57,10 @@ impl<M: Policy> Driver<M> {
                             of.explain(now, reason);
                         }
                     }
-                    Output::Look { conn } => {
+                    Output::Poll { conn } => {
                         self.looks.insert(conn);
                     }
-                    Output::Mtu { link, mtu, reason } => self.set_mtu(link, mtu, reason.as_deref()),
+                    Output::SetMtu { link, mtu, reason } => self.set_mtu(link, mtu, reason.as_deref()),
                 }
             }
             if self.host.is_some() {
@@ -86,7 +90,7 @@ impl<M: Policy> Driver<M> {
         let half_closed = self.news_of_half_closed(orders);
         for order in orders {
             if matches!(order.what, Command::Destroy { .. }) && half_closed.contains(&order.conn) {
-                self.done(order, Some(Refusal::HalfClosed), None);
+                self.done(order, Some(CommandError::HalfClosed), None);
                 continue;
             }
             match self.request(order) {
@@ -111,7 +115,7 @@ impl<M: Policy> Driver<M> {
                 tracing::warn!(%error, "the path manager does not answer");
                 let number = error.raw_os_error().unwrap_or(0);
                 for order in &sent {
-                    self.done(order, Some(Refusal::Other(number)), None);
+                    self.done(order, Some(CommandError::Other(number)), None);
                 }
             }
             None => {}
@@ -132,25 +136,25 @@ impl<M: Policy> Driver<M> {
     }
 
     /// The kernel's words for a command.
-    fn request(&self, order: &Order) -> Result<Request, Refusal> {
-        let of = self.table.conns.get(&order.conn).ok_or(Refusal::NoConnection)?;
+    fn request(&self, order: &Order) -> Result<Request, CommandError> {
+        let of = self.table.conns.get(&order.conn).ok_or(CommandError::NoConnection)?;
         match of.managed {
             Managed::Yes => {}
-            Managed::Older => return Err(Refusal::NoConnection),
-            Managed::Together | Managed::No => return Err(Refusal::NotPermitted),
+            Managed::Older => return Err(CommandError::NoConnection),
+            Managed::Together | Managed::No => return Err(CommandError::NotPermitted),
         }
-        let family = self.manager.as_ref().ok_or(Refusal::NotPermitted)?.family();
+        let family = self.manager.as_ref().ok_or(CommandError::NotPermitted)?.family();
         match order.what {
             Command::Join { link, backup } => Ok(self.new_subflow(order.conn, of, link, backup)?.create(family)),
-            Command::Prioritise { subflow, backup } => {
-                Ok(tuple(order.conn, of, subflow)?.prioritise(family, backup))
+            Command::SetBackup { subflow, backup } => {
+                Ok(tuple(order.conn, of, subflow)?.set_backup(family, backup))
             }
             Command::Destroy { subflow } => Ok(tuple(order.conn, of, subflow)?.destroy(family)),
         }
     }
 
-    fn new_subflow(&self, conn: ConnId, of: &Conn, link: LinkId, backup: bool) -> Result<NewSubflow, Refusal> {
-        let line = self.lines.line(link).filter(|line| line.up).ok_or(Refusal::NoAddress)?;
+    fn new_subflow(&self, conn: ConnId, of: &Conn, link: LinkId, backup: bool) -> Result<NewSubflow, CommandError> {
+        let line = self.lines.line(link).filter(|line| line.up).ok_or(CommandError::NoAddress)?;
         // The server's own family first; the other one helps where the server has announced such an address.
         let other = of.announced.iter().map(|(_, address, _)| *address);
         let mut ways = std::iter::once(of.server.ip()).chain(other);
@@ -159,18 +163,18 @@ impl<M: Policy> Driver<M> {
             Some((local, of.target(local)?))
         });
         let (local, remote) = way.ok_or_else(|| match line.family() {
-            Some(family) if family != IpFamily::of(of.server.ip()) => Refusal::NotAnnounced(family),
-            _ => Refusal::NoAddress,
+            Some(family) if family != IpFamily::of(of.server.ip()) => CommandError::NotAnnounced(family),
+            _ => CommandError::NoAddress,
         })?;
         let id = of.address_id(local);
-        Ok(NewSubflow { token: conn.0, local, id, remote, link: Some(line.index), backup })
+        Ok(NewSubflow { token: conn.0, local, id, remote, interface: Some(line.index), backup })
     }
 
     fn answered(&mut self, order: &Order, ack: &Ack) {
         let mut ack = ack.clone();
         if let Command::Join { link, backup } = order.what {
             for _ in 0..IDS_TRIED {
-                if !ack.text.contains("match address and id") {
+                if !ack.message.contains("match address and id") {
                     break;
                 }
                 match self.join_again(order.conn, link, backup) {
@@ -188,11 +192,13 @@ impl<M: Policy> Driver<M> {
         }
         let family = match order.what {
             Command::Join { link, .. } => self.lines.line(link).and_then(Line::family),
-            Command::Prioritise { .. } | Command::Destroy { .. } => None,
+            Command::SetBackup { .. } | Command::Destroy { .. } => None,
         };
         let refused = refusal(&ack).map(|why| match family {
-            Some(family) if is_of_other_family(&ack) => Refusal::SocketFamily(family),
-            _ if why == Refusal::NotYet && !self.half_closed(vec![order.conn]).is_empty() => Refusal::HalfClosed,
+            Some(family) if is_of_other_family(&ack) => CommandError::SocketFamily(family),
+            _ if why == CommandError::NotYet && !self.half_closed(vec![order.conn]).is_empty() => {
+                CommandError::HalfClosed
+            }
             _ => why,
         });
         self.done(order, refused, Some(&ack));
@@ -212,7 +218,7 @@ impl<M: Policy> Driver<M> {
     }
 
     /// Keeps what came of a command, and tells it.
-    fn done(&mut self, order: &Order, refused: Option<Refusal>, ack: Option<&Ack>) {
+    fn done(&mut self, order: &Order, refused: Option<CommandError>, ack: Option<&Ack>) {
         let now = self.now();
         let words = self.words(order, refused, ack);
         match refused {
@@ -223,7 +229,7 @@ impl<M: Policy> Driver<M> {
             Some(_) if self.mode == Mode::DryRun => tracing::info!(conn = order.conn.0, "{words}"),
             Some(refused) if words::late(refused, ack).is_some() => tracing::debug!(conn = order.conn.0, "{words}"),
             // Nothing is wrong: the connection's reason says it as well.
-            Some(Refusal::NotAnnounced(_) | Refusal::SocketFamily(_)) => {
+            Some(CommandError::NotAnnounced(_) | CommandError::SocketFamily(_)) => {
                 self.totals.refused += 1;
                 tracing::info!(conn = order.conn.0, "{words}");
             }
@@ -236,12 +242,12 @@ impl<M: Policy> Driver<M> {
             Command::Join { link, .. } if refused.is_none() => {
                 let of = self.table.conns.get(&order.conn);
                 let new = of.and_then(|of| self.new_subflow(order.conn, of, link, false).ok());
-                new.and_then(|new| Some((link, new.local, new.link?)))
+                new.and_then(|new| Some((link, new.local, new.interface?)))
             }
             _ => None,
         };
         if let Some(of) = self.table.conn(order.conn) {
-            let is_wanted = refused.is_some_and(|refused| refused != Refusal::HalfClosed);
+            let is_wanted = refused.is_some_and(|refused| refused != CommandError::HalfClosed);
             if is_wanted && self.mode == Mode::DryRun && of.is_news(&words) {
                 let why = if of.reason().is_empty() { String::new() } else { format!(": {}", of.reason()) };
                 self.ground.would(&format!("{:08x}: {words}{why}", order.conn.0));
@@ -251,17 +257,17 @@ impl<M: Policy> Driver<M> {
                 of.pending.push(Pending { link, local, index, at: now });
             }
         }
-        if ack.is_some_and(|ack| ack.text.contains("not selected")) {
+        if ack.is_some_and(|ack| ack.message.contains("not selected")) {
             // Opened before the run, or after somebody else has switched the path manager over.
             self.ground.hold();
             self.is_older(order.conn);
         }
-        self.tell(Input::Done { command: order.command, refused });
+        self.tell(Input::CommandDone { command: order.command, error: refused });
         if let (Command::Destroy { subflow }, None) = (order.what, refused)
             && let Some(sub) = self.take(order.conn, subflow)
         {
             self.end_socket(order.conn, &sub);
-            self.gone(order.conn, &sub, Why::Closed);
+            self.gone(order.conn, &sub, CloseReason::Closed);
         }
     }
 
@@ -304,7 +310,7 @@ impl<M: Policy> Driver<M> {
         let is_closed = |answer: &Answer| {
             let ours =
                 answer.there().filter(|socket| socket.subflow.is_some_and(|subflow| subflow.token == conn.0));
-            ours.is_some_and(|socket| !socket.sends())
+            ours.is_some_and(|socket| !socket.can_send())
         };
         let closed = sockets.iter().zip(&found).filter(|(_, answer)| is_closed(answer));
         let closed: Vec<Asked> = closed.map(|(socket, _)| *socket).collect();
@@ -325,12 +331,12 @@ impl<M: Policy> Driver<M> {
     }
 
     /// A command and what came of it, for people.
-    fn words(&self, order: &Order, refused: Option<Refusal>, ack: Option<&Ack>) -> String {
+    fn words(&self, order: &Order, refused: Option<CommandError>, ack: Option<&Ack>) -> String {
         let of = self.table.conns.get(&order.conn);
         let subs = || of.map_or(&[][..], |of| &of.subflows).iter();
         let (link, own) = match order.what {
             Command::Join { link, .. } => (Some(link), None),
-            Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
+            Command::SetBackup { subflow, .. } | Command::Destroy { subflow } => {
                 (subs().find(|sub| sub.id == subflow).and_then(|sub| sub.link), Some(subflow))
             }
         };
@@ -392,15 +398,15 @@ impl<M: Policy> Driver<M> {
         let socket = answer.there().filter(|socket| is_of(socket, conn));
         if let Some((socket, counters)) = socket.and_then(|socket| Some((socket, counters(socket)?))) {
             let Some(of) = self.table.conn(conn) else { return };
-            let counters = Counters { reached: of.reached(socket), ..counters };
+            let counters = Counters { data_seq: of.reached(socket), ..counters };
             let Some(sub) = of.subflows.iter_mut().find(|sub| sub.id == id) else { return };
             sub.saw(now, counters);
-            self.tell(Input::Seen { conn, subflow: id, counters });
+            self.tell(Input::Counters { conn, subflow: id, counters });
         } else if *answer != Answer::Unknown
             && let Some(sub) = self.take(conn, id)
         {
             let up = sub.link.and_then(|link| self.lines.line(link)).is_none_or(|line| line.up);
-            self.gone(conn, &sub, if up { Why::Other } else { Why::Unreachable });
+            self.gone(conn, &sub, if up { CloseReason::Other } else { CloseReason::Unreachable });
         }
     }
 
@@ -412,14 +418,18 @@ impl<M: Policy> Driver<M> {
             for sub in &of.subflows {
                 let line = sub.link.and_then(|link| self.lines.line(link));
                 if line.is_some_and(|line| line.up && !line.addresses.contains(&sub.local.ip())) {
-                    stranded.push((*conn, sub.id, Tuple { token: conn.0, local: sub.local, remote: sub.remote }));
+                    stranded.push((
+                        *conn,
+                        sub.id,
+                        SubflowTuple { token: conn.0, local: sub.local, remote: sub.remote },
+                    ));
                 }
             }
         }
         if stranded.is_empty() {
             return;
         }
-        let tuples: Vec<Tuple> = stranded.iter().map(|(.., tuple)| *tuple).collect();
+        let tuples: Vec<SubflowTuple> = stranded.iter().map(|(.., tuple)| *tuple).collect();
         if let Err(error) = manager.end(&tuples) {
             tracing::warn!(%error, "subflows from lost addresses could not be ended");
         }
@@ -427,7 +437,7 @@ impl<M: Policy> Driver<M> {
             if let Some(sub) = self.take(conn, id) {
                 // It may be the last one, and its address is gone: no RST could be sent.
                 self.abort_later(conn, &sub);
-                self.gone(conn, &sub, Why::Unreachable);
+                self.gone(conn, &sub, CloseReason::Unreachable);
             }
         }
     }
@@ -449,8 +459,8 @@ impl<M: Policy> Driver<M> {
         let mut ends = Vec::new();
         let listed = self.sockets.subflows(1 << state::SYN_SENT, |socket| {
             let token = socket.subflow.map_or(0, |subflow| subflow.token);
-            if stale.contains(&(token, socket.local.ip(), socket.link)) {
-                let tuple = Tuple { token, local: socket.local, remote: socket.remote };
+            if stale.contains(&(token, socket.local.ip(), socket.interface)) {
+                let tuple = SubflowTuple { token, local: socket.local, remote: socket.remote };
                 ends.push(tuple);
             }
         });
@@ -461,9 +471,9 @@ impl<M: Policy> Driver<M> {
     }
 }
 
-fn tuple(conn: ConnId, of: &Conn, subflow: SubflowId) -> Result<Tuple, Refusal> {
-    let sub = of.subflow(subflow).ok_or(Refusal::NoSubflow)?;
-    Ok(Tuple { token: conn.0, local: sub.local, remote: sub.remote })
+fn tuple(conn: ConnId, of: &Conn, subflow: SubflowId) -> Result<SubflowTuple, CommandError> {
+    let sub = of.subflow(subflow).ok_or(CommandError::NoSubflow)?;
+    Ok(SubflowTuple { token: conn.0, local: sub.local, remote: sub.remote })
 }
 
 /// Whether the socket is a subflow of this connection that still carries anything: a port can be somebody else's by
@@ -474,19 +484,19 @@ pub(super) fn is_of(socket: &diag::Socket, conn: ConnId) -> bool {
 
 /// The counters in the policy's terms; none: the kernel told none.
 pub(super) fn counters(socket: &diag::Socket) -> Option<Counters> {
-    let tcp = socket.tcp?;
+    let tcp = socket.tcp_info?;
     let measured = |time: Duration| (!time.is_zero()).then_some(time);
     Some(Counters {
-        received: DataSize::from_bytes(tcp.received),
+        received: DataSize::from_bytes(tcp.bytes_received),
         // The SYN was acknowledged too, and is no payload.
-        sent: DataSize::from_bytes(tcp.acknowledged.saturating_sub(1)),
+        sent: DataSize::from_bytes(tcp.bytes_acked.saturating_sub(1)),
         outstanding: DataSize::from_bytes(socket.unacknowledged.into()),
         rtt: measured(tcp.rtt),
         receiver_rtt: measured(tcp.receiver_rtt),
         timeouts: tcp.timeouts,
-        backup: socket.subflow.is_some_and(|subflow| subflow.is_own_backup()),
-        peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peers_backup()),
-        reached: None,
+        backup: socket.subflow.is_some_and(|subflow| subflow.is_local_backup()),
+        peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peer_backup()),
+        data_seq: None,
     })
 }
 

@@ -9,7 +9,7 @@
 //! 3. A link is its name. One that went and came back is the same, under whatever number of the kernel.
 //! 4. On cost NetworkManager is asked once, when an interface is taken up; it has 200 ms.
 
-use marline_core::paths::{Input, LinkTerms};
+use marline_core::paths::{Input, LinkConfig};
 
 use super::{Driver, Policy};
 use crate::links::{Chosen, LinksError, MeteredHints, Survey, choose};
@@ -32,11 +32,11 @@ impl<M: Policy> Driver<M> {
             }
             let budget = profile.budget.map(|budget| self.budgets.left(&profile.name, budget));
             let (kind, metered) = (profile.kind, profile.metered);
-            let terms = LinkTerms { link: self.lines.next(), name: profile.name, kind, metered, budget };
+            let terms = LinkConfig { id: self.lines.next(), name: profile.name, kind, metered, budget };
             tracing::info!(link = terms.name, kind = %terms.kind, "a further link");
             self.lines.add(&terms);
             self.ground.take_up(&terms);
-            self.tell(Input::Link { terms });
+            self.tell(Input::LinkAdded { config: terms });
         }
         if let Err(error) = self.make_room() {
             tracing::warn!(%error, "a further link may have no room for its subflows");

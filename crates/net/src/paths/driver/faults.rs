@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use marline_core::energy::{Model, Together};
+use marline_core::energy::{ConcurrentDraw, Model};
 use marline_core::paths::{Config, Input};
 use marline_core::units::Power;
 use marline_core::wire::netlink::messages;
@@ -80,7 +80,7 @@ impl Machine for Ear {
 }
 
 fn driver(kernel: &Kernel) -> Driver<Ear> {
-    let model = Model::new("nothing", BTreeMap::new(), Together::default(), Power::ZERO).unwrap();
+    let model = Model::new("nothing", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
     let log = Logged::new(Ear(Vec::new()), Config::new(model, Vec::new()), None).unwrap();
     let parts = Parts { manager: None, sockets: kernel.sockets(), routes: RouteSocket::open().unwrap() };
     Driver::new(log, parts, Lines::new(&[], false), Mode::DryRun, Box::new(Untouched))

@@ -10,8 +10,8 @@ use std::future::pending;
 use std::io;
 use std::time::Duration;
 
-use marline_core::paths::{ConnId, Counters, Input, Subflow, SubflowId, Why};
-use marline_core::wire::netlink::mptcp::{Event, Path};
+use marline_core::paths::{CloseReason, ConnId, Counters, EstablishedSubflow, Input, SubflowId};
+use marline_core::wire::netlink::mptcp::{Event, SubflowEvent};
 
 use super::super::Mode;
 use super::super::kernel::{Answer, Asked, Events, Heard};
@@ -35,15 +35,15 @@ impl<M: Policy> Driver<M> {
                 Event::SubflowEstablished(path) => self.joined(&path),
                 Event::SubflowClosed(path) => self.left(&path),
                 Event::Closed { token } => self.closed(ConnId(token)),
-                Event::Announced { token, id, address, port } => {
+                Event::AddressAnnounced { token, id, address, port } => {
                     let conn = ConnId(token);
                     if let Some(of) = self.table.conn(conn) {
                         of.announced.retain(|(of, ..)| *of != id);
                         of.announced.push((id, address, port));
-                        self.tell(Input::Announced { conn });
+                        self.tell(Input::AddressAnnounced { conn });
                     }
                 }
-                Event::Removed { token, id } => {
+                Event::AddressRemoved { token, id } => {
                     if let Some(conn) = self.table.conn(ConnId(token)) {
                         conn.announced.retain(|(of, ..)| *of != id);
                     }
@@ -54,7 +54,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    fn established(&mut self, path: &Path) {
+    fn established(&mut self, path: &SubflowEvent) {
         let conn = ConnId(path.token);
         if path.server_side {
             return;
@@ -69,22 +69,22 @@ impl<M: Policy> Driver<M> {
                 tracing::warn!(%error, "interfaces");
             }
         }
-        if self.lines.of(path.local.ip(), path.link).is_none() {
+        if self.lines.of(path.local.ip(), path.interface).is_none() {
             return;
         }
         let mut of = Conn::new(path.local.ip(), path.remote, self.now());
         of.only_announced = path.deny_join_id0;
         of.managed = self.managed();
         self.open(conn, of);
-        self.subflow(conn, path.local, path.remote, path.link, Born::First, None);
+        self.subflow(conn, path.local, path.remote, path.interface, Born::First, None);
     }
 
-    fn joined(&mut self, path: &Path) {
+    fn joined(&mut self, path: &SubflowEvent) {
         let born = if path.local_id == 0 { Born::There } else { Born::Elsewhere };
-        self.subflow(ConnId(path.token), path.local, path.remote, path.link, born, None);
+        self.subflow(ConnId(path.token), path.local, path.remote, path.interface, born, None);
     }
 
-    fn left(&mut self, path: &Path) {
+    fn left(&mut self, path: &SubflowEvent) {
         let conn = ConnId(path.token);
         let Some(of) = self.table.conn(conn) else { return };
         match of.take(path.local, path.remote) {
@@ -92,10 +92,10 @@ impl<M: Policy> Driver<M> {
                 // Of a join that the server did not want the kernel tells no error at all.
                 let young = !sub.initial && self.now().since(sub.since) < REFUSED_BY;
                 let refused = path.reset || (young && path.error == 0 && sub.counters.received.is_zero());
-                self.gone(conn, &sub, if refused { Why::Reset } else { why(path.error) });
+                self.gone(conn, &sub, if refused { CloseReason::Reset } else { why(path.error) });
             }
             // It was never established.
-            None => of.pending.retain(|pending| !pending.is_of(path.local.ip(), path.link)),
+            None => of.pending.retain(|pending| !pending.is_of(path.local.ip(), path.interface)),
         }
     }
 
@@ -103,7 +103,7 @@ impl<M: Policy> Driver<M> {
     pub(super) fn open(&mut self, conn: ConnId, of: Conn) {
         self.totals.opened += 1;
         self.totals.adopted += u64::from(of.adopted);
-        let told = Input::Opened { conn, adopted: of.adopted, only_announced: of.only_announced };
+        let told = Input::Opened { conn, adopted: of.adopted, deny_join_id0: of.only_announced };
         let voice = self.voice(of.managed);
         self.table.conns.insert(conn, of);
         match voice {
@@ -163,7 +163,7 @@ impl<M: Policy> Driver<M> {
         // Of one that has run for long the kernel knows the round trip of the data, not of the handshake.
         let rtt = counters.and_then(|counters| counters.rtt).filter(|_| !adopted);
         let backup = counters.is_some_and(|counters| counters.backup);
-        let subflow = Subflow { id, link, initial, backup, rtt };
+        let subflow = EstablishedSubflow { id, link, initial, backup, rtt };
         if let Some(link) = link {
             self.abort_closing(conn, link);
         }
@@ -175,9 +175,9 @@ impl<M: Policy> Driver<M> {
     }
 
     /// A subflow that was taken out of the table.
-    pub(super) fn gone(&mut self, conn: ConnId, sub: &Sub, why: Why) {
+    pub(super) fn gone(&mut self, conn: ConnId, sub: &Sub, why: CloseReason) {
         match self.voice_of(conn) {
-            Voice::Own => self.tell(Input::SubflowDown { conn, subflow: sub.id, why }),
+            Voice::Own => self.tell(Input::SubflowDown { conn, subflow: sub.id, reason: why }),
             Voice::Host => self.host_lost(std::slice::from_ref(sub)),
             Voice::None => {}
         }
@@ -233,7 +233,7 @@ pub(super) enum Voice {
 }
 
 /// What the number of an error says of the path.
-fn why(error: i32) -> Why {
+fn why(error: i32) -> CloseReason {
     use rustix::io::Errno;
     const RESET: i32 = Errno::CONNRESET.raw_os_error();
     const REFUSED: i32 = Errno::CONNREFUSED.raw_os_error();
@@ -243,11 +243,11 @@ fn why(error: i32) -> Why {
     const NO_NETWORK: i32 = Errno::NETUNREACH.raw_os_error();
     const DOWN: i32 = Errno::NETDOWN.raw_os_error();
     match error {
-        0 => Why::Closed,
-        RESET | REFUSED | BROKEN => Why::Reset,
-        TIMED_OUT => Why::TimedOut,
-        NO_HOST | NO_NETWORK | DOWN => Why::Unreachable,
-        _ => Why::Other,
+        0 => CloseReason::Closed,
+        RESET | REFUSED | BROKEN => CloseReason::Reset,
+        TIMED_OUT => CloseReason::TimedOut,
+        NO_HOST | NO_NETWORK | DOWN => CloseReason::Unreachable,
+        _ => CloseReason::Other,
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn errors_say_what_became_of_the_path() {
         let all = [0, 104, 111, 110, 113, 101, 5].map(why);
-        use Why::{Closed, Other, Reset, TimedOut, Unreachable};
+        use CloseReason::{Closed, Other, Reset, TimedOut, Unreachable};
         assert_eq!(all, [Closed, Reset, Reset, TimedOut, Unreachable, Unreachable, Other]);
     }
 }

@@ -26,7 +26,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use marline_core::link::LinkId;
-use marline_core::paths::{Command, CommandId, ConnId, Counters, Input, Refusal, Subflow, SubflowId, Why};
+use marline_core::paths::{
+    CloseReason, Command, CommandError, CommandId, ConnId, Counters, EstablishedSubflow, Input, SubflowId,
+};
 use marline_core::units::{DataSize, Instant};
 use marline_core::wire::netlink::diag::state;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
@@ -151,7 +153,7 @@ impl<M: Policy> Driver<M> {
         let Some(host) = &mut self.host else { return };
         if !host.open {
             host.open = true;
-            self.tell(Input::Opened { conn: HOST, adopted: false, only_announced: false });
+            self.tell(Input::Opened { conn: HOST, adopted: false, deny_join_id0: false });
         }
         for line in 0..self.lines.all.len() {
             let Some(link) = self.lines.all.get(line).map(|line| line.link) else { continue };
@@ -169,7 +171,7 @@ impl<M: Policy> Driver<M> {
             host.began.insert(link, began);
             let initial = host.first == Some(link);
             let (backup, rtt) = (one.counters.backup, one.counters.rtt);
-            let subflow = Subflow { id, link: Some(link), initial, backup, rtt };
+            let subflow = EstablishedSubflow { id, link: Some(link), initial, backup, rtt };
             self.tell(Input::SubflowUp { conn: HOST, subflow });
         }
     }
@@ -192,7 +194,7 @@ impl<M: Policy> Driver<M> {
         let empty: Vec<LinkId> = host.parts.keys().copied().filter(|link| self.table.over(*link) == 0).collect();
         for link in empty {
             if let Some(subflow) = self.host.as_mut().and_then(|host| host.parts.remove(&link)) {
-                self.tell(Input::SubflowDown { conn: HOST, subflow, why: Why::Closed });
+                self.tell(Input::SubflowDown { conn: HOST, subflow, reason: CloseReason::Closed });
             }
         }
     }
@@ -219,7 +221,7 @@ impl<M: Policy> Driver<M> {
             if host.first == Some(*link) {
                 for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.backup) {
                     endpoint.backup = false;
-                    last.push(endpoint.change(manager.family()));
+                    last.push(endpoint.set_backup(manager.family()));
                 }
             } else {
                 let ours = endpoints.iter().filter(|endpoint| self.ground.is_ours(endpoint.address));
@@ -236,28 +238,28 @@ impl<M: Policy> Driver<M> {
     pub(super) fn host_order(&mut self, command: CommandId, what: Command) {
         let link = match what {
             Command::Join { link, .. } => Some(link),
-            Command::Prioritise { subflow, .. } | Command::Destroy { subflow } => {
+            Command::SetBackup { subflow, .. } | Command::Destroy { subflow } => {
                 self.host.as_ref().and_then(|host| host.link_of(subflow))
             }
         };
         let has = link.and_then(|link| self.host.as_ref()?.parts.get(&link).copied());
         if let (Command::Join { .. }, Some(_)) = (what, has) {
             tracing::debug!("a second subflow over one link cannot be had of the kernel's own path manager");
-            self.tell(Input::Done { command, refused: Some(Refusal::NotYet) });
+            self.tell(Input::CommandDone { command, error: Some(CommandError::NotYet) });
             return;
         }
         let refused = match what {
             Command::Join { link, backup } => self.add_endpoints(link, backup),
-            Command::Prioritise { subflow, backup } => self.change_endpoints(subflow, backup),
+            Command::SetBackup { subflow, backup } => self.change_endpoints(subflow, backup),
             Command::Destroy { subflow } => self.delete_endpoints(subflow),
         };
         let parked = link.filter(|link| self.host.as_ref().is_some_and(|host| host.parked.contains(link)));
         self.host_remember(what, link, refused, parked.is_some());
-        self.tell(Input::Done { command, refused });
+        self.tell(Input::CommandDone { command, error: refused });
         match (what, parked, &mut self.host) {
             (Command::Destroy { subflow }, Some(link), Some(host)) if refused.is_none() => {
                 host.parts.remove(&link);
-                self.tell(Input::SubflowDown { conn: HOST, subflow, why: Why::Closed });
+                self.tell(Input::SubflowDown { conn: HOST, subflow, reason: CloseReason::Closed });
             }
             (Command::Join { .. }, Some(link), Some(host)) if refused.is_none() => {
                 host.parked.remove(&link);
@@ -268,7 +270,7 @@ impl<M: Policy> Driver<M> {
     }
 
     /// What was done for the host was done for each connection; why each is carried as it is remains the last reason.
-    fn host_remember(&mut self, what: Command, link: Option<LinkId>, refused: Option<Refusal>, parked: bool) {
+    fn host_remember(&mut self, what: Command, link: Option<LinkId>, refused: Option<CommandError>, parked: bool) {
         let name = link.and_then(|link| self.lines.line(link)).map_or("another interface", |line| line.name());
         let asked = words::asked(what, name, Over::default());
         let mut words = words::answered(asked, refused, None);
@@ -294,22 +296,22 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    fn add_endpoints(&mut self, link: LinkId, backup: bool) -> Option<Refusal> {
-        let Some(line) = self.lines.line(link).filter(|line| line.up) else { return Some(Refusal::NoAddress) };
-        let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
+    fn add_endpoints(&mut self, link: LinkId, backup: bool) -> Option<CommandError> {
+        let Some(line) = self.lines.line(link).filter(|line| line.up) else { return Some(CommandError::NoAddress) };
+        let Some(manager) = &self.manager else { return Some(CommandError::NotPermitted) };
         let have = self.host.as_ref().and_then(|host| host.endpoints.get(&link)).map_or(&[][..], Vec::as_slice);
         let one_of_each = [true, false].into_iter().filter_map(|v4| {
             let mut fit = line.lasting.iter().filter(|address| address.is_ipv4() == v4);
             let has = |address: &&IpAddr| have.iter().any(|endpoint| endpoint.address == **address);
             let address = fit.clone().find(has).or_else(|| fit.next())?;
-            Some(Endpoint::over(*address, line.index, backup))
+            Some(Endpoint::for_subflows(*address, line.index, backup))
         });
         let wanted: Vec<Endpoint> = one_of_each.collect();
         let noted =
             manager.endpoints().map_err(|error| PathsError::kernel("endpoints of MPTCP's path manager", error));
         if let Err(error) = noted.and_then(|there| self.ground.note_endpoints(&wanted, &there)) {
             tracing::warn!(%error, "no endpoint is added");
-            return Some(Refusal::Other(rustix::io::Errno::IO.raw_os_error()));
+            return Some(CommandError::Other(rustix::io::Errno::IO.raw_os_error()));
         }
         let requests = wanted.iter().map(|endpoint| endpoint.add(manager.family())).collect();
         let answers = match carried(manager, requests) {
@@ -321,7 +323,7 @@ impl<M: Policy> Driver<M> {
         let ours = all.into_iter().filter(|have| wanted.iter().any(|wanted| wanted.address == have.address));
         let mut ours: Vec<Endpoint> = ours.collect();
         if ours.is_empty() {
-            return answers.iter().find_map(refusal).or(Some(Refusal::NoAddress));
+            return answers.iter().find_map(refusal).or(Some(CommandError::NoAddress));
         }
         // One that was there already may have the other priority.
         let other: Vec<Request> = ours
@@ -329,7 +331,7 @@ impl<M: Policy> Driver<M> {
             .filter(|endpoint| endpoint.backup != backup)
             .map(|endpoint| {
                 endpoint.backup = backup;
-                endpoint.change(manager.family())
+                endpoint.set_backup(manager.family())
             })
             .collect();
         let changed = carried(manager, other);
@@ -337,10 +339,10 @@ impl<M: Policy> Driver<M> {
         changed.err()
     }
 
-    fn change_endpoints(&mut self, subflow: SubflowId, backup: bool) -> Option<Refusal> {
-        let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
+    fn change_endpoints(&mut self, subflow: SubflowId, backup: bool) -> Option<CommandError> {
+        let Some(manager) = &self.manager else { return Some(CommandError::NotPermitted) };
         let link = self.host.as_ref()?.link_of(subflow);
-        let Some(link) = link else { return Some(Refusal::NoSubflow) };
+        let Some(link) = link else { return Some(CommandError::NoSubflow) };
         let Some(endpoints) = self.host.as_mut()?.endpoints.get_mut(&link) else {
             // Somebody else's, of which nothing was needed until now.
             return self.add_endpoints(link, backup);
@@ -348,17 +350,17 @@ impl<M: Policy> Driver<M> {
         for endpoint in &mut *endpoints {
             endpoint.backup = backup;
         }
-        let requests = endpoints.iter().map(|endpoint| endpoint.change(manager.family())).collect();
+        let requests = endpoints.iter().map(|endpoint| endpoint.set_backup(manager.family())).collect();
         match carried(manager, requests) {
             Ok(answers) => answers.iter().find_map(refusal),
             Err(refused) => Some(refused),
         }
     }
 
-    fn delete_endpoints(&mut self, subflow: SubflowId) -> Option<Refusal> {
-        let Some(manager) = &self.manager else { return Some(Refusal::NotPermitted) };
+    fn delete_endpoints(&mut self, subflow: SubflowId) -> Option<CommandError> {
+        let Some(manager) = &self.manager else { return Some(CommandError::NotPermitted) };
         let host = self.host.as_mut()?;
-        let Some(link) = host.link_of(subflow) else { return Some(Refusal::NoSubflow) };
+        let Some(link) = host.link_of(subflow) else { return Some(CommandError::NoSubflow) };
         let ours = |have: &Vec<Endpoint>| have.iter().all(|endpoint| self.ground.is_ours(endpoint.address));
         if host.first == Some(link) || !host.endpoints.get(&link).is_some_and(ours) {
             // Connections begin on the first; without its endpoint they could not be suspended any more. And what is
@@ -398,7 +400,7 @@ impl<M: Policy> Driver<M> {
             }
         } else {
             let table = &mut self.table;
-            let told = self.sockets.subflows(state::OPEN, |socket| {
+            let told = self.sockets.subflows(state::CAN_TRANSFER, |socket| {
                 let (Some(subflow), Some(counters)) = (socket.subflow, counters(socket)) else { return };
                 let of = table.conn(ConnId(subflow.token));
                 let same = |sub: &&mut Sub| sub.local == socket.local && sub.remote == socket.remote;
@@ -414,7 +416,7 @@ impl<M: Policy> Driver<M> {
             self.host.iter().flat_map(|host| &host.parts).map(|(link, id)| (*link, *id)).collect();
         for (link, subflow) in parts {
             let counters = self.sum(link);
-            self.tell(Input::Seen { conn: HOST, subflow, counters });
+            self.tell(Input::Counters { conn: HOST, subflow, counters });
         }
     }
 
@@ -453,8 +455,8 @@ impl Host {
     }
 }
 
-fn carried(manager: &PathManager, requests: Vec<Request>) -> Result<Vec<Ack>, Refusal> {
-    manager.carry_out(requests).map_err(|error| Refusal::Other(error.raw_os_error().unwrap_or(0)))
+fn carried(manager: &PathManager, requests: Vec<Request>) -> Result<Vec<Ack>, CommandError> {
+    manager.carry_out(requests).map_err(|error| CommandError::Other(error.raw_os_error().unwrap_or(0)))
 }
 
 /// `MPTCP_PM_ADDR_MAX`.

@@ -15,7 +15,7 @@
 use std::net::IpAddr;
 
 use marline_core::link::{LinkId, LinkKind};
-use marline_core::paths::{IpFamily, LinkTerms};
+use marline_core::paths::{IpFamily, LinkConfig};
 use marline_core::units::{Bitrate, DataSize, Duration};
 
 use super::super::Budgets;
@@ -70,12 +70,12 @@ pub(super) enum Turn {
 }
 
 impl Lines {
-    pub(super) fn new(terms: &[LinkTerms], beside_vpn: bool) -> Self {
+    pub(super) fn new(terms: &[LinkConfig], beside_vpn: bool) -> Self {
         Self { all: terms.iter().map(Line::new).collect(), others: Vec::new(), beside_vpn }
     }
 
     /// One more, under a number that [`Self::next`] has given. The next survey says whether it is up.
-    pub(super) fn add(&mut self, terms: &LinkTerms) {
+    pub(super) fn add(&mut self, terms: &LinkConfig) {
         self.all.push(Line::new(terms));
     }
 
@@ -144,9 +144,9 @@ impl Lines {
 
 impl Line {
     /// Down, until a survey says otherwise.
-    fn new(terms: &LinkTerms) -> Self {
+    fn new(terms: &LinkConfig) -> Self {
         Self {
-            link: terms.link,
+            link: terms.id,
             name: terms.name.clone(),
             kind: terms.kind,
             index: 0,
@@ -314,7 +314,7 @@ mod tests {
 
     fn lines_that(beside_vpn: bool) -> Lines {
         let terms =
-            LinkTerms { link: LinkId(0), name: "wlan0".into(), kind: LinkKind::Wifi, metered: false, budget: None };
+            LinkConfig { id: LinkId(0), name: "wlan0".into(), kind: LinkKind::Wifi, metered: false, budget: None };
         Lines::new(&[terms], beside_vpn)
     }
 
@@ -443,7 +443,7 @@ mod tests {
     fn only_what_passes_a_link_with_a_budget_is_kept() {
         for budget in [None, Some(DataSize::from_mib(1))] {
             let terms =
-                LinkTerms { link: LinkId(0), name: "wwan0".into(), kind: LinkKind::Lte, metered: true, budget };
+                LinkConfig { id: LinkId(0), name: "wwan0".into(), kind: LinkKind::Lte, metered: true, budget };
             let (mut lines, mut budgets) = (Lines::new(&[terms], false), Budgets::default());
             lines.count(LinkId(0), 1000, 1000, Duration::from_secs(1));
             lines.count(LinkId(0), 4000, 1500, Duration::from_secs(1));

@@ -33,9 +33,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
 use std::time::Duration;
 
+use marline_core::decision_log::Record;
 use marline_core::machine::Machine;
 use marline_core::paths::{Config, ConnId, Input, Output};
-use marline_core::replay::Record;
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
 use marline_sys::netlink::RouteSocket;
@@ -273,7 +273,7 @@ impl<M: Policy> Driver<M> {
     fn drain(&mut self) {
         while let Some(output) = self.log.poll() {
             match output {
-                Output::Look { conn } => {
+                Output::Poll { conn } => {
                     self.looks.insert(conn);
                 }
                 other => self.queue.push_back(other),
@@ -345,13 +345,13 @@ impl<M: Policy> Driver<M> {
         for line in 0..self.lines.all.len() {
             let Some(line) = self.lines.all.get(line).filter(|line| line.up) else { continue };
             let link = line.link;
-            let Ok(reply) = self.routes.request(&Request::one_link(line.index).finish(1)) else { continue };
+            let Ok(reply) = self.routes.request(&Request::link_by_index(line.index).finish(1)) else { continue };
             // One that was renamed is another link's, or nobody's: the survey will tell.
             let is_it = |found: &Link| found.name == line.name();
             let Some(found) = messages(&reply).find_map(|m| Link::parse(&m)).filter(is_it) else { continue };
             self.lines.count(link, found.received, found.sent, SECOND);
             let passed = self.lines.line(link).map(lines::Line::passed).unwrap_or_default();
-            self.tell(Input::Traffic { link, received: passed.0, sent: passed.1 });
+            self.tell(Input::InterfaceCounters { link, received: passed.0, sent: passed.1 });
         }
         let fallback = fell_back().connections.saturating_sub(self.fallback.connections);
         if fallback > self.totals.fell_back {
@@ -391,7 +391,7 @@ impl<M: Policy> Driver<M> {
         self.ground.follow(&survey);
         let turns = self.lines.follow(&survey);
         for (link, mtu, v4) in self.lines.changed(&survey) {
-            self.tell(Input::Interface { link, mtu, v4 });
+            self.tell(Input::Interface { link, mtu, has_ipv4: v4 });
         }
         for turn in &turns {
             match *turn {

@@ -15,9 +15,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use marline_core::paths::{ConnId, Counters, Why};
+use marline_core::paths::{CloseReason, ConnId, Counters};
 use marline_core::wire::netlink::diag::{self, state};
-use marline_core::wire::netlink::mptcp::Tuple;
+use marline_core::wire::netlink::mptcp::SubflowTuple;
 
 use super::super::PathsError;
 use super::super::kernel::Answer;
@@ -42,7 +42,7 @@ struct Part {
     local: SocketAddr,
     remote: SocketAddr,
     link: u32,
-    subflow: diag::Subflow,
+    subflow: diag::SubflowInfo,
     counters: Option<Counters>,
 }
 
@@ -73,7 +73,7 @@ impl<M: Policy> Driver<M> {
         let new = self.begin_new(&found, adopt);
         for (conn, part) in &found.subflows {
             let born = match part.subflow.local_id {
-                _ if part.subflow.is_first_of_ours() => Born::First,
+                _ if part.subflow.is_local_initial() => Born::First,
                 Some(0) => Born::There,
                 _ => Born::Elsewhere,
             };
@@ -103,17 +103,17 @@ impl<M: Policy> Driver<M> {
         let told = |error| PathsError::kernel("sock_diag", error);
         let mut found = Found::default();
         let connections = self.sockets.connections(|socket| {
-            let (Some(connection), true) = (socket.connection, socket.inode != 0) else { return };
-            found.plain += u64::from(connection.fell_back);
+            let (Some(connection), true) = (socket.mptcp_info, socket.inode != 0) else { return };
+            found.plain += u64::from(connection.is_fallback);
             let fell_back = fell_back(&connection);
             let socket = Socket { local: socket.local, remote: socket.remote, fell_back };
             found.connections.insert(ConnId(connection.token), socket);
         });
         let mut missed = connections.map_err(told)?;
         // One that this end has closed was destroyed: its socket goes on until its data is acknowledged.
-        let subflows = self.sockets.subflows(state::SENDS, |socket| {
+        let subflows = self.sockets.subflows(state::CAN_SEND, |socket| {
             let Some(subflow) = socket.subflow else { return };
-            let (local, remote, link) = (socket.local, socket.remote, socket.link);
+            let (local, remote, link) = (socket.local, socket.remote, socket.interface);
             let part = Part { local, remote, link, subflow, counters: counters(socket) };
             found.subflows.push((ConnId(subflow.token), part));
         });
@@ -143,7 +143,7 @@ impl<M: Policy> Driver<M> {
                 Answer::Unknown => false,
             };
             if over && let Some(sub) = self.take(conn, id) {
-                self.gone(conn, &sub, Why::Other);
+                self.gone(conn, &sub, CloseReason::Other);
             }
         }
     }
@@ -163,7 +163,7 @@ impl<M: Policy> Driver<M> {
         for (conn, answer) in conns.iter().zip(answers) {
             let over = match answer {
                 Answer::There(socket) => {
-                    let plain = socket.connection.is_some_and(|connection| fell_back(&connection));
+                    let plain = socket.mptcp_info.is_some_and(|connection| fell_back(&connection));
                     if plain {
                         tracing::warn!(conn = conn.0, "the connection fell back to plain TCP");
                     }
@@ -228,10 +228,10 @@ impl<M: Policy> Driver<M> {
         closed
     }
 
-    fn count_these(&self, conns: &[ConnId], mut each: impl FnMut(ConnId, &diag::Connection)) {
+    fn count_these(&self, conns: &[ConnId], mut each: impl FnMut(ConnId, &diag::MptcpInfo)) {
         let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
         let asked = self.sockets.look_at_connections(&tokens, |place, answer| {
-            let connection = answer.there().and_then(|socket| socket.connection);
+            let connection = answer.there().and_then(|socket| socket.mptcp_info);
             if let (Some(conn), Some(connection)) = (conns.get(place), connection) {
                 each(*conn, &connection);
             }
@@ -264,7 +264,7 @@ impl<M: Policy> Driver<M> {
 
     fn is_ours(&self, parts: &[(ConnId, Part)]) -> bool {
         let flags = || parts.iter().map(|(_, part)| part.subflow);
-        flags().any(|flags| flags.is_first_of_ours() || flags.is_join_of_ours())
+        flags().any(|flags| flags.is_local_initial() || flags.is_local_join())
             && flags().any(|flags| flags.is_fully_established())
             && parts.iter().any(|(_, part)| self.lines.of(part.local.ip(), part.link).is_some())
     }
@@ -275,13 +275,13 @@ impl<M: Policy> Driver<M> {
         let nowhere = |conn: &ConnId, of: &Conn| {
             // Port 0 is nobody's; the addresses must be of the connection's family all the same.
             let local = SocketAddr::new(of.first, 0);
-            Tuple { token: conn.0, local, remote: of.server }.destroy(manager.family())
+            SubflowTuple { token: conn.0, local, remote: of.server }.destroy(manager.family())
         };
         let questions = new.iter().map(|(conn, of)| nowhere(conn, of)).collect();
         match manager.carry_out(questions) {
             Ok(answers) => {
                 for ((conn, of), ack) in new.iter_mut().zip(answers) {
-                    if ack.text.contains("not selected") {
+                    if ack.message.contains("not selected") {
                         of.managed = Managed::Older;
                         of.explain(self.now(), "its socket is older than this path manager".into());
                         tracing::warn!(conn = conn.0, "unmanaged: its socket is older than this path manager");
@@ -294,8 +294,8 @@ impl<M: Policy> Driver<M> {
 }
 
 /// Whether a connection is plain TCP by now, or its server speaks nothing else.
-const fn fell_back(connection: &diag::Connection) -> bool {
-    connection.fell_back || !connection.has_key
+const fn fell_back(connection: &diag::MptcpInfo) -> bool {
+    connection.is_fallback || !connection.has_remote_key
 }
 
 /// How often a list that changes while it is told is asked for. chosen: what it misses the next dump has, and what it

@@ -192,13 +192,13 @@ impl Conn {
     }
 
     /// Takes MPTCP's own counters, which know of each byte once.
-    pub(super) fn counted(&mut self, of: &diag::Connection) {
+    pub(super) fn counted(&mut self, of: &diag::MptcpInfo) {
         if let (Some(received), Some(sent)) = (of.received, of.sent) {
             self.whole = Some((DataSize::from_bytes(received), DataSize::from_bytes(sent)));
             self.then = self.over_links();
         }
-        if self.lacks_origin() && of.next != 0 {
-            self.origin = Some(of.received.map(|received| of.next.wrapping_sub(received)));
+        if self.lacks_origin() && of.next_data_seq != 0 {
+            self.origin = Some(of.received.map(|received| of.next_data_seq.wrapping_sub(received)));
         }
     }
 
@@ -210,7 +210,7 @@ impl Conn {
     /// How far its data reach behind the last byte that came over a subflow ([`Counters::reached`]).
     pub(super) fn reached(&self, subflow: &diag::Socket) -> Option<DataSize> {
         let mapping = subflow.subflow?.mapping?;
-        self.inside(mapping.behind(subflow.tcp?.received))
+        self.inside(mapping.data_seq_after(subflow.tcp_info?.bytes_received))
     }
 
     /// How many bytes lie before this data sequence number; none: it is not known where they begin, or it is before that.
@@ -464,23 +464,23 @@ mod tests {
         };
         assert_eq!(carried(&conn), (1100, 160));
         // Some of it came twice: over one subflow, and again over the other.
-        let kernel = diag::Connection {
+        let kernel = diag::MptcpInfo {
             subflows: 1,
-            fell_back: false,
-            has_key: true,
+            is_fallback: false,
+            has_remote_key: true,
             token: 1,
-            next: u64::MAX - 9,
+            next_data_seq: u64::MAX - 9,
             sent: Some(81),
             received: Some(1000),
         };
         assert!(conn.lacks_origin());
-        conn.counted(&diag::Connection { next: 0, ..kernel });
+        conn.counted(&diag::MptcpInfo { next_data_seq: 0, ..kernel });
         assert!(conn.lacks_origin(), "the key of the peer has not come yet");
         conn.counted(&kernel);
         assert_eq!(carried(&conn), (1000, 81));
         assert_eq!(conn.origin, Some(Some(u64::MAX - 1009)));
         assert_eq!((conn.inside(10), conn.inside(u64::MAX - 1010)), (Some(size(1020)), None));
-        conn.counted(&diag::Connection { sent: None, received: None, ..kernel });
+        conn.counted(&diag::MptcpInfo { sent: None, received: None, ..kernel });
         assert_eq!(carried(&conn), (1000, 81), "an older kernel says nothing");
     }
 

@@ -8,7 +8,7 @@
 
 use std::io;
 
-use marline_core::paths::{Command, Refusal};
+use marline_core::paths::{Command, CommandError};
 use marline_core::wire::netlink::Ack;
 
 /// What goes over the link of a command.
@@ -32,8 +32,8 @@ pub(super) fn asked(what: Command, link: &str, over: Over) -> String {
         Command::Join { backup: true, .. } => {
             format!("join over {link} a second time: it is silent, and an answer shows that it works")
         }
-        Command::Prioritise { backup: true, .. } => format!("suspend {link}"),
-        Command::Prioritise { backup: false, .. } => format!("resume {link}"),
+        Command::SetBackup { backup: true, .. } => format!("suspend {link}"),
+        Command::SetBackup { backup: false, .. } => format!("resume {link}"),
         Command::Destroy { .. } if alone => format!("end the subflow over {link}"),
         Command::Destroy { .. } if over.older => {
             format!("end the second subflow over {link}: it has shown that the link works")
@@ -43,49 +43,49 @@ pub(super) fn asked(what: Command, link: &str, over: Over) -> String {
 }
 
 /// The same with what came of it.
-pub(super) fn answered(what: String, refused: Option<Refusal>, ack: Option<&Ack>) -> String {
+pub(super) fn answered(what: String, refused: Option<CommandError>, ack: Option<&Ack>) -> String {
     let Some(refused) = refused else { return what };
-    match (late(refused, ack), ack.filter(|ack| !ack.text.is_empty())) {
+    match (late(refused, ack), ack.filter(|ack| !ack.message.is_empty())) {
         (Some(why), _) => format!("{what}: not done, {why}"),
         // The kernel says no more than that families differ.
-        (None, Some(_)) if matches!(refused, Refusal::SocketFamily(_)) => {
+        (None, Some(_)) if matches!(refused, CommandError::SocketFamily(_)) => {
             format!("{what}: refused: {}", refusal(refused))
         }
-        (None, Some(ack)) => format!("{what}: refused: {} ({})", ack.text, errno(ack.error)),
+        (None, Some(ack)) => format!("{what}: refused: {} ({})", ack.message, errno(ack.error)),
         (None, None) => format!("{what}: refused: {}", refusal(refused)),
     }
 }
 
 /// What is not there (any more); none: it was refused for another reason.
-pub(super) fn late(refused: Refusal, ack: Option<&Ack>) -> Option<&'static str> {
+pub(super) fn late(refused: CommandError, ack: Option<&Ack>) -> Option<&'static str> {
     match refused {
-        Refusal::NoSubflow => Some("as the subflow has ended, or is only just there"),
-        Refusal::HalfClosed => {
+        CommandError::NoSubflow => Some("as the subflow has ended, or is only just there"),
+        CommandError::HalfClosed => {
             Some("as one direction of the connection is closed, and no subflow could be added again")
         }
         // The other reason is a socket that keeps another path manager.
-        Refusal::NoConnection if ack.is_some_and(|ack| ack.text.contains("token")) => {
+        CommandError::NoConnection if ack.is_some_and(|ack| ack.message.contains("token")) => {
             Some("as the connection has ended")
         }
         _ => None,
     }
 }
 
-fn refusal(refusal: Refusal) -> String {
+fn refusal(refusal: CommandError) -> String {
     match refusal {
-        Refusal::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
-        Refusal::NoSubflow => "no such subflow".into(),
-        Refusal::NotYet => "it cannot be joined yet".into(),
-        Refusal::HalfClosed => "one direction of the connection is closed".into(),
-        Refusal::NoAddress => "the link has no address, or the server announced none".into(),
-        Refusal::NotAnnounced(family) => {
+        CommandError::NoConnection => "no such connection, or one that keeps the kernel's own path manager".into(),
+        CommandError::NoSubflow => "no such subflow".into(),
+        CommandError::NotYet => "it cannot be joined yet".into(),
+        CommandError::HalfClosed => "one direction of the connection is closed".into(),
+        CommandError::NoAddress => "the link has no address, or the server announced none".into(),
+        CommandError::NotAnnounced(family) => {
             format!("the link has only {family}, and the server announced no {family} address")
         }
-        Refusal::SocketFamily(family) => {
+        CommandError::SocketFamily(family) => {
             format!("the link has only {family}, and the program's socket is for {} only", family.other())
         }
-        Refusal::NotPermitted => "not permitted".into(),
-        Refusal::Other(number) => errno(number).to_string(),
+        CommandError::NotPermitted => "not permitted".into(),
+        CommandError::Other(number) => errno(number).to_string(),
     }
 }
 
@@ -121,16 +121,21 @@ mod tests {
     #[test]
     fn what_has_ended_already_is_no_refusal() {
         let said = |refused, error, text: &str| {
-            answered("x".into(), Some(refused), Some(&Ack { sequence: 0, error, text: text.into() }))
+            answered("x".into(), Some(refused), Some(&Ack { sequence: 0, error, message: text.into() }))
         };
         assert_eq!(
-            said(Refusal::NoSubflow, 22, "subflow not found"),
+            said(CommandError::NoSubflow, 22, "subflow not found"),
             "x: not done, as the subflow has ended, or is only just there"
         );
-        assert_eq!(said(Refusal::NoConnection, 22, "invalid token"), "x: not done, as the connection has ended");
-        let older = said(Refusal::NoConnection, 22, "userspace PM not selected");
+        assert_eq!(
+            said(CommandError::NoConnection, 22, "invalid token"),
+            "x: not done, as the connection has ended"
+        );
+        let older = said(CommandError::NoConnection, 22, "userspace PM not selected");
         assert!(older.starts_with("x: refused: userspace PM not selected ("), "{older}");
-        assert!(said(Refusal::Other(95), 95, "").ends_with("x: refused: Operation not supported (os error 95)"));
+        assert!(
+            said(CommandError::Other(95), 95, "").ends_with("x: refused: Operation not supported (os error 95)")
+        );
         assert_eq!(answered("x".into(), None, None), "x");
     }
 }

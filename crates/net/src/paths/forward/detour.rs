@@ -10,7 +10,7 @@
 
 use std::io;
 
-use marline_core::wire::netlink::{Detour, Request, Route, Rule, family, messages};
+use marline_core::wire::netlink::{Request, Route, SourceRule, TproxyRoute, family, messages};
 use marline_sys::netlink::RouteSocket;
 
 use super::rules::{Families, LED};
@@ -32,7 +32,7 @@ pub(in crate::paths) const LAN: Lane = Lane { mark: LED + 1, place: 107 };
 #[derive(Debug)]
 pub(in crate::paths) struct Held {
     socket: RouteSocket,
-    detours: Vec<Detour>,
+    detours: Vec<TproxyRoute>,
 }
 
 impl Held {
@@ -91,10 +91,10 @@ pub(in crate::paths) fn clear(socket: &RouteSocket, lane: &Lane) -> io::Result<u
 }
 
 /// The rules, and the families that have a route.
-fn found(socket: &RouteSocket, lane: &Lane) -> io::Result<(Vec<Detour>, Vec<u8>)> {
-    let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+fn found(socket: &RouteSocket, lane: &Lane) -> io::Result<(Vec<TproxyRoute>, Vec<u8>)> {
+    let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
     let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
-    let rules = messages(&rules).filter_map(|message| Detour::parse(&message));
+    let rules = messages(&rules).filter_map(|message| TproxyRoute::parse(&message));
     let routes = messages(&routes).filter_map(|message| Route::parse(&message));
     Ok((
         rules.filter(|rule| (rule.protocol, rule.mark, rule.table) == (PROTOCOL, lane.mark, lane.mark)).collect(),
@@ -102,9 +102,9 @@ fn found(socket: &RouteSocket, lane: &Lane) -> io::Result<(Vec<Detour>, Vec<u8>)
     ))
 }
 
-const fn of(lane: &Lane, family: u8) -> Detour {
+const fn of(lane: &Lane, family: u8) -> TproxyRoute {
     let Lane { mark, place } = *lane;
-    Detour { family, mark, table: mark, priority: place, suppress: None, protocol: PROTOCOL }
+    TproxyRoute { family, mark, table: mark, priority: place, suppress_prefixlength: None, protocol: PROTOCOL }
 }
 
 fn ask(socket: &RouteSocket, request: Request) -> io::Result<()> {

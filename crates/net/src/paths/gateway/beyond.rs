@@ -26,7 +26,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use marline_core::wire::netlink::{Detour, Inward, Request, Route, Rule, family, messages};
+use marline_core::wire::netlink::{IifRule, Request, Route, SourceRule, TproxyRoute, family, messages};
 use marline_sys::netlink::RouteSocket;
 
 use super::names::{self, NameLinks};
@@ -92,19 +92,19 @@ impl Beyond {
     pub fn own(&self) -> [Option<u32>; 2] {
         let leaves = |far: IpAddr| {
             let answer = self.socket.request(&Route::lookup(None, far).finish(4)).ok()?;
-            messages(&answer).find_map(|message| Route::parse(&message))?.link
+            messages(&answer).find_map(|message| Route::parse(&message))?.interface
         };
         [leaves(FAR_V4.into()), leaves(FAR_V6.into())]
     }
 
-    fn rules(&self) -> Vec<Inward> {
+    fn rules(&self) -> Vec<IifRule> {
         let of = |family, suppress, interface: &String| {
-            let rule = |table, priority, suppress| Inward {
+            let rule = |table, priority, suppress| IifRule {
                 family,
                 interface: interface.clone(),
                 table,
                 priority,
-                suppress,
+                suppress_prefixlength: suppress,
                 protocol: PROTOCOL,
             };
             // Prefixes so short are default routes or parts of one, as `crate::links` takes them.
@@ -154,8 +154,8 @@ pub(super) fn clear(socket: &RouteSocket) -> io::Result<usize> {
 /// Rules before the routes that they lead to. One that stays does not keep the others.
 fn remove<'a>(
     socket: &RouteSocket,
-    rules: impl Iterator<Item = &'a Inward>,
-    marked: impl Iterator<Item = &'a Detour>,
+    rules: impl Iterator<Item = &'a IifRule>,
+    marked: impl Iterator<Item = &'a TproxyRoute>,
     routes: impl Iterator<Item = &'a Route>,
 ) -> io::Result<()> {
     let rules = rules.map(|rule| ask(socket, rule.remove(), &[NO_ENTRY]));
@@ -167,17 +167,17 @@ fn remove<'a>(
 
 /// Rule 3.
 struct Ours {
-    rules: Vec<Inward>,
+    rules: Vec<IifRule>,
     /// Rules for the mark of the `fib` lookups: [`private`].
-    marked: Vec<Detour>,
+    marked: Vec<TproxyRoute>,
     routes: Vec<Route>,
 }
 
 impl Ours {
     fn read(socket: &RouteSocket) -> io::Result<Self> {
-        let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+        let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
         let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
-        let rules = messages(&rules).filter_map(|message| Inward::parse(&message));
+        let rules = messages(&rules).filter_map(|message| IifRule::parse(&message));
         let routes = messages(&routes).filter_map(|message| Route::parse(&message));
         Ok(Self {
             rules: rules.filter(is_rule_of_ours).collect(),
@@ -191,7 +191,7 @@ impl Ours {
     }
 }
 
-fn is_rule_of_ours(rule: &Inward) -> bool {
+fn is_rule_of_ours(rule: &IifRule) -> bool {
     let place = (rule.priority, rule.table);
     rule.protocol == PROTOCOL && (place == (PLACE, Route::MAIN) || place == (PLACE + 1, TABLE))
 }
@@ -199,12 +199,12 @@ fn is_rule_of_ours(rule: &Inward) -> bool {
 /// The default route of this family over the link, in a table of ours; none: the link has none.
 pub(super) fn default_route(family: u8, link: &Interface, table: u32) -> Option<Route> {
     let gateway = if family == family::V4 { link.v4 } else { link.v6 }?.gateway;
-    Some(Route { gateway, table, protocol: PROTOCOL, ..Route::default_over(family, link.index) })
+    Some(Route { gateway, table, protocol: PROTOCOL, ..Route::default_via_interface(family, link.index) })
 }
 
 /// Whether both lead the same way.
 pub(super) fn is_same(a: &Route, b: &Route) -> bool {
-    (a.family, a.link, a.gateway) == (b.family, b.link, b.gateway)
+    (a.family, a.interface, a.gateway) == (b.family, b.interface, b.gateway)
 }
 
 pub(super) fn ask(socket: &RouteSocket, request: Request, passable: &[i32]) -> io::Result<()> {

@@ -20,7 +20,7 @@
 
 use std::io;
 
-use marline_core::wire::netlink::{Port, PortRule, Request, Route, Rule, family, messages};
+use marline_core::wire::netlink::{Port, PortRule, Request, Route, SourceRule, family, messages};
 use marline_sys::netlink::RouteSocket;
 
 use super::beyond::{EXISTS, NO_DEVICE, NO_ENTRY, NO_ROUTE, ask, default_route, is_same};
@@ -100,7 +100,7 @@ struct Ours {
 
 impl Ours {
     fn read(socket: &RouteSocket) -> io::Result<Self> {
-        let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+        let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
         let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
         let rules = messages(&rules).filter_map(|message| PortRule::parse(&message));
         let routes = messages(&routes).filter_map(|message| Route::parse(&message));

@@ -20,7 +20,7 @@
 
 use std::io;
 
-use marline_core::wire::netlink::{Detour, Route, Rule, family, messages};
+use marline_core::wire::netlink::{Route, SourceRule, TproxyRoute, family, messages};
 use marline_sys::netlink::RouteSocket;
 
 use super::beyond::PLACE;
@@ -35,16 +35,16 @@ const MARK: u32 = LAN.mark + 1;
 pub(super) const CHAIN: &str = "private";
 
 /// The rules of the routing policy for these families.
-pub(super) fn wanted(families: Families) -> Vec<Detour> {
+pub(super) fn wanted(families: Families) -> Vec<TproxyRoute> {
     // Prefixes so short are default routes or parts of one, as `beyond` takes them.
     let each = [(families.ipv4, family::V4, 1), (families.ipv6, family::V6, 3)];
     let of = |(_, family, shortest)| {
-        let rule = |table, priority, suppress| Detour {
+        let rule = |table, priority, suppress| TproxyRoute {
             family,
             mark: MARK,
             table,
             priority,
-            suppress,
+            suppress_prefixlength: suppress,
             protocol: PROTOCOL,
         };
         [rule(Route::MAIN, PLACE, Some(shortest)), rule(LAN.mark, PLACE + 1, None)]
@@ -56,9 +56,9 @@ pub(super) fn wanted(families: Families) -> Vec<Detour> {
 ///
 /// # Errors
 /// The kernel does not tell.
-pub(super) fn there(socket: &RouteSocket) -> io::Result<Vec<Detour>> {
-    let rules = socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
-    let rules = messages(&rules).filter_map(|message| Detour::parse(&message));
+pub(super) fn there(socket: &RouteSocket) -> io::Result<Vec<TproxyRoute>> {
+    let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
+    let rules = messages(&rules).filter_map(|message| TproxyRoute::parse(&message));
     Ok(rules.filter(|rule| (rule.protocol, rule.mark) == (PROTOCOL, MARK)).collect())
 }
 

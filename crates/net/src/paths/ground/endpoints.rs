@@ -63,7 +63,7 @@ impl Raised {
 }
 
 const fn pair(limits: Limits) -> (u32, u32) {
-    (limits.subflows, limits.announced)
+    (limits.subflows, limits.accepted_addresses)
 }
 
 /// Puts back what the ledger knows, and strikes it out. Returns a line for each thing, and one for each that cannot be put
@@ -91,7 +91,7 @@ pub(super) fn restore(ledger: &mut Ledger) -> (Vec<String>, Vec<String>) {
                 }
             }
             if let Some(raised) = changes.limits.filter(|raised| raised.is_ours(pair(limits))) {
-                let was = Limits { subflows: raised.was.0, announced: raised.was.1 };
+                let was = Limits { subflows: raised.was.0, accepted_addresses: raised.was.1 };
                 match carry_out(&manager, was.set(manager.family())) {
                     Ok(()) => {
                         lines.push(format!("limits of MPTCP's path manager: {} subflows again", was.subflows))
@@ -128,7 +128,7 @@ fn undo(manager: &PathManager, place: Place, now: &Endpoint) -> Option<(Request,
         Some(backup) if backup != now.backup => {
             let was = Endpoint { backup, ..*now };
             let word = if backup { "a backup again" } else { "no backup any more" };
-            Some((was.change(manager.family()), format!("endpoint {address}: {word}")))
+            Some((was.set_backup(manager.family()), format!("endpoint {address}: {word}")))
         }
         None if now.subflow && !now.signal && !now.fullmesh && now.port == 0 => {
             Some((now.delete(manager.family()), format!("endpoint {address} removed")))

@@ -7,7 +7,7 @@
 
 use std::fs;
 
-use marline_core::wire::netlink::{Family, messages, mptcp};
+use marline_core::wire::netlink::{GenlFamily, messages, mptcp};
 use marline_sys::netlink::{Protocol, Socket};
 
 /// A program that hears of each connection.
@@ -64,8 +64,8 @@ pub(in crate::paths) fn listeners() -> Vec<Listener> {
 /// The number of the group of MPTCP's events; none: this kernel has none.
 pub(in crate::paths) fn events_group() -> Option<u32> {
     let socket = Socket::open(Protocol::Generic).ok()?;
-    let answer = socket.request(&Family::find(mptcp::FAMILY).finish(1)).ok()?;
-    messages(&answer).find_map(|message| Family::parse(&message))?.group(mptcp::EVENTS)
+    let answer = socket.request(&GenlFamily::lookup(mptcp::FAMILY).finish(1)).ok()?;
+    messages(&answer).find_map(|message| GenlFamily::parse(&message))?.group(mptcp::EVENTS)
 }
 
 /// Port and inode of each generic netlink socket that listens to the group.

@@ -236,11 +236,12 @@ fn a_run_that_may_die(lab: &Lab, mode: Mode) {
         host.follow(&survey().unwrap());
         if mode == Mode::KernelPm {
             let address = "10.2.0.2".parse().unwrap();
-            host.note_endpoints(&[Endpoint::over(address, 0, false)], &[])?;
+            host.note_endpoints(&[Endpoint::for_subflows(address, 0, false)], &[])?;
             if !fault::is_dying() {
                 ip("mptcp endpoint add 10.2.0.2 subflow");
             }
-            let (was, more) = (Limits { subflows: 2, announced: 0 }, Limits { subflows: 5, announced: 0 });
+            let (was, more) =
+                (Limits { subflows: 2, accepted_addresses: 0 }, Limits { subflows: 5, accepted_addresses: 0 });
             host.note_limits(was, more)?;
             if !fault::is_dying() {
                 ip("mptcp limits set subflow 5 add_addr_accepted 0");

@@ -41,7 +41,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use marline_core::paths::LinkTerms;
+use marline_core::paths::LinkConfig;
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
 
 pub use claim::{Claim, ClaimError, Role};
@@ -149,7 +149,7 @@ impl Ground for Host {
         places.iter().any(|place| place.address == address && place.was.is_none())
     }
 
-    fn take_up(&mut self, link: &LinkTerms) {
+    fn take_up(&mut self, link: &LinkConfig) {
         self.roads.links.push(link.name.clone());
         let metered = if link.metered { ", metered" } else { "" };
         (self.tell)(&format!("{} ({}{metered}) has come, and is used from now on", link.name, link.kind));

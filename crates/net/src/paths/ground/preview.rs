@@ -5,8 +5,8 @@
 //!
 //! Nothing of it needs a privilege: settings, rules and routes may be read by anybody.
 
-use marline_core::paths::LinkTerms;
-use marline_core::wire::netlink::{Route, Rule};
+use marline_core::paths::LinkConfig;
+use marline_core::wire::netlink::{Route, SourceRule};
 
 use super::routing::{Kernel, Roads, Step};
 use super::settings::Settings;
@@ -38,7 +38,7 @@ impl Ground for Preview {
         Ok(())
     }
 
-    fn take_up(&mut self, link: &LinkTerms) {
+    fn take_up(&mut self, link: &LinkConfig) {
         self.roads.links.push(link.name.clone());
         (self.tell)(&format!("{} ({}) has come, and would be used", link.name, link.kind));
     }
@@ -82,12 +82,13 @@ fn settings(settings: &Settings, mode: Mode) -> Vec<String> {
 fn line<'a>(step: &Step, name: impl Fn(u32) -> &'a str) -> String {
     let route = |route: &Route| {
         let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
-        format!("default{via} dev {} table {}", route.link.map_or("?", &name), route.table)
+        format!("default{via} dev {} table {}", route.interface.map_or("?", &name), route.table)
     };
-    let rule = |rule: &Rule| {
+    let rule = |rule: &SourceRule| {
         let table = if rule.table == Route::MAIN { "main".to_owned() } else { rule.table.to_string() };
-        let suppress = rule.suppress.map(|length| format!(" suppress_prefixlength {length}")).unwrap_or_default();
-        let device = rule.device.as_ref().map(|device| format!(" oif {device}")).unwrap_or_default();
+        let suppress =
+            rule.suppress_prefixlength.map(|length| format!(" suppress_prefixlength {length}")).unwrap_or_default();
+        let device = rule.oif.as_ref().map(|device| format!(" oif {device}")).unwrap_or_default();
         format!("{} from {}{device} lookup {table}{suppress}", rule.priority, rule.source.0)
     };
     match step {

@@ -23,7 +23,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use marline_core::wire::netlink::{Message, Request, Route, Rule, family, messages};
+use marline_core::wire::netlink::{Message, Request, Route, SourceRule, family, messages};
 use marline_sys::netlink::RouteSocket;
 
 use super::contest::{Contest, Place};
@@ -48,9 +48,9 @@ pub(super) enum Step {
     /// A route into a link's table, in place of one that is there.
     Install(Route),
     /// A rule.
-    Add(Rule),
+    Add(SourceRule),
     /// A rule of ours that nobody needs any more.
-    RemoveRule(Rule),
+    RemoveRule(SourceRule),
     /// A route of ours that nobody needs any more.
     RemoveRoute(Route),
 }
@@ -101,8 +101,8 @@ fn is_shared(survey: &Survey, address: IpAddr) -> bool {
 
 /// The steps from what there is to what is wanted: routes before the rules that lead to them, and rules away before
 /// their routes.
-fn plan(roads: &[Road], rules: &[Rule], routes: &[Route]) -> Vec<Step> {
-    let mut wanted_rules: Vec<Rule> = roads.iter().flat_map(Road::rules).collect();
+fn plan(roads: &[Road], rules: &[SourceRule], routes: &[Route]) -> Vec<Step> {
+    let mut wanted_rules: Vec<SourceRule> = roads.iter().flat_map(Road::rules).collect();
     let mut wanted_routes: Vec<Route> = Vec::new();
     for route in roads.iter().map(Road::route) {
         if !wanted_routes.iter().any(|other| same_place(other, &route)) {
@@ -114,20 +114,20 @@ fn plan(roads: &[Road], rules: &[Rule], routes: &[Route]) -> Vec<Step> {
     for route in &wanted_routes {
         let is_there = |other: &Route| {
             same_place(other, route)
-                && (other.link, other.gateway, other.mtu) == (route.link, route.gateway, route.mtu)
+                && (other.interface, other.gateway, other.mtu) == (route.interface, route.gateway, route.mtu)
         };
         if !routes.iter().any(is_there) {
             steps.push(Step::Install(route.clone()));
         }
     }
-    let missing = |rule: &&Rule| !rules.contains(rule);
+    let missing = |rule: &&SourceRule| !rules.contains(rule);
     steps.extend(wanted_rules.iter().filter(missing).map(|rule| Step::Add(rule.clone())));
-    let surplus = |rule: &&Rule| !wanted_rules.contains(rule);
+    let surplus = |rule: &&SourceRule| !wanted_rules.contains(rule);
     steps.extend(rules.iter().filter(surplus).map(|rule| Step::RemoveRule(rule.clone())));
     for route in routes {
         // A route in the place of a wanted one was replaced, except where it was over another link: IPv6 then keeps
         // both.
-        let is_wanted = |other: &Route| same_place(other, route) && other.link == route.link;
+        let is_wanted = |other: &Route| same_place(other, route) && other.interface == route.interface;
         if !wanted_routes.iter().any(is_wanted) {
             steps.push(Step::RemoveRoute(route.clone()));
         }
@@ -136,7 +136,7 @@ fn plan(roads: &[Road], rules: &[Rule], routes: &[Route]) -> Vec<Step> {
 }
 
 /// Whether a run has made it: its origin, its place, and where it leads to.
-fn is_rule_of_ours(rule: &Rule) -> bool {
+fn is_rule_of_ours(rule: &SourceRule) -> bool {
     let leads_out = rule.priority == PRIORITY + 1 && rule.table > TABLES;
     let leads_to_main = rule.priority == PRIORITY && rule.table == Route::MAIN;
     rule.protocol == PROTOCOL && (leads_out || leads_to_main)
@@ -144,7 +144,7 @@ fn is_rule_of_ours(rule: &Rule) -> bool {
 
 /// The same of a route: it is in the table of its link.
 fn is_route_of_ours(route: &Route) -> bool {
-    let table = route.link.map(|link| TABLES.saturating_add(link));
+    let table = route.interface.map(|link| TABLES.saturating_add(link));
     route.protocol == PROTOCOL && table == Some(route.table)
 }
 
@@ -153,7 +153,7 @@ impl Step {
     fn place(&self) -> Option<Place> {
         match self {
             Self::Install(route) => Some(Place::Route(route.family, route.table)),
-            Self::Add(rule) => Some(Place::Rule(rule.source.0, rule.priority, rule.device.clone())),
+            Self::Add(rule) => Some(Place::Rule(rule.source.0, rule.priority, rule.oif.clone())),
             Self::RemoveRule(_) | Self::RemoveRoute(_) => None,
         }
     }
@@ -169,19 +169,22 @@ impl Road {
         TABLES.saturating_add(self.link)
     }
 
-    fn rules(&self) -> [Rule; 2] {
+    fn rules(&self) -> [SourceRule; 2] {
         let (bits, defaults) = if self.address.is_ipv4() { (32, 1) } else { (128, 3) };
-        let rule = |table, priority| Rule {
+        let rule = |table, priority| SourceRule {
             protocol: PROTOCOL,
-            device: self.device.clone(),
-            ..Rule::new((self.address, bits), table, priority)
+            oif: self.device.clone(),
+            ..SourceRule::new((self.address, bits), table, priority)
         };
-        [Rule { suppress: Some(defaults), ..rule(Route::MAIN, PRIORITY) }, rule(self.table(), PRIORITY + 1)]
+        [
+            SourceRule { suppress_prefixlength: Some(defaults), ..rule(Route::MAIN, PRIORITY) },
+            rule(self.table(), PRIORITY + 1),
+        ]
     }
 
     fn route(&self) -> Route {
         let family = if self.address.is_ipv4() { family::V4 } else { family::V6 };
-        let route = Route::default_over(family, self.link);
+        let route = Route::default_via_interface(family, self.link);
         // Every link of IPv6 carries packets of 1280 bytes (RFC 8200, section 5).
         let least = if self.address.is_ipv4() { 0 } else { 1280 };
         let mtu = self.mtu.map(|mtu| u32::from(mtu).max(least));
@@ -247,13 +250,18 @@ impl Kernel {
         Ok(plan(&self.needed(roads, survey, &BTreeMap::new(), &rules), &rules, &routes))
     }
 
-    fn needed(&self, roads: &Roads, survey: &Survey, mtus: &BTreeMap<String, u16>, rules: &[Rule]) -> Vec<Road> {
+    fn needed(
+        &self,
+        roads: &Roads,
+        survey: &Survey,
+        mtus: &BTreeMap<String, u16>,
+        rules: &[SourceRule],
+    ) -> Vec<Road> {
         let mtu = |road: &Road| {
             let interface = survey.interfaces.iter().find(|interface| interface.index == road.link)?;
             mtus.get(&interface.name).copied()
         };
-        let has_rules =
-            |road: &Road| rules.iter().any(|rule| rule.source.0 == road.address && rule.device.is_none());
+        let has_rules = |road: &Road| rules.iter().any(|rule| rule.source.0 == road.address && rule.oif.is_none());
         // An address that has its rules keeps them: with them in place the question would have no other answer.
         let leaves = |road: &Road| self.exit(road.address) == Some(road.link);
         let needs = |road: &Road| road.mtu.is_some() || road.device.is_some() || has_rules(road) || !leaves(road);
@@ -293,10 +301,10 @@ impl Kernel {
     }
 
     /// What bears our number, in our places; the detour of a forwarder is the forwarder's.
-    fn ours(&self) -> io::Result<(Vec<Rule>, Vec<Route>)> {
-        let rules = self.socket.request(&Rule::dump(family::UNSPECIFIED).finish(1))?;
+    fn ours(&self) -> io::Result<(Vec<SourceRule>, Vec<Route>)> {
+        let rules = self.socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
         let routes = self.socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
-        let rules = messages(&rules).filter_map(|message: Message<'_>| Rule::parse(&message));
+        let rules = messages(&rules).filter_map(|message: Message<'_>| SourceRule::parse(&message));
         let routes = messages(&routes).filter_map(|message: Message<'_>| Route::parse(&message));
         Ok((rules.filter(is_rule_of_ours).collect(), routes.filter(is_route_of_ours).collect()))
     }
@@ -321,7 +329,7 @@ impl Kernel {
                 && !error.raw_os_error().is_some_and(|number| passable.contains(&number))
             {
                 troubles.push(match step {
-                    Step::Install(Route { link, gateway, .. }) => format!(
+                    Step::Install(Route { interface: link, gateway, .. }) => format!(
                         "{}: no default route{} can be set for what starts there: {error}",
                         link.map_or("?", &name),
                         gateway.map(|gateway| format!(" by {gateway}")).unwrap_or_default(),
@@ -329,7 +337,7 @@ impl Kernel {
                     Step::Add(rule) => format!(
                         "no rule for what comes from {}{}: {error}",
                         rule.source.0,
-                        rule.device.map(|device| format!(" over {device}")).unwrap_or_default()
+                        rule.oif.map(|device| format!(" over {device}")).unwrap_or_default()
                     ),
                     Step::RemoveRule(rule) => {
                         format!("the rule for {} cannot be removed: {error}", rule.source.0)
@@ -353,8 +361,8 @@ const CONTESTED: &str = "another program removes rules or routes of marline agai
 /// socket is bound to.
 pub(in crate::paths) fn exit_of(socket: &RouteSocket, from: IpAddr, bound: Option<u32>) -> Option<u32> {
     let far = if from.is_ipv4() { IpAddr::V4(FAR_V4) } else { IpAddr::V6(FAR_V6) };
-    let answer = socket.request(&Route::lookup_over(Some(from), far, bound).finish(4)).ok()?;
-    messages(&answer).find_map(|message| Route::parse(&message))?.link
+    let answer = socket.request(&Route::lookup_via_interface(Some(from), far, bound).finish(4)).ok()?;
+    messages(&answer).find_map(|message| Route::parse(&message))?.interface
 }
 
 const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
@@ -371,11 +379,15 @@ mod tests {
     }
 
     /// What is there after these steps.
-    fn after(steps: Vec<Step>, mut rules: Vec<Rule>, mut routes: Vec<Route>) -> (Vec<Rule>, Vec<Route>) {
+    fn after(
+        steps: Vec<Step>,
+        mut rules: Vec<SourceRule>,
+        mut routes: Vec<Route>,
+    ) -> (Vec<SourceRule>, Vec<Route>) {
         for step in steps {
             match step {
                 Step::Install(route) => {
-                    routes.retain(|other| !(same_place(other, &route) && other.link == route.link));
+                    routes.retain(|other| !(same_place(other, &route) && other.interface == route.interface));
                     routes.push(route);
                 }
                 Step::Add(rule) => rules.push(rule),
@@ -395,7 +407,10 @@ mod tests {
         );
         assert_eq!(steps.len(), 1 + 2 * 2, "{steps:?}");
         let (rules, routes) = after(steps, Vec::new(), Vec::new());
-        assert_eq!((rules[0].suppress, rules[0].table, rules[1].table), (Some(1), Route::MAIN, TABLES + 4));
+        assert_eq!(
+            (rules[0].suppress_prefixlength, rules[0].table, rules[1].table),
+            (Some(1), Route::MAIN, TABLES + 4)
+        );
         assert_eq!(plan(&roads, &rules, &routes), [], "what is there is not touched");
     }
 
@@ -440,9 +455,9 @@ mod tests {
         let (rules, routes) = after(plan(&[road("10.2.0.2", 4, "10.2.0.1")], &[], &[]), vec![], vec![]);
         assert!(rules.iter().all(is_rule_of_ours) && routes.iter().all(is_route_of_ours));
         for rule in &rules {
-            assert!(!is_rule_of_ours(&Rule { protocol: 4, ..rule.clone() }));
-            assert!(!is_rule_of_ours(&Rule { priority: 500, ..rule.clone() }));
-            assert!(!is_rule_of_ours(&Rule { table: 55, ..rule.clone() }));
+            assert!(!is_rule_of_ours(&SourceRule { protocol: 4, ..rule.clone() }));
+            assert!(!is_rule_of_ours(&SourceRule { priority: 500, ..rule.clone() }));
+            assert!(!is_rule_of_ours(&SourceRule { table: 55, ..rule.clone() }));
         }
         for table in [55, Route::MAIN, TABLES, TABLES + 5] {
             assert!(!is_route_of_ours(&Route { table, ..routes[0].clone() }), "{table}");
@@ -458,7 +473,7 @@ mod tests {
         let (rules, routes) = after(plan(&twins, &[], &[]), vec![], vec![]);
         assert_eq!((rules.len(), routes.len()), (6, 3));
         for (name, table) in [("wwan0", TABLES + 4), ("wwan1", TABLES + 5), ("wwan2", TABLES + 6)] {
-            let of_device = rules.iter().filter(|rule| rule.device.as_deref() == Some(name));
+            let of_device = rules.iter().filter(|rule| rule.oif.as_deref() == Some(name));
             assert_eq!(of_device.map(|rule| rule.table).collect::<Vec<_>>(), [Route::MAIN, table]);
         }
         let steps = plan(&[road("192.168.8.100", 4, "192.168.8.1")], &rules, &routes);

@@ -5,9 +5,9 @@
 
 use std::io;
 
-use marline_core::paths::Refusal;
-use marline_core::wire::netlink::mptcp::{self, Endpoint, Limits, Tuple};
-use marline_core::wire::netlink::{Ack, Family, Request, messages};
+use marline_core::paths::CommandError;
+use marline_core::wire::netlink::mptcp::{self, Endpoint, Limits, SubflowTuple};
+use marline_core::wire::netlink::{Ack, GenlFamily, Request, messages};
 use marline_sys::netlink::{Protocol, Socket};
 
 use super::super::PathsError;
@@ -16,7 +16,7 @@ use super::super::PathsError;
 #[derive(Debug)]
 pub(crate) struct PathManager {
     socket: Socket,
-    family: Family,
+    family: GenlFamily,
 }
 
 impl PathManager {
@@ -26,8 +26,8 @@ impl PathManager {
             io::ErrorKind::NotFound => PathsError::NoMptcp(error),
             _ => PathsError::kernel("the family of MPTCP's path manager", error),
         };
-        let reply = socket.request(&Family::find(mptcp::FAMILY).finish(1)).map_err(told)?;
-        let family = messages(&reply).find_map(|m| Family::parse(&m));
+        let reply = socket.request(&GenlFamily::lookup(mptcp::FAMILY).finish(1)).map_err(told)?;
+        let family = messages(&reply).find_map(|m| GenlFamily::parse(&m));
         let family = family.ok_or_else(|| PathsError::NoMptcp(io::Error::other("it does not name the family")))?;
         Ok(Self { socket, family })
     }
@@ -45,7 +45,7 @@ impl PathManager {
     /// Carries out commands, one after the other; each has its answer in the same place.
     pub(crate) fn carry_out(&self, commands: Vec<Request>) -> io::Result<Vec<Ack>> {
         let bytes: Vec<Vec<u8>> = commands.into_iter().map(|command| command.finish(0)).collect();
-        let silent = Ack { sequence: 0, error: rustix::io::Errno::PROTO.raw_os_error(), text: String::new() };
+        let silent = Ack { sequence: 0, error: rustix::io::Errno::PROTO.raw_os_error(), message: String::new() };
         let mut answers = vec![silent; bytes.len()];
         for (chunk, answers) in bytes.chunks(AT_ONCE).zip(answers.chunks_mut(AT_ONCE)) {
             self.socket.exchange(chunk.iter().map(Vec::as_slice), |place, message| {
@@ -59,7 +59,7 @@ impl PathManager {
     }
 
     /// Ends subflows, whichever family their sockets have; each has its answer in the same place.
-    pub(crate) fn end(&self, subflows: &[Tuple]) -> io::Result<Vec<Ack>> {
+    pub(crate) fn end(&self, subflows: &[SubflowTuple]) -> io::Result<Vec<Ack>> {
         let requests = subflows.iter().map(|subflow| subflow.destroy(self.family.id)).collect();
         let mut answers = self.carry_out(requests)?;
         for (subflow, answer) in subflows.iter().zip(&mut answers) {
@@ -71,8 +71,8 @@ impl PathManager {
     }
 
     /// Ends a subflow over IPv4 that was not found, in case that its socket is one of IPv6; none: it was found, or is none over IPv4.
-    pub(crate) fn end_mapped(&self, subflow: &Tuple, answer: &Ack) -> Option<Ack> {
-        let is_missing = refusal(answer) == Some(Refusal::NoSubflow);
+    pub(crate) fn end_mapped(&self, subflow: &SubflowTuple, answer: &Ack) -> Option<Ack> {
+        let is_missing = refusal(answer) == Some(CommandError::NoSubflow);
         let request = subflow.destroy_mapped(self.family.id).filter(|_| is_missing)?;
         self.carry_out(vec![request]).ok()?.pop()
     }
@@ -85,7 +85,7 @@ impl PathManager {
 
     /// Its limits.
     pub(crate) fn limits(&self) -> io::Result<Limits> {
-        let reply = self.socket.request(&Limits::ask(self.family.id).finish(1))?;
+        let reply = self.socket.request(&Limits::query(self.family.id).finish(1))?;
         let limits = messages(&reply).find_map(|m| Limits::parse(&m, self.family.id));
         limits.ok_or_else(|| io::Error::other("the kernel does not tell its limits"))
     }
@@ -95,7 +95,7 @@ impl PathManager {
 const AT_ONCE: usize = 64;
 
 /// What a refused command means to the policy; none: it was carried out.
-pub(crate) fn refusal(ack: &Ack) -> Option<Refusal> {
+pub(crate) fn refusal(ack: &Ack) -> Option<CommandError> {
     use rustix::io::Errno;
     const NOT_CONNECTED: i32 = Errno::NOTCONN.raw_os_error();
     const INVALID: i32 = Errno::INVAL.raw_os_error();
@@ -107,43 +107,43 @@ pub(crate) fn refusal(ack: &Ack) -> Option<Refusal> {
     const NO_NETWORK: i32 = Errno::NETUNREACH.raw_os_error();
     const NO_HOST: i32 = Errno::HOSTUNREACH.raw_os_error();
     const NO_DEVICE: i32 = Errno::NODEV.raw_os_error();
-    let says = |word: &str| ack.text.contains(word);
+    let says = |word: &str| ack.message.contains(word);
     Some(match ack.error {
         0 => return None,
-        NOT_CONNECTED => Refusal::NotYet,
-        PERMISSION | ACCESS => Refusal::NotPermitted,
-        NO_ADDRESS | NO_NETWORK | NO_HOST | NO_DEVICE => Refusal::NoAddress,
-        INVALID if says("token") || says("not selected") => Refusal::NoConnection,
-        INVALID if says("subflow not found") => Refusal::NoSubflow,
-        INVALID if is_of_other_family(ack) => Refusal::NoAddress,
-        NO_PROCESS | NO_ENTRY => Refusal::NoSubflow,
-        other => Refusal::Other(other),
+        NOT_CONNECTED => CommandError::NotYet,
+        PERMISSION | ACCESS => CommandError::NotPermitted,
+        NO_ADDRESS | NO_NETWORK | NO_HOST | NO_DEVICE => CommandError::NoAddress,
+        INVALID if says("token") || says("not selected") => CommandError::NoConnection,
+        INVALID if says("subflow not found") => CommandError::NoSubflow,
+        INVALID if is_of_other_family(ack) => CommandError::NoAddress,
+        NO_PROCESS | NO_ENTRY => CommandError::NoSubflow,
+        other => CommandError::Other(other),
     })
 }
 
 /// Whether a join was refused because the connection's socket is for IPv4 alone, or for IPv6 alone, and the addresses are not.
 pub(crate) fn is_of_other_family(ack: &Ack) -> bool {
-    ack.error != 0 && ack.text.contains("families mismatch")
+    ack.error != 0 && ack.message.contains("families mismatch")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(error: i32, text: &str) -> Option<Refusal> {
-        refusal(&Ack { sequence: 0, error, text: text.into() })
+    fn said(error: i32, text: &str) -> Option<CommandError> {
+        refusal(&Ack { sequence: 0, error, message: text.into() })
     }
 
     #[test]
     fn each_answer_of_the_kernel_has_its_meaning() {
         assert_eq!(said(0, ""), None);
-        assert_eq!(said(107, ""), Some(Refusal::NotYet));
-        assert_eq!(said(22, "invalid token"), Some(Refusal::NoConnection));
-        assert_eq!(said(22, "userspace PM not selected"), Some(Refusal::NoConnection));
-        assert_eq!(said(22, "subflow not found"), Some(Refusal::NoSubflow));
-        assert_eq!(said(3, ""), Some(Refusal::NoSubflow));
-        assert_eq!(said(99, ""), Some(Refusal::NoAddress));
-        assert_eq!(said(1, ""), Some(Refusal::NotPermitted));
-        assert_eq!(said(22, "did not match address and id"), Some(Refusal::Other(22)));
+        assert_eq!(said(107, ""), Some(CommandError::NotYet));
+        assert_eq!(said(22, "invalid token"), Some(CommandError::NoConnection));
+        assert_eq!(said(22, "userspace PM not selected"), Some(CommandError::NoConnection));
+        assert_eq!(said(22, "subflow not found"), Some(CommandError::NoSubflow));
+        assert_eq!(said(3, ""), Some(CommandError::NoSubflow));
+        assert_eq!(said(99, ""), Some(CommandError::NoAddress));
+        assert_eq!(said(1, ""), Some(CommandError::NotPermitted));
+        assert_eq!(said(22, "did not match address and id"), Some(CommandError::Other(22)));
     }
 }

@@ -71,13 +71,13 @@ impl Sockets {
 
     /// Looks at each subflow; the answers have its places, as far as they came.
     pub(crate) fn look(&self, asked: &[Asked], each: impl FnMut(usize, Answer)) -> io::Result<()> {
-        let question = |one: &Asked| diag::one(one.local, one.remote, one.link);
+        let question = |one: &Asked| diag::query_tcp(one.local, one.remote, one.link);
         self.ask(asked.iter().map(question), diag::Socket::parse, each)
     }
 
     /// The same for connections, by their tokens.
     pub(crate) fn look_at_connections(&self, tokens: &[u32], each: impl FnMut(usize, Answer)) -> io::Result<()> {
-        self.ask(tokens.iter().copied().map(diag::one_mptcp), diag::Socket::parse_mptcp, each)
+        self.ask(tokens.iter().copied().map(diag::query_mptcp), diag::Socket::parse_mptcp, each)
     }
 
     /// Aborts these TCP sockets. Those that have ended meanwhile are no error.
@@ -118,7 +118,7 @@ impl Sockets {
     /// All TCP sockets in these states that are subflows. True: the kernel says that it may have missed some.
     pub(crate) fn subflows(&self, states: u32, mut each: impl FnMut(&diag::Socket)) -> io::Result<bool> {
         self.dump(
-            |family| diag::all(family, states),
+            |family| diag::dump_tcp(family, states),
             |message| {
                 let found = diag::Socket::parse(message);
                 if let Some(found) = found.filter(|found| found.subflow.is_some()) {
@@ -131,7 +131,7 @@ impl Sockets {
     /// All MPTCP sockets in open states, those that fell back to plain TCP included. True: as above.
     pub(crate) fn connections(&self, mut each: impl FnMut(&diag::Socket)) -> io::Result<bool> {
         self.dump(
-            |family| diag::all_mptcp(family, state::OPEN),
+            |family| diag::dump_mptcp(family, state::CAN_TRANSFER),
             |message| {
                 if let Some(found) = diag::Socket::parse_mptcp(message) {
                     each(&found);

@@ -240,6 +240,6 @@ mod tests {
         let profile = video.profile(DataSize::from_bytes(file.len() as u64)).unwrap();
         let start = file.len() as u64 - inside.len() as u64;
         assert_eq!((source, profile.duration()), ("matroska Cues", Duration::from_secs(4)));
-        assert_eq!(profile.bytes_by(Duration::from_secs(2)), start + 8000);
+        assert_eq!(profile.bytes_at(Duration::from_secs(2)), start + 8000);
     }
 }

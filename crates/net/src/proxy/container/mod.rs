@@ -21,7 +21,7 @@ mod matroska;
 mod mp4;
 mod ts;
 
-use marline_core::playback::{Profile, ProfileError};
+use marline_core::playback::{MediaProfile, ProfileError};
 use marline_core::units::{Bitrate, DataSize, Duration};
 
 /// What a container tells of its video.
@@ -39,17 +39,17 @@ pub(super) enum Video {
 
 impl Video {
     /// The decoding curve of a file of `total` bytes; none: it would make no sense.
-    pub(super) fn profile(&self, total: DataSize) -> Option<Profile> {
+    pub(super) fn profile(&self, total: DataSize) -> Option<MediaProfile> {
         let profile = match self {
-            Self::Duration(duration) => Profile::variable([(*duration, total)]),
+            Self::Duration(duration) => MediaProfile::variable([(*duration, total)]),
             Self::Marks(duration, marks) => marked(*duration, marks, total.bytes()),
-            Self::Rate(rate) => Profile::variable([(total / *rate, total)]),
+            Self::Rate(rate) => MediaProfile::variable([(total / *rate, total)]),
             Self::Pieces(pieces) => {
                 let bytes: DataSize = pieces.iter().map(|(_, size)| *size).sum();
                 if bytes > total {
                     return None;
                 }
-                Profile::variable(pieces.iter().copied().chain([(Duration::ZERO, total - bytes)]))
+                MediaProfile::variable(pieces.iter().copied().chain([(Duration::ZERO, total - bytes)]))
             }
         };
         profile.ok().filter(|profile| profile.duration() <= LONGEST)
@@ -203,7 +203,7 @@ impl Scan {
 
 /// Everything before a mark is needed by its moment. Where one kind of bytes lies behind all others the player reads at
 /// two places at once, and marks say nothing of its pace.
-fn marked(duration: Duration, marks: &[(Duration, u64)], total: u64) -> Result<Profile, ProfileError> {
+fn marked(duration: Duration, marks: &[(Duration, u64)], total: u64) -> Result<MediaProfile, ProfileError> {
     let ahead = |(moment, from): &(Duration, u64)| {
         *from as f64 / total.max(1) as f64 - moment.as_secs_f64() / duration.as_secs_f64()
     };
@@ -218,7 +218,7 @@ fn marked(duration: Duration, marks: &[(Duration, u64)], total: u64) -> Result<P
         }
     }
     pieces.push((duration - time, DataSize::from_bytes(total - bytes)));
-    Profile::variable(pieces)
+    MediaProfile::variable(pieces)
 }
 
 fn guess(held: &[u8]) -> Option<Step> {

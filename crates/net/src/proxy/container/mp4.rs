@@ -280,7 +280,7 @@ mod tests {
         let profile = video.profile(DataSize::from_bytes(10_000)).unwrap();
         assert_eq!((profile.duration(), profile.size().bytes()), (Duration::from_secs(4), 10_000));
         // The second second is twice as thick as the third.
-        let by = |second| profile.bytes_by(Duration::from_secs(second));
+        let by = |second| profile.bytes_at(Duration::from_secs(second));
         assert_eq!((by(1), by(2), by(3)), (5900, 7900, 9900));
         assert_eq!(video.profile(DataSize::from_bytes(5000)).unwrap().size().bytes(), 5000);
         // All sound behind all pictures says nothing.
@@ -288,7 +288,7 @@ mod tests {
         let file = [boxed(b"ftyp", b"isom"), boxed(b"moov", &[vec![mvhd(2400)], apart.to_vec()].concat().concat())]
             .concat();
         let even = found(&file).unwrap().0.profile(DataSize::from_bytes(10_000)).unwrap();
-        assert_eq!(even.bytes_by(Duration::from_secs(2)), 5000);
+        assert_eq!(even.bytes_at(Duration::from_secs(2)), 5000);
     }
 
     #[test]

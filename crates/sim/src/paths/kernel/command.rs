@@ -4,7 +4,7 @@
 //! MP_PRIO comes later. Commands about what the machine was never told of, or was told the end of, are refused and noted
 //! as nonsense, except that a subflow may end while its command is on the way.
 
-use marline_core::paths::{Command, CommandId, ConnId, Input, Output, Refusal, SubflowId, Why};
+use marline_core::paths::{CloseReason, Command, CommandError, CommandId, ConnId, Input, Output, SubflowId};
 use marline_core::units::Instant;
 
 use super::{Event, Kernel, SYN_AGAIN, Stage};
@@ -14,11 +14,11 @@ impl Kernel {
     pub(in super::super) fn obey(&mut self, now: Instant, output: Output) {
         self.now = self.now.max(now);
         match output {
-            Output::Look { conn } => self.look(conn),
-            Output::Do { command, conn, what } => self.command(command, conn, what),
+            Output::Poll { conn } => self.look(conn),
+            Output::Command { id: command, conn, command: what } => self.command(command, conn, what),
             Output::Note { reason, .. } => self.notes.push((self.now, reason)),
             // Packets of any size pass here.
-            Output::Mtu { .. } => {}
+            Output::SetMtu { .. } => {}
         }
     }
 
@@ -27,7 +27,7 @@ impl Kernel {
         for sub in self.conns[at].subs.clone() {
             if self.subs[sub].here && self.subs[sub].told {
                 let counters = self.counters(sub);
-                self.inbox.push_back(Input::Seen { conn, subflow: SubflowId(sub as u64), counters });
+                self.inbox.push_back(Input::Counters { conn, subflow: SubflowId(sub as u64), counters });
             }
         }
     }
@@ -45,28 +45,28 @@ impl Kernel {
     fn command(&mut self, command: CommandId, conn: ConnId, what: Command) {
         let kind = match what {
             Command::Join { .. } => 0,
-            Command::Prioritise { .. } => 1,
+            Command::SetBackup { .. } => 1,
             Command::Destroy { .. } => 2,
         };
         self.commands[kind] += 1;
         self.commanded.push(self.now);
         let refused = match self.known(conn) {
-            None => Some(Refusal::NoConnection),
+            None => Some(CommandError::NoConnection),
             Some(at) => self.carry_out(at, what).err(),
         };
-        self.inbox.push_back(Input::Done { command, refused });
+        self.inbox.push_back(Input::CommandDone { command, error: refused });
         // The kernel tells of a subflow's end behind the answer.
         if let (Command::Destroy { subflow }, None) = (what, refused)
             && let Ok(sub) = usize::try_from(subflow.0)
         {
-            self.tell_down(sub, Why::Closed);
+            self.tell_down(sub, CloseReason::Closed);
         }
     }
 
-    fn carry_out(&mut self, conn: usize, what: Command) -> Result<(), Refusal> {
+    fn carry_out(&mut self, conn: usize, what: Command) -> Result<(), CommandError> {
         match what {
             Command::Join { link, backup } => self.join(conn, usize::from(link.0), backup),
-            Command::Prioritise { subflow, backup } => {
+            Command::SetBackup { subflow, backup } => {
                 let at = self.subflow(conn, subflow)?;
                 let sub = &mut self.subs[at];
                 sub.backup = backup;
@@ -87,21 +87,21 @@ impl Kernel {
         }
     }
 
-    fn subflow(&mut self, conn: usize, subflow: SubflowId) -> Result<usize, Refusal> {
+    fn subflow(&mut self, conn: usize, subflow: SubflowId) -> Result<usize, CommandError> {
         let at = usize::try_from(subflow.0).ok().filter(|at| *at < self.subs.len());
         match at.filter(|at| self.subs[*at].conn == conn && self.subs[*at].told) {
             Some(at) if self.subs[at].here => Ok(at),
-            Some(_) => Err(Refusal::NoSubflow),
+            Some(_) => Err(CommandError::NoSubflow),
             None => {
                 self.nonsense.push(format!("{}: subflow {} is not known", self.now, subflow.0));
-                Err(Refusal::NoSubflow)
+                Err(CommandError::NoSubflow)
             }
         }
     }
 
-    fn join(&mut self, conn: usize, link: usize, backup: bool) -> Result<(), Refusal> {
+    fn join(&mut self, conn: usize, link: usize, backup: bool) -> Result<(), CommandError> {
         if self.links.get(link).is_none_or(|link| !link.carrier) {
-            return Err(Refusal::NoAddress);
+            return Err(CommandError::NoAddress);
         }
         self.plan(self.now, Event::Syn { conn, link, backup, tries: 0 });
         Ok(())

@@ -25,7 +25,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use marline_core::energy::{Direction, Meter};
 use marline_core::link::LinkId;
-use marline_core::paths::{ConnId, Input, Why};
+use marline_core::paths::{CloseReason, ConnId, Input};
 use marline_core::units::{DataSize, Duration, Energy, Instant};
 
 use super::conn::{Reassembly, Receiver};
@@ -204,7 +204,7 @@ impl Kernel {
         };
         let links: Vec<Lane> = scene.links.iter().map(lane).collect();
         for (id, link) in (0..).map(LinkId).zip(&links) {
-            meter.on_link(Instant::ZERO, id, link.kind);
+            meter.add_link(Instant::ZERO, id, link.kind);
         }
         let mut kernel = Self {
             now: Instant::ZERO,
@@ -236,7 +236,7 @@ impl Kernel {
             kernel.plan(Instant::ZERO + carrier.at, Event::Carrier(carrier.link, carrier.up));
         }
         for (number, arrival) in kernel.scene.arrivals.clone().iter().enumerate() {
-            kernel.links[usize::from(arrival.terms.link.0)].carrier = false;
+            kernel.links[usize::from(arrival.terms.id.0)].carrier = false;
             kernel.plan(Instant::ZERO + arrival.at, Event::Arrival(number));
         }
         kernel.plan(Instant::ZERO + kernel.scene.sample, Event::Sample);
@@ -312,14 +312,14 @@ impl Kernel {
             Event::Acked(sub, number, upto) => self.acked(sub, number, upto),
             Event::Timer(sub) => self.timer(sub),
             Event::Joined { conn, link, backup } => self.joined(conn, link, backup),
-            Event::Refused(sub) => self.tell_down(sub, Why::Reset),
+            Event::Refused(sub) => self.tell_down(sub, CloseReason::Reset),
             Event::Prio(sub, backup) => self.prio(sub, backup),
             Event::Reset(sub) => self.reset(sub),
             Event::Arrival(number) => {
                 let terms = self.scene.arrivals[number].terms.clone();
-                self.links[usize::from(terms.link.0)].carrier = true;
-                let link = terms.link;
-                self.inbox.extend([Input::Link { terms }, Input::LinkUp { link }]);
+                self.links[usize::from(terms.id.0)].carrier = true;
+                let link = terms.id;
+                self.inbox.extend([Input::LinkAdded { config: terms }, Input::LinkUp { link }]);
             }
             Event::Carrier(link, up) => {
                 let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
@@ -332,7 +332,7 @@ impl Kernel {
             Event::Traffic => {
                 for (id, link) in (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.carrier) {
                     let [received, sent] = [link.received, link.sent].map(DataSize::from_bytes);
-                    self.inbox.push_back(Input::Traffic { link: id, received, sent });
+                    self.inbox.push_back(Input::InterfaceCounters { link: id, received, sent });
                 }
                 self.plan(self.now + TRAFFIC, Event::Traffic);
             }
@@ -345,7 +345,7 @@ impl Kernel {
 
     /// How a link came, if it was not there from the start.
     fn arrival(&self, link: LinkId) -> Option<&Arrival> {
-        self.scene.arrivals.iter().find(|arrival| arrival.terms.link == link)
+        self.scene.arrivals.iter().find(|arrival| arrival.terms.id == link)
     }
 
     fn start(&mut self, conn: usize) {
@@ -434,18 +434,18 @@ impl Kernel {
             at: self.now,
             delivered: self.delivered(),
             links: self.came.iter().map(|bytes| DataSize::from_bytes(*bytes)).collect(),
-            spent: self.meter.spent(self.now).total(),
+            spent: self.meter.energy_so_far(self.now).total(),
         });
     }
 
     pub(super) fn outcome(&self, now: Instant) -> Outcome {
-        let account = self.meter.finish(now);
+        let account = self.meter.energy_until_idle(now);
         let links = (0..).map(LinkId).zip(&self.links).zip(&self.came).zip(&self.leaked);
         let links = links.map(|(((id, link), came), leaked)| LinkOutcome {
             name: link.name.clone(),
             bytes: DataSize::from_bytes(*came),
-            wakes: self.meter.radio(id).map_or(0, |radio| radio.sums(now).wakes),
-            energy: account.link(id).map_or(Energy::ZERO, |bill| bill.total()),
+            wakes: self.meter.radio(id).map_or(0, |radio| radio.totals(now).promotions),
+            energy: account.radio(id).map_or(Energy::ZERO, |bill| bill.total()),
             leaked: DataSize::from_bytes(*leaked),
         });
         let flows: Vec<Option<Duration>> =

@@ -1,7 +1,7 @@
 //! What the machine is told of links, connections and subflows, as the driver tells it (core/paths/event.rs, duties 1 and 2).
 
 use marline_core::link::LinkId;
-use marline_core::paths::{Counters, Input, Subflow, SubflowId, Why};
+use marline_core::paths::{CloseReason, Counters, EstablishedSubflow, Input, SubflowId};
 use marline_core::units::{DataSize, Instant};
 
 use super::{Kernel, Stage, name};
@@ -10,7 +10,7 @@ impl Kernel {
     /// Of each link that has come, and of each that has carrier.
     pub(in super::super) fn tell_links(&mut self) {
         let come = self.scene.arrivals.iter().filter(|arrival| Instant::ZERO + arrival.at <= self.now);
-        self.inbox.extend(come.map(|arrival| Input::Link { terms: arrival.terms.clone() }));
+        self.inbox.extend(come.map(|arrival| Input::LinkAdded { config: arrival.terms.clone() }));
         let works = (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.carrier);
         self.inbox.extend(works.map(|(link, _)| Input::LinkUp { link }));
     }
@@ -30,13 +30,13 @@ impl Kernel {
     }
 
     pub(super) fn tell_opened(&mut self, conn: usize, adopted: bool) {
-        self.inbox.push_back(Input::Opened { conn: name(conn), adopted, only_announced: false });
+        self.inbox.push_back(Input::Opened { conn: name(conn), adopted, deny_join_id0: false });
     }
 
     pub(super) fn tell_up(&mut self, at: usize) {
         let sub = &mut self.subs[at];
         sub.told = true;
-        let subflow = Subflow {
+        let subflow = EstablishedSubflow {
             id: SubflowId(at as u64),
             link: Some(LinkId(u16::try_from(sub.link).unwrap_or(u16::MAX))),
             initial: sub.initial,
@@ -46,10 +46,14 @@ impl Kernel {
         self.inbox.push_back(Input::SubflowUp { conn: name(sub.conn), subflow });
     }
 
-    pub(super) fn tell_down(&mut self, at: usize, why: Why) {
+    pub(super) fn tell_down(&mut self, at: usize, why: CloseReason) {
         let sub = &mut self.subs[at];
         if sub.here && sub.told {
-            self.inbox.push_back(Input::SubflowDown { conn: name(sub.conn), subflow: SubflowId(at as u64), why });
+            self.inbox.push_back(Input::SubflowDown {
+                conn: name(sub.conn),
+                subflow: SubflowId(at as u64),
+                reason: why,
+            });
         }
         sub.here = false;
     }
@@ -65,7 +69,7 @@ impl Kernel {
             timeouts: sub.timeouts,
             backup: sub.backup,
             peer_backup: false,
-            reached: None,
+            data_seq: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::super::{Attributes, u8_at, u32_at, u64_at};
 
 /// Counters of one TCP connection (`struct tcp_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tcp {
+pub struct TcpInfo {
     /// Retransmission timeouts in a row.
     pub timeouts: u8,
     /// The smoothed round trip of what this end sent; zero: none yet.
@@ -14,40 +14,40 @@ pub struct Tcp {
     /// The receiver's own estimate of the round trip; zero: none yet.
     pub receiver_rtt: Duration,
     /// Since data came last.
-    pub silent: Duration,
+    pub since_last_data: Duration,
     /// Bytes that the other end acknowledged, its SYN and FIN counted (kernel 4.1).
-    pub acknowledged: u64,
+    pub bytes_acked: u64,
     /// Bytes that came in order (kernel 4.1).
-    pub received: u64,
+    pub bytes_received: u64,
     /// Bytes that were written and not sent (kernel 4.6).
-    pub unsent: u32,
+    pub notsent_bytes: u32,
     /// The least round trip of late (kernel 4.6); zero: none yet.
-    pub least_rtt: Duration,
+    pub min_rtt: Duration,
 }
 
-impl Tcp {
+impl TcpInfo {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let micros = |at| u32_at(bytes, at).map(|us| Duration::from_micros(us.into()));
-        let least_rtt = micros(148).filter(|rtt| *rtt != NEVER).unwrap_or_default();
+        let min_rtt = micros(148).filter(|rtt| *rtt != NO_SAMPLE).unwrap_or_default();
         Some(Self {
             timeouts: u8_at(bytes, 2)?,
-            silent: Duration::from_millis(u32_at(bytes, 52)?.into()),
+            since_last_data: Duration::from_millis(u32_at(bytes, 52)?.into()),
             rtt: micros(68)?,
             receiver_rtt: micros(92)?,
-            acknowledged: u64_at(bytes, 120).unwrap_or(0),
-            received: u64_at(bytes, 128).unwrap_or(0),
-            unsent: u32_at(bytes, 144).unwrap_or(0),
-            least_rtt,
+            bytes_acked: u64_at(bytes, 120).unwrap_or(0),
+            bytes_received: u64_at(bytes, 128).unwrap_or(0),
+            notsent_bytes: u32_at(bytes, 144).unwrap_or(0),
+            min_rtt,
         })
     }
 }
 
 /// What stands for "no sample yet" in the least round trip.
-const NEVER: Duration = Duration::from_micros(u32::MAX as u64);
+const NO_SAMPLE: Duration = Duration::from_micros(u32::MAX as u64);
 
 /// A subflow's place in its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subflow {
+pub struct SubflowInfo {
     /// The connection's token on this side.
     pub token: u32,
     /// The id of this end's address; none: a kernel before 5.13, or not known yet.
@@ -57,66 +57,67 @@ pub struct Subflow {
     /// `MPTCP_SUBFLOW_FLAG_…`: see the methods.
     pub flags: u32,
     /// The data sequence mapping that came last; none: none has come.
-    pub mapping: Option<Mapping>,
+    pub mapping: Option<DssMapping>,
 }
 
 /// Where bytes of a subflow belong in its connection (RFC 8684, section 3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct DssMapping {
     /// The data sequence number of its first byte.
-    pub data: u64,
+    pub data_seq: u64,
     /// The relative subflow sequence number of the same byte; 1 is the subflow's first byte.
-    pub subflow: u32,
+    pub subflow_seq: u32,
 }
 
-impl Mapping {
+impl DssMapping {
     /// The data sequence number behind the last one of so many bytes that came over the subflow in order.
     ///
     /// The kernel fills `struct tcp_info` and the mapping under two separate locks. A mapping that was processed in between is
     /// newer than `received`, which then ends before it: the result is as much smaller, so that it still fits `received`.
-    pub const fn behind(self, received: u64) -> u64 {
+    pub const fn data_seq_after(self, received: u64) -> u64 {
         // Relative numbers wrap around after 4 GB.
-        let inside = (received as u32).wrapping_add(1).wrapping_sub(self.subflow).cast_signed();
-        self.data.wrapping_add_signed(inside as i64)
+        let offset = (received as u32).wrapping_add(1).wrapping_sub(self.subflow_seq).cast_signed();
+        self.data_seq.wrapping_add_signed(offset as i64)
     }
 }
 
-impl Subflow {
+impl SubflowInfo {
     pub(super) fn read(attributes: Attributes<'_>) -> Option<Self> {
-        let (mut token, mut flags, mut data, mut place) = (None, 0, None, None);
+        let (mut token, mut flags, mut data_seq, mut subflow_seq) = (None, 0, None, None);
         let (mut local_id, mut remote_id) = (None, None);
         for attribute in attributes {
             match attribute.kind {
                 TOKEN_LOC => token = attribute.u32(),
-                MAP_SEQ => data = u64_at(attribute.value, 0).filter(|data| *data != 0),
-                MAP_SFSEQ => place = attribute.u32(),
+                MAP_SEQ => data_seq = u64_at(attribute.value, 0).filter(|data| *data != 0),
+                MAP_SFSEQ => subflow_seq = attribute.u32(),
                 FLAGS => flags = attribute.u32()?,
                 ID_REM => remote_id = attribute.u8(),
                 ID_LOC => local_id = attribute.u8(),
                 _ => {}
             }
         }
-        let mapping = data.zip(place).map(|(data, subflow)| Mapping { data, subflow });
+        let mapping =
+            data_seq.zip(subflow_seq).map(|(data, subflow)| DssMapping { data_seq: data, subflow_seq: subflow });
         Some(Self { token: token?, local_id, remote_id, flags, mapping })
     }
 
     /// It opened its connection, from this side.
-    pub const fn is_first_of_ours(&self) -> bool {
+    pub const fn is_local_initial(&self) -> bool {
         self.flags & MCAP_LOC != 0
     }
 
     /// It joined its connection, from this side.
-    pub const fn is_join_of_ours(&self) -> bool {
+    pub const fn is_local_join(&self) -> bool {
         self.flags & JOIN_LOC != 0
     }
 
     /// The other end wants it as a backup.
-    pub const fn is_peers_backup(&self) -> bool {
+    pub const fn is_peer_backup(&self) -> bool {
         self.flags & BKUP_REM != 0
     }
 
     /// This end wants it as a backup.
-    pub const fn is_own_backup(&self) -> bool {
+    pub const fn is_local_backup(&self) -> bool {
         self.flags & BKUP_LOC != 0
     }
 
@@ -128,32 +129,32 @@ impl Subflow {
 
 /// An MPTCP connection (`struct mptcp_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct MptcpInfo {
     /// Subflows beside the first one.
     pub subflows: u8,
     /// It fell back to plain TCP.
-    pub fell_back: bool,
+    pub is_fallback: bool,
     /// The other end speaks MPTCP: its key has come.
-    pub has_key: bool,
+    pub has_remote_key: bool,
     /// Its token on this side.
     pub token: u32,
     /// The data sequence number of the byte that it receives next; 0: not known yet.
-    pub next: u64,
+    pub next_data_seq: u64,
     /// Bytes that its program sent, each counted once; none: a kernel before 6.5.
     pub sent: Option<u64>,
     /// Bytes that came for its program, each counted once.
     pub received: Option<u64>,
 }
 
-impl Connection {
+impl MptcpInfo {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let flags = u32_at(bytes, 8)?;
         Some(Self {
             subflows: u8_at(bytes, 0)?,
-            fell_back: flags & FALLBACK != 0,
-            has_key: flags & REMOTE_KEY_RECEIVED != 0,
+            is_fallback: flags & FALLBACK != 0,
+            has_remote_key: flags & REMOTE_KEY_RECEIVED != 0,
             token: u32_at(bytes, 12)?,
-            next: u64_at(bytes, 32).unwrap_or(0),
+            next_data_seq: u64_at(bytes, 32).unwrap_or(0),
             sent: u64_at(bytes, 56),
             received: u64_at(bytes, 64),
         })

@@ -7,7 +7,7 @@ use super::super::generic::{attributes, command};
 use super::super::{Attributes, Message, Request};
 use super::{
     A_ADDR4, A_ADDR6, A_FLAGS, A_ID, A_IF_IDX, A_PORT, ADD_ADDR, ADDR, BACKUP, DEL_ADDR, FULLMESH, GET_ADDR,
-    GET_LIMITS, RCV_ADD_ADDRS, SET_FLAGS, SET_LIMITS, SIGNAL, SUBFLOW, SUBFLOWS, plain,
+    GET_LIMITS, RCV_ADD_ADDRS, SET_FLAGS, SET_LIMITS, SIGNAL, SUBFLOW, SUBFLOWS, bare_command,
 };
 
 /// An address that the kernel's path manager uses.
@@ -20,7 +20,7 @@ pub struct Endpoint {
     /// The port that it announces; 0: none.
     pub port: u16,
     /// The interface that its subflows are bound to; 0: none.
-    pub link: u32,
+    pub interface: u32,
     /// It is announced to the other end (`signal`).
     pub signal: bool,
     /// This end makes subflows from it (`subflow`).
@@ -33,23 +33,23 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// One that this end makes subflows from, over one interface.
-    pub const fn over(address: IpAddr, link: u32, backup: bool) -> Self {
-        Self { id: 0, address, port: 0, link, signal: false, subflow: true, backup, fullmesh: false }
+    pub const fn for_subflows(address: IpAddr, link: u32, backup: bool) -> Self {
+        Self { id: 0, address, port: 0, interface: link, signal: false, subflow: true, backup, fullmesh: false }
     }
 
     /// The command that adds it. Every connection with room for another subflow joins at once.
     pub fn add(&self, family: u16) -> Request {
-        self.about(family, ADD_ADDR)
+        self.command(family, ADD_ADDR)
     }
 
     /// The command that removes it, by its id. Its subflows end.
     pub fn delete(&self, family: u16) -> Request {
-        self.about(family, DEL_ADDR)
+        self.command(family, DEL_ADDR)
     }
 
     /// The command that makes its subflows backups, or no backups any more, by its address.
-    pub fn change(&self, family: u16) -> Request {
-        self.about(family, SET_FLAGS)
+    pub fn set_backup(&self, family: u16) -> Request {
+        self.command(family, SET_FLAGS)
     }
 
     /// Asks for all of them.
@@ -83,7 +83,7 @@ impl Endpoint {
             id,
             address: address?,
             port,
-            link,
+            interface: link,
             signal: has(SIGNAL),
             subflow: has(SUBFLOW),
             backup: has(BACKUP),
@@ -91,21 +91,21 @@ impl Endpoint {
         })
     }
 
-    fn about(&self, family: u16, command: u8) -> Request {
-        let mut request = plain(family, command);
+    fn command(&self, family: u16, command: u8) -> Request {
+        let mut request = bare_command(family, command);
         let flags =
             [(self.signal, SIGNAL), (self.subflow, SUBFLOW), (self.backup, BACKUP), (self.fullmesh, FULLMESH)];
         let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         request.nest(ADDR | NESTED, |r| {
-            r.place(self.address, (self.port != 0).then_some(self.port));
+            r.mptcp_address(self.address, (self.port != 0).then_some(self.port));
             if self.id != 0 {
                 r.attribute(A_ID, &[self.id]);
             }
             // A change must say nothing but whether it is a backup: the others cannot be changed, and the kernel
             // takes only those that can.
             r.u32(A_FLAGS, if command == SET_FLAGS { flags & BACKUP } else { flags });
-            if self.link != 0 && command == ADD_ADDR {
-                r.u32(A_IF_IDX, self.link);
+            if self.interface != 0 && command == ADD_ADDR {
+                r.u32(A_IF_IDX, self.interface);
             }
         });
         request
@@ -118,19 +118,19 @@ pub struct Limits {
     /// Subflows beside the first one.
     pub subflows: u32,
     /// Addresses of the other end that are taken up.
-    pub announced: u32,
+    pub accepted_addresses: u32,
 }
 
 impl Limits {
     /// Asks for them.
-    pub fn ask(family: u16) -> Request {
-        Request::new(family, Request::ASK, &[GET_LIMITS, super::VERSION, 0, 0])
+    pub fn query(family: u16) -> Request {
+        Request::new(family, Request::QUERY, &[GET_LIMITS, super::VERSION, 0, 0])
     }
 
     /// The command that sets them.
     pub fn set(&self, family: u16) -> Request {
-        let mut request = plain(family, SET_LIMITS);
-        request.u32(RCV_ADD_ADDRS, self.announced);
+        let mut request = bare_command(family, SET_LIMITS);
+        request.u32(RCV_ADD_ADDRS, self.accepted_addresses);
         request.u32(SUBFLOWS, self.subflows);
         request
     }
@@ -143,7 +143,7 @@ impl Limits {
         let mut limits = Self::default();
         for attribute in attributes(message) {
             match attribute.kind {
-                RCV_ADD_ADDRS => limits.announced = attribute.u32()?,
+                RCV_ADD_ADDRS => limits.accepted_addresses = attribute.u32()?,
                 SUBFLOWS => limits.subflows = attribute.u32()?,
                 _ => {}
             }

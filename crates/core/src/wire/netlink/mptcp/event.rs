@@ -15,16 +15,16 @@ use super::super::{Attribute, Message};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A connection exists, which cannot be joined yet.
-    Created(Path),
+    Created(SubflowEvent),
     /// A connection can be joined.
-    Established(Path),
+    Established(SubflowEvent),
     /// A connection is closed on this side.
     Closed {
         /// Its token.
         token: u32,
     },
     /// The other end has told another address of its own.
-    Announced {
+    AddressAnnounced {
         /// The connection.
         token: u32,
         /// The address's id.
@@ -35,25 +35,25 @@ pub enum Event {
         port: Option<u16>,
     },
     /// The other end has taken an address back.
-    Removed {
+    AddressRemoved {
         /// The connection.
         token: u32,
         /// The address's id.
         id: u8,
     },
     /// A subflow has joined.
-    SubflowEstablished(Path),
+    SubflowEstablished(SubflowEvent),
     /// A subflow is gone.
-    SubflowClosed(Path),
+    SubflowClosed(SubflowEvent),
     /// The other end wants a subflow as a backup, or no longer; see [`Path::peer_backup`].
-    SubflowPriority(Path),
+    SubflowPriority(SubflowEvent),
     /// A program listens, which is nothing to a client.
     Listener,
 }
 
 /// A subflow in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct SubflowEvent {
     /// The connection.
     pub token: u32,
     /// This end.
@@ -65,7 +65,7 @@ pub struct Path {
     /// The id of the other end's.
     pub remote_id: u8,
     /// The interface that it is bound to; 0: none, or not told.
-    pub link: u32,
+    pub interface: u32,
     /// The other end asked for it to be a backup.
     pub peer_backup: bool,
     /// Why it is closed, by the number in `errno.h`; 0: in order, or not told.
@@ -84,21 +84,21 @@ impl Event {
         if message.kind != family {
             return None;
         }
-        let said = Said::read(attributes(message));
+        let fields = EventAttributes::read(attributes(message));
         Some(match command(message)? {
-            CREATED => Self::Created(said.path()?),
-            ESTABLISHED => Self::Established(said.path()?),
-            CLOSED => Self::Closed { token: said.token? },
-            ANNOUNCED => Self::Announced {
-                token: said.token?,
-                id: said.remote_id?,
-                address: said.remote?.to_canonical(),
-                port: said.remote_port.filter(|port| *port != 0),
+            CREATED => Self::Created(fields.subflow()?),
+            ESTABLISHED => Self::Established(fields.subflow()?),
+            CLOSED => Self::Closed { token: fields.token? },
+            ANNOUNCED => Self::AddressAnnounced {
+                token: fields.token?,
+                id: fields.remote_id?,
+                address: fields.remote?.to_canonical(),
+                port: fields.remote_port.filter(|port| *port != 0),
             },
-            REMOVED => Self::Removed { token: said.token?, id: said.remote_id? },
-            SUB_ESTABLISHED => Self::SubflowEstablished(said.path()?),
-            SUB_CLOSED => Self::SubflowClosed(said.path()?),
-            SUB_PRIORITY => Self::SubflowPriority(said.path()?),
+            REMOVED => Self::AddressRemoved { token: fields.token?, id: fields.remote_id? },
+            SUB_ESTABLISHED => Self::SubflowEstablished(fields.subflow()?),
+            SUB_CLOSED => Self::SubflowClosed(fields.subflow()?),
+            SUB_PRIORITY => Self::SubflowPriority(fields.subflow()?),
             LISTENER_CREATED | LISTENER_CLOSED => Self::Listener,
             _ => return None,
         })
@@ -107,7 +107,7 @@ impl Event {
 
 /// The attributes as they came.
 #[derive(Clone, Copy, Debug, Default)]
-struct Said {
+struct EventAttributes {
     token: Option<u32>,
     local: Option<IpAddr>,
     remote: Option<IpAddr>,
@@ -115,7 +115,7 @@ struct Said {
     remote_port: Option<u16>,
     local_id: Option<u8>,
     remote_id: Option<u8>,
-    link: Option<u32>,
+    interface: Option<u32>,
     backup: Option<u8>,
     error: Option<u32>,
     flags: Option<u16>,
@@ -123,40 +123,40 @@ struct Said {
     server: Option<u8>,
 }
 
-impl Said {
+impl EventAttributes {
     fn read<'a>(attributes: impl Iterator<Item = Attribute<'a>>) -> Self {
-        let mut said = Self::default();
+        let mut fields = Self::default();
         for attribute in attributes {
             match attribute.kind {
-                TOKEN => said.token = attribute.u32(),
-                LOC_ID => said.local_id = attribute.u8(),
-                REM_ID => said.remote_id = attribute.u8(),
-                SADDR4 | SADDR6 => said.local = attribute.address(),
-                DADDR4 | DADDR6 => said.remote = attribute.address(),
-                SPORT => said.local_port = attribute.port(),
-                DPORT => said.remote_port = attribute.port(),
-                BACKUP => said.backup = attribute.u8(),
-                ERROR => said.error = widened(&attribute),
-                FLAGS => said.flags = attribute.u16(),
-                IF_IDX => said.link = attribute.u32(),
-                RESET_REASON => said.reset = widened(&attribute),
-                SERVER_SIDE => said.server = attribute.u8(),
+                TOKEN => fields.token = attribute.u32(),
+                LOC_ID => fields.local_id = attribute.u8(),
+                REM_ID => fields.remote_id = attribute.u8(),
+                SADDR4 | SADDR6 => fields.local = attribute.address(),
+                DADDR4 | DADDR6 => fields.remote = attribute.address(),
+                SPORT => fields.local_port = attribute.port(),
+                DPORT => fields.remote_port = attribute.port(),
+                BACKUP => fields.backup = attribute.u8(),
+                ERROR => fields.error = u32_or_u8(&attribute),
+                FLAGS => fields.flags = attribute.u16(),
+                IF_IDX => fields.interface = attribute.u32(),
+                RESET_REASON => fields.reset = u32_or_u8(&attribute),
+                SERVER_SIDE => fields.server = attribute.u8(),
                 _ => {}
             }
         }
-        said
+        fields
     }
 
-    fn path(&self) -> Option<Path> {
+    fn subflow(&self) -> Option<SubflowEvent> {
         let flags = self.flags.unwrap_or(0);
-        Some(Path {
+        Some(SubflowEvent {
             token: self.token?,
             // A socket of IPv6 that reaches an IPv4 server tells its addresses mapped; they mean the same.
             local: SocketAddr::new(self.local?.to_canonical(), self.local_port?),
             remote: SocketAddr::new(self.remote?.to_canonical(), self.remote_port?),
             local_id: self.local_id.unwrap_or(0),
             remote_id: self.remote_id.unwrap_or(0),
-            link: self.link.unwrap_or(0),
+            interface: self.interface.unwrap_or(0),
             peer_backup: self.backup.is_some_and(|backup| backup != 0),
             error: self.error.unwrap_or(0).cast_signed().saturating_abs(),
             reset: self.reset.is_some(),
@@ -167,7 +167,7 @@ impl Said {
 }
 
 /// An error or a reason is told in one byte or in four, as the kernel's version goes.
-fn widened(attribute: &Attribute<'_>) -> Option<u32> {
+fn u32_or_u8(attribute: &Attribute<'_>) -> Option<u32> {
     attribute.u32().or_else(|| attribute.u8().map(u32::from))
 }
 

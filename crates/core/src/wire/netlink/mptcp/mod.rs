@@ -16,7 +16,7 @@ use super::attribute::NESTED;
 use super::{Request, family};
 
 pub use endpoint::{Endpoint, Limits};
-pub use event::{Event, Path};
+pub use event::{Event, SubflowEvent};
 
 /// The name of the family.
 pub const FAMILY: &str = "mptcp_pm";
@@ -35,7 +35,7 @@ pub struct NewSubflow {
     /// The other end.
     pub remote: SocketAddr,
     /// The interface to bind it to; none: whichever the routing table says.
-    pub link: Option<u32>,
+    pub interface: Option<u32>,
     /// Whether it begins as a backup.
     pub backup: bool,
 }
@@ -45,21 +45,21 @@ impl NewSubflow {
     pub fn create(&self, family: u16) -> Request {
         let mut request = about(family, SUBFLOW_CREATE, self.token);
         request.nest(ADDR | NESTED, |r| {
-            r.place(self.local, None);
+            r.mptcp_address(self.local, None);
             r.attribute(A_ID, &[self.id]);
             r.u32(A_FLAGS, if self.backup { BACKUP } else { 0 });
-            if let Some(link) = self.link {
+            if let Some(link) = self.interface {
                 r.u32(A_IF_IDX, link);
             }
         });
-        request.nest(ADDR_REMOTE | NESTED, |r| r.place(self.remote.ip(), Some(self.remote.port())));
+        request.nest(ADDR_REMOTE | NESTED, |r| r.mptcp_address(self.remote.ip(), Some(self.remote.port())));
         request
     }
 }
 
 /// A subflow that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuple {
+pub struct SubflowTuple {
     /// The connection.
     pub token: u32,
     /// This end.
@@ -68,10 +68,10 @@ pub struct Tuple {
     pub remote: SocketAddr,
 }
 
-impl Tuple {
+impl SubflowTuple {
     /// The command that ends it.
     pub fn destroy(&self, family: u16) -> Request {
-        self.about(family, SUBFLOW_DESTROY, None)
+        self.command(family, SUBFLOW_DESTROY, None)
     }
 
     /// The same for a subflow over IPv4 whose socket is one of IPv6, which the kernel finds by the mapped form of the addresses alone
@@ -92,38 +92,38 @@ impl Tuple {
 
     /// The command that asks the other end to use it, or as a backup only. Each sends an MP_PRIO, which nobody
     /// acknowledges.
-    pub fn prioritise(&self, family: u16, backup: bool) -> Request {
-        self.about(family, SET_FLAGS, Some(if backup { BACKUP } else { 0 }))
+    pub fn set_backup(&self, family: u16, backup: bool) -> Request {
+        self.command(family, SET_FLAGS, Some(if backup { BACKUP } else { 0 }))
     }
 
-    fn about(&self, family: u16, command: u8, flags: Option<u32>) -> Request {
+    fn command(&self, family: u16, command: u8, flags: Option<u32>) -> Request {
         let mut request = about(family, command, self.token);
         request.nest(ADDR | NESTED, |r| {
-            r.place(self.local.ip(), Some(self.local.port()));
+            r.mptcp_address(self.local.ip(), Some(self.local.port()));
             if let Some(flags) = flags {
                 r.u32(A_FLAGS, flags);
             }
         });
-        request.nest(ADDR_REMOTE | NESTED, |r| r.place(self.remote.ip(), Some(self.remote.port())));
+        request.nest(ADDR_REMOTE | NESTED, |r| r.mptcp_address(self.remote.ip(), Some(self.remote.port())));
         request
     }
 }
 
 /// A command about the connection with this token.
 fn about(family: u16, command: u8, token: u32) -> Request {
-    let mut request = plain(family, command);
+    let mut request = bare_command(family, command);
     request.u32(TOKEN, token);
     request
 }
 
 /// A command without attributes.
-fn plain(family: u16, command: u8) -> Request {
+fn bare_command(family: u16, command: u8) -> Request {
     Request::new(family, Request::CHANGE, &[command, VERSION, 0, 0])
 }
 
 impl Request {
     /// Family, address and perhaps port, as `mptcp_pm_parse_addr` reads them.
-    fn place(&mut self, address: IpAddr, port: Option<u16>) {
+    fn mptcp_address(&mut self, address: IpAddr, port: Option<u16>) {
         match address.to_canonical() {
             IpAddr::V4(v4) => {
                 self.u16(A_FAMILY, family::V4.into());

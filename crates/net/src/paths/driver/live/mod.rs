@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant as Clock};
 
-use marline_core::energy::{Model, Together};
+use marline_core::energy::{ConcurrentDraw, Model};
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::machine::Machine;
 use marline_core::paths::{
-    Command, CommandId, Config, ConnId, Counters, Input, IpFamily, LinkTerms, Output, Paths, Refusal, Subflow,
-    SubflowId, Why,
+    CloseReason, Command, CommandError, CommandId, Config, ConnId, Counters, EstablishedSubflow, Input, IpFamily,
+    LinkConfig, Output, Paths, SubflowId,
 };
 use marline_core::units::{Instant, Power};
 use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
@@ -299,9 +299,10 @@ impl Ground for Switched {
 
 /// The links of all tests, and a device that draws nothing.
 fn config() -> Config {
-    let terms = |link, name: &str, kind| LinkTerms { link, name: name.into(), kind, metered: false, budget: None };
+    let terms =
+        |link, name: &str, kind| LinkConfig { id: link, name: name.into(), kind, metered: false, budget: None };
     let links = vec![terms(FIRST, "c1", LinkKind::Wifi), terms(SECOND, "c2", LinkKind::Lte)];
-    Config::new(Model::new("nothing", BTreeMap::new(), Together::default(), Power::ZERO).unwrap(), links)
+    Config::new(Model::new("nothing", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap(), links)
 }
 
 /// This network as the daemon lays it.
@@ -447,7 +448,7 @@ impl Running {
                 return found;
             }
             if started.elapsed() > PATIENCE {
-                let heard = lines.heard.iter().filter(|input| !matches!(input, Input::Traffic { .. }));
+                let heard = lines.heard.iter().filter(|input| !matches!(input, Input::InterfaceCounters { .. }));
                 panic!("{what}: never; heard {:?}", heard.collect::<Vec<_>>());
             }
             drop(lines);
@@ -460,13 +461,13 @@ impl Running {
     }
 
     /// Gives a command and waits for its answer.
-    fn commands(&mut self, conn: ConnId, what: Command) -> Option<Refusal> {
+    fn commands(&mut self, conn: ConnId, what: Command) -> Option<CommandError> {
         let command = CommandId(self.next);
         self.next += 1;
-        self.say(Output::Do { command, conn, what });
+        self.say(Output::Command { id: command, conn, command: what });
         self.hears(&format!("an answer to {what:?}"), |heard| {
             heard.iter().find_map(|input| match input {
-                Input::Done { command: of, refused } if *of == command => Some(*refused),
+                Input::CommandDone { command: of, error: refused } if *of == command => Some(*refused),
                 _ => None,
             })
         })
@@ -475,11 +476,11 @@ impl Running {
     /// Looks once, and waits for counters of each of these subflows that are newer than the look.
     fn looks(&self, conn: ConnId, subflows: &[SubflowId]) -> BTreeMap<SubflowId, Counters> {
         let before = self.script.0.lock().unwrap().heard.len();
-        self.say(Output::Look { conn });
+        self.say(Output::Poll { conn });
         self.hears("counters", |heard| {
             let mut found = BTreeMap::new();
             for input in &heard[before..] {
-                if let Input::Seen { subflow, counters, .. } = input {
+                if let Input::Counters { subflow, counters, .. } = input {
                     found.insert(*subflow, *counters);
                 }
             }
@@ -510,9 +511,9 @@ impl Running {
     fn brings(&self, conn: ConnId, subflow: SubflowId, bytes: u64) -> bool {
         let started = Clock::now();
         loop {
-            self.say(Output::Look { conn });
+            self.say(Output::Poll { conn });
             let ends = |input: &Input| match input {
-                Input::Seen { subflow: of, counters, .. } if *of == subflow => {
+                Input::Counters { subflow: of, counters, .. } if *of == subflow => {
                     (counters.received.bytes() > bytes).then_some(true)
                 }
                 Input::SubflowDown { subflow: of, .. } if *of == subflow => Some(false),
@@ -528,7 +529,7 @@ impl Running {
     }
 
     /// The next connection after `known` ones, with its first subflow.
-    fn opened(&self, known: usize) -> (ConnId, Subflow) {
+    fn opened(&self, known: usize) -> (ConnId, EstablishedSubflow) {
         self.hears("a connection", |heard| {
             let mut conns = heard.iter().filter_map(|input| match input {
                 Input::Opened { conn, .. } => Some(*conn),
@@ -543,7 +544,7 @@ impl Running {
     }
 
     /// The newest subflow over a link.
-    fn up(&self, conn: ConnId, link: LinkId, known: &[SubflowId]) -> Subflow {
+    fn up(&self, conn: ConnId, link: LinkId, known: &[SubflowId]) -> EstablishedSubflow {
         self.hears("a subflow", |heard| {
             heard.iter().find_map(|input| match input {
                 Input::SubflowUp { conn: of, subflow }
@@ -556,10 +557,10 @@ impl Running {
         })
     }
 
-    fn down(&self, subflow: SubflowId) -> Why {
+    fn down(&self, subflow: SubflowId) -> CloseReason {
         self.hears("the end of a subflow", |heard| {
             heard.iter().find_map(|input| match input {
-                Input::SubflowDown { subflow: of, why, .. } if *of == subflow => Some(*why),
+                Input::SubflowDown { subflow: of, reason: why, .. } if *of == subflow => Some(*why),
                 _ => None,
             })
         })

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 use std::net::TcpListener;
 
-use marline_core::replay::Record;
+use marline_core::decision_log::Record;
 use marline_core::wire::netlink::mptcp::Endpoint;
 
 use super::super::super::{Managed, PathsRecord};
@@ -33,12 +33,12 @@ fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
         assert_eq!((snapshot.connections.len(), subflows), (2, 4), "{snapshot:?}");
         assert!(snapshot.connections.iter().all(|conn| conn.managed == Managed::Together));
 
-        assert_eq!(driver.commands(host, Command::Prioritise { subflow: second.id, backup: true }), None);
+        assert_eq!(driver.commands(host, Command::SetBackup { subflow: second.id, backup: true }), None);
         stands_still(&driver, host, second.id, first.id);
-        assert_eq!(driver.commands(host, Command::Prioritise { subflow: second.id, backup: false }), None);
-        assert_eq!(driver.commands(host, Command::Prioritise { subflow: first.id, backup: true }), None);
+        assert_eq!(driver.commands(host, Command::SetBackup { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.commands(host, Command::SetBackup { subflow: first.id, backup: true }), None);
         stands_still(&driver, host, first.id, second.id);
-        assert_eq!(driver.commands(host, Command::Prioritise { subflow: first.id, backup: false }), None);
+        assert_eq!(driver.commands(host, Command::SetBackup { subflow: first.id, backup: false }), None);
         assert_eq!(driver.commands(host, Command::Destroy { subflow: second.id }), None);
         driver.down(second.id);
         assert!(!endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", endpoints());
@@ -55,7 +55,7 @@ fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
         // A run that had joined the second link, and was killed.
         let mut crashed = host(run_dir.path());
         crashed.lay(Mode::KernelPm).unwrap();
-        let second = Endpoint::over("10.2.0.2".parse().unwrap(), 0, false);
+        let second = Endpoint::for_subflows("10.2.0.2".parse().unwrap(), 0, false);
         crashed.note_endpoints(&[second], &[]).unwrap();
         crashed.kill();
         let is_there = || endpoints().contains(&"10.2.0.2".to_owned());
@@ -65,7 +65,7 @@ fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
         let (conn, _) = driver.opened(0);
         let second = driver.up(conn, SECOND, &[]);
         assert!(is_there(), "{:?}", endpoints());
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }), None);
+        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: second.id, backup: true }), None);
         drop(client);
         driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
         assert!(!is_there(), "without a connection there is the first link's alone: {:?}", endpoints());
@@ -88,7 +88,7 @@ fn over_second(driver: &Running) -> u64 {
 fn is_backup(driver: &Running, conn: ConnId, address: &str, wanted: bool) {
     let started = Clock::now();
     loop {
-        driver.say(Output::Look { conn });
+        driver.say(Output::Poll { conn });
         let snapshot = driver.snapshot();
         let all = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
         let there: Vec<bool> =
@@ -120,7 +120,7 @@ fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
         let second = driver.up(host, SECOND, &[]);
         driver.sees("bytes", host, second.id, |seen| seen.received.bytes() > 100_000);
         assert_eq!(driver.commands(host, Command::Destroy { subflow: second.id }), None);
-        assert_eq!(driver.down(second.id), Why::Closed);
+        assert_eq!(driver.down(second.id), CloseReason::Closed);
         is_backup(&driver, host, "10.2.0.2", true);
         assert!(endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", endpoints());
         // A join takes up the same subflow, under another number.
@@ -133,9 +133,9 @@ fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
         assert!(seen + before <= over_second(&driver), "it begins at zero: {seen} {before}");
         // A second one over the same link there is not; whoever asks for it must not suspend the first.
         let proof = driver.commands(host, Command::Join { link: SECOND, backup: true });
-        assert_eq!(proof, Some(Refusal::NotYet));
+        assert_eq!(proof, Some(CommandError::NotYet));
         assert_eq!(driver.commands(host, Command::Destroy { subflow: first.id }), None);
-        assert_eq!(driver.down(first.id), Why::Closed);
+        assert_eq!(driver.down(first.id), CloseReason::Closed);
         let (to, answer) = oneshot::channel();
         let conn = driver.snapshot().connections[0].conn;
         driver.control.blocking_send(Ask::Explain(conn, to)).unwrap();
@@ -198,7 +198,7 @@ fn a_dry_run_sees_all_and_does_nothing() {
         let (conn, first) = driver.opened(0);
         driver.sees("bytes", conn, first.id, |seen| seen.received.bytes() > 100_000);
         let refused = driver.commands(conn, Command::Join { link: SECOND, backup: false });
-        assert_eq!(refused, Some(Refusal::NotPermitted));
+        assert_eq!(refused, Some(CommandError::NotPermitted));
         let (to, answer) = oneshot::channel();
         driver.control.blocking_send(Ask::Explain(conn, to)).unwrap();
         let (connection, decisions) = answer.blocking_recv().unwrap().unwrap();
@@ -280,7 +280,7 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
             let mut join = || driver.commands(conn, Command::Join { link: SECOND, backup: false });
             let mut refused = join();
             for _ in 0..100 {
-                if refused != Some(Refusal::NoAddress) {
+                if refused != Some(CommandError::NoAddress) {
                     break;
                 }
                 thread::sleep(Duration::from_millis(50));
@@ -309,7 +309,7 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
             let up = heard.iter().rposition(|input| *input == Input::LinkUp { link: SECOND }).unwrap();
             let counts = |heard: &[Input]| -> Vec<u64> {
                 let counts = heard.iter().filter_map(|input| match input {
-                    Input::Traffic { link: SECOND, received, .. } => Some(received.bytes()),
+                    Input::InterfaceCounters { link: SECOND, received, .. } => Some(received.bytes()),
                     _ => None,
                 });
                 counts.collect()

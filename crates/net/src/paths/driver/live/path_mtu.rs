@@ -1,6 +1,6 @@
 //! Links that lose full-sized packets without an ICMP message, and what looks like it.
 
-use marline_core::paths::{Policy, Profile};
+use marline_core::paths::{Goal, Policy};
 
 use super::policy::until;
 use super::returns::carries;
@@ -22,7 +22,7 @@ fn mtu(driver: &Running, lowered: bool) {
 }
 
 fn throughput() -> Config {
-    Config { policy: Policy::Marline, profile: Profile::Throughput, ..config() }
+    Config { policy: Policy::Marline, goal: Goal::Speed, ..config() }
 }
 
 /// A driver with both links up.

@@ -2,8 +2,8 @@
 
 use std::io::BufRead;
 
-use marline_core::paths::{Policy, Profile};
-use marline_core::replay::Replayer;
+use marline_core::decision_log::Replayer;
+use marline_core::paths::{Goal, Policy};
 
 use super::super::super::PathsRecord;
 use super::*;
@@ -63,5 +63,5 @@ fn the_kernels_own_way_as_a_policy_uses_both_links_and_replays() {
 
 #[test]
 fn the_throughput_profile_uses_both_links_and_replays() {
-    a_download_uses_both_links(Config { policy: Policy::Marline, profile: Profile::Throughput, ..config() });
+    a_download_uses_both_links(Config { policy: Policy::Marline, goal: Goal::Speed, ..config() });
 }

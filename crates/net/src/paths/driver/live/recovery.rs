@@ -19,7 +19,7 @@ fn running_connections_are_adopted_with_their_subflows_and_priorities() {
         let (adopted, first) = driver.opened(0);
         assert_eq!(adopted, conn);
         driver.hears("that it is adopted", |heard| {
-            heard.contains(&Input::Opened { conn, adopted: true, only_announced: false }).then_some(())
+            heard.contains(&Input::Opened { conn, adopted: true, deny_join_id0: false }).then_some(())
         });
         let second = driver.up(conn, SECOND, &[]);
         assert_eq!((first.link, first.initial, first.backup), (Some(FIRST), true, false));
@@ -99,8 +99,8 @@ fn what_the_kernel_has_is_found_by_an_exact_question() {
             };
             let found = asks();
             let found = found.there().unwrap();
-            let connection = found.connection.unwrap();
-            assert_eq!((found.remote, connection.token, connection.fell_back), (address, conn.0, false));
+            let connection = found.mptcp_info.unwrap();
+            assert_eq!((found.remote, connection.token, connection.is_fallback), (address, conn.0, false));
             assert!(found.inode != 0 && found.is_open());
             drop(client);
             driver.hears("the end", |heard| heard.contains(&Input::Closed { conn }).then_some(()));
@@ -122,7 +122,9 @@ fn a_path_manager_that_somebody_switched_over_is_put_back_when_a_command_is_refu
             clients.push(Client::greet(address));
             let (conn, _) = driver.opened(clients.len() - 1);
             // The round of every second may have been faster.
-            if driver.commands(conn, Command::Join { link: SECOND, backup: true }) == Some(Refusal::NoConnection) {
+            if driver.commands(conn, Command::Join { link: SECOND, backup: true })
+                == Some(CommandError::NoConnection)
+            {
                 break;
             }
             assert!(clients.len() < 50, "no command is refused");
@@ -150,7 +152,7 @@ fn a_socket_older_than_the_path_manager_is_told_and_left_alone() {
         let opened = driver.hears("what was opened", |heard| {
             Some(heard.iter().filter(|input| matches!(input, Input::Opened { .. })).cloned().collect::<Vec<_>>())
         });
-        assert_eq!(opened, [Input::Opened { conn, adopted: false, only_announced: false }]);
+        assert_eq!(opened, [Input::Opened { conn, adopted: false, deny_join_id0: false }]);
         driver.stop();
     });
 }
@@ -193,12 +195,15 @@ fn the_end_of_a_subflow_of_a_half_closed_connection_is_refused_once_and_joins_al
         client.0.shutdown(std::net::Shutdown::Write).unwrap();
         let before = read.load(Ordering::Relaxed);
         grows(&read, before + 100_000);
-        assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), Some(Refusal::HalfClosed));
-        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), Some(Refusal::HalfClosed));
+        assert_eq!(
+            driver.commands(conn, Command::Join { link: SECOND, backup: true }),
+            Some(CommandError::HalfClosed)
+        );
+        assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), Some(CommandError::HalfClosed));
         driver.sees("bytes after the refusal", conn, second.id, |seen| seen.received.bytes() > 200_000);
         // The policy knows it now, as for a spent budget.
         assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), None);
-        assert_eq!(driver.down(second.id), Why::Closed);
+        assert_eq!(driver.down(second.id), CloseReason::Closed);
         driver.sees("bytes over the first", conn, first.id, |seen| seen.received.bytes() > 100_000);
         driver.stop();
     });

@@ -3,7 +3,7 @@
 //! What decides is that bytes come over the link again, and that they go on doing so for longer than it takes to judge a
 //! path. How soon is asked of virtual time (`core`), and printed here.
 
-use marline_core::paths::{Policy, Profile};
+use marline_core::paths::{Goal, Policy};
 use marline_core::wire::netlink::diag::state;
 
 use super::super::super::kernel::Sockets;
@@ -85,8 +85,7 @@ fn both_links_return(outage: Outage, upload: bool, away: Duration) {
             run("tc", &format!("qdisc replace dev c{link} root tbf rate 20mbit burst 64k limit 100k"));
         }
         let address = serve(server, "10.9.0.1:5001");
-        let config =
-            Config { policy: Policy::Marline, profile: Profile::Throughput, short_queues: upload, ..config() };
+        let config = Config { policy: Policy::Marline, goal: Goal::Speed, short_queues: upload, ..config() };
         let driver = Running::policy(config, None);
         until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
         let client = if upload { Client::upload(address) } else { Client::download(address).0 };
@@ -159,7 +158,7 @@ fn a_link_that_was_silent_carries_downloads_again() {
 fn addresses_of_ipv6_that_replace_each_other_interrupt_nothing_and_leave_no_wrong_rate() {
     between_two_networks(|server| {
         let address = serve(server, "[fd00:9::1]:5001");
-        let config = Config { policy: Policy::Marline, profile: Profile::Throughput, ..config() };
+        let config = Config { policy: Policy::Marline, goal: Goal::Speed, ..config() };
         let driver = Running::policy(config, None);
         until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
         let client = Client::download(address).0;
@@ -197,7 +196,7 @@ fn data_flows_again_after_a_long_outage_of_all_links() {
                 run("tc", &format!("qdisc replace dev c{link} root tbf rate 20mbit burst 64k limit 100k"));
             }
             let address = serve(server, "10.9.0.1:5001");
-            let config = Config { policy: Policy::Marline, profile: Profile::Throughput, ..config() };
+            let config = Config { policy: Policy::Marline, goal: Goal::Speed, ..config() };
             let driver = Running::policy(config, None);
             until(&driver, "links", |now| now.links.iter().filter(|link| link.up).count() == 2);
             let client = if upload { Client::upload(address) } else { Client::download(address).0 };

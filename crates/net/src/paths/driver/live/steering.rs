@@ -16,21 +16,21 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         assert!(!second.initial && !second.backup && second.rtt.is_some(), "{second:?}");
         driver.sees("bytes over the joined subflow", conn, second.id, |seen| seen.received.bytes() > 100_000);
 
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }), None);
+        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: second.id, backup: true }), None);
         stands_still(&driver, conn, second.id, first.id);
         assert!(driver.looks(conn, &[second.id])[&second.id].backup);
 
         // The third state: the first subflow rests, the second carries.
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: false }), None);
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: true }), None);
+        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: first.id, backup: true }), None);
         stands_still(&driver, conn, first.id, second.id);
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: first.id, backup: false }), None);
 
         assert_eq!(driver.commands(conn, Command::Destroy { subflow: second.id }), None);
-        assert_eq!(driver.down(second.id), Why::Closed);
+        assert_eq!(driver.down(second.id), CloseReason::Closed);
         assert_eq!(
-            driver.commands(conn, Command::Prioritise { subflow: second.id, backup: true }),
-            Some(Refusal::NoSubflow)
+            driver.commands(conn, Command::SetBackup { subflow: second.id, backup: true }),
+            Some(CommandError::NoSubflow)
         );
         // Again, at once as a backup, under the same id.
         assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: true }), None);
@@ -42,7 +42,7 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         assert_eq!(driver.commands(conn, Command::Destroy { subflow: again.id }), None);
         assert!(driver.looks(conn, &[probe.id]).contains_key(&probe.id));
         // The first one ends and comes back under id 0.
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: probe.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: probe.id, backup: false }), None);
         assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None);
         assert_eq!(driver.commands(conn, Command::Join { link: FIRST, backup: false }), None);
         let back = driver.up(conn, FIRST, &[first.id]);
@@ -118,14 +118,14 @@ fn a_link_that_goes_down_leaves_the_connection_on_the_other() {
         ip("link set c1 down");
         driver.hears("the link is down", |heard| heard.contains(&Input::LinkDown { link: FIRST }).then_some(()));
         // This is what a policy says then: the server need not find out by itself.
-        assert_eq!(driver.commands(conn, Command::Prioritise { subflow: second.id, backup: false }), None);
+        assert_eq!(driver.commands(conn, Command::SetBackup { subflow: second.id, backup: false }), None);
         assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None);
         let before = read.load(Ordering::Relaxed);
         driver.sees("the other link carries", conn, second.id, |seen| seen.received.bytes() > 500_000);
         grows(&read, before);
         assert_eq!(
             driver.commands(conn, Command::Join { link: FIRST, backup: false }),
-            Some(Refusal::NoAddress),
+            Some(CommandError::NoAddress),
             "a link that is down is not joined"
         );
         ip("link set c1 up");
@@ -150,7 +150,7 @@ fn a_subflow_from_an_address_that_is_gone_is_ended() {
         ip("address del 10.2.0.2/24 dev c2");
         // The new address was a secondary of the old one's network, and goes with it.
         ip("address replace 10.2.0.77/24 dev c2");
-        assert_eq!(driver.down(second.id), Why::Unreachable);
+        assert_eq!(driver.down(second.id), CloseReason::Unreachable);
         ip("route replace default via 10.2.0.1 dev c2 metric 200");
         ip("route replace default via 10.2.0.1 dev c2 table 2");
         ip("rule add from 10.2.0.77 table 2");
@@ -161,7 +161,7 @@ fn a_subflow_from_an_address_that_is_gone_is_ended() {
 }
 
 /// Joins over the second link as soon as the driver knows an address there.
-fn driver_joins(driver: &mut Running, conn: ConnId) -> Subflow {
+fn driver_joins(driver: &mut Running, conn: ConnId) -> EstablishedSubflow {
     let started = Clock::now();
     let known: Vec<SubflowId> = driver.hears("subflows", |heard| {
         let ids = heard.iter().filter_map(|input| match input {
@@ -191,11 +191,11 @@ fn ipv6_and_mapped_ipv4_connections_are_joined_alike() {
             assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None, "{address}");
             let second = driver.up(conn, SECOND, &[]);
             driver.sees("bytes over both", conn, second.id, |seen| seen.received.bytes() > 100_000);
-            assert_eq!(driver.commands(conn, Command::Prioritise { subflow: first.id, backup: true }), None);
+            assert_eq!(driver.commands(conn, Command::SetBackup { subflow: first.id, backup: true }), None);
             stands_still(&driver, conn, first.id, second.id);
             // The first subflow's socket is one of IPv6 also where its addresses are those of IPv4.
             assert_eq!(driver.commands(conn, Command::Destroy { subflow: first.id }), None, "{address}");
-            assert_eq!(driver.down(first.id), Why::Closed);
+            assert_eq!(driver.down(first.id), CloseReason::Closed);
             assert_eq!(driver.commands(conn, Command::Join { link: FIRST, backup: false }), None, "{address}");
             let again = driver.up(conn, FIRST, &[first.id]);
             driver.sees("bytes over the first link", conn, again.id, |seen| seen.received.bytes() > 100_000);
@@ -213,13 +213,14 @@ fn a_link_with_ipv6_alone_is_joined_if_the_server_announces_such_an_address_and_
         let mapped: SocketAddr = format!("[::ffff:10.9.0.1]:{}", four.port()).parse().unwrap();
         let mut driver = Running::start(Mode::Userspace);
         let join = Command::Join { link: SECOND, backup: false };
-        let of_ipv4_alone = Some(Refusal::SocketFamily(IpFamily::V6));
+        let of_ipv4_alone = Some(CommandError::SocketFamily(IpFamily::V6));
         for (known, (address, refused)) in [(four, of_ipv4_alone), (mapped, None)].into_iter().enumerate() {
             let (_client, _) = Client::download(address);
             let (conn, _) = driver.opened(known);
-            assert_eq!(driver.commands(conn, join), Some(Refusal::NotAnnounced(IpFamily::V6)));
+            assert_eq!(driver.commands(conn, join), Some(CommandError::NotAnnounced(IpFamily::V6)));
             on(server, "mptcp endpoint add fd00:9::1 signal");
-            driver.hears("the announcement", |heard| heard.contains(&Input::Announced { conn }).then_some(()));
+            driver
+                .hears("the announcement", |heard| heard.contains(&Input::AddressAnnounced { conn }).then_some(()));
             assert_eq!(driver.commands(conn, join), refused, "{address}");
             if refused.is_none() {
                 let second = driver.up(conn, SECOND, &[]);
@@ -241,7 +242,7 @@ fn a_server_that_refuses_a_join_ends_the_subflow_and_not_the_connection() {
         let (conn, first) = driver.opened(0);
         assert_eq!(driver.commands(conn, Command::Join { link: SECOND, backup: false }), None);
         let second = driver.up(conn, SECOND, &[]);
-        assert_eq!(driver.down(second.id), Why::Reset);
+        assert_eq!(driver.down(second.id), CloseReason::Reset);
         let before = read.load(Ordering::Relaxed);
         driver.sees("the first carries on", conn, first.id, |seen| seen.received.bytes() > before + 100_000);
         driver.stop();
@@ -263,13 +264,13 @@ fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another()
         let (_client, _) = Client::download(address);
         let (conn, _) = driver.opened(0);
         driver.hears("the server's wish", |heard| {
-            heard.contains(&Input::Opened { conn, adopted: false, only_announced: true }).then_some(())
+            heard.contains(&Input::Opened { conn, adopted: false, deny_join_id0: true }).then_some(())
         });
         let join = Command::Join { link: SECOND, backup: false };
-        assert_eq!(driver.commands(conn, join), Some(Refusal::NoAddress));
+        assert_eq!(driver.commands(conn, join), Some(CommandError::NoAddress));
         // The listener of the new address is the kernel's own.
         on(server, "mptcp endpoint add 10.9.0.2 signal port 5002");
-        driver.hears("the announcement", |heard| heard.contains(&Input::Announced { conn }).then_some(()));
+        driver.hears("the announcement", |heard| heard.contains(&Input::AddressAnnounced { conn }).then_some(()));
         assert_eq!(driver.commands(conn, join), None);
         let second = driver.up(conn, SECOND, &[]);
         driver.sees("bytes over the announced address", conn, second.id, |seen| seen.received.bytes() > 50_000);
@@ -306,14 +307,14 @@ fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
         }
         let join = Command::Join { link: SECOND, backup: false };
         let command = CommandId(77);
-        driver.say(Output::Do { command, conn, what: join });
+        driver.say(Output::Command { id: command, conn, command: join });
         let refused = driver.hears("an answer", |heard| {
             heard.iter().find_map(|input| match input {
-                Input::Done { command: of, refused } if *of == command => Some(*refused),
+                Input::CommandDone { command: of, error: refused } if *of == command => Some(*refused),
                 _ => None,
             })
         });
-        assert_eq!(refused, Some(Refusal::NoAddress), "nothing goes beside the VPN");
+        assert_eq!(refused, Some(CommandError::NoAddress), "nothing goes beside the VPN");
         drop(vpn);
         for link in [FIRST, SECOND] {
             turned(link, |link| Input::LinkUp { link }, 2);

@@ -1,0 +1,224 @@
+//! The first request covers the whole file. If no other request succeeds, its response is enough.
+//!
+//! Some URLs are valid for one request only. Some servers answer a range slowly, wrongly or not at all once they have answered
+//! the first request. The response to `bytes=0-` is a range where ranges work and a download in one piece where they do not.
+//!
+//! 1. The first connection asks for `bytes=0-`. Other connections wait for the header section of its response: four handshake
+//!    times, between 150 ms and 1 s ([`HEAD_WAIT`]).
+//! 2. Then other requests take ranges from the end of its span, and that end moves to lower offsets.
+//! 3. The first response is cancelled when it reaches bytes that are stored or that another request covers. It continues over
+//!    the bytes of another request that has no response yet, or that it would deliver clearly sooner ([`OVERTAKES`]). HTTP/1.1
+//!    must close the connection for a cancellation, but by then the download is almost complete.
+//! 4. If another request fails, the first response delivers the bytes behind its own span again, up to the next byte that is
+//!    stored or requested.
+//! 5. While the first response is running, failures of other requests on its link do not close its connection.
+//!
+//! A small first range was not used here, although resumed and sequential downloads send one: if the server answers only that
+//! request, the download fails.
+
+use core::time::Duration;
+
+use super::conn::Conn;
+use super::scheduler::MIN_REQUEST;
+use super::{ByteRange, ConnId, Fetch, InitialRequest, Phase, Policy, Req, ReqId, RequestRange, TimerReason};
+use crate::link::LinkId;
+use crate::units::{DataSize, Instant};
+
+impl Fetch {
+    /// Whether the next request may ask for the whole file by a range with an open end.
+    fn may_request_all(&self, link: LinkId) -> bool {
+        self.config.open_ended_first
+            && self.config.policy == Policy::Marline
+            && self.config.reader_window.is_none()
+            && self.config.resume.is_none()
+            && self.external_control.is_none()
+            && self.initial_request == InitialRequest::Range
+            && self.coverage.received().is_zero()
+            && self.budget_left(link) == DataSize::MAX
+    }
+
+    /// Sends the first request on this connection, if that is still to be sent. Returns true if it did.
+    pub(super) fn request_all(&mut self, conn: ConnId) -> bool {
+        let Some(link) = self.conns.get(&conn).map(|conn| conn.link) else { return false };
+        if !self.may_request_all(link) || !self.reqs.is_empty() || !self.send_request(conn, RequestRange::From(0)) {
+            return false;
+        }
+        let Some((id, req)) = self.reqs.iter_mut().next_back() else { return false };
+        // A provisional end until the header section arrives: after the wait, others may request the bytes behind it.
+        req.range.end = super::conn::INITIAL_RANGE.bytes();
+        self.first_request = Some(*id);
+        self.rebuild_claims();
+        true
+    }
+
+    /// The first request, while it has no response.
+    fn pending_first(&self) -> Option<&Req> {
+        let req = self.first_request.and_then(|id| self.reqs.get(&id)).filter(|req| !req.is_accepted)?;
+        Some(req).filter(|req| self.pending_responses.iter().all(|pending| pending.conn != req.conn))
+    }
+
+    /// Until when other connections wait for the header section of the first response.
+    pub(super) fn first_response_deadline(&self, conn: &Conn) -> Option<Instant> {
+        let req = self.pending_first()?;
+        let first = self.conns.get(&req.conn).filter(|first| first.mirror == conn.mirror)?;
+        let wait = (first.handshake_rtt * HEAD_WAIT_RTTS).clamp(HEAD_WAIT.0, HEAD_WAIT.1);
+        Some(req.sent_at + wait).filter(|until| *until > self.now)
+    }
+
+    /// Returns true if a refusal of this request must be ignored for now, because the first request has no response yet: it may
+    /// be the only one that the server answers.
+    pub(super) fn should_ignore_refusal(&self, id: ReqId) -> bool {
+        let pending = self.pending_first();
+        self.first_request != Some(id) && pending.is_some_and(|req| req.sent_at + IGNORE_REFUSALS_FOR > self.now)
+    }
+
+    /// The first response, if it was accepted and is still running.
+    fn first_response(&self) -> Option<(ReqId, &Req)> {
+        let id = self.first_request.filter(|_| self.phase == Phase::Ranges)?;
+        self.reqs.get(&id).filter(|req| req.is_accepted && !req.is_released).map(|req| (id, req))
+    }
+
+    /// Whether this is the first request.
+    pub(super) fn is_first_request(&self, id: ReqId) -> bool {
+        self.first_request == Some(id)
+    }
+
+    /// Whether the first response comes over this connection.
+    pub(super) fn carries_first_response(&self, conn: &Conn) -> bool {
+        self.first_response().is_some_and(|(id, _)| conn.reqs.contains(&id))
+    }
+
+    /// The connection that carries the first response.
+    pub(super) fn first_conn(&self) -> Option<ConnId> {
+        self.first_response().map(|(_, req)| req.conn)
+    }
+
+    /// Rule 5. If the first response comes over this link, clears the link's failures and sends no other request over it for
+    /// [`PAUSE`]. Returns true if it did.
+    pub(super) fn protect_first_response(&mut self, link: LinkId) -> bool {
+        let first_link = self.first_response().and_then(|(_, req)| self.conns.get(&req.conn)).map(|conn| conn.link);
+        if first_link != Some(link) {
+            return false;
+        }
+        if let Some(link) = self.links.get_mut(&link) {
+            link.conn_count.limit_to_one();
+            link.failures = 0;
+        }
+        self.delay_link(link, LINK_DELAY_AFTER_REFUSAL);
+        true
+    }
+
+    /// The bytes at the end of the first response that other connections may take.
+    pub(super) fn divisible_range(&self) -> ByteRange {
+        let Some((_, req)) = self.first_response() else { return ByteRange::default() };
+        let Some(conn) = self.conns.get(&req.conn) else { return ByteRange::default() };
+        let reserve = conn.target_in_flight(self.now).max(MIN_REQUEST);
+        let start = req.next_offset.saturating_add(reserve.bytes());
+        if start + MIN_REQUEST.bytes() > req.range.end {
+            ByteRange::default()
+        } else {
+            ByteRange::new(start, req.range.end)
+        }
+    }
+
+    /// Another connection is about to ask for these bytes: removes them from the span of the first response.
+    pub(super) fn shrink_first_response(&mut self, range: ByteRange) {
+        let Some((id, req)) = self.first_response() else { return };
+        if range.end != req.range.end || range.start < req.next_offset {
+            return;
+        }
+        if let Some(req) = self.reqs.get_mut(&id) {
+            req.range.end = range.start;
+        }
+        self.rebuild_claims();
+    }
+
+    /// Rules 3 and 4.
+    pub(super) fn update_first_response(&mut self) {
+        let Some((id, req)) = self.first_response() else { return };
+        let (cursor, end) = (req.next_offset, req.range.end);
+        let from = self.coverage.received_ranges().end_of_run(end.max(cursor));
+        let more = self.coverage.next_free(from, u64::MAX).filter(|free| free.start == from);
+        if let Some(free) = more.filter(|_| DataSize::from_bytes(from - end.min(from)) <= MAX_SKIPPED) {
+            if let Some(req) = self.reqs.get_mut(&id) {
+                req.range.end = free.end;
+            }
+            return self.rebuild_claims();
+        }
+        let total = self.coverage.total().map_or(u64::MAX, DataSize::bytes);
+        if cursor < end || cursor >= total {
+            return;
+        }
+        let covers = |(other, req): &(&ReqId, &Req)| **other != id && !req.is_released && req.range.contains(from);
+        match self.reqs.iter().find(covers).map(|(other, req)| (*other, req.range.end)) {
+            Some((other, upto)) if self.is_faster_than(id, other) => {
+                if let Some(req) = self.reqs.get_mut(&id) {
+                    req.range.end = upto;
+                }
+                self.rebuild_claims();
+            }
+            _ => {
+                self.cancel_request(id);
+                self.first_request = None;
+                self.set_timer(self.now, TimerReason::Retry);
+            }
+        }
+    }
+
+    /// Returns true if the first response would deliver the bytes of another request clearly sooner, or if that request has no
+    /// response yet. In the first case the limit for bytes that are transferred twice applies.
+    fn is_faster_than(&self, id: ReqId, other: ReqId) -> bool {
+        let (Some(first), Some(req)) = (self.reqs.get(&id), self.reqs.get(&other)) else { return false };
+        let (Some(conn), Some(other_conn)) = (self.conns.get(&first.conn), self.conns.get(&req.conn)) else {
+            return false;
+        };
+        let distance = DataSize::from_bytes(req.range.end.saturating_sub(first.next_offset));
+        let first_time = distance / conn.expected_rate(self.now);
+        let other_time = (req.remaining().len() / other_conn.expected_rate(self.now))
+            .saturating_add(self.stalled_for(other_conn));
+        let is_worthwhile = first_time.saturating_add(MIN_TIME_SAVED) < other_time;
+        !req.is_accepted || (is_worthwhile && self.coverage.wasted_bytes() + distance <= self.max_waste())
+    }
+
+    /// Ranges cannot be used any more. If the first response is still running, it becomes the only transfer. Returns true if
+    /// it did.
+    pub(super) fn fall_back_to_first(&mut self) -> bool {
+        let Some((id, _)) = self.first_response() else { return false };
+        self.single_response_link = self.request_link(id);
+        self.close_other_conns(id);
+        self.update_first_response();
+        let total = self.coverage.total().map_or(u64::MAX, DataSize::bytes);
+        let Some(req) = self.reqs.get_mut(&id) else { return false };
+        req.range.end = total;
+        self.rebuild_claims();
+        self.phase = Phase::SingleResponse { req: Some(id) };
+        true
+    }
+
+    /// The link of the first response receives data again after a stall. Ends its span at the first byte that another request
+    /// covers or that is stored.
+    pub(super) fn resume_first_response(&mut self) {
+        let Some((id, req)) = self.first_response() else { return };
+        let from = req.next_offset;
+        let others = self.reqs.iter().filter(|(other, req)| **other != id && !req.is_released);
+        let claimed = others.map(|(_, req)| req.remaining()).filter(|range| !range.is_empty());
+        let next = claimed.map(|range| range.start).filter(|start| *start >= from).min().unwrap_or(u64::MAX);
+        let gap = self.coverage.next_missing(from);
+        if let Some(req) = self.reqs.get_mut(&id) {
+            req.range.end = gap.map_or(from, |gap| if gap.start == from { gap.end.min(next) } else { from });
+        }
+    }
+}
+
+/// How long other connections wait for the header section of the first response: a multiple of its handshake time, within bounds.
+/// chosen: if a server takes longer, the wait costs more than requests beside the first one.
+const HEAD_WAIT_RTTS: u32 = 4;
+const HEAD_WAIT: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(1000));
+/// How long refusals of other requests are ignored while the first one has no response.
+const IGNORE_REFUSALS_FOR: Duration = Duration::from_secs(15);
+/// The most stored bytes that the first response may deliver again to reach missing bytes behind them.
+const MAX_SKIPPED: DataSize = DataSize::from_mib(1);
+/// The first response continues over the bytes of another request if it would deliver them sooner by at least this.
+const MIN_TIME_SAVED: Duration = Duration::from_millis(15);
+/// The pause of a link after a refusal of a request beside the first response.
+const LINK_DELAY_AFTER_REFUSAL: Duration = Duration::from_secs(5);

@@ -1,0 +1,442 @@
+//! Several URLs of one file (rules of `super::super::sources`).
+
+use super::*;
+use crate::fetch::Resume;
+
+const SIZE: u64 = 3_000_000;
+const TAG: Option<&str> = Some("\"v1\"");
+const FIRST_MIRROR: UrlId = UrlId(0);
+const SECOND_MIRROR: UrlId = UrlId(1);
+
+fn two_mirrors() -> Config {
+    Config { mirrors: 2, ..Config::default() }
+}
+
+fn digest_config(proof: DigestScope) -> Config {
+    Config { digest: Some(proof), ..two_mirrors() }
+}
+
+impl TestDriver {
+    /// Every connection that was ordered stands, and every request is answered by its source's server: with its range,
+    /// or with this status.
+    fn serve(&mut self, status: impl Fn(UrlId) -> u16, most: u32) {
+        for _ in 0..most {
+            if self.done || self.failed.is_some() {
+                return;
+            }
+            for (conn, (_, origin)) in self.conns.clone() {
+                if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
+                    self.on_connected(conn, Protocol::Http1, 5, None);
+                }
+                let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);
+                let Some(req) = request else { continue };
+                match status(origin) {
+                    206 => self.respond(req),
+                    status => self.respond_status(req, status),
+                }
+                if self.done || self.failed.is_some() {
+                    return;
+                }
+            }
+            self.advance(Duration::from_millis(10));
+        }
+    }
+
+    fn respond(&mut self, req: ReqId) {
+        let Some(SentRequest { next_offset: None, range: requested, .. }) = self.reqs.get(&req).cloned() else {
+            return;
+        };
+        self.respond_partial(req, SIZE, TAG);
+        if let (RequestRange::Bounded(range), true) = (requested, self.reqs.contains_key(&req)) {
+            self.deliver(req, range.intersect(ByteRange::new(0, SIZE)).len().bytes());
+        }
+        if self.reqs.contains_key(&req) {
+            self.end_response(req);
+        }
+    }
+
+    /// The sources of which something is in its place.
+    fn mirrors_used(&self) -> Vec<UrlId> {
+        let mut mirrors: Vec<UrlId> = self.received.iter().map(|(origin, _)| *origin).collect();
+        mirrors.sort();
+        mirrors.dedup();
+        mirrors
+    }
+
+    /// Answers what is to be verified; `good` judges by the sources of the bytes.
+    fn verify_ranges(&mut self, good: impl Fn(ByteRange, &[UrlId]) -> bool) {
+        for range in core::mem::take(&mut self.verify) {
+            // What came last is in its place.
+            let mut by_offset: BTreeMap<u64, UrlId> = BTreeMap::new();
+            for (origin, received) in &self.received {
+                let both = received.intersect(range);
+                (both.start..both.end).step_by(1000).for_each(|at| {
+                    by_offset.insert(at / 1000, *origin);
+                });
+            }
+            let mut mirrors: Vec<UrlId> = by_offset.into_values().collect();
+            mirrors.sort();
+            mirrors.dedup();
+            let good = good(range, &mirrors);
+            self.handle(Input::Verified { range, matches: good });
+        }
+    }
+}
+
+#[test]
+fn equal_lengths_and_validators_do_not_make_one_file_of_two_urls() {
+    let mut driver = TestDriver::with_two_links(two_mirrors());
+    driver.serve(|_| 206, 1000);
+    assert!(driver.done);
+    assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
+    assert!(driver.verify.is_empty());
+}
+
+#[test]
+fn a_source_that_refuses_from_the_start_is_left_by_all_links() {
+    for status in [404, 403, 503, 429, 451] {
+        let mut driver = TestDriver::with_two_links(two_mirrors());
+        driver.serve(|origin| if origin == FIRST_MIRROR { status } else { 206 }, 3000);
+        assert!(driver.done, "{status}: {:?} {:?}", driver.failed, driver.notices);
+        assert_eq!(driver.mirrors_used(), [SECOND_MIRROR], "{status}");
+        let left = |notice: &&Notice| matches!(notice, Notice::MirrorSwitched { discards_data: false, .. });
+        assert_eq!(driver.notices.iter().filter(left).count(), 1, "{:?}", driver.notices);
+    }
+}
+
+#[test]
+fn of_a_source_that_fails_half_way_nothing_is_kept() {
+    let mut driver = TestDriver::with_two_links(two_mirrors());
+    driver.serve(|_| 206, 2);
+    assert!(!driver.done && driver.fetch.status().received.bytes() > 100_000);
+    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+    assert_eq!((driver.mirrors_used(), driver.restarts), ([SECOND_MIRROR].to_vec(), 1), "{:?}", driver.notices);
+    let is_switch = |notice: &Notice| {
+        matches!(notice, Notice::MirrorSwitched { failed: FIRST_MIRROR, discards_data: true, .. })
+    };
+    assert!(driver.notices.iter().any(is_switch), "{:?}", driver.notices);
+}
+
+#[test]
+fn when_no_source_has_the_file_the_last_refusal_is_the_end() {
+    let mut driver = TestDriver::with_two_links(two_mirrors());
+    driver.serve(|origin| if origin == FIRST_MIRROR { 403 } else { 404 }, 3000);
+    assert_eq!(driver.failed, Some(Failure::BadStatus { status: 404 }));
+}
+
+#[test]
+fn a_refusal_over_all_links_blames_none_of_them() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.serve(|_| 404, 3000);
+    assert_eq!(driver.failed, Some(Failure::BadStatus { status: 404 }));
+    assert_eq!(driver.notices, []);
+}
+
+#[test]
+fn an_earlier_run_goes_on_with_the_source_that_it_was_of() {
+    let resume = |source| Resume {
+        total: DataSize::from_bytes(SIZE),
+        validator: Validator::Etag("\"v1\"".into()),
+        ranges: alloc::vec![ByteRange::new(0, 1_000_000)],
+        mirror: source,
+    };
+    let mut driver =
+        TestDriver::with_two_links(Config { resume: Some(resume(Some(SECOND_MIRROR))), ..two_mirrors() });
+    driver.connect_newest(A, 5);
+    assert_eq!(driver.requests_on(A)[0].1.if_range, Some(Validator::Etag("\"v1\"".into())));
+    driver.serve(|_| 206, 1000);
+    assert!(driver.done && driver.restarts == 0);
+    assert_eq!(driver.mirrors_used(), [SECOND_MIRROR]);
+
+    // That one is gone: its bytes are of no use for the other one, though that has the same validator.
+    let mut driver =
+        TestDriver::with_two_links(Config { resume: Some(resume(Some(SECOND_MIRROR))), ..two_mirrors() });
+    driver.serve(|origin| if origin == SECOND_MIRROR { 404 } else { 206 }, 30_000);
+    assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+    assert_eq!((driver.mirrors_used(), driver.restarts), ([FIRST_MIRROR].to_vec(), 1));
+}
+
+#[test]
+fn a_digest_lets_every_link_ask_another_source_and_is_verified() {
+    let mut driver = TestDriver::with_two_links(digest_config(DigestScope::File));
+    driver.serve(|_| 206, 100);
+    assert_eq!(driver.mirrors_used(), [FIRST_MIRROR, SECOND_MIRROR]);
+    assert!(!driver.done && driver.conns.is_empty(), "nothing may change the bytes now");
+    assert_eq!(driver.verify, [ByteRange::new(0, SIZE)]);
+    // However long that takes.
+    driver.advance(Duration::from_secs(1000));
+    driver.verify_ranges(|_, _| true);
+    assert!(driver.done);
+}
+
+#[test]
+fn a_whole_that_does_not_match_is_fetched_again_from_one_source_after_the_other() {
+    for liar in [FIRST_MIRROR, SECOND_MIRROR] {
+        let mut driver = TestDriver::with_two_links(digest_config(DigestScope::File));
+        driver.serve(|_| 206, 100);
+        driver.verify_ranges(|_, of| !of.contains(&liar));
+        assert!(!driver.done && driver.restarts == 1);
+        driver.serve(|_| 206, 1000);
+        assert_eq!(driver.mirrors_used(), [FIRST_MIRROR], "one alone");
+        driver.verify_ranges(|_, of| !of.contains(&liar));
+        if liar == FIRST_MIRROR {
+            assert!(!driver.done && driver.failed.is_none(), "the other one may be right");
+            driver.serve(|_| 206, 1000);
+            assert_eq!(driver.mirrors_used(), [SECOND_MIRROR]);
+            driver.verify_ranges(|_, of| !of.contains(&liar));
+        }
+        assert!(driver.done, "{:?}", driver.notices);
+    }
+}
+
+/// What a source does with each request.
+#[derive(Clone, Copy)]
+enum MirrorBehaviour {
+    Ranges,
+    Status(u16),
+    /// A whole file of so many bytes without a validator.
+    Full(u64),
+    /// The same, and the connection ends after so many bytes.
+    Truncated(u64, u64),
+}
+
+impl TestDriver {
+    /// Every connection stands, every request is answered in its source's manner, and what is to be verified is verified.
+    fn serve_each(&mut self, manner: impl Fn(UrlId) -> MirrorBehaviour, good: impl Fn(&[UrlId]) -> bool) {
+        for _ in 0..2000 {
+            for (conn, (_, origin)) in self.conns.clone() {
+                if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
+                    self.on_connected(conn, Protocol::Http1, 5, None);
+                }
+                let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);
+                let Some(req) = request else { continue };
+                match manner(origin) {
+                    MirrorBehaviour::Ranges => {
+                        self.respond_partial(req, SIZE, TAG);
+                        let len = self.accepted_lens.get(&req).copied().flatten().map(DataSize::bytes);
+                        if let Some(len) = len.filter(|_| self.reqs.contains_key(&req)) {
+                            self.deliver(req, len);
+                        }
+                        if self.reqs.contains_key(&req) {
+                            self.end_response(req);
+                        }
+                    }
+                    MirrorBehaviour::Status(status) => self.respond_status(req, status),
+                    MirrorBehaviour::Full(size) | MirrorBehaviour::Truncated(_, size) => {
+                        self.respond_full(req, Some(size), None);
+                        let is_taken = |driver: &Self| {
+                            driver.reqs.get(&req).is_some_and(|request| request.next_offset.is_some())
+                        };
+                        match manner(origin) {
+                            MirrorBehaviour::Truncated(at, _) if is_taken(self) => {
+                                if at > 0 {
+                                    self.deliver(req, at);
+                                }
+                                self.close_conn(conn, ConnErrorKind::Truncated);
+                            }
+                            _ if is_taken(self) => {
+                                self.deliver(req, size);
+                                self.end_response(req);
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            self.verify_ranges(|_, of| good(of));
+            if self.done || self.failed.is_some() {
+                return;
+            }
+            self.advance(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn where_a_digest_decides_the_next_source_is_asked_whatever_the_others_do() {
+    use MirrorBehaviour::{Full, Ranges, Status, Truncated};
+    let lists: [&[MirrorBehaviour]; 9] = [
+        &[Truncated(300_000, SIZE), Ranges],
+        &[Truncated(300_000, SIZE), Full(SIZE)],
+        &[Truncated(0, SIZE), Ranges],
+        &[Status(404), Truncated(300_000, SIZE), Full(2000), Ranges],
+        &[Truncated(1, SIZE), Truncated(SIZE - 1, SIZE), Truncated(10, 1000), Status(503), Ranges],
+        // All but the last one deliver another file.
+        &[Ranges, Ranges, Ranges],
+        &[Full(SIZE), Ranges, Full(SIZE - 1), Ranges, Ranges],
+        &[Ranges, Truncated(300_000, SIZE), Ranges, Status(404), Full(SIZE)],
+        &[Full(2000), Full(2000), Full(2000), Full(2000), Full(2000), Full(SIZE)],
+    ];
+    for list in lists {
+        for links in [1, 2] {
+            let config = Config {
+                mirrors: u16::try_from(list.len()).unwrap(),
+                digest: Some(DigestScope::File),
+                open_ended_first: true,
+                ..Config::default()
+            };
+            let mut driver = if links == 2 { TestDriver::with_two_links(config) } else { TestDriver::new(config) };
+            if links == 1 {
+                driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+            }
+            let last = UrlId(u16::try_from(list.len() - 1).unwrap());
+            let manner = |origin: UrlId| list[usize::from(origin.0)];
+            driver.serve_each(manner, |of| of == [last]);
+            let case = list.iter().map(|manner| match manner {
+                Ranges => "ranges".into(),
+                Status(status) => status.to_string(),
+                Full(size) => alloc::format!("whole {size}"),
+                Truncated(at, _) => alloc::format!("breaks {at}"),
+            });
+            let case: Vec<_> = case.collect();
+            assert!(driver.done, "{links} links, {case:?}: {:?} {:#?}", driver.failed, driver.notices);
+            assert!(
+                driver.connected.len() < 40 * list.len(),
+                "{links} links, {case:?}: {} connections",
+                driver.connected.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn where_every_source_fails_the_download_ends_soon() {
+    use MirrorBehaviour::{Full, Ranges, Status, Truncated};
+    let lists: [&[MirrorBehaviour]; 6] = [
+        &[Truncated(300_000, SIZE), Truncated(300_000, SIZE)],
+        &[Ranges, Full(SIZE), Ranges],
+        &[Status(404), Truncated(300_000, SIZE), Status(404)],
+        &[Ranges; 12],
+        &[Status(404), Ranges],
+        &[Ranges, Status(403)],
+    ];
+    for list in lists {
+        let origins = u16::try_from(list.len()).unwrap();
+        let mut driver = TestDriver::with_two_links(Config {
+            mirrors: origins,
+            digest: Some(DigestScope::File),
+            ..Config::default()
+        });
+        driver.serve_each(|origin: UrlId| list[usize::from(origin.0)], |_| false);
+        let has_other = list.iter().any(|manner| matches!(manner, Ranges | Full(_)));
+        let at = lists.iter().position(|other| core::ptr::eq(*other, list));
+        assert!(driver.failed.is_some(), "{at:?}: {:#?}", driver.notices);
+        assert_eq!(driver.failed == Some(Failure::DigestMismatch), has_other, "{at:?}: {:?}", driver.failed);
+        assert!(
+            driver.restarts <= 40 && driver.connected.len() < 60 * list.len(),
+            "{} {}",
+            driver.restarts,
+            driver.connected.len()
+        );
+    }
+}
+
+#[test]
+fn a_source_that_delivers_a_bad_piece_is_excluded_and_good_pieces_stay() {
+    let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(30_000))));
+    for _ in 0..2000 {
+        driver.serve(|_| 206, 1);
+        driver.verify_ranges(|_, of| !of.contains(&SECOND_MIRROR));
+    }
+    assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+    assert_eq!(driver.restarts, 0);
+    let is_mismatch = |notice: &Notice| matches!(notice, Notice::DigestMismatch { .. });
+    assert!(driver.notices.iter().any(is_mismatch), "{:?}", driver.notices);
+    let wasted = driver.fetch.status().wasted.bytes();
+    assert!(wasted > 0 && wasted < SIZE / 2, "{wasted}");
+}
+
+#[test]
+fn the_first_source_may_be_the_liar() {
+    let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(100_000))));
+    for _ in 0..2000 {
+        driver.serve(|_| 206, 1);
+        driver.verify_ranges(|_, of| !of.contains(&FIRST_MIRROR));
+    }
+    assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+}
+
+#[test]
+fn when_all_sources_lie_the_digest_is_the_reason() {
+    let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(100_000))));
+    for _ in 0..2000 {
+        driver.serve(|_| 206, 1);
+        driver.verify_ranges(|_, _| false);
+    }
+    assert_eq!(driver.failed, Some(Failure::DigestMismatch));
+}
+
+#[test]
+fn bytes_of_an_earlier_run_are_verified_too() {
+    let resume = Resume {
+        total: DataSize::from_bytes(SIZE),
+        validator: Validator::Etag("\"v1\"".into()),
+        ranges: alloc::vec![ByteRange::new(0, 1_000_000)],
+        mirror: None,
+    };
+    let config =
+        Config { resume: Some(resume), ..digest_config(DigestScope::Pieces(DataSize::from_bytes(100_000))) };
+    let mut driver = TestDriver::with_two_links(config);
+    let bad = ByteRange::new(200_000, 300_000);
+    let mut has_mismatched = false;
+    for _ in 0..1000 {
+        let first = !has_mismatched;
+        has_mismatched |= driver.verify.contains(&bad);
+        driver.verify_ranges(|range, _| range != bad || !first);
+        driver.serve(|_| 206, 1);
+    }
+    assert!(driver.done && has_mismatched, "{:?} {:?}", driver.failed, driver.notices);
+    assert!(driver.received.iter().any(|(_, range)| !range.intersect(bad).is_empty()), "fetched again");
+}
+
+#[test]
+fn a_source_that_a_server_names_is_asked_when_that_one_fails() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.handle(Input::Mirror { mirror: UrlId(7) });
+    driver.serve(|_| 206, 2);
+    assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
+    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    assert!(driver.done, "{:?}", driver.notices);
+    assert_eq!((driver.mirrors_used(), driver.restarts), ([UrlId(7)].to_vec(), 1));
+}
+
+#[test]
+fn a_digest_that_a_server_tells_lets_sources_be_combined_later() {
+    let mut driver = TestDriver::with_two_links(two_mirrors());
+    driver.handle(Input::Digest { scope: DigestScope::File });
+    driver.serve(|_| 206, 2);
+    assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
+    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    assert_eq!(
+        (driver.mirrors_used(), driver.restarts),
+        ([FIRST_MIRROR, SECOND_MIRROR].to_vec(), 0),
+        "{:?}",
+        driver.notices
+    );
+    driver.verify_ranges(|_, _| true);
+    assert!(driver.done);
+}
+
+#[test]
+fn a_file_of_another_size_than_expected_is_not_begun() {
+    let mut driver = TestDriver::with_two_links(Config {
+        expected_size: Some(DataSize::from_bytes(SIZE + 1)),
+        ..Config::default()
+    });
+    driver.serve(|_| 206, 100);
+    assert!(matches!(driver.failed, Some(Failure::ProtocolViolation { .. })), "{:?}", driver.failed);
+    assert!(driver.received.is_empty());
+}
+
+#[test]
+fn a_reader_in_order_never_gets_bytes_of_two_sources() {
+    let window = Some(DataSize::from_mib(16));
+    let mut driver =
+        TestDriver::with_two_links(Config { reader_window: window, ..digest_config(DigestScope::File) });
+    driver.serve(|_| 206, 2);
+    driver.handle(Input::Consumed { end: 1000 });
+    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    assert!(!driver.done && driver.restarts == 0);
+    assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
+}

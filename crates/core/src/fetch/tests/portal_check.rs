@@ -1,0 +1,233 @@
+//! Which of several answers is believed (rules of `super::super::opinions`).
+
+use super::*;
+use crate::fetch::BanReason;
+
+const SIZE: u64 = 3_000_000;
+const PAGE_SIZE: u64 = 4000;
+const TAG: Option<&str> = Some("\"v1\"");
+const C: LinkId = LinkId(2);
+
+fn bytes(n: u64) -> Option<DataSize> {
+    Some(DataSize::from_bytes(n))
+}
+
+/// The one answer over `link` begins and breaks off; the next one is asked for on the same connection or a new one.
+fn break_off_response(driver: &mut TestDriver, link: LinkId, length: u64, etag: Option<&str>) {
+    driver.connect_newest(link, 5);
+    let req = driver.first_request(link);
+    driver.respond_full(req, Some(length), etag);
+    driver.deliver(req, 1000);
+    driver.end_response(req);
+    assert_eq!(driver.restarts, 1);
+}
+
+#[test]
+fn of_three_links_two_that_say_the_same_are_believed() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.link_up(C, LinkProfile::new("c", LinkKind::Other));
+    for link in [A, B, C] {
+        driver.connect_newest(link, 5);
+    }
+    let (a, b, c) = (driver.first_request(A), driver.first_request(B), driver.first_request(C));
+    driver.respond_full(a, Some(PAGE_SIZE), None);
+    driver.respond_full(b, Some(SIZE), None);
+    driver.respond_full(c, Some(SIZE), None);
+    assert_eq!(driver.identified, Some((bytes(SIZE), None)));
+}
+
+#[test]
+fn of_two_sizes_under_one_validator_the_longer_is_believed() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.connect_newest(A, 5);
+    driver.connect_newest(B, 5);
+    let (a, b) = (driver.first_request(A), driver.first_request(B));
+    driver.respond_full(a, Some(PAGE_SIZE), TAG);
+    driver.respond_full(b, Some(SIZE), TAG);
+    assert_eq!(driver.identified, Some((bytes(SIZE), None)));
+}
+
+#[test]
+fn a_link_that_was_told_more_under_the_same_validator_is_not_believed_less() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.connect_newest(A, 5);
+    driver.connect_newest(B, 5);
+    let (a, b) = (driver.first_request(A), driver.first_request(B));
+    driver.respond_full(a, Some(SIZE), TAG);
+    driver.respond_full(b, Some(SIZE), TAG);
+    driver.deliver(a, 1000);
+    driver.end_response(a);
+    let link = driver.conns[&driver.reqs.values().next().expect("asked again").conn].0;
+    driver.respond_full(driver.first_request(link), Some(PAGE_SIZE), TAG);
+    let reason = BanReason::LengthMismatch { actual: bytes(PAGE_SIZE), expected: bytes(SIZE) };
+    assert_eq!(driver.notices.last(), Some(&Notice::Banned { link, reason, will_probe: true }));
+}
+
+#[test]
+fn a_link_that_was_told_the_size_by_a_range_is_not_believed_another() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.connect_newest(A, 5);
+    driver.respond_partial(driver.first_request(A), SIZE, None);
+    driver.connect_newest(A, 5);
+    driver.respond_full(driver.first_request(A), Some(PAGE_SIZE), None);
+    let reason = BanReason::LengthMismatch { actual: bytes(PAGE_SIZE), expected: bytes(SIZE) };
+    assert_eq!(driver.notices.last(), Some(&Notice::Banned { link: A, reason, will_probe: true }));
+}
+
+#[test]
+fn a_file_that_grows_without_a_validator_is_believed_once_all_links_say_another_size() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.connect_newest(A, 5);
+    driver.respond_partial(driver.first_request(A), SIZE, None);
+    break_off_response(&mut driver, A, SIZE, None);
+    for (n, link) in [A, B].into_iter().enumerate() {
+        if driver.requests_on(link).is_empty() {
+            driver.connect_newest(link, 5);
+        }
+        driver.respond_full(driver.first_request(link), Some(SIZE + 1 + n as u64), None);
+        assert!(driver.conns_on(link).is_empty(), "{:?}", driver.notices);
+    }
+    driver.advance(Duration::from_secs(6));
+    let link = if driver.conns_on(A).is_empty() { B } else { A };
+    driver.connect_newest(link, 5);
+    let req = driver.first_request(link);
+    driver.respond_full(req, Some(SIZE + 9), None);
+    driver.deliver(req, SIZE + 9);
+    assert!(driver.done, "{:?}", driver.notices);
+}
+
+#[test]
+fn a_link_that_asked_beyond_a_small_file_is_asked_again() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    for link in [A, B] {
+        let conn = driver.conns_on(link)[0];
+        driver.on_connected(conn, Protocol::Http2, 5, None);
+    }
+    let (a, b) = (driver.first_request(A), driver.first_request(B));
+    let range = Some(ContentRange { range: None, total: bytes(PAGE_SIZE) });
+    driver.handle(Input::Head { req: b, head: ResponseHead { status: 416, range, ..ResponseHead::default() } });
+    driver.handle(Input::Head {
+        req: a,
+        head: ResponseHead { status: 200, is_encoded: true, ..ResponseHead::default() },
+    });
+    driver.advance(Duration::from_secs(1));
+    let req = driver.first_request(B);
+    driver.respond_partial(req, PAGE_SIZE, TAG);
+    driver.deliver(req, PAGE_SIZE);
+    assert!(driver.done);
+}
+
+#[test]
+fn a_page_that_comes_at_once_waits_for_a_link_that_is_still_connecting() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    driver.connect_newest(A, 5);
+    driver.respond_full(driver.first_request(A), Some(PAGE_SIZE), None);
+    driver.advance(Duration::from_millis(1900));
+    assert!(driver.identified.is_none(), "{:?}", driver.notices);
+    driver.connect_newest(B, 1800);
+    driver.advance(Duration::from_millis(3000));
+    assert!(driver.identified.is_none(), "the other link has been asked: {:?}", driver.notices);
+    driver.respond_partial(driver.first_request(B), SIZE, TAG);
+    assert_eq!(driver.identified, Some((bytes(SIZE), Some(Validator::Etag("\"v1\"".into())))));
+    assert!(driver.conns_on(A).is_empty());
+}
+
+#[test]
+fn an_answer_that_another_link_never_confirms_is_taken_and_told() {
+    for (etag, wait) in [(None, 10), (TAG, 6)] {
+        let mut driver = TestDriver::with_two_links(Config::default());
+        driver.connect_newest(A, 5);
+        driver.respond_full(driver.first_request(A), Some(PAGE_SIZE), etag);
+        driver.advance(Duration::from_secs(wait) - Duration::from_millis(100));
+        assert!(driver.identified.is_none());
+        driver.advance(Duration::from_millis(200));
+        assert_eq!(driver.identified, Some((bytes(PAGE_SIZE), None)));
+        assert!(
+            driver.notices.contains(&Notice::Unconfirmed { link: B, accepted_from: A }),
+            "{:?}",
+            driver.notices
+        );
+    }
+}
+
+#[test]
+fn while_an_answer_waits_for_an_opinion_its_link_is_asked_nothing_more() {
+    // A server that closes behind each answer, and one that does not.
+    for closes in [false, true] {
+        let mut driver = TestDriver::with_two_links(Config::default());
+        let conn = driver.conns_on(A)[0];
+        driver.on_connected(conn, Protocol::Http1, 5, None);
+        let length = bytes(PAGE_SIZE);
+        driver.handle(Input::Head {
+            req: driver.first_request(A),
+            head: ResponseHead { status: 200, length, closes_connection: closes, ..ResponseHead::default() },
+        });
+        for _ in 0..40 {
+            driver.advance(Duration::from_millis(50));
+            assert_eq!(
+                (driver.conns_on(A), driver.requests_on(A).len()),
+                (alloc::vec![conn], 1),
+                "closes: {closes}"
+            );
+        }
+        driver.connect_newest(B, 50);
+        driver.respond_partial(driver.first_request(B), SIZE, TAG);
+        let bans = driver.notices.iter().filter(|notice| matches!(notice, Notice::Banned { link: A, .. })).count();
+        assert_eq!(bans, 1, "{:?}", driver.notices);
+    }
+}
+
+#[test]
+fn a_parked_answer_of_one_of_several_mirrors_sends_its_link_to_the_next() {
+    let mut driver =
+        TestDriver::with_two_links(Config { mirrors: 2, digest: Some(DigestScope::File), ..Config::default() });
+    driver.connect_newest(A, 5);
+    driver.respond_status(driver.first_request(A), 451);
+    driver.connect_newest(B, 50);
+    driver.respond_partial(driver.first_request(B), SIZE, TAG);
+    assert!(matches!(driver.notices[..], [Notice::LinkMirrorSwitched { link: A, .. }]), "{:?}", driver.notices);
+    assert_eq!(driver.conns[&driver.conns_on(A)[0]].1, UrlId(1));
+}
+
+#[test]
+fn a_server_that_refuses_ranges_is_asked_once_without() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    for link in [A, B] {
+        driver.connect_newest(link, 5);
+    }
+    for link in [A, B] {
+        driver.respond_status(driver.first_request(link), 416);
+    }
+    driver.advance(Duration::from_millis(300));
+    let link = if driver.conns_on(A).is_empty() { B } else { A };
+    driver.connect_newest(link, 5);
+    let req = driver.first_request(link);
+    assert_eq!(driver.reqs[&req].range, RequestRange::Full);
+    driver.respond_full(req, Some(SIZE), None);
+    driver.deliver(req, SIZE);
+    assert!(driver.done && driver.failed.is_none(), "{:?}", driver.notices);
+}
+
+#[test]
+fn a_link_alone_in_refusing_ranges_is_a_portals() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    for link in [A, B] {
+        driver.connect_newest(link, 5);
+    }
+    driver.respond_status(driver.first_request(A), 416);
+    driver.respond_partial(driver.first_request(B), SIZE, TAG);
+    let reason = BanReason::BadStatus { status: 416 };
+    assert_eq!(driver.notices, [Notice::Banned { link: A, reason, will_probe: true }]);
+}
+
+#[test]
+fn a_server_that_refuses_everything_as_a_range_has_refused() {
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    for _ in 0..2 {
+        driver.connect_newest(A, 5);
+        driver.respond_status(driver.first_request(A), 416);
+        driver.advance(Duration::from_millis(10));
+    }
+    assert_eq!(driver.failed, Some(Failure::BadStatus { status: 416 }));
+}

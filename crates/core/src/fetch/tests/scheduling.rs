@@ -1,0 +1,227 @@
+//! Who gets which bytes, how many are on the way, and how it ends (rules of `super::super::plan` and `tail`).
+
+use super::*;
+use crate::fetch::Policy;
+
+const TAG: Option<&str> = Some("\"v1\"");
+
+/// A link in a toy world: constant rate, constant delay, one connection.
+struct SimulatedLink {
+    link: LinkId,
+    bytes_per_ms: u64,
+    one_way_ms: u64,
+    /// When each request is seen by the server.
+    arrived_at: BTreeMap<ReqId, u64>,
+    sent: BTreeMap<ReqId, u64>,
+    idle_ms: u64,
+    last_ms: u64,
+    /// How long the server thinks before each answer, and until when it does now, and of what.
+    server_delay_ms: u64,
+    serving: Option<(ReqId, u64)>,
+}
+
+/// Runs to the end in steps of a millisecond; gives the time.
+fn run(driver: &mut TestDriver, pipes: &mut [SimulatedLink], total: u64) -> u64 {
+    for pipe in pipes.iter() {
+        driver.connect_newest(pipe.link, pipe.one_way_ms * 2);
+    }
+    for ms in 0..60_000 {
+        for pipe in pipes.iter_mut() {
+            for (req, _) in driver.requests_on(pipe.link) {
+                pipe.arrived_at.entry(req).or_insert(ms + pipe.one_way_ms * 2);
+            }
+            let mut capacity = pipe.bytes_per_ms;
+            while capacity > 0 {
+                let ready = driver.requests_on(pipe.link).into_iter().find(|(req, _)| pipe.arrived_at[req] <= ms);
+                let Some((req, request)) = ready else {
+                    pipe.idle_ms += u64::from(ms > pipe.one_way_ms * 4);
+                    break;
+                };
+                if pipe.server_delay_ms > 0 && pipe.serving.is_none_or(|(of, _)| of != req) {
+                    pipe.serving = Some((req, ms + pipe.server_delay_ms));
+                }
+                if pipe.serving.is_some_and(|(_, until)| ms < until) {
+                    break;
+                }
+                if request.next_offset.is_none() {
+                    driver.respond_partial(req, total, TAG);
+                }
+                let RequestRange::Bounded(range) = request.range else { panic!() };
+                let range = range.intersect(ByteRange::new(0, total));
+                let sent = pipe.sent.entry(req).or_default();
+                let part = capacity.min(range.len().bytes() - *sent);
+                *sent += part;
+                capacity -= part;
+                let all = *sent == range.len().bytes();
+                pipe.last_ms = ms;
+                driver.deliver(req, part);
+                if driver.done {
+                    return ms;
+                }
+                if all {
+                    driver.end_response(req);
+                }
+            }
+        }
+        driver.advance(Duration::from_millis(1));
+    }
+    panic!("not done");
+}
+
+fn simulated_link(link: LinkId, mbps: u64, rtt: u64) -> SimulatedLink {
+    SimulatedLink {
+        link,
+        bytes_per_ms: mbps * 125,
+        one_way_ms: rtt / 2,
+        arrived_at: BTreeMap::new(),
+        sent: BTreeMap::new(),
+        idle_ms: 0,
+        last_ms: 0,
+        server_delay_ms: 0,
+        serving: None,
+    }
+}
+
+#[test]
+fn a_server_that_thinks_before_each_answer_is_asked_for_much_at_a_time() {
+    for server_delay_ms in [50, 100, 400] {
+        let total = 40_000_000;
+        let mut driver = TestDriver::new(Config::default());
+        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut pipes = [SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) }];
+        let time = run(&mut driver, &mut pipes, total);
+        let alone = total / (80 * 125) + server_delay_ms + 40;
+        // The first bytes are a request of their own, and by them the next one's size is guessed.
+        assert!(
+            time <= alone + alone / 20 + server_delay_ms * 2,
+            "{server_delay_ms}: {time} ms, one request takes {alone}"
+        );
+
+        let mut driver = TestDriver::with_two_links(Config::default());
+        let mut pipes = [
+            SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) },
+            SimulatedLink { server_delay_ms, ..simulated_link(B, 61, 50) },
+        ];
+        let time = run(&mut driver, &mut pipes, total);
+        let ideal = total / (141 * 125) + server_delay_ms + 60;
+        assert!(
+            time <= ideal + ideal / 5 + server_delay_ms,
+            "{server_delay_ms}: {time} ms over two links instead of {ideal}"
+        );
+        let wasted = driver.fetch.status().wasted.bytes();
+        assert!(wasted <= total / 100, "{server_delay_ms}: wasted {wasted}");
+    }
+}
+
+#[test]
+fn two_steady_links_end_together_and_never_drain() {
+    for (a, b) in [((80, 20), (61, 50)), ((8, 20), (61, 50)), ((50, 20), (5, 100)), ((30, 20), (30, 60))] {
+        let total = 20_000_000;
+        let mut driver = TestDriver::with_two_links(Config::default());
+        let mut pipes = [simulated_link(A, a.0, a.1), simulated_link(B, b.0, b.1)];
+        let time = run(&mut driver, &mut pipes, total);
+        let ideal = total / ((a.0 + b.0) * 125);
+        let delta = pipes[0].last_ms.abs_diff(pipes[1].last_ms);
+        let idle = pipes.iter().map(|p| p.idle_ms).max().unwrap();
+        assert!(delta <= 30, "{a:?} {b:?}: delta {delta} ms");
+        assert!(idle <= 40, "{a:?} {b:?}: drained for {idle} ms");
+        assert!(time <= ideal + ideal / 50 + 100, "{a:?} {b:?}: {time} ms instead of {ideal}");
+        let wasted = driver.fetch.status().wasted.bytes();
+        assert!(wasted <= total / 100, "{a:?} {b:?}: wasted {wasted}");
+    }
+}
+
+#[test]
+fn a_slow_second_link_never_delays_a_small_file() {
+    let total = 1_000_000;
+    let alone = {
+        let mut driver = TestDriver::new(Config::default());
+        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        run(&mut driver, &mut [simulated_link(A, 50, 20)], total)
+    };
+    let mut driver = TestDriver::with_two_links(Config::default());
+    let both = run(&mut driver, &mut [simulated_link(A, 50, 20), simulated_link(B, 2, 300)], total);
+    assert!(both <= alone + 2, "{both} ms instead of {alone}");
+}
+
+#[test]
+fn the_order_of_the_links_does_not_matter() {
+    let total = 20_000_000;
+    let mut times = Vec::new();
+    for swap in [false, true] {
+        let mut driver = TestDriver::with_two_links(Config::default());
+        let (a, b) = if swap { (B, A) } else { (A, B) };
+        times.push(run(&mut driver, &mut [simulated_link(a, 80, 20), simulated_link(b, 20, 60)], total));
+    }
+    assert!(times[0].abs_diff(times[1]) <= 20, "{times:?}");
+}
+
+#[test]
+fn a_window_is_never_overrun() {
+    let window = DataSize::from_mib(2);
+    let mut driver = TestDriver::with_two_links(Config { reader_window: Some(window), ..Config::default() });
+    driver.connect_newest(A, 20);
+    driver.respond_partial(driver.first_request(A), 100_000_000, TAG);
+    driver.connect_newest(B, 20);
+    let mut consumed = 0;
+    for round in 0..2000_u64 {
+        let ends = driver.reqs.values().filter_map(|a| match a.range {
+            RequestRange::Bounded(range) => Some(range.end),
+            _ => None,
+        });
+        assert!(ends.max().unwrap_or(0) <= consumed + window.bytes());
+        let link = if round % 3 == 0 { B } else { A };
+        let Some((req, request)) = driver.requests_on(link).first().cloned() else { continue };
+        if request.next_offset.is_none() {
+            driver.respond_partial(req, 100_000_000, TAG);
+        }
+        let RequestRange::Bounded(range) = request.range else { panic!() };
+        driver.advance(Duration::from_millis(3));
+        driver.deliver(req, range.len().bytes());
+        driver.end_response(req);
+        let frontier = driver.fetch.status().in_order_end;
+        if frontier > consumed {
+            consumed = frontier;
+            driver.handle(Input::Consumed { end: consumed });
+        }
+    }
+    assert!(consumed > 20_000_000, "{consumed}");
+}
+
+#[test]
+fn the_thesis_starts_the_next_request_at_sixty_percent() {
+    let mut driver = TestDriver::with_two_links(Config { policy: Policy::StaticLimit, ..Config::default() });
+    driver.connect_newest(A, 20);
+    driver.connect_newest(B, 20);
+    let req = driver.first_request(A);
+    driver.respond_partial(req, 100_000_000, TAG);
+    let RequestRange::Bounded(range) = driver.reqs[&req].range else { panic!() };
+    let size = range.len().bytes();
+    driver.deliver(req, size * 59 / 100);
+    assert_eq!(driver.requests_on(A).len(), 1);
+    driver.deliver(req, size / 100 + 1);
+    assert_eq!(driver.requests_on(A).len(), 2);
+}
+
+#[test]
+fn naive_gives_each_link_its_half() {
+    let total = 10_000_000;
+    let mut driver = TestDriver::with_two_links(Config { policy: Policy::Naive, ..Config::default() });
+    let mut pipes = [simulated_link(A, 80, 20), simulated_link(B, 10, 20)];
+    run(&mut driver, &mut pipes, total);
+    let status = driver.fetch.status();
+    let (a, b) = (status.links[0].1.bytes(), status.links[1].1.bytes());
+    assert_eq!(a + b, total);
+    assert!(a.abs_diff(b) <= 300_000, "{a} {b}");
+    assert!(pipes[1].last_ms > pipes[0].last_ms + 2000, "the slow half ends much later");
+}
+
+#[test]
+fn single_asks_once_and_uses_one_link() {
+    let mut driver = TestDriver::with_two_links(Config { policy: Policy::Single, ..Config::default() });
+    assert!(driver.conns_on(B).is_empty());
+    driver.connect_newest(A, 20);
+    assert_eq!(driver.reqs[&driver.first_request(A)].range, RequestRange::From(0));
+    driver.deliver_all(A, 5_000_000, TAG);
+    assert!(driver.done);
+}

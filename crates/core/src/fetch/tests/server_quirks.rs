@@ -1,0 +1,853 @@
+//! Servers that answer in ways of their own (rules of `super::super::manners`, `refusals`, `same` and `allowance`).
+
+use super::*;
+use crate::fetch::{BanReason, SingleResponseReason};
+
+pub(super) const SIZE: u64 = 3_000_000;
+pub(super) const TAG: Option<&str> = Some("\"v1\"");
+
+pub(super) fn bytes(n: u64) -> Option<DataSize> {
+    Some(DataSize::from_bytes(n))
+}
+
+fn etag(tag: &str) -> Option<Validator> {
+    Some(Validator::Etag(tag.into()))
+}
+
+/// One link.
+pub(super) fn one_link() -> TestDriver {
+    let mut driver = TestDriver::new(Config::default());
+    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    driver
+}
+
+/// A 206 of these bytes.
+pub(super) fn partial_head(range: ByteRange, total: u64, tag: Option<&str>) -> ResponseHead {
+    ResponseHead {
+        status: 206,
+        length: Some(range.len()),
+        range: Some(ContentRange { range: Some(range), total: bytes(total) }),
+        validator: tag.and_then(etag),
+        ..ResponseHead::default()
+    }
+}
+
+fn requested_range(driver: &TestDriver, req: ReqId) -> ByteRange {
+    match driver.reqs[&req].range {
+        RequestRange::Bounded(range) => range,
+        requested => panic!("{requested:?}"),
+    }
+}
+
+/// Answers requests, one at a time, until the download is over. `answer` says what the server answers; a connection on
+/// which a request was cancelled, or whose answer says that it closes, ends; one with status 0 is closed instead. Tells how many requests there were.
+pub(super) fn serve(
+    driver: &mut TestDriver,
+    mut respond: impl FnMut(&TestDriver, LinkId, ReqId) -> Option<ResponseHead>,
+) -> u32 {
+    let (mut requests, mut heads) = (0, BTreeMap::new());
+    for _ in 0..20_000 {
+        if driver.done || driver.failed.is_some() {
+            break;
+        }
+        for (conn, (link, _)) in driver.conns.clone() {
+            if !driver.conns.contains_key(&conn) {
+                continue;
+            }
+            if !driver.connected.contains(&conn) {
+                driver.on_connected(conn, Protocol::Http1, 5, None);
+                continue;
+            }
+            let next = driver.requests_on(link).into_iter().find(|(_, request)| request.conn == conn);
+            let Some((req, _)) = next else { continue };
+            let unanswered = !heads.contains_key(&req);
+            if unanswered {
+                let Some(head) = respond(driver, link, req) else { continue };
+                requests += 1;
+                if head.status == 0 {
+                    driver.close_conn(conn, ConnErrorKind::Reset);
+                    continue;
+                }
+                heads.insert(req, head.clone());
+                driver.handle(Input::Head { req, head });
+            }
+            let (Some(head), Some(at)) =
+                (heads.get(&req), driver.reqs.get(&req).and_then(|request| request.next_offset))
+            else {
+                continue;
+            };
+            let range = head.range.and_then(|range| range.range).filter(|_| matches!(head.status, 200 | 206));
+            assert_eq!(at, range.map_or(0, |range| range.start), "bytes go where they do not belong");
+            let body = range.map_or(head.length.unwrap_or_default(), ByteRange::len);
+            let wanted = driver.accepted_lens.get(&req).copied().flatten().unwrap_or(body);
+            driver.advance(Duration::from_millis(2));
+            if !driver.reqs.contains_key(&req) {
+                continue;
+            }
+            driver.deliver(req, wanted.min(body).bytes());
+            if driver.done {
+                break;
+            }
+            if driver.reqs.contains_key(&req) {
+                driver.end_response(req);
+            }
+            if (head.closes_connection || body > wanted) && driver.conns.contains_key(&conn) {
+                driver.close_conn(conn, ConnErrorKind::CleanClose);
+            }
+        }
+        driver.advance(Duration::from_millis(5));
+    }
+    requests
+}
+
+/// What an honest server answers.
+pub(super) fn honest_response(driver: &TestDriver, req: ReqId, tag: Option<&str>) -> ResponseHead {
+    match driver.reqs[&req].range {
+        RequestRange::Bounded(range) => partial_head(range.intersect(ByteRange::new(0, SIZE)), SIZE, tag),
+        RequestRange::From(start) => partial_head(ByteRange::new(start, SIZE), SIZE, tag),
+        RequestRange::Full => ResponseHead {
+            status: 200,
+            length: bytes(SIZE),
+            validator: tag.and_then(etag),
+            ..ResponseHead::default()
+        },
+    }
+}
+
+pub(super) fn status_head(status: u16) -> ResponseHead {
+    ResponseHead { status, length: bytes(0), ..ResponseHead::default() }
+}
+
+#[test]
+fn a_206_of_everything_is_a_200() {
+    for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+        let requests = serve(&mut driver, |_, _, _| Some(partial_head(ByteRange::new(0, SIZE), SIZE, TAG)));
+        assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+        assert_eq!(driver.notices, [Notice::SingleResponse { reason: SingleResponseReason::NoRanges }]);
+        assert!(requests <= 2 && driver.restarts == 0, "{requests}");
+    }
+}
+
+#[test]
+fn an_answer_to_a_range_that_cannot_be_used_is_left_for_one_without_a_range() {
+    type Spoil = fn(ResponseHead) -> ResponseHead;
+    let table: [(&str, Spoil); 4] = [
+        ("no Content-Range", |head| ResponseHead { range: None, ..head }),
+        ("another length", |head| ResponseHead { length: bytes(7), ..head }),
+        ("another range", |mut head| {
+            head.range = Some(ContentRange { range: Some(ByteRange::new(100_000, 100_010)), total: bytes(SIZE) });
+            ResponseHead { length: bytes(10), ..head }
+        }),
+        ("a range beyond the end", |head| {
+            let range = head.range.and_then(|range| range.range);
+            ResponseHead { range: Some(ContentRange { range, total: bytes(10) }), ..head }
+        }),
+    ];
+    for (what, spoil) in table {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let requests = serve(&mut driver, |driver, _, req| {
+                let head = honest_response(driver, req, TAG);
+                Some(if head.status == 206 { spoil(head) } else { head })
+            });
+            assert!(driver.done, "{what}: {:?} {:?}", driver.failed, driver.notices);
+            assert_eq!(
+                driver.notices,
+                [Notice::SingleResponse { reason: SingleResponseReason::UnusableRanges }],
+                "{what}"
+            );
+            assert!(requests <= 3, "{what}: {requests}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_refuses_further_ranges_is_asked_for_the_whole_file() {
+    type Refusal = fn(ResponseHead, ByteRange) -> ResponseHead;
+    let table: [(&str, Refusal); 5] = [
+        ("403", |_, _| status_head(403)),
+        ("412", |_, _| status_head(412)),
+        ("500", |_, _| status_head(500)),
+        ("416 with the size", |_, _| ResponseHead {
+            range: Some(ContentRange { range: None, total: bytes(SIZE) }),
+            ..status_head(416)
+        }),
+        ("no Content-Range", |head, _| ResponseHead { range: None, ..head }),
+    ];
+    for (what, refusal) in table {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let mut served = 0;
+            let requests = serve(&mut driver, |driver, _, req| {
+                let head = honest_response(driver, req, TAG);
+                let Some(range) = head.range.and_then(|range| range.range) else { return Some(head) };
+                served += 1;
+                Some(if served <= 3 { head } else { refusal(head, range) })
+            });
+            assert!(driver.done, "{what}: {:?} {:?}", driver.failed, driver.notices);
+            assert!(requests < 60, "{what}: {requests}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_answers_for_the_whole_file_costs_no_byte() {
+    let (mut driver, mut served) = (one_link(), 0);
+    serve(&mut driver, |driver, _, req| {
+        let head = honest_response(driver, req, TAG);
+        served += 1;
+        Some(match served {
+            0..=3 => head,
+            // A portal: it refuses ranges, and has a page for everything else.
+            4..=12 if head.status == 206 => status_head(403),
+            4..=12 => ResponseHead { status: 200, length: bytes(1000), ..ResponseHead::default() },
+            _ => head,
+        })
+    });
+    assert!(driver.done && driver.restarts == 0, "{:?} {:?}", driver.failed, driver.notices);
+}
+
+#[test]
+fn a_part_is_not_taken_for_the_whole_file() {
+    type Spoil = fn(ResponseHead, ByteRange) -> ResponseHead;
+    let table: [(&str, Spoil); 2] = [
+        ("numbered as if it were the whole", |head, range| ResponseHead {
+            range: Some(ContentRange { range: Some(range), total: bytes(range.end) }),
+            ..head
+        }),
+        ("sent as the whole", |head, _| ResponseHead { status: 200, range: None, ..head }),
+    ];
+    for (what, spoil) in table {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            serve(&mut driver, |driver, _, req| {
+                let head = honest_response(driver, req, TAG);
+                let range = head.range.and_then(|range| range.range);
+                Some(range.map_or(head.clone(), |range| spoil(head, range)))
+            });
+            assert!(driver.done, "{what}: {:?} {:?}", driver.failed, driver.notices);
+            assert_eq!(driver.fetch.coverage.total(), bytes(SIZE), "{what}");
+            assert_eq!(
+                driver.notices,
+                [Notice::SingleResponse { reason: SingleResponseReason::SuspectLength }],
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_part_under_the_status_of_the_whole_is_a_part() {
+    for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+        serve(&mut driver, |driver, _, req| {
+            Some(ResponseHead { status: 200, ..honest_response(driver, req, TAG) })
+        });
+        assert!(driver.done && driver.notices.is_empty(), "{:?} {:?}", driver.failed, driver.notices);
+        assert_eq!(driver.fetch.coverage.total(), bytes(SIZE));
+    }
+}
+
+#[test]
+fn an_answer_to_a_range_that_cannot_be_used_once_is_asked_for_again() {
+    let (mut driver, mut nth) = (one_link(), 0);
+    serve(&mut driver, |driver, _, req| {
+        nth += 1;
+        let head = honest_response(driver, req, TAG);
+        Some(if nth == 3 { ResponseHead { range: None, ..head } } else { head })
+    });
+    assert!(driver.done && driver.notices.is_empty() && driver.restarts == 0, "{:?}", driver.notices);
+}
+
+#[test]
+fn more_bytes_than_were_asked_for_are_skipped() {
+    type Wider = fn(ByteRange) -> ByteRange;
+    let table: [(&str, Wider); 2] = [
+        ("before", |range| ByteRange::new(range.start.saturating_sub(70_000), range.end.min(SIZE))),
+        ("both", |range| ByteRange::new(range.start / 65_536 * 65_536, (range.end + 100_000).min(SIZE))),
+    ];
+    for (what, wider) in table {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let requests = serve(&mut driver, |driver, _, req| {
+                let RequestRange::Bounded(range) = driver.reqs[&req].range else {
+                    return Some(honest_response(driver, req, TAG));
+                };
+                Some(partial_head(wider(range), SIZE, TAG))
+            });
+            assert!(driver.done, "{what}: {:?} {:?}", driver.failed, driver.notices);
+            assert!(driver.notices.is_empty() && driver.restarts == 0, "{what}: {:?}", driver.notices);
+            assert!(requests < 60, "{what}: {requests}");
+        }
+    }
+}
+
+#[test]
+fn ranges_of_a_few_bytes_are_left_for_one_answer() {
+    let mut driver = one_link();
+    let requests = serve(&mut driver, |driver, _, req| {
+        let RequestRange::Bounded(range) = driver.reqs[&req].range else {
+            return Some(honest_response(driver, req, TAG));
+        };
+        Some(partial_head(ByteRange::new(range.start, range.end.min(range.start + 100)), SIZE, TAG))
+    });
+    assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+    assert!(requests < 12, "{requests}");
+}
+
+#[test]
+fn a_range_that_is_refused_for_its_size_is_asked_for_in_parts() {
+    for (limit, refuses) in [
+        (5_000, 403),
+        (5_000, 500),
+        (65_536, 400),
+        (100_000, 413),
+        (131_072, 403),
+        (131_072, 416),
+        (131_072, 502),
+        (200_000, 503),
+    ] {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let (mut refused, mut largest) = (0, 0);
+            serve(&mut driver, |driver, _, req| {
+                let head = honest_response(driver, req, TAG);
+                let RequestRange::Bounded(range) = driver.reqs[&req].range else { return Some(status_head(403)) };
+                if range.len().bytes() > limit {
+                    refused += 1;
+                    return Some(status_head(refuses));
+                }
+                largest = largest.max(range.len().bytes());
+                Some(head)
+            });
+            let what = alloc::format!("{limit} {refuses}: {refused} refused, {:?}", driver.notices);
+            assert!(driver.done, "{:?} {what}", driver.failed);
+            let quiet = driver.notices.iter().all(|notice| matches!(notice, Notice::ServerBusy { .. }));
+            assert!(quiet && driver.restarts == 0, "{what}");
+            assert!(refused <= 8 && largest * 2 > limit, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_refuses_the_range_field_is_asked_without() {
+    for refuses in [400, 403, 406, 416, 500, 501] {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let requests = serve(&mut driver, |driver, _, req| {
+                Some(if driver.reqs[&req].range == RequestRange::Full {
+                    honest_response(driver, req, TAG)
+                } else {
+                    status_head(refuses)
+                })
+            });
+            assert!(driver.done, "{refuses}: {:?} {:?}", driver.failed, driver.notices);
+            assert!(requests <= 7, "{refuses}: {requests}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_or_contradictory_answer_to_a_range_leads_to_one_request_without() {
+    let beyond = Some(ContentRange { range: None, total: bytes(SIZE) });
+    let page = ResponseHead { is_html_page: true, ..partial_head(ByteRange::new(0, 1553), 1553, None) };
+    for response in [
+        ResponseHead { status: 200, ..status_head(200) },
+        ResponseHead { range: beyond, ..status_head(416) },
+        ResponseHead { validator: etag("page"), ..page.clone() },
+        page,
+    ] {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let requests = serve(&mut driver, |driver, _, req| {
+                Some(if driver.reqs[&req].range == RequestRange::Full {
+                    honest_response(driver, req, TAG)
+                } else {
+                    response.clone()
+                })
+            });
+            assert!(driver.done, "{response:?}: {:?} {:?}", driver.failed, driver.notices);
+            assert_eq!(driver.identified.as_ref().and_then(|(total, _)| *total), bytes(SIZE), "{response:?}");
+            assert!(requests <= 5, "{response:?}: {requests}");
+        }
+    }
+    let mut driver = one_link();
+    let requests = serve(&mut driver, |_, _, _| Some(status_head(200)));
+    assert!(driver.done && requests == 2, "an empty file: {requests}");
+    let mut driver = one_link();
+    let requests = serve(&mut driver, |_, _, _| Some(ResponseHead { range: beyond, ..status_head(416) }));
+    assert_eq!((driver.failed, requests), (Some(Failure::BadStatus { status: 416 }), 2));
+}
+
+#[test]
+fn a_refusal_that_speaks_of_the_resource_is_final_at_once() {
+    for (refuses, most) in [(401, 1), (402, 2), (404, 2), (410, 2), (451, 2), (511, 1)] {
+        let mut driver = one_link();
+        let requests = serve(&mut driver, |_, _, _| Some(status_head(refuses)));
+        assert_eq!((driver.failed, requests), (Some(Failure::BadStatus { status: refuses }), most));
+    }
+    for refuses in [400, 403, 501] {
+        let mut driver = one_link();
+        let requests = serve(&mut driver, |_, _, _| Some(status_head(refuses)));
+        assert_eq!((driver.failed, requests), (Some(Failure::BadStatus { status: refuses }), 3));
+    }
+}
+
+/// A URL that redirects each time to another target; `good_for` says of a target's answer, by number, whether it is given.
+fn run_redirects(driver: &mut TestDriver, refuses: u16, good_for: impl Fn(u32, Instant) -> bool) -> (u32, u32) {
+    let (mut targets, mut made, mut responses) = (1, BTreeMap::new(), BTreeMap::new());
+    let requests = serve(driver, |driver, _, req| {
+        let origin = driver.conns[&driver.reqs[&req].conn].1;
+        if origin == UrlId(0) {
+            let target = UrlId(targets);
+            targets += 1;
+            made.insert(target, driver.now);
+            return Some(ResponseHead { status: 302, location: Some(target), ..ResponseHead::default() });
+        }
+        let nth = responses.entry(origin).or_insert(0);
+        *nth += 1;
+        Some(if good_for(*nth, Instant::ZERO + (driver.now - made[&origin])) {
+            honest_response(driver, req, TAG)
+        } else {
+            status_head(refuses)
+        })
+    });
+    (requests, u32::from(targets - 1))
+}
+
+#[test]
+fn an_expired_target_is_asked_for_again_where_it_came_from() {
+    for refuses in [400, 401, 403, 404, 410, 500, 502, 503, 302, 204] {
+        for links in [1, 2] {
+            let mut driver = if links == 1 { one_link() } else { TestDriver::with_two_links(Config::default()) };
+            let (requests, _) = run_redirects(&mut driver, refuses, |_, age| age < Instant::from_millis(40));
+            assert!(
+                driver.done && driver.notices.is_empty(),
+                "{refuses}: {:?} {:?}",
+                driver.failed,
+                driver.notices
+            );
+            assert!(
+                driver.now < Instant::from_millis(3000) && requests < 150,
+                "{refuses}: {requests} {}",
+                driver.now
+            );
+        }
+    }
+}
+
+#[test]
+fn a_target_that_has_expired_and_says_so_by_a_page_is_asked_for_where_it_came_from() {
+    for links in [1, 2] {
+        let mut driver = if links == 1 { one_link() } else { TestDriver::with_two_links(Config::default()) };
+        let (mut made, mut responses) = (0, BTreeMap::new());
+        serve(&mut driver, |driver, _, req| {
+            let origin = driver.conns[&driver.reqs[&req].conn].1;
+            if origin == UrlId(0) {
+                made += 1;
+                return Some(ResponseHead { status: 302, location: Some(UrlId(made)), ..ResponseHead::default() });
+            }
+            let nth = responses.entry(origin).or_insert(0);
+            *nth += 1;
+            let page =
+                ResponseHead { status: 200, length: bytes(1500), is_html_page: true, ..ResponseHead::default() };
+            Some(if *nth <= 2 { honest_response(driver, req, TAG) } else { page })
+        });
+        assert!(driver.done && driver.notices.is_empty(), "{:?} {:?}", driver.failed, driver.notices);
+        assert!(driver.now < Instant::from_millis(3000), "{}", driver.now);
+    }
+}
+
+#[test]
+fn a_target_that_is_good_for_one_request_is_asked_for_much() {
+    for links in [1, 2] {
+        let mut driver = if links == 1 { one_link() } else { TestDriver::with_two_links(Config::default()) };
+        let (requests, targets) = run_redirects(&mut driver, 403, |nth, _| nth == 1);
+        assert!(driver.done && driver.notices.is_empty(), "{:?} {:?}", driver.failed, driver.notices);
+        assert!(targets <= 12 && requests <= 40, "{targets} targets, {requests} requests");
+    }
+}
+
+#[test]
+fn a_target_that_refuses_large_ranges_has_not_expired() {
+    let mut driver = one_link();
+    let mut targets = 0;
+    serve(&mut driver, |driver, _, req| {
+        if driver.conns[&driver.reqs[&req].conn].1 == UrlId(0) {
+            targets += 1;
+            return Some(ResponseHead { status: 302, location: Some(UrlId(targets)), ..ResponseHead::default() });
+        }
+        let large = requested_range(driver, req).len() > DataSize::from_kib(128);
+        Some(if large { status_head(403) } else { honest_response(driver, req, TAG) })
+    });
+    assert!(driver.done && driver.notices.is_empty() && targets == 1, "{targets} {:?}", driver.notices);
+}
+
+const DATE: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
+
+/// A server whose ETag depends on the link; `honours` says whether it compares an If-Range that is a date.
+fn serve_two_etags(driver: &mut TestDriver, honours: bool, date: Option<&'static str>) {
+    serve(driver, |driver, link, req| {
+        let tag = if link == A { "\"a\"" } else { "\"b\"" };
+        let request = &driver.reqs[&req];
+        let same = match &request.if_range {
+            None => true,
+            Some(Validator::Etag(known)) => known == tag,
+            Some(Validator::LastModified(known)) => honours && Some(known.as_str()) == date,
+        };
+        let mut head = honest_response(driver, req, Some(tag));
+        if !same {
+            head = ResponseHead { status: 200, length: bytes(SIZE), range: None, ..head };
+        }
+        // As the server of the report: no date where If-Range failed.
+        Some(ResponseHead { last_modified: date.filter(|_| head.status == 206).map(Into::into), ..head })
+    });
+}
+
+#[test]
+fn servers_behind_one_address_are_combined_by_their_date() {
+    for honours in [true, false] {
+        let mut driver = TestDriver::with_two_links(Config::default());
+        serve_two_etags(&mut driver, honours, Some(DATE));
+        assert!(driver.done && driver.restarts == 0, "{:?}", driver.notices);
+        assert!(driver.notices.is_empty(), "{:?}", driver.notices);
+        for (_, received, ..) in driver.fetch.status().links {
+            assert!(received > DataSize::from_kib(100), "{honours}: a link carries little: {received:?}");
+        }
+    }
+}
+
+#[test]
+fn without_a_date_two_etags_are_two_files() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    serve_two_etags(&mut driver, true, None);
+    assert!(driver.done);
+    assert!(
+        matches!(driver.notices[..], [Notice::Banned { reason: BanReason::ValidatorMismatch, .. }, ..]),
+        "{:?}",
+        driver.notices
+    );
+}
+
+#[test]
+fn another_date_is_another_file() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    for link in [A, B] {
+        driver.connect_newest(link, 5);
+    }
+    let (a, b) = (driver.first_request(A), driver.first_request(B));
+    let with = |desk: &TestDriver, req, tag, date: &str| ResponseHead {
+        last_modified: Some(date.into()),
+        ..honest_response(desk, req, Some(tag))
+    };
+    driver.handle(Input::Head { req: a, head: with(&driver, a, "\"a\"", DATE) });
+    driver.handle(Input::Head { req: b, head: with(&driver, b, "\"b\"", "Sat, 01 Aug 2020 10:00:01 GMT") });
+    assert!(!driver.reqs.contains_key(&b), "taken");
+    assert!(matches!(driver.notices[..], [Notice::Banned { link: B, reason: BanReason::ValidatorMismatch, .. }]));
+}
+
+#[test]
+fn a_server_that_contradicts_itself_gives_one_answer() {
+    for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+        // The total is wrong in each range, and right where one goes beyond the end.
+        let requests = serve(&mut driver, |driver, _, req| {
+            let RequestRange::Bounded(range) = driver.reqs[&req].range else {
+                return Some(honest_response(driver, req, TAG));
+            };
+            let beyond = Some(ContentRange { range: None, total: bytes(SIZE) });
+            Some(match range.intersect(ByteRange::new(0, SIZE)) {
+                range if range.is_empty() => ResponseHead { range: beyond, ..status_head(416) },
+                range => partial_head(range, SIZE + 1, TAG),
+            })
+        });
+        assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+        assert_eq!(
+            driver.notices.last(),
+            Some(&Notice::SingleResponse { reason: SingleResponseReason::UnstableValidator })
+        );
+        assert!(driver.now < Instant::from_millis(3000) && requests < 40, "{requests} {}", driver.now);
+    }
+}
+
+#[test]
+fn a_server_that_names_another_version_each_time_gives_one_answer() {
+    for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+        let mut nth = 0;
+        serve(&mut driver, |driver, _, req| {
+            nth += 1;
+            let tag = alloc::format!("\"{nth}\"");
+            let head = honest_response(driver, req, Some(&tag));
+            let bound = driver.reqs[&req].if_range.is_some();
+            Some(if bound { ResponseHead { status: 200, length: bytes(SIZE), range: None, ..head } } else { head })
+        });
+        assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
+        assert_eq!(
+            driver.notices.last(),
+            Some(&Notice::SingleResponse { reason: SingleResponseReason::UnstableValidator })
+        );
+        assert!(driver.now < Instant::from_millis(3000), "{}", driver.now);
+    }
+}
+
+#[test]
+fn a_page_on_the_only_link_is_not_taken_for_a_contradiction() {
+    let mut driver = one_link();
+    driver.connect_newest(A, 5);
+    let req = driver.first_request(A);
+    driver.respond_partial(req, 80_000_000, TAG);
+    driver.advance(Duration::from_millis(10));
+    driver.deliver(req, 65_536);
+    driver.end_response(req);
+    for _ in 0..4 {
+        driver.respond_full(driver.first_request(A), Some(4000), None);
+        assert!(matches!(driver.notices.last(), Some(Notice::Banned { link: A, .. })), "{:?}", driver.notices);
+        assert_eq!(driver.restarts, 0);
+        while driver.conns_on(A).is_empty() {
+            driver.advance(Duration::from_millis(500));
+        }
+        driver.connect_newest(A, 5);
+    }
+}
+
+#[test]
+fn a_server_that_sometimes_ignores_ranges_is_asked_again() {
+    let (mut driver, mut nth) = (one_link(), 0);
+    serve(&mut driver, |driver, _, req| {
+        nth += 1;
+        let head = honest_response(driver, req, TAG);
+        Some(if nth % 3 == 0 {
+            ResponseHead { status: 200, length: bytes(SIZE), range: None, ..head }
+        } else {
+            head
+        })
+    });
+    assert!(driver.done && driver.notices.is_empty() && driver.restarts == 0, "{:?}", driver.notices);
+}
+
+#[test]
+fn a_connection_that_ends_after_a_few_answers_is_no_failure_and_asks_for_much() {
+    for keeps in [1, 3] {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let mut responses: BTreeMap<ConnId, u32> = BTreeMap::new();
+            let requests = serve(&mut driver, |driver, _, req| {
+                let nth = responses.entry(driver.reqs[&req].conn).or_insert(0);
+                *nth += 1;
+                Some(ResponseHead { closes_connection: *nth == keeps, ..honest_response(driver, req, TAG) })
+            });
+            assert!(driver.done && driver.notices.is_empty(), "{:?} {:?}", driver.failed, driver.notices);
+            assert!(requests <= 30, "{keeps}: {requests} requests");
+        }
+    }
+}
+
+#[test]
+fn what_comes_behind_a_good_answer_ends_the_connection_and_is_no_failure() {
+    for kind in [ConnErrorKind::Protocol, ConnErrorKind::Reset, ConnErrorKind::Truncated] {
+        let mut driver = one_link();
+        let conn = driver.connect_newest(A, 5);
+        let req = driver.first_request(A);
+        let len = requested_range(&driver, req).len().bytes();
+        driver.respond_partial(req, SIZE, TAG);
+        driver.advance(Duration::from_millis(10));
+        driver.deliver(req, len);
+        driver.end_response(req);
+        driver.close_conn(conn, kind);
+        assert_eq!(driver.conns_on(A).len(), 1, "another one at once");
+        assert!(driver.notices.is_empty());
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_keeps_its_answers_and_gives_the_rest_back() {
+    let mut driver = one_link();
+    let conn = driver.conns_on(A)[0];
+    driver.on_connected(conn, Protocol::Http2, 5, None);
+    let req = driver.first_request(A);
+    driver.respond_partial(req, SIZE, TAG);
+    driver.deliver(req, 65_536);
+    driver.end_response(req);
+    driver.advance(Duration::from_millis(10));
+    driver.respond_partial(driver.first_request(A), SIZE, TAG);
+    while driver.requests_on(A).len() == 1 {
+        driver.deliver(driver.first_request(A), 5000);
+        driver.advance(Duration::from_millis(2));
+    }
+    let request: Vec<ReqId> = driver.requests_on(A).iter().map(|(id, _)| *id).collect();
+    for req in &request[1..] {
+        driver.reqs.remove(req);
+        driver.handle(Input::Aborted {
+            req: *req,
+            error: ConnError { kind: ConnErrorKind::CleanClose, text: "goaway".into() },
+        });
+    }
+    assert_eq!(driver.conns_on(A).len(), 2, "a new connection beside the old one");
+    assert!(driver.reqs.contains_key(&request[0]) && driver.notices.is_empty());
+    driver.connect_newest(A, 5);
+    assert!(!requested_range(&driver, driver.requests_on(A).last().expect("asked").0).is_empty());
+}
+
+#[test]
+fn a_server_that_wants_http_1_1_is_reached_again_at_once() {
+    for aborted in [true, false] {
+        let mut driver = one_link();
+        let conn = driver.conns_on(A)[0];
+        driver.on_connected(conn, Protocol::Http2, 5, None);
+        let req = driver.first_request(A);
+        let error = ConnError { kind: ConnErrorKind::Http1Required, text: "0xd".into() };
+        if aborted {
+            driver.reqs.remove(&req);
+            driver.handle(Input::Aborted { req, error });
+        } else {
+            driver.conns.remove(&conn);
+            driver.reqs.clear();
+            driver.handle(Input::Closed { conn, error });
+        }
+        assert_eq!(driver.conns_on(A).len(), 1);
+        assert_ne!(driver.conns_on(A)[0], conn);
+        driver.connect_newest(A, 5);
+        driver.deliver_all(A, SIZE, TAG);
+        assert!(driver.done && driver.notices.is_empty());
+    }
+}
+
+#[test]
+fn a_server_that_forgets_pipelined_requests_gets_one_at_a_time() {
+    let mut driver = one_link();
+    let old = driver.connect_newest(A, 20);
+    let req = driver.first_request(A);
+    driver.respond_partial(req, 80_000_000, TAG);
+    driver.advance(Duration::from_millis(20));
+    driver.deliver(req, 65_536);
+    driver.end_response(req);
+    driver.advance(Duration::from_millis(20));
+    // Two were sent together; the first is answered.
+    let first = driver.first_request(A);
+    let mut left = requested_range(&driver, first).len().bytes();
+    driver.respond_partial(first, 80_000_000, TAG);
+    while driver.requests_on(A).len() == 1 {
+        let some = left.min(5000);
+        left -= some;
+        driver.deliver(first, some);
+        driver.advance(Duration::from_millis(2));
+    }
+    driver.deliver(first, left);
+    driver.end_response(first);
+    while driver.conns_on(A) == [old] {
+        driver.advance(Duration::from_millis(50));
+    }
+    let fresh = driver.connect_newest(A, 20);
+    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == fresh).expect("asked").0;
+    driver.respond_partial(req, 80_000_000, TAG);
+    driver.deliver(req, 1000);
+    assert_eq!(driver.conns_on(A), [fresh]);
+    for _ in 0..20 {
+        driver.advance(Duration::from_millis(5));
+        assert_eq!(driver.requests_on(A).len(), 1, "one at a time");
+        let req = driver.first_request(A);
+        if driver.reqs[&req].next_offset.is_none() {
+            driver.respond_partial(req, 80_000_000, TAG);
+        }
+        driver.deliver(req, 1000);
+    }
+}
+
+#[test]
+fn a_link_that_is_turned_away_waits_longer_each_time_and_disturbs_nobody() {
+    let mut driver = TestDriver::with_two_links(Config { max_connections: 1, ..Config::default() });
+    let mut tries = Vec::new();
+    driver.connect_newest(A, 5);
+    driver.respond_partial(driver.first_request(A), 800_000_000, TAG);
+    while driver.now < Instant::from_millis(60_000) {
+        if let Some(conn) = driver.conns_on(B).first().copied() {
+            if !driver.connected.contains(&conn) {
+                driver.on_connected(conn, Protocol::Http1, 5, None);
+            }
+            if let Some((req, _)) = driver.requests_on(B).first().cloned() {
+                tries.push(driver.now);
+                driver.respond_status(req, 503);
+            }
+        }
+        assert_eq!(driver.conns_on(A).len(), 1, "the first link is left alone");
+        driver.advance(Duration::from_millis(50));
+        let req = driver.first_request(A);
+        if driver.reqs[&req].next_offset.is_none() {
+            driver.respond_partial(req, 800_000_000, TAG);
+        }
+        driver.deliver(req, 10_000);
+        if requested_range(&driver, req).end - requested_range(&driver, req).start < 20_000 {
+            driver.end_response(req);
+        }
+    }
+    assert!((3..=8).contains(&tries.len()), "{tries:?}");
+    let waits: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(waits.is_sorted(), "{waits:?}");
+    assert_eq!(driver.notices.len(), 1, "{:?}", driver.notices);
+}
+
+#[test]
+fn a_second_connection_that_is_turned_away_leaves_the_first_alone() {
+    let mut driver = one_link();
+    let first = driver.connect_newest(A, 300);
+    // Far away several connections climb at once.
+    for _ in 0..40 {
+        driver.advance(Duration::from_millis(30));
+        let req = driver.first_request(A);
+        if driver.reqs[&req].next_offset.is_none() {
+            driver.respond_partial(req, 800_000_000, TAG);
+        }
+        driver.deliver(req, 1000);
+        if driver.conns_on(A).len() > 1 {
+            break;
+        }
+    }
+    let second = *driver.conns_on(A).last().expect("more connections");
+    assert_ne!(first, second);
+    driver.on_connected(second, Protocol::Http1, 300, None);
+    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == second).expect("asked").0;
+    driver.respond_status(req, 503);
+    assert!(driver.conns_on(A).contains(&first), "the first one is lost");
+    assert!(driver.notices.is_empty(), "{:?}", driver.notices);
+}
+
+#[test]
+fn a_server_that_closes_is_asked_seldom_while_another_link_says_nothing() {
+    let mut driver = TestDriver::with_two_links(Config::default());
+    let small = |closes| ResponseHead {
+        status: 200,
+        length: bytes(11),
+        validator: etag("\"x\""),
+        closes_connection: closes,
+        ..ResponseHead::default()
+    };
+    let requests = serve(&mut driver, |_, link, _| (link == A).then(|| small(true)));
+    assert!(driver.done && requests <= 2, "{requests}");
+}
+
+#[test]
+fn no_server_makes_a_link_ask_without_end() {
+    // Each answer is good, brings one byte and closes the connection.
+    let mut driver = one_link();
+    let mut request = 0;
+    while driver.now < Instant::from_millis(10_000) && driver.failed.is_none() && !driver.done {
+        for conn in driver.conns_on(A) {
+            if !driver.connected.contains(&conn) {
+                driver.on_connected(conn, Protocol::Http1, 1, None);
+            }
+            let Some((req, _)) = driver.requests_on(A).into_iter().find(|(_, request)| request.conn == conn) else {
+                continue;
+            };
+            request += 1;
+            let head = match driver.reqs[&req].range {
+                RequestRange::Full => {
+                    ResponseHead { status: 200, length: None, closes_connection: true, ..ResponseHead::default() }
+                }
+                _ => {
+                    let start = requested_range(&driver, req).start;
+                    ResponseHead {
+                        closes_connection: true,
+                        ..partial_head(ByteRange::new(start, start + 1), SIZE, TAG)
+                    }
+                }
+            };
+            driver.handle(Input::Head { req, head });
+            driver.deliver(req, 1);
+            if driver.conns.contains_key(&conn) {
+                driver.close_conn(conn, ConnErrorKind::Truncated);
+            }
+        }
+        driver.advance(Duration::from_millis(1));
+    }
+    assert!(request <= 24 + 20, "{request} requests in ten seconds");
+}

@@ -1,0 +1,152 @@
+//! The profiles that are not about energy: most bytes per second, and the shortest way.
+//!
+//! Throughput: every link joins at once. Whether both beat the best one is `guard`'s question:
+//!
+//! 1. A path whose window is open in its own round trips ([`is_judged`](Conn::is_judged)), and that is as slow as what holds
+//!    a fast one up, goes early: a fast one's window need not be open, and what it brought in its best moment counts, since
+//!    the pauses are the slow one's doing. It is destroyed and not suspended, because what the server has queued on it
+//!    (measured: up to 6.5 MB on the first subflow) would come over it, late, and hold up everything behind; what is
+//!    destroyed is sent again over the others.
+//! 2. When the others have shown what they bring alone, it is tried beside them, and stays if all bring more. What it brought
+//!    before tells what it can only if its queue was seen to fill: in a connection's first half second a pause of all paths
+//!    may leave it with a tenth of that.
+//!    A path that has come back from an outage is not judged before it has carried for two seconds (see `outage`).
+//! 3. It is taken up again without a trial when the others have become so slow that it would be missed.
+//!
+//! Latency: the path with the shortest round trip alone, every other one joined as a backup: it takes over at once. A
+//! scheduler that sends each segment twice would be redundancy proper; it is the sender's, and cannot be asked for.
+
+use super::super::conn::Conn;
+use super::super::host_state::HostState;
+use super::super::links::LinkSet;
+use super::super::reason::Reason;
+use super::super::subflow::Subflow;
+use super::Decision;
+use super::trial_cache::{DEFAULT_LIMIT, SHORT_QUEUE_LIMIT};
+use crate::energy::Direction;
+use crate::units::{Bitrate, Duration};
+
+/// How long a path has carried when it is judged, and in its own round trips. chosen: a window of 10 packets has become one
+/// of 640 in six of them, and two more tell what it brings.
+const MIN_JUDGE_TIME: Duration = Duration::from_millis(500);
+const MIN_JUDGE_RTTS: u32 = 8;
+/// How long it must have been seen then, and the fast one.
+const MIN_COVERED_TIME: Duration = Duration::from_millis(200);
+/// A path that was left out is missed when it is so many times as fast as what would hold the others up. chosen: more than a
+/// fast path's rate differs from one second to the next.
+const REJOIN_FACTOR: u64 = 2;
+/// The time between changes of the shortest path.
+const MIN_STAY: Duration = Duration::from_secs(2);
+/// Another path must be that much shorter, in percent, before one changes to it.
+const SHORTER_PERCENT: u64 = 70;
+
+impl Conn {
+    pub(super) fn decide_speed(&mut self, host: &HostState, usable: LinkSet) -> Decision {
+        self.trials.concurrent = self.trials.concurrent.filter(|trial| usable.contains(trial.slow_link));
+        let trial_link = self.trials.concurrent.map_or(LinkSet::EMPTY, |trial| LinkSet::single(trial.slow_link));
+        let is_seen =
+            |at: &usize| self.paths.get(*at).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME);
+        let fast = self
+            .carrying_links()
+            .intersection(usable)
+            .without(trial_link)
+            .iter()
+            .filter(is_seen)
+            .max_by_key(|index| self.peak_rate(*index));
+        let Some(fast) = fast else {
+            return Decision::new(usable, Reason::Fastest { links: usable, rate: Bitrate::ZERO });
+        };
+        let (mut links, mut fastest_left_out) = (usable.without(trial_link), None);
+        for index in links.iter() {
+            let slow_rate = self.hold_up_rate(host, index, fast).filter(|_| index != fast);
+            if slow_rate.is_some() {
+                links = links.without(LinkSet::single(index));
+                fastest_left_out = fastest_left_out.max(slow_rate.map(|rate| (rate, index)));
+            }
+            let is_queueing = self.subflow_on(index).is_some_and(Subflow::is_queueing);
+            if let Some(path) = self.paths.get_mut(index) {
+                path.is_left_out = slow_rate.is_some();
+                path.has_queued |= is_queueing;
+            }
+        }
+        if let Some(decision) = self.concurrent_trial(host, links, fastest_left_out, fast) {
+            return Decision { destroy: usable.without(decision.active), ..decision };
+        }
+        let destroy = usable.without(links);
+        if let Some(decision) = self.solo_trial(host, usable, links, false) {
+            return Decision { destroy, ..decision };
+        }
+        let rate = links.iter().map(|index| self.recent_rate(index)).sum();
+        let reason = match fastest_left_out {
+            Some((slow_rate, slow)) => Reason::LeftOut { links, slow, slow_rate, rate },
+            None => Reason::Fastest { links, rate },
+        };
+        Decision { destroy, ..Decision::new(links, reason) }
+    }
+
+    /// A link's rate, if it is so slow that it would hold the fast one up.
+    fn hold_up_rate(&self, host: &HostState, index: usize, fast: usize) -> Option<Bitrate> {
+        let path = self.paths.get(index).filter(|path| !path.is_recovering())?;
+        let default_limit = if self.sends_with_short_queues(host) { SHORT_QUEUE_LIMIT } else { DEFAULT_LIMIT };
+        let limit = host.trial_cache.limit(host.now, index, fast).unwrap_or(default_limit);
+        let (carries, is_seen) =
+            (self.carrying_links().contains(index) && !path.is_left_out, !path.throughput.covered_time().is_zero());
+        let (slow_rate, min_rate) = match (carries, is_seen) {
+            (true, _) => {
+                // What a relay sends pauses on one path because of another one; what is sent from here does not, and a silent path
+                // is to be left soon.
+                let rate = match host.config.short_queues && !self.sends_with_short_queues(host) {
+                    true => path.throughput.active_mean(Duration::from_secs(1)),
+                    false => Some(self.recent_rate(index)),
+                };
+                (rate.filter(|_| self.is_window_open(host, index)), self.peak_rate(fast).share(limit))
+            }
+            // In its last second its window may have opened.
+            (false, true) => (
+                Some(self.peak_rate(index)),
+                self.peak_rate(fast).share(limit) * if path.is_left_out { REJOIN_FACTOR } else { 1 },
+            ),
+            // What other connections know of it counts while nothing is known here.
+            (false, false) => {
+                let fast_rate = host.link(fast).map(|link| link.rate(&host.config, host.now)).unwrap_or_default();
+                (host.link(index)?.rate_since_recovery(), self.peak_rate(fast).max(fast_rate).share(limit))
+            }
+        };
+        slow_rate.filter(|slow| *slow < min_rate)
+    }
+
+    /// Whether most of its bytes are sent from here, by somebody who keeps what waits on subflows short.
+    pub(in super::super) fn sends_with_short_queues(&self, host: &HostState) -> bool {
+        host.config.short_queues && self.direction() == Direction::Up
+    }
+
+    /// Whether a path's window is open, in its own round trips, and what it brings is known.
+    fn is_window_open(&self, host: &HostState, index: usize) -> bool {
+        let is_open = |sub: &Subflow| {
+            sub.has_carried
+                && host.now.since(sub.active_since) >= MIN_JUDGE_TIME.max(sub.handshake_rtt() * MIN_JUDGE_RTTS)
+        };
+        self.subflow_on(index).is_some_and(is_open)
+            && self.paths.get(index).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME)
+    }
+
+    /// The most that a path brought lately.
+    fn peak_rate(&self, link: usize) -> Bitrate {
+        self.paths.get(link).and_then(|path| path.throughput.peak()).unwrap_or_default()
+    }
+
+    pub(super) fn decide_latency(&self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
+        let rtt = |index: usize| self.subflow_on(index).map(|sub| sub.handshake_rtt());
+        let current_link = self.active_links.intersection(usable).first().unwrap_or(initial_link);
+        let current = rtt(current_link).unwrap_or(Duration::MAX);
+        let can_change = host.now.since(self.active_since) >= MIN_STAY
+            || self.joined_links().intersection(self.active_links).is_empty();
+        let best = usable.iter().filter(|_| can_change).filter_map(|index| Some((rtt(index)?, index))).min();
+        let is_shorter = |(other, _): &(Duration, usize)| {
+            other.as_nanos().saturating_mul(100) < current.as_nanos().saturating_mul(SHORTER_PERCENT.into())
+        };
+        let (rtt, link) = best.filter(is_shorter).unwrap_or((current, current_link));
+        let millis = if rtt == Duration::MAX { 0 } else { rtt.as_millis() as u64 };
+        Decision { standby: usable, ..Decision::new(LinkSet::single(link), Reason::ShortestRtt { link, millis }) }
+    }
+}

@@ -1,0 +1,473 @@
+//! Carrying a choice out: joins, priorities, ends.
+//!
+//! In: which links are to carry a connection. Out: the commands that bring it there from where it is.
+//!
+//! 1. New before old: a link is given up only when one of those that stay has brought bytes; it is suspended also when
+//!    the connection is idle and no refusal is to be feared any more, or [`GRACE`] is over. All subflows as backups would be the same as none.
+//! 2. A link that has a subflow is never joined again, but to prove or replace it (`silence`).
+//! 3. A join that does not come up in 3 s or three round trips is given up without a command, and is tried again later:
+//!    each time twice as late. A subflow that the server resets at once was refused, and is left alone for longer.
+//! 4. A connection that the driver says only takes announced addresses is not joined until one is announced.
+
+use super::config::{Config, Goal, Policy};
+use super::conn::{Activity, Conn, DeadPath, JoinPurpose, JoinState, Path};
+use super::event::{CloseReason, Command, CommandError, EstablishedSubflow, Output};
+use super::host_state::HostState;
+use super::links::{Link, LinkSet};
+use super::liveness::attempt_time;
+use super::policy::Decision;
+use super::reason::{JoinObstacle, Reason};
+use super::sampling::SAMPLE_HOLDOFF;
+use super::subflow::Subflow;
+use crate::energy::Direction;
+use crate::units::{DataSize, Duration, Instant, Ratio};
+
+/// How long a subflow that was asked to carry may bring nothing before others are given up for it nevertheless. chosen:
+/// three times the longest usual slow start's first round trips.
+const HANDOVER_GRACE: Duration = Duration::from_secs(2);
+/// A join that needs longer than this and three round trips has failed (facts: an unreachable path is silent for ever).
+const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
+/// The first pause after a join that did not come up; doubled each time.
+const JOIN_RETRY: Duration = Duration::from_secs(2);
+/// The longest of them.
+const MAX_JOIN_RETRY: Duration = Duration::from_secs(300);
+/// A subflow that is reset so soon, without a byte, was refused (facts: after 0 to 100 ms; a third one after 36 ms).
+const REFUSAL_WINDOW: Duration = Duration::from_secs(2);
+/// The first pause after a refusal; doubled each time, up to an hour. chosen: a server's limit lasts as long as the
+/// connection's other subflows do.
+const REFUSAL_RETRY: Duration = Duration::from_secs(60);
+/// The part of all looks in which a slow link brings something. chosen: at 120 kbit/s a packet comes every 100 ms, as often as it
+/// is looked; small answers over a round trip of 120 ms pause in every second one.
+const STEADY_POLLS: Ratio = Ratio::from_percent(75);
+const MAX_REFUSAL_RETRY: Duration = Duration::from_secs(3600);
+/// The connection could not be joined yet.
+const SHORT_RETRY: Duration = Duration::from_millis(200);
+/// There was no address for it, or no permission: the first pause and the longest.
+const NO_ADDRESS_RETRY: Duration = Duration::from_secs(15);
+const MAX_NO_ADDRESS_RETRY: Duration = Duration::from_secs(120);
+
+impl Conn {
+    /// Goes where the choice points.
+    pub(super) fn reconcile(&mut self, host: &mut HostState, decision: Decision) {
+        let now = host.now;
+        if decision.active != self.active_links {
+            (self.active_links, self.active_since) = (decision.active, now);
+        }
+        for link in decision.active.iter() {
+            match self.subflow_on(link).map(|sub| (sub.id, sub.backup)) {
+                None => self.join(host, link, false, JoinPurpose::Carry),
+                Some((id, true)) => self.set_backup(host, id, false),
+                Some((_, false)) => {}
+            }
+        }
+        for link in decision.standby.without(decision.active).iter() {
+            if self.subflow_on(link).is_none() {
+                self.join(host, link, true, JoinPurpose::Carry);
+            }
+        }
+        let (can_suspend, can_destroy) = self.can_release(decision.active, now);
+        if can_suspend {
+            // What is suspended and drained holds nothing up, and stays as a stand-by; unless it must cost nothing.
+            let should_destroy = |link: usize, sub: &Subflow| {
+                let holds_data = !sub.backup || sub.pending_drain().is_some();
+                decision.destroy.contains(link) && (holds_data || !decision.standby.contains(link))
+            };
+            let mut releases = alloc::vec::Vec::new();
+            for sub in self.subflows.iter().filter(|sub| !sub.is_closing) {
+                match sub.link {
+                    Some(link) if decision.active.contains(link) || !host.up_links().contains(link) => {}
+                    Some(link) if can_destroy && should_destroy(link, sub) => releases.push((sub.id, true)),
+                    Some(_) if !sub.backup => releases.push((sub.id, false)),
+                    _ => {}
+                }
+            }
+            for (id, destroys) in releases {
+                let is_backup = self.subflows.iter().any(|sub| sub.id == id && sub.backup);
+                match destroys && self.may_end(host, id) {
+                    true => self.destroy(host, id),
+                    false if is_backup => {}
+                    false => self.set_backup(host, id, true),
+                }
+            }
+        }
+        self.note_reason(host, decision.reason);
+    }
+
+    /// Whether the others may rest, and whether they may go: one of the links that stay carries already. One that has
+    /// brought nothing may be dead, and then a backup is what takes over.
+    fn can_release(&self, active: LinkSet, now: Instant) -> (bool, bool) {
+        let idle = self.activity == Activity::Idle;
+        let carries =
+            |sub: &&Subflow| sub.link.is_some_and(|link| active.contains(link)) && !sub.backup && !sub.is_closing;
+        let has_waited = |sub: &Subflow| {
+            now.since(sub.active_since) > HANDOVER_GRACE || idle && now.since(sub.established_at) > REFUSAL_WINDOW
+        };
+        let can_suspend = self.subflows.iter().filter(carries).any(|sub| sub.has_carried || has_waited(sub));
+        (can_suspend, self.subflows.iter().filter(carries).any(|sub| sub.has_carried))
+    }
+
+    /// Joins a link, if nothing speaks against it.
+    pub(super) fn join(&mut self, host: &mut HostState, link: usize, backup: bool, purpose: JoinPurpose) {
+        let is_joinable = self.is_joinable(host, link);
+        let (Some(host_link), Some(path)) = (host.link(link), self.paths.get_mut(link)) else { return };
+        if !is_joinable || path.join != JoinState::Idle {
+            return;
+        }
+        let id = host_link.config.id;
+        let command = host.send_command(self.id, Command::Join { link: id, backup });
+        path.join = JoinState::Requested(command, purpose);
+    }
+
+    /// Whether a link could be joined now.
+    pub(super) fn is_joinable(&self, host: &HostState, link: usize) -> bool {
+        let up = host.link(link).is_some_and(|link| link.up && !link.is_budget_spent());
+        let path = self.paths.get(link);
+        up && !self.joins_denied && path.is_some_and(|path| host.now >= path.join_not_before)
+    }
+
+    fn set_backup(&mut self, host: &mut HostState, id: super::SubflowId, backup: bool) {
+        let (now, volume, progress) = (host.now, self.volume, self.start_progress());
+        let Some(sub) = self.subflow_mut(id) else { return };
+        sub.request_backup(now, backup);
+        sub.volume_at_start = volume;
+        (sub.start_progress, sub.missing_since) = (progress, None);
+        let (link, rtt) = (sub.link, sub.rtt());
+        host.send_command(self.id, Command::SetBackup { subflow: id, backup });
+        let Some(link) = link else { return };
+        if !backup {
+            if let Some(host_link) = host.link(link) {
+                let id = host_link.config.id;
+                host.meter.on_bytes(now, id, Direction::Up, DataSize::ZERO);
+            }
+            if let Some(path) = self.paths.get_mut(link) {
+                path.samples_from = now + SAMPLE_HOLDOFF + rtt;
+            }
+        }
+    }
+
+    /// A subflow of a half-closed connection could not be replaced. A budget holds all the same.
+    fn may_end(&self, host: &HostState, id: super::SubflowId) -> bool {
+        let link = self.subflows.iter().find(|sub| sub.id == id).and_then(|sub| sub.link);
+        !self.is_half_closed || link.and_then(|link| host.link(link)).is_some_and(Link::is_budget_spent)
+    }
+
+    pub(super) fn destroy(&mut self, host: &mut HostState, id: super::SubflowId) {
+        if !self.may_end(host, id) {
+            return;
+        }
+        let conn = self.id;
+        // The last one stays whatever it is; one that has just come up may yet be refused, and is none to rely on, unless
+        // the other is no better.
+        let now = host.now;
+        let is_reliable = |sub: &Subflow| {
+            sub.initial || sub.has_carried || sub.volume() > 0 || now.since(sub.established_at) > REFUSAL_WINDOW
+        };
+        let is_unproven = self.subflows.iter().any(|sub| sub.id == id && !is_reliable(sub));
+        if !self.subflows.iter().any(|sub| sub.id != id && !sub.is_closing && (is_unproven || is_reliable(sub))) {
+            return;
+        }
+        if let Some(sub) = self.subflow_mut(id).filter(|sub| !sub.is_closing) {
+            sub.is_closing = true;
+            host.send_command(conn, Command::Destroy { subflow: id });
+        }
+    }
+
+    /// A subflow is there.
+    pub(super) fn on_subflow_up(&mut self, host: &mut HostState, subflow: &EstablishedSubflow) {
+        let now = host.now;
+        let link = subflow.link.and_then(|link| host.link_index(link));
+        if self.subflows.iter().any(|sub| sub.id == subflow.id) {
+            return;
+        }
+        let same_link: alloc::vec::Vec<_> =
+            self.subflows.iter().filter(|sub| sub.link == link && !sub.is_closing).map(|sub| sub.id).collect();
+        let mut sub = Subflow::new(subflow, link, now);
+        sub.volume_at_start = self.volume;
+        sub.start_progress = self.start_progress();
+        if self.initial_link.is_none() || subflow.initial {
+            self.initial_link = link.or(self.initial_link);
+        }
+        let mut closing = alloc::vec::Vec::new();
+        let adopting = self.adopted && self.subflows.iter().any(|sub| sub.polled_at.is_none());
+        if let (Some(index), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
+            let was_dead = path.dead.take().is_some();
+            if was_dead && host.config.policy == Policy::Marline {
+                path.reset_measurements(now);
+            }
+            if host.links.get(index).is_some_and(Link::is_silent) {
+                host.on_link_recovered(index);
+            }
+            if let Some(host_link) = host.links.get_mut(index) {
+                host_link.last_received = Some(now);
+            }
+            // One whose first SYN was lost comes up after the join was given up, and is of use all the same.
+            let tries_mtu = path.mtu_trial.is_some_and(|smaller| !smaller.is_upload) && !path.join.is_probe();
+            let is_mtu_trial = path.join.is_mtu_trial() || tries_mtu;
+            (path.join, path.probed_at) = (JoinState::Idle, Some(now));
+            // Where speed is the aim it counts how soon a path is seen to be the faster one.
+            let holdoff = if host.config.goal == Goal::Speed { Duration::ZERO } else { SAMPLE_HOLDOFF };
+            (path.sample_bytes, path.sample_start, path.samples_from) = (0, now, now + holdoff + sub.rtt());
+            // On a dead path the old one's sender has backed off: it goes when the new one has shown that it stays
+            // (`tidy`). Otherwise the old one is alive, and this was a proof, even if it comes late. Of those that ran
+            // before us the newest is the one to keep.
+            if !same_link.is_empty() && !was_dead && !adopting && !is_mtu_trial {
+                sub.is_closing = true;
+                closing.push(subflow.id);
+            }
+        }
+        if subflow.initial {
+            // A first subflow that has just begun is not one whose window opens late.
+            if let Some(path) = link.and_then(|link| self.paths.get_mut(link)) {
+                path.samples_from = now;
+            }
+        }
+        let is_closing = core::mem::take(&mut sub.is_closing);
+        for old in self.subflows.iter_mut().filter(|old| old.link == link && old.rto_since.is_some()) {
+            old.timeouts_at_probe.get_or_insert(old.timeouts);
+        }
+        self.subflows.push(sub);
+        for id in closing {
+            self.destroy(host, id);
+        }
+        if let Some(sub) = self.subflow_mut(subflow.id) {
+            sub.is_closing |= is_closing;
+        }
+    }
+
+    /// Of two subflows on one link the older one goes, once the newer one carries or has stood by for a while: a server that
+    /// refuses resets it at once, and then the older one is still there.
+    pub(super) fn remove_duplicates(&mut self, host: &mut HostState) {
+        let now = host.now;
+        let is_superseded = |sub: &&Subflow| {
+            let newer = sub.link.and_then(|link| self.subflow_on(link));
+            let on_trial =
+                sub.link.and_then(|index| self.paths.get(index)).is_some_and(|path| path.mtu_trial.is_some());
+            newer.is_some_and(|newer| {
+                !on_trial
+                    && newer.id != sub.id
+                    && (newer.has_carried || now.since(newer.established_at) > REFUSAL_WINDOW)
+            })
+        };
+        let closing: alloc::vec::Vec<_> =
+            self.subflows.iter().filter(|sub| !sub.is_closing).filter(is_superseded).map(|sub| sub.id).collect();
+        for id in closing {
+            self.destroy(host, id);
+        }
+    }
+
+    /// A subflow is gone.
+    pub(super) fn on_subflow_down(&mut self, host: &mut HostState, id: super::SubflowId, reason: CloseReason) {
+        let Some(position) = self.subflows.iter().position(|sub| sub.id == id) else { return };
+        let sub = self.subflows.remove(position);
+        let now = host.now;
+        let has_others = self.subflow_on(sub.link.unwrap_or(usize::MAX)).is_some();
+        if let Some(link) = sub.link.filter(|_| reason == CloseReason::Reset && has_others) {
+            self.on_second_refused(host, link, sub.established_at);
+        }
+        let Some(path) = sub.link.and_then(|link| self.paths.get_mut(link)) else { return };
+        if sub.is_closing || has_others {
+            return;
+        }
+        match reason {
+            CloseReason::Reset if now.since(sub.established_at) < REFUSAL_WINDOW && sub.volume() == 0 => {
+                path.join_obstacle = Some(JoinObstacle::ServerRefused);
+                path.join_not_before =
+                    now + next_backoff(REFUSAL_RETRY, &mut path.join_failures, MAX_REFUSAL_RETRY);
+            }
+            // Of an address that the link has lost: it may have another one already. Not again and again: a link may say so
+            // of each subflow.
+            CloseReason::Unreachable => {
+                let was_established = now.since(sub.established_at) > REFUSAL_WINDOW;
+                path.dead = Some(DeadPath::new(now, now + if was_established { SHORT_RETRY } else { JOIN_RETRY }));
+            }
+            CloseReason::TimedOut => path.dead = Some(DeadPath::new(now, now + DeadPath::FIRST_PROBE)),
+            CloseReason::Closed | CloseReason::Reset | CloseReason::Other => {
+                let first = if path.is_recovering() { SHORT_RETRY } else { JOIN_RETRY };
+                path.join_not_before = now + next_backoff(first, &mut path.join_failures, MAX_JOIN_RETRY);
+            }
+        }
+    }
+
+    /// A command was answered.
+    pub(super) fn on_command_done(
+        &mut self,
+        host: &mut HostState,
+        command: super::CommandId,
+        command_kind: Command,
+        error: Option<CommandError>,
+    ) {
+        let now = host.now;
+        if error == Some(CommandError::HalfClosed) {
+            (self.is_half_closed, self.joins_denied) = (true, true);
+            self.abandon_trials(host);
+        }
+        match command_kind {
+            Command::Join { link, .. } => {
+                let rtt = host
+                    .link_index(link)
+                    .and_then(|index| self.subflow_on(index))
+                    .map_or_else(|| self.min_rtt(), Subflow::handshake_rtt);
+                if error.is_none() {
+                    // The SYN wakes the radio.
+                    host.meter.on_bytes(now, link, Direction::Up, DataSize::ZERO);
+                }
+                let Some(path) = host.link_index(link).and_then(|index| self.paths.get_mut(index)) else { return };
+                let purpose = match path.join {
+                    JoinState::Requested(requested, purpose) if requested == command => purpose,
+                    _ => return,
+                };
+                path.join = match error {
+                    None => JoinState::SynSent(purpose.join_deadline(now, rtt), purpose),
+                    Some(error) => {
+                        // The routes of a link that returns come a moment after its address.
+                        let short_retry = path.is_recovering().then_some(SHORT_RETRY);
+                        path.join_obstacle = match error {
+                            CommandError::NotAnnounced(family) => Some(JoinObstacle::NotAnnounced(family)),
+                            CommandError::SocketFamily(family) => Some(JoinObstacle::SocketFamily(family)),
+                            _ => path.join_obstacle,
+                        };
+                        path.join_not_before = now
+                            + match error {
+                                CommandError::NotYet => SHORT_RETRY,
+                                // An announcement, or another address of the link, ends this wait; nothing ends a half-closed connection's.
+                                CommandError::NotAnnounced(_)
+                                | CommandError::SocketFamily(_)
+                                | CommandError::HalfClosed => MAX_REFUSAL_RETRY,
+                                CommandError::NoAddress | CommandError::NotPermitted => next_backoff(
+                                    short_retry.unwrap_or(NO_ADDRESS_RETRY),
+                                    &mut path.join_failures,
+                                    MAX_NO_ADDRESS_RETRY,
+                                ),
+                                _ => next_backoff(
+                                    short_retry.unwrap_or(JOIN_RETRY),
+                                    &mut path.join_failures,
+                                    MAX_JOIN_RETRY,
+                                ),
+                            };
+                        JoinState::Idle
+                    }
+                };
+                if let (Some(error), JoinPurpose::MtuTrial, Some(index)) = (error, purpose, host.link_index(link)) {
+                    self.on_mtu_join_refused(host, index, error);
+                }
+            }
+            Command::SetBackup { subflow, .. } | Command::Destroy { subflow } => {
+                if error == Some(CommandError::HalfClosed) {
+                    if let Some(sub) = self.subflow_mut(subflow) {
+                        sub.is_closing = false;
+                    }
+                } else if error == Some(CommandError::NoSubflow) {
+                    // It is told of as gone, or the next look says so.
+                    if let Some(sub) = self.subflow_mut(subflow) {
+                        sub.priority_check = None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The server has announced an address.
+    pub(super) fn on_address_announced(&mut self, now: Instant) {
+        self.joins_denied = self.is_half_closed;
+        let is_waiting = |path: &&mut Path| matches!(path.join_obstacle, Some(JoinObstacle::NotAnnounced(_)));
+        for path in self.paths.iter_mut().filter(is_waiting) {
+            (path.join_obstacle, path.join_not_before, path.join_failures) = (None, now, 0);
+        }
+    }
+
+    /// Joins that did not come up in time.
+    pub(super) fn expire_joins(&mut self, host: &mut HostState) {
+        let now = host.now;
+        for link in 0..self.paths.len() {
+            let Some(path) = self.paths.get_mut(link) else { continue };
+            let JoinState::SynSent(until, purpose) = path.join else { continue };
+            if now < until {
+                continue;
+            }
+            path.join = JoinState::Idle;
+            match purpose {
+                JoinPurpose::Carry => {
+                    // It came up before, so that the link has become silent since: it is probed like one that carried.
+                    let is_silent = host.config.policy == Policy::Marline && path.probed_at.is_some();
+                    let pause = if is_silent {
+                        DeadPath::FIRST_PROBE
+                    } else {
+                        next_backoff(JOIN_RETRY, &mut path.join_failures, MAX_JOIN_RETRY)
+                    };
+                    if is_silent {
+                        path.dead.get_or_insert(DeadPath::new(now, now + pause));
+                    } else {
+                        path.join_not_before = now + pause;
+                    }
+                    self.note_join_timeout(host, link, pause);
+                }
+                JoinPurpose::Probe { until } if now < until => self.join(host, link, true, purpose),
+                JoinPurpose::Probe { .. } => self.on_probe_failed(host, link),
+                JoinPurpose::Recover | JoinPurpose::MtuTrial => {}
+            }
+        }
+    }
+
+    /// Says that nothing came of a join; then why it is carried as it is once more, so that this is the last word.
+    fn note_join_timeout(&mut self, host: &mut HostState, link: usize, pause: Duration) {
+        let (name, waited) = (host.link_name(link), JOIN_TIMEOUT.max(self.min_rtt() * 3));
+        let reason =
+            alloc::format!("join over {name}: no answer in {} s; again in {} s", waited.as_secs(), pause.as_secs());
+        host.outputs.push_back(Output::Note { conn: self.id, reason });
+        self.noted_reason = None;
+    }
+
+    /// Says why, if that is new.
+    fn note_reason(&mut self, host: &mut HostState, reason: Reason) {
+        self.reason = reason;
+        if self.noted_reason.is_some_and(|noted| noted.is_same_kind(&reason)) || reason == Reason::Undecided {
+            return;
+        }
+        self.noted_reason = Some(reason);
+        let text = reason.sentence(|index| host.link_name(index));
+        host.outputs.push_back(Output::Note { conn: self.id, reason: text });
+    }
+
+    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought. For ours they must be of one answer
+    /// ([`Conn::answers`]): what a connection carried before a pause tells nothing of what follows it, and one small answer
+    /// after another over a long way is no slow link, and ends before a radio pays.
+    pub(super) fn update_eligibility(&mut self, config: &Config, now: Instant, interval: Duration) {
+        let (carried_bytes, is_old) = match config.policy {
+            Policy::Marline => (self.response.1, self.is_steady(now, config.tau)),
+            _ => (self.volume, self.volume > 0 && now.since(self.opened) >= config.tau),
+        };
+        self.is_eligible |= carried_bytes >= config.kappa.bytes() || is_old && !self.is_quiet(now, interval);
+    }
+}
+
+impl Conn {
+    /// Whether an answer has lasted for this time: bytes came in [`STEADY`] of all looks, or fewer because a queue is full.
+    pub(super) fn is_steady(&self, now: Instant, time: Duration) -> bool {
+        let (polls, with_data) = self.polls;
+        let is_steady = u64::from(with_data) * 1_000_000 >= u64::from(polls) * u64::from(STEADY_POLLS.ppm());
+        let is_queueing = |sub: &Subflow| !sub.backup && !sub.is_closing && sub.is_queueing();
+        now.since(self.response.0) >= time && (is_steady || self.subflows.iter().any(is_queueing))
+    }
+}
+
+impl JoinPurpose {
+    /// When a subflow whose SYN goes out now is too late.
+    fn join_deadline(self, now: Instant, rtt: Duration) -> Instant {
+        match self {
+            Self::Carry => now + JOIN_TIMEOUT.max(rtt * 3),
+            Self::Probe { until } => {
+                let next = now + attempt_time(rtt);
+                // No attempt that has hardly any time left.
+                if next + attempt_time(rtt) / 2 > until { until } else { next }
+            }
+            Self::Recover | Self::MtuTrial => now + (rtt * 3).max(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// The next pause: doubled with each failure.
+fn next_backoff(first: Duration, failures: &mut u8, max: Duration) -> Duration {
+    let pause = first.saturating_mul(1 << u32::from(*failures).min(16)).min(max);
+    *failures = failures.saturating_add(1);
+    pause
+}

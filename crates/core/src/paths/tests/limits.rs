@@ -1,0 +1,315 @@
+//! What servers, budgets and lost packets do to a plan: budgets, refusals, announced addresses, lost priorities.
+
+use super::test_world::*;
+use crate::link::LinkId;
+use crate::paths::*;
+use crate::units::{DataSize, Duration, Instant};
+
+use alloc::vec::Vec;
+
+fn world(policy: Policy, profile: Goal, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
+    let mut config = Config { policy, goal: profile, ..config() };
+    for (terms, budget) in config.links.iter_mut().zip(budgets) {
+        terms.budget = budget.map(DataSize::from_bytes);
+        terms.metered = terms.id == LTE;
+    }
+    let mut world = World::new(config);
+    world.set_rate(WIFI, rates[0]);
+    world.set_rate(LTE, rates[1]);
+    world
+}
+
+fn has_note(world: &World, words: &str) -> bool {
+    world.notes.iter().any(|note| note.contains(words))
+}
+
+fn joined_at(world: &World, link: LinkId) -> Vec<Instant> {
+    let joins =
+        world.commands.iter().filter(|(_, what)| matches!(what, Command::Join { link: to, .. } if *to == link));
+    joins.map(|(at, _)| *at).collect()
+}
+
+fn destroy_count(world: &World) -> usize {
+    world.commands.iter().filter(|(_, what)| matches!(what, Command::Destroy { .. })).count()
+}
+
+#[test]
+fn a_budget_is_never_exceeded_and_its_links_subflow_goes() {
+    for policy in [Policy::Mptcp, Policy::WifiFirst, Policy::Emptcp, Policy::Marline] {
+        for budget in [3_000_000, 6_000_000] {
+            let mut world = world(policy, Goal::Energy, [None, Some(budget)], [0.8, 8.0]);
+            world.open(1, WIFI, 8 << 20);
+            let time = world.finish(200.0);
+            assert!(time.is_finite(), "{policy:?}: the download must end over the other link");
+            assert!(world.received(LTE) <= budget, "{policy:?}: {} of {budget}", world.received(LTE));
+            if policy != Policy::WifiFirst {
+                assert!(world.received(LTE) > budget / 3, "{policy:?}: {} of {budget}", world.received(LTE));
+                assert_eq!(world.subflow_count(LTE), 0, "{policy:?}");
+                assert!(has_note(&world, "the budget of lte is spent"), "{:?}", world.notes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_budget_is_of_what_passes_the_interface_whoever_sends_it() {
+    for policy in [Policy::Mptcp, Policy::Marline] {
+        let mut world = world(policy, Goal::Energy, [None, Some(10_000_000)], [0.8, 8.0]);
+        let traffic = |received, sent| Input::InterfaceCounters {
+            link: LTE,
+            received: DataSize::from_bytes(received),
+            sent: DataSize::from_bytes(sent),
+        };
+        let left = |world: &World| world.paths.link_statuses().find_map(|link| link.budget_left).unwrap().bytes();
+        // What passed before it was first counted is not of this run.
+        world.handle(traffic(500_000_000, 70_000_000));
+        assert_eq!(left(&world), 10_000_000);
+        world.now += Duration::from_secs(1);
+        world.handle(traffic(503_000_000, 70_100_000));
+        assert_eq!(left(&world), 6_900_000);
+        // The modem was plugged out and in: its counters begin anew, and the budget does not.
+        world.now += Duration::from_secs(1);
+        world.handle(traffic(100_000, 100_000));
+        assert_eq!(left(&world), 6_700_000);
+        world.now += Duration::from_secs(1);
+        world.handle(traffic(3_100_000, 600_000));
+        assert_eq!(left(&world), 3_200_000, "no sooner than after as much as had passed before");
+        world.open(1, WIFI, 4 << 20);
+        world.run(30.0);
+        assert_eq!((world.join_count(LTE), world.received(LTE)), (0, 0), "{policy:?}: the rest is in reserve");
+    }
+}
+
+#[test]
+fn payload_is_not_counted_twice() {
+    let mut world = world(Policy::Mptcp, Goal::Energy, [None, Some(100_000_000)], [0.8, 8.0]);
+    world.open(1, WIFI, 16 << 20);
+    // The interface counts 5 % of headers.
+    for _ in 0..10 {
+        let counted = DataSize::from_bytes(world.received(LTE) / 20 * 21);
+        world.handle(Input::InterfaceCounters { link: LTE, received: counted, sent: DataSize::ZERO });
+        world.run(1.0);
+    }
+    let link = world.paths.link_statuses().find(|link| link.link == LTE).unwrap();
+    let used = 100_000_000 - link.budget_left.unwrap().bytes();
+    let carried = link.carried.bytes();
+    assert!(carried > 5_000_000 && (carried..carried / 20 * 21 + 1000).contains(&used), "{used} {carried}");
+}
+
+#[test]
+fn a_spent_budget_does_not_take_the_only_subflow_that_the_server_allows() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Goal::Energy, [Some(500_000), None], [8.0, 8.0]);
+        world.refusing.insert(LTE);
+        world.open(1, WIFI, 4 << 20);
+        assert!(world.finish(60.0).is_finite(), "{policy:?} {:?}", world.commands);
+        assert_eq!(destroy_count(&world), 0, "{policy:?} {:?}", world.commands);
+        assert!(has_note(&world, "wifi: its budget is spent, and no other"), "{:?}", world.notes);
+    }
+}
+
+#[test]
+fn a_metered_link_helps_only_when_the_others_do_not_work() {
+    let mut world = world(Policy::Marline, Goal::Cost, [None, None], [0.8, 20.0]);
+    let conn = world.open(1, WIFI, 64 << 20);
+    world.run(30.0);
+    assert_eq!((world.join_count(LTE), world.received(LTE)), (0, 0), "{:?}", world.notes);
+    world.silent.insert(WIFI);
+    world.run(5.0);
+    assert!(world.received(LTE) > 1_000_000, "{:?} {:?}", world.notes, world.commands);
+    world.silent.clear();
+    world.run(20.0);
+    assert_eq!(world.state(conn), "wifi only", "{:?}", world.notes);
+    let before = world.received(LTE);
+    world.run(10.0);
+    assert_eq!(world.received(LTE), before);
+}
+
+#[test]
+fn a_link_is_silent_from_a_proof_that_fails_until_something_comes_over_it() {
+    let mut world = world(Policy::Marline, Goal::Speed, [None, None], [8.0, 8.0]);
+    world.open(1, WIFI, 1 << 30);
+    let silent = |world: &World| world.paths.link_statuses().map(|link| link.is_silent).collect::<Vec<_>>();
+    world.run(10.0);
+    assert_eq!(silent(&world), [false, false]);
+    world.silent.insert(WIFI);
+    world.run(5.0);
+    assert_eq!(silent(&world), [true, false], "{:?}", world.notes);
+    world.silent.clear();
+    world.run(20.0);
+    assert_eq!(silent(&world), [false, false], "{:?}", world.notes);
+}
+
+#[test]
+fn a_server_that_takes_only_announced_addresses_is_joined_when_it_has_announced_one() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Goal::Energy, [None, None], [0.8, 8.0]);
+        let conn = world.open_to(1, WIFI, 64 << 20, true);
+        world.run(20.0);
+        assert_eq!(world.join_count(LTE), 0, "{policy:?}");
+        world.handle(Input::AddressAnnounced { conn });
+        world.run(1.0);
+        assert_eq!(world.join_count(LTE), 1, "{policy:?}");
+        assert!(world.received(LTE) > 0, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_refused_join_is_said_and_tried_again_ever_more_seldom() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Goal::Energy, [None, None], [0.8, 8.0]);
+        world.refusing.insert(LTE);
+        let conn = world.open(1, WIFI, 256 << 20);
+        world.run(450.0);
+        let at = joined_at(&world, LTE);
+        let pauses: Vec<u64> = at.windows(2).map(|pair| pair[1].since(pair[0]).as_secs()).collect();
+        assert!(matches!(pauses[..], [60..=62, 120..=122, 240..=242]), "{policy:?} {pauses:?}");
+        assert!(has_note(&world, "the server takes no subflow over lte"), "{policy:?} {:?}", world.notes);
+        assert_eq!(world.paths.conn_status(conn).unwrap().subflows.len(), 1, "{policy:?}");
+    }
+}
+
+/// LTE helps bad Wi-Fi and is suspended, as published, once Wi-Fi is good; `lost` of the priorities that say so do not
+/// arrive.
+fn suspend_with_losses(lost: u32) -> (World, Vec<Instant>) {
+    let mut world = world(Policy::EmptcpSettled, Goal::Energy, [None, None], [1.0, 4.0]);
+    world.open(1, WIFI, 1 << 30);
+    world.run(20.0);
+    assert_eq!(world.join_count(LTE), 1, "{:?}", world.notes);
+    world.commands.clear();
+    (world.lost_priorities, world.lost_priorities_link) = (lost, Some(LTE));
+    world.set_rate(WIFI, 16.0);
+    world.run(15.0);
+    let is_suspend = |what: &Command| matches!(what, Command::SetBackup { backup: true, .. });
+    let requests = world.commands.iter().filter(|(_, what)| is_suspend(what)).map(|(at, _)| *at).collect();
+    (world, requests)
+}
+
+#[test]
+fn a_lost_priority_is_asked_for_again_and_then_holds() {
+    for lost in 0..=5_u32 {
+        let (mut world, requests) = suspend_with_losses(lost);
+        assert_eq!(requests.len(), 1 + lost as usize, "{:?}", world.commands);
+        for pair in requests.windows(2) {
+            // The floor: 0.5 s and twice the drain that is predicted for 60 ms (180 ms), for each loss.
+            assert!(pair[1].since(pair[0]).as_millis() <= 860, "{requests:?}");
+        }
+        assert_eq!((destroy_count(&world), world.subflow_count(LTE)), (0, 1), "{:?}", world.commands);
+        let before = world.received(LTE);
+        world.run(10.0);
+        assert_eq!(world.received(LTE), before);
+    }
+}
+
+#[test]
+fn a_subflow_that_hears_no_priority_is_destroyed_in_the_end() {
+    let (mut world, requests) = suspend_with_losses(u32::MAX);
+    assert_eq!(requests.len(), 6, "{:?}", world.commands);
+    assert_eq!((destroy_count(&world), world.subflow_count(LTE)), (1, 0), "{:?}", world.commands);
+    let before = world.received(LTE);
+    world.run(10.0);
+    assert_eq!(world.received(LTE), before);
+}
+
+#[test]
+fn a_join_that_has_no_address_costs_nothing_and_rests_for_a_while() {
+    for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
+        let mut world = world(policy, Goal::Energy, [None, None], [0.8, 8.0]);
+        world.refused_commands.insert(LTE, CommandError::NoAddress);
+        world.open(1, WIFI, 64 << 20);
+        world.run(60.0);
+        let at = joined_at(&world, LTE);
+        assert!(at.len() > 2, "{policy:?} {at:?}");
+        assert!(at.windows(2).all(|pair| pair[1].since(pair[0]).as_secs() >= 15), "{policy:?} {at:?}");
+        let account = world.paths.energy_until_idle(world.now);
+        assert!(account.radio(LTE).is_none_or(|bill| bill.total().is_zero()), "{policy:?}");
+    }
+}
+
+#[test]
+fn a_link_of_the_other_family_is_joined_when_the_server_announces_an_address_and_else_named_with_the_reason() {
+    let mut world = world(Policy::Marline, Goal::Speed, [None, None], [2.0, 2.0]);
+    world.refused_commands.insert(LTE, CommandError::NotAnnounced(IpFamily::V6));
+    world.open(1, WIFI, 64 << 20);
+    world.run(40.0);
+    let last = |world: &World| world.notes.last().cloned().unwrap_or_default();
+    assert_eq!(last(&world), "wifi: lte has only IPv6, and the server announced no IPv6 address");
+    assert_eq!(joined_at(&world, LTE).len(), 1, "only an announcement changes that");
+
+    world.refused_commands.insert(LTE, CommandError::SocketFamily(IpFamily::V6));
+    world.handle(Input::AddressAnnounced { conn: ConnId(1) });
+    world.run(40.0);
+    assert_eq!(last(&world), "wifi: lte has only IPv6, and the program's socket is for IPv4 only");
+    assert_eq!(joined_at(&world, LTE).len(), 2);
+
+    // The link has an IPv4 address, too.
+    world.refused_commands.clear();
+    world.handle(Input::LinkUp { link: LTE });
+    world.run(5.0);
+    assert_eq!(world.subflow_count(LTE), 1);
+    assert!(last(&world).starts_with("wifi and lte: "), "{:?}", world.notes);
+}
+
+#[test]
+fn a_join_without_an_answer_is_told_with_what_comes_next() {
+    let mut world = world(Policy::Mptcp, Goal::Energy, [None, None], [2.0, 2.0]);
+    world.lost_joins = 2;
+    world.open(1, WIFI, 8 << 20);
+    world.run(15.0);
+    let told: Vec<usize> = world
+        .notes
+        .iter()
+        .enumerate()
+        .filter(|(_, note)| note.starts_with("join over lte: no answer in 3 s; again in "))
+        .map(|(at, _)| at)
+        .collect();
+    let [first, second] = told[..] else { panic!("{:#?}", world.notes) };
+    assert!(world.notes[first].ends_with(" 2 s") && world.notes[second].ends_with(" 4 s"), "{:#?}", world.notes);
+    // The last word is how it is carried.
+    assert!(world.notes[first + 1].starts_with("wifi: ") && world.notes.len() > second + 1, "{:#?}", world.notes);
+}
+
+#[test]
+fn of_a_half_closed_connection_no_subflow_is_ended_which_could_not_be_replaced() {
+    for half_closed in [false, true] {
+        let mut world = world(Policy::Marline, Goal::Speed, [None, None], [4.0, 4.0]);
+        world.open(1, WIFI, 1 << 40);
+        world.run(10.0);
+        assert!(world.subflow_count(LTE) == 1 && destroy_count(&world) == 0, "{:?}", world.commands);
+        world.half_closed = half_closed;
+        // It would hold the other link up.
+        world.set_rate(LTE, 0.02);
+        world.run(60.0);
+        let joins = joined_at(&world, LTE).len();
+        assert!(destroy_count(&world) > 0, "{half_closed}: {:?}", world.commands);
+        if half_closed {
+            assert_eq!((destroy_count(&world), world.subflow_count(LTE)), (1, 1), "{:?}", world.commands);
+            assert!(joins <= 2, "a second one only to see whether the link works: {:?}", world.commands);
+        }
+        world.set_rate(LTE, 4.0);
+        let before = world.received(LTE);
+        world.run(60.0);
+        assert!(world.received(LTE) > before + 1_000_000, "{half_closed}: {}", world.state(ConnId(1)));
+    }
+}
+
+#[test]
+fn a_half_closed_connection_is_not_joined_again_and_again_and_keeps_to_its_budget() {
+    let begin = |half_closed| {
+        let mut world = world(Policy::Marline, Goal::Speed, [None, Some(30_000_000)], [4.0, 4.0]);
+        world.half_closed = half_closed;
+        world.open(1, WIFI, 1 << 40);
+        world
+    };
+    let mut world = begin(true);
+    world.run(20.0);
+    assert_eq!((joined_at(&world, LTE).len(), world.subflow_count(LTE)), (1, 0), "{:?}", world.commands);
+
+    let mut world = begin(false);
+    world.run(10.0);
+    assert_eq!(world.subflow_count(LTE), 1);
+    world.half_closed = true;
+    world.run(100.0);
+    assert_eq!((destroy_count(&world), world.subflow_count(LTE)), (2, 0), "{:?}", world.commands);
+    assert!(world.received(LTE) <= 30_000_000);
+}

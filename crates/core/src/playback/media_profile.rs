@@ -1,0 +1,258 @@
+//! How many bytes of a video are decoded by which moment of it.
+//!
+//! In: a bit rate and a duration, or pieces of any length with their bytes. Out: D(s), its inverse, and whether a given
+//! rate keeps up with it.
+//!
+//! 1. Within a piece the rate is constant, so the curve is a chain of straight lines, and it rises everywhere: a piece
+//!    without bytes or without time (a container's head) is laid to the one behind it, at the end to the one before.
+//! 2. [`Profile::bytes_by`] rounds down, [`Profile::time_of`] rounds up: `time_of(n)` is the first nanosecond by which
+//!    n bytes are decoded.
+//!
+//! A mean rate with a variance was not used: what stalls a player is where in the file the thick pieces lie.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bitrate, DataSize};
+
+/// The decoding curve of a video. Has at least one byte and one nanosecond.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Segment>", into = "Vec<Segment>")]
+pub struct MediaProfile {
+    /// Ends of the pieces: nanoseconds and bytes since the start, both rising.
+    segment_ends: Vec<(u64, u64)>,
+}
+
+/// One piece as a log has it.
+type Segment = (Duration, DataSize);
+
+/// The pieces are no video.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// No piece has a byte, or none has any time.
+    #[error("a video needs at least one byte and some time")]
+    Empty,
+    /// More than 584 years or 2^64 bytes.
+    #[error("a video of more than 584 years or 16 exbibytes")]
+    TooLong,
+}
+
+/// Whether bytes come in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Timing {
+    /// No byte is late; the tightest one has this long to spare.
+    Spare(Duration),
+    /// The latest byte comes this much after its deadline.
+    Late(Duration),
+}
+
+impl MediaProfile {
+    /// A constant bit rate: `rate × duration` bytes, rounded down.
+    ///
+    /// # Errors
+    /// When that is not a single byte, or more than a `u64` holds.
+    pub fn constant(rate: Bitrate, duration: Duration) -> Result<Self, ProfileError> {
+        Self::variable([(duration, rate * duration)])
+    }
+
+    /// Pieces in their order, each with its duration and its bytes.
+    ///
+    /// # Errors
+    /// When there is no byte or no time in them, or more than a `u64` holds.
+    pub fn variable(pieces: impl IntoIterator<Item = Segment>) -> Result<Self, ProfileError> {
+        let mut ends: Vec<(u64, u64)> = Vec::new();
+        let (mut time, mut bytes) = (0_u64, 0_u64);
+        for (duration, size) in pieces {
+            let nanos = u64::try_from(duration.as_nanos()).map_err(|_| ProfileError::TooLong)?;
+            time = time.checked_add(nanos).ok_or(ProfileError::TooLong)?;
+            bytes = bytes.checked_add(size.bytes()).ok_or(ProfileError::TooLong)?;
+            let (last_time, last_bytes) = ends.last().copied().unwrap_or_default();
+            if time > last_time && bytes > last_bytes {
+                ends.push((time, bytes));
+            }
+        }
+        match ends.last_mut() {
+            Some(last) => *last = (time, bytes),
+            None => return Err(ProfileError::Empty),
+        }
+        Ok(Self { segment_ends: ends })
+    }
+
+    /// How long the video is.
+    pub fn duration(&self) -> Duration {
+        Duration::from_nanos(self.segment_ends.last().map_or(0, |(time, _)| *time))
+    }
+
+    /// All bytes of it: L.
+    pub fn size(&self) -> DataSize {
+        DataSize::from_bytes(self.segment_ends.last().map_or(0, |(_, bytes)| *bytes))
+    }
+
+    /// The mean bit rate: Q.
+    pub fn mean_rate(&self) -> Bitrate {
+        self.size() / self.duration()
+    }
+
+    /// Bytes decoded after playing for `time`, rounded down.
+    pub fn bytes_at(&self, time: Duration) -> u64 {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let at = self.segment_ends.partition_point(|(end, _)| *end <= nanos);
+        let Some((end, most)) = self.segment_ends.get(at) else { return self.size().bytes() };
+        let (start, before) = self.segment_start(at);
+        before + scale(nanos - start, most - before, end - start, Rounding::Down)
+    }
+
+    /// How long it takes to play the first `bytes` bytes, rounded up; the whole duration for more than there are.
+    pub fn time_at(&self, bytes: u64) -> Duration {
+        let at = self.segment_ends.partition_point(|(_, most)| *most < bytes);
+        let Some((end, most)) = self.segment_ends.get(at) else { return self.duration() };
+        let (start, before) = self.segment_start(at);
+        let into = bytes.saturating_sub(before);
+        Duration::from_nanos(start + scale(into, end - start, most - before, Rounding::Up))
+    }
+
+    /// Whether every byte from `from` on comes in time if they come at `rate` from now on, while the video is played on
+    /// from `position`.
+    ///
+    /// A straight line can only fall below the curve at the end of a piece, so those are looked at, and `from` itself.
+    /// At rate zero everything but nothing is late for ever.
+    pub fn timing_at_rate(&self, from: u64, rate: Bitrate, position: Duration) -> Timing {
+        let first = (self.time_at(from), Duration::ZERO);
+        let ends = self.segment_ends.iter().filter(|(_, bytes)| *bytes > from);
+        let later =
+            ends.map(|(time, bytes)| (Duration::from_nanos(*time), DataSize::from_bytes(bytes - from) / rate));
+        let mut tightest = Timing::Spare(Duration::MAX);
+        for (needed, arrival) in core::iter::once(first).chain(later) {
+            let timing = match (needed.saturating_sub(position), position.saturating_sub(needed)) {
+                (left, Duration::ZERO) if arrival <= left => Timing::Spare(left - arrival),
+                (left, overdue) => Timing::Late(arrival.saturating_add(overdue).saturating_sub(left)),
+            };
+            tightest = tightest.worse_of(timing);
+        }
+        tightest
+    }
+
+    /// Where the piece number `at` starts.
+    fn segment_start(&self, at: usize) -> (u64, u64) {
+        at.checked_sub(1).and_then(|before| self.segment_ends.get(before)).copied().unwrap_or_default()
+    }
+}
+
+impl Timing {
+    /// Whether nothing is late.
+    pub const fn is_in_time(self) -> bool {
+        matches!(self, Self::Spare(_))
+    }
+
+    fn worse_of(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Spare(a), Self::Spare(b)) => Self::Spare(a.min(b)),
+            (Self::Late(a), Self::Late(b)) => Self::Late(a.max(b)),
+            (late @ Self::Late(_), _) | (_, late) => late,
+        }
+    }
+}
+
+impl TryFrom<Vec<Segment>> for MediaProfile {
+    type Error = ProfileError;
+    fn try_from(pieces: Vec<Segment>) -> Result<Self, ProfileError> {
+        Self::variable(pieces)
+    }
+}
+
+impl From<MediaProfile> for Vec<Segment> {
+    fn from(profile: MediaProfile) -> Self {
+        let ends = profile.segment_ends.iter().enumerate();
+        let piece = |(at, (time, bytes)): (usize, &(u64, u64))| {
+            let (start, before) = profile.segment_start(at);
+            (Duration::from_nanos(time - start), DataSize::from_bytes(bytes - before))
+        };
+        ends.map(piece).collect()
+    }
+}
+
+enum Rounding {
+    Down,
+    Up,
+}
+
+/// `part × whole / of` without overflow. `part <= of`, so the result fits.
+fn scale(part: u64, total: u64, denominator: u64, rounding: Rounding) -> u64 {
+    let (product, of) = (u128::from(part) * u128::from(total), u128::from(denominator.max(1)));
+    let scaled = match rounding {
+        Rounding::Down => product / of,
+        Rounding::Up => product.div_ceil(of),
+    };
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn bytes(n: u64) -> DataSize {
+        DataSize::from_bytes(n)
+    }
+
+    #[test]
+    fn byte_k_of_a_constant_rate_is_due_after_k_by_q() {
+        // 8 Mbit/s is a byte a microsecond.
+        let video = MediaProfile::constant(Bitrate::from_mbps(8), secs(10)).unwrap();
+        assert_eq!(video.size(), bytes(10_000_000));
+        assert_eq!(video.time_at(0), Duration::ZERO);
+        assert_eq!(video.time_at(2_500_000), Duration::from_millis(2500));
+        assert_eq!(video.bytes_at(Duration::from_nanos(2_500_999)), 2500);
+        assert_eq!((video.time_at(u64::MAX), video.bytes_at(Duration::MAX)), (secs(10), 10_000_000));
+    }
+
+    #[test]
+    fn a_variable_rate_is_a_chain_of_constant_ones() {
+        let video =
+            MediaProfile::variable([(secs(2), bytes(100)), (secs(1), bytes(400)), (secs(4), bytes(100))]).unwrap();
+        assert_eq!(video.time_at(50), secs(1));
+        assert_eq!(video.time_at(300), Duration::from_millis(2500));
+        assert_eq!(video.time_at(501), Duration::from_millis(3040));
+        assert_eq!(video.bytes_at(secs(5)), 550);
+        assert_eq!(video.mean_rate(), bytes(600) / secs(7));
+    }
+
+    #[test]
+    fn what_has_no_time_or_no_bytes_belongs_to_its_neighbour() {
+        let plain = MediaProfile::variable([(secs(3), bytes(150)), (secs(2), bytes(80))]).unwrap();
+        let head = (Duration::ZERO, bytes(50));
+        let silence = (secs(1), DataSize::ZERO);
+        let tail = (Duration::ZERO, bytes(30));
+        let parts = [head, (secs(3), bytes(100)), silence, (secs(1), bytes(50)), tail];
+        assert_eq!(MediaProfile::variable(parts), Ok(plain));
+        assert_eq!(MediaProfile::variable([head]), Err(ProfileError::Empty));
+        assert_eq!(MediaProfile::variable([silence]), Err(ProfileError::Empty));
+        assert_eq!(MediaProfile::variable([(Duration::MAX, bytes(1))]), Err(ProfileError::TooLong));
+    }
+
+    #[test]
+    fn its_parts_make_it_again() {
+        let video = MediaProfile::variable([(secs(2), bytes(100)), (secs(1), bytes(400))]).unwrap();
+        assert_eq!(MediaProfile::try_from(Vec::from(video.clone())), Ok(video));
+    }
+
+    #[test]
+    fn a_rate_keeps_up_if_the_thickest_piece_is_fed() {
+        let video = MediaProfile::variable([(secs(10), bytes(1000)), (secs(10), bytes(3000))]).unwrap();
+        let rate = |per_second| bytes(per_second) / secs(1);
+        // 100 a second for ten seconds, then 300: at 200 all is there just in time.
+        assert_eq!(video.timing_at_rate(0, rate(200), Duration::ZERO), Timing::Spare(Duration::ZERO));
+        assert_eq!(video.timing_at_rate(0, rate(160), Duration::ZERO), Timing::Late(secs(5)));
+        // With 600 bytes ahead after 2 s of playing (400 in the buffer) 18 s are left for 3400 bytes.
+        assert_eq!(video.timing_at_rate(600, rate(200), secs(2)), Timing::Spare(secs(1)));
+        // What should have been there before now is late, however fast the link.
+        assert_eq!(video.timing_at_rate(100, Bitrate::MAX, secs(3)), Timing::Late(secs(2)));
+        assert_eq!(video.timing_at_rate(0, Bitrate::ZERO, Duration::ZERO), Timing::Late(Duration::MAX - secs(10)));
+        assert_eq!(video.timing_at_rate(4000, Bitrate::ZERO, secs(20)), Timing::Spare(Duration::ZERO));
+    }
+}

@@ -1,0 +1,514 @@
+//! Marline's planner of a stream: each piece where it comes in time, and no radio awake that need not be.
+//!
+//! In: the links' seats and courses, the player's model, the radios' models. Out: orders to the download.
+//!
+//! 1. *Pieces.* A link gets its next piece before its pipe runs dry, as in a download. If the piece would be there
+//!    before the first missing byte is due, it is taken from the front. Otherwise it is taken from so far ahead as the
+//!    other links will have come by then: nothing waits behind a slow link (earliest delivery first). While the player
+//!    waits, all that it waits for is due at once, and what follows is played from when that is there.
+//! 2. *Rescue.* Where the byte that the player needs next would come too late from the link that owes it, the link that
+//!    could bring it first is asked as well.
+//! 3. *Rest.* Each half second the dearest link in use asks whether it should go on ([`super::thrift`]). The price of
+//!    a byte is its radio's at the link's rate. If another link in use has been nearly gone before, none rests until the
+//!    buffer would outlast that for [`OUTAGE`]: the spread of such a link's rate does not tell of its holes.
+//! 4. *Wake.* When the buffer falls below a guard and the links in use are not sure to bring the rest in time, the
+//!    cheapest resting link wakes, and above none rests below it. The guard is what a link takes to come up, what a fade
+//!    would take of the buffer while the resting links alone carry the video, and longer during one: while the links in
+//!    use bring less than a third of their mean.
+//! 5. *Sleep.* When the window is full, all rest until a quarter of it is left, if that is longer than the tails: a
+//!    radio that trickles at the video's rate never sleeps.
+//! 6. *Hold-back.* If all links together will not bring the rest while it is played, and that is beyond doubt, the
+//!    player would stop again and again, each time until its low threshold is reached. One longer wait at the start, at
+//!    most 30 s, is shorter than all of them: it may start when the rest is to be expected in time, or as soon as what
+//!    is in doubt is more than what was lacking at first.
+//! 7. Never a stall to save energy: while the player waits, every link works. Where metered bytes are to be few, metered
+//!    links rest from the beginning, and the very first wait calls them after [`PATIENCE`] only.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::newsvendor::{DEADLINE_MARGIN, Newsvendor};
+use super::{InitialEstimate, ModeReason, Objective, RateForecast, Stream, StreamEvent};
+use crate::energy::Direction;
+use crate::fetch::{ByteRange, ConnSlot, FIRST_CHUNK};
+use crate::link::LinkId;
+use crate::playback::{Player, PlayerState};
+use crate::predict::{ExpectedBytes, Forecast};
+use crate::units::{Bitrate, DataSize, Energy, Instant};
+
+/// What the planner remembers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scheduler {
+    links: BTreeMap<LinkId, LinkHistory>,
+    next_sample_at: Instant,
+    is_window_full: bool,
+    /// Since when the start is held back, and how much was lacking then.
+    start_held: Option<(Instant, DataSize)>,
+}
+
+/// What is remembered of a link.
+#[derive(Clone, Copy, Debug, Default)]
+struct LinkHistory {
+    forecast: Forecast,
+    /// Bytes of the present step.
+    received: DataSize,
+    /// It had nothing to do for a moment of this step, which therefore says nothing of the link.
+    had_idle: bool,
+    /// How many whole steps it has been in use.
+    samples: u32,
+    /// It has been nearly gone for a second.
+    had_outage: bool,
+    is_standby: bool,
+}
+
+impl Scheduler {
+    pub(super) fn on_bytes(&mut self, link: LinkId, len: DataSize) {
+        self.links.entry(link).or_insert(LinkHistory { had_idle: true, ..LinkHistory::default() }).received += len;
+    }
+
+    /// An earlier run's word counts as much as this one's first steps.
+    pub(super) fn add_estimate(&mut self, expected: InitialEstimate) {
+        let history =
+            self.links.entry(expected.link).or_insert(LinkHistory { had_idle: true, ..LinkHistory::default() });
+        // A link of which only that is known whether it rested has no rate.
+        let steps = if expected.rate.is_zero() { 0 } else { MIN_SAMPLES };
+        (0..steps).for_each(|_| history.forecast.add(expected.rate));
+        history.is_standby = expected.is_standby;
+    }
+
+    /// A link of which nothing is known begins at rest.
+    pub(super) fn start_in_standby(&mut self, link: LinkId) -> bool {
+        let is_new = !self.links.contains_key(&link);
+        if is_new {
+            self.links.insert(link, LinkHistory { had_idle: true, is_standby: true, ..LinkHistory::default() });
+        }
+        is_new
+    }
+
+    /// What this run can say of the links.
+    pub(super) fn estimates(&self) -> Vec<InitialEstimate> {
+        let sampled = self.links.iter().filter(|(_, history)| history.forecast.steps() > 0);
+        sampled
+            .map(|(link, history)| InitialEstimate {
+                link: *link,
+                rate: history.forecast.mean_rate(),
+                is_standby: history.is_standby,
+            })
+            .collect()
+    }
+
+    /// When it looks at the links again.
+    pub(super) const fn next_sample_at(&self) -> Instant {
+        self.next_sample_at
+    }
+
+    fn is_standby(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|history| history.is_standby)
+    }
+
+    fn forecast(&self, link: LinkId) -> Forecast {
+        self.links.get(&link).map(|history| history.forecast).unwrap_or_default()
+    }
+
+    fn mark_idle(&mut self, link: LinkId) {
+        if let Some(history) = self.links.get_mut(&link) {
+            history.had_idle = true;
+        }
+    }
+}
+
+impl Stream {
+    /// Gives the orders that are due. Tells whether there were any.
+    pub(super) fn schedule(&mut self) -> bool {
+        let mut changed = false;
+        if self.sample_links() {
+            changed = self.choose_standby();
+        }
+        while self.request_next_piece() || self.duplicate_blocking_byte() {
+            self.forward_outputs();
+            changed = true;
+        }
+        changed
+    }
+
+    /// Each half second: how the links were. Tells whether one is over. It is looked at before the video is known, too.
+    pub(super) fn sample_links(&mut self) -> bool {
+        if self.now < self.planner.next_sample_at {
+            return false;
+        }
+        let delay = self.now.since(self.planner.next_sample_at);
+        let time = Forecast::SAMPLE_INTERVAL.saturating_add(delay);
+        self.planner.next_sample_at = self.now + Forecast::SAMPLE_INTERVAL;
+        for (link, history) in &mut self.planner.links {
+            if !history.had_idle && !history.is_standby && delay < Forecast::SAMPLE_INTERVAL {
+                history.samples += 1;
+                if history.samples > WARM_UP_SAMPLES {
+                    history.forecast.add(history.received / time);
+                    history.had_outage |= history.forecast.steps() >= MIN_SAMPLES
+                        && history.forecast.current_rate() * OUTAGE_DIVISOR < history.forecast.mean_rate();
+                }
+            }
+            history.received = DataSize::ZERO;
+            history.had_idle = history.is_standby || self.fetch.conn_slot(*link).is_none();
+        }
+        true
+    }
+
+    /// Rule 1. Tells whether anything was asked for.
+    fn request_next_piece(&mut self) -> bool {
+        let end = self.fetch.request_limit().min(self.fetch.total().unwrap_or(u64::MAX));
+        self.pause_all_when_full(end);
+        let mut needy: Vec<(LinkId, ConnSlot)> = self
+            .conn_slots()
+            .into_iter()
+            .filter(|(_, slot)| !slot.deficit.is_zero() && slot.in_flight / slot.rate.max(MIN_RATE) < MAX_IN_FLIGHT)
+            .collect();
+        needy.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
+        for (link, slot) in needy {
+            let piece = (!self.planner.is_window_full).then(|| self.choose_piece(link, slot, end)).flatten();
+            if piece.is_some_and(|piece| self.fetch.request_on(slot, piece).is_some()) {
+                return true;
+            }
+            self.planner.mark_idle(link);
+        }
+        false
+    }
+
+    /// What this link should bring next; none: the others bring all of it sooner.
+    fn choose_piece(&self, link: LinkId, slot: ConnSlot, end: u64) -> Option<ByteRange> {
+        let first = self.fetch.next_unrequested(ByteRange::new(self.delivered_end, end))?;
+        let due = self.time_until_due(first.start);
+        let batch = if due > LONG_DEADLINE { LONG_PIECE } else { SHORT_PIECE };
+        let size =
+            if slot.rate.is_zero() { FIRST_PIECE } else { slot.deficit.max(slot.rate * batch).max(MIN_PIECE) };
+        let size = if due > LONG_DEADLINE { size } else { size.min((slot.rate * LONG_PIECE).max(MIN_PIECE)) };
+        let size = if first.start == self.delivered_end && slot.is_untried() { FIRST_CHUNK } else { size };
+        let ready_in = |slot: &ConnSlot| (slot.in_flight / slot.rate).max(slot.min_rtt).min(DEFAULT_ARRIVAL);
+        let arrival_on = |slot: &ConnSlot| ready_in(slot).saturating_add((size / slot.rate).min(DEFAULT_ARRIVAL));
+        let arrival = arrival_on(&slot);
+        let others: Vec<(LinkId, ConnSlot)> =
+            self.conn_slots().into_iter().filter(|(other, _)| *other != link).collect();
+        // Of links that are as soon, one must be the first.
+        let is_earliest = others.iter().all(|(other, slot)| (arrival_on(slot), *other) > (arrival, link));
+        if arrival.saturating_add(DEADLINE_MARGIN) <= due || is_earliest {
+            return Some(ByteRange::at(first.start, first.len().min(size)));
+        }
+        let by_others: DataSize =
+            others.iter().map(|(_, slot)| slot.rate * arrival.saturating_sub(ready_in(slot))).sum();
+        let alignment = MIN_PIECE.bytes();
+        let from = first.start.saturating_add(by_others.bytes() / alignment * alignment);
+        let gap = self.fetch.next_unrequested(ByteRange::new(from, end))?;
+        Some(ByteRange::at(gap.start, gap.len().min(size)))
+    }
+
+    /// For how long the byte at `offset` is not needed.
+    fn time_until_due(&self, offset: u64) -> Duration {
+        let Some(player) = self.player.as_ref() else { return Duration::ZERO };
+        let due = player.deadline(offset).since(self.now);
+        if player.state() != PlayerState::Buffering {
+            return due;
+        }
+        let starts_at = player.decoded().saturating_add(self.config.player.low.bytes());
+        if offset < starts_at {
+            return Duration::ZERO;
+        }
+        let rate: Bitrate = self.conn_slots().iter().map(|(_, slot)| slot.rate).sum();
+        let start_delay = DataSize::from_bytes(starts_at.saturating_sub(self.delivered_end)) / rate.max(MIN_RATE);
+        due.saturating_add(start_delay.min(MAX_START_DELAY))
+    }
+
+    /// Rule 2. Tells whether anything was asked for.
+    fn duplicate_blocking_byte(&mut self) -> bool {
+        let runs_for = self.player.as_ref().map_or(Duration::ZERO, |player| match player.state() {
+            PlayerState::Buffering => Duration::ZERO,
+            PlayerState::Playing | PlayerState::Ended => player.buffered_time(),
+        });
+        runs_for < BUFFER_GUARD
+            && self.fetch.duplicate_if_late(self.delivered_end, runs_for.saturating_sub(DEADLINE_MARGIN))
+    }
+
+    /// Rules 3, 4 and 7. Tells whether anything changed.
+    fn choose_standby(&mut self) -> bool {
+        let Some(player) = self.player.as_ref() else { return false };
+        match player.state() {
+            PlayerState::Ended => return false,
+            PlayerState::Buffering if self.can_defer(player) => return false,
+            PlayerState::Buffering => return self.activate_all(ModeReason::Buffering),
+            PlayerState::Playing => {}
+        }
+        let time_to_end = player.deadline(u64::MAX).since(self.now).saturating_add(self.following.1);
+        let runs_for = player.buffered_time();
+        let active = self.active_links();
+        if active.is_empty() {
+            // Before the first link is there, none is lost.
+            return self.fetch.links_in_service().next().is_some() && self.activate_all(ModeReason::LinkLost);
+        }
+        let remaining =
+            self.fetch.missing_bytes(ByteRange::new(self.delivered_end, self.fetch.total().unwrap_or(u64::MAX)))
+                + self.following.0;
+        if runs_for < self.buffer_guard(&active) {
+            let others = self.expected_bytes(&active, time_to_end.saturating_sub(DEADLINE_MARGIN / 2));
+            let known = active.iter().all(|link| self.planner.forecast(*link).steps() >= MIN_SAMPLES);
+            let enough = if known {
+                remaining <= others.mean - others.std_dev
+            } else {
+                self.sustains_playback(player, &active)
+            };
+            return !enough && self.activate_cheapest();
+        }
+        let Some(costly) = active
+            .iter()
+            .copied()
+            .max_by_key(|link| (self.price_per_megabyte(*link, self.mean_rate(*link)), *link))
+        else {
+            return false;
+        };
+        let others: Vec<LinkId> = active.into_iter().filter(|link| *link != costly).collect();
+        let is_known = |link: &LinkId| self.planner.forecast(*link).steps() >= MIN_SAMPLES;
+        if others.is_empty() || !is_known(&costly) || !others.iter().all(is_known) {
+            return false;
+        }
+        let had_outage = |link: &LinkId| self.planner.links.get(link).is_some_and(|history| history.had_outage);
+        if others.iter().any(had_outage) && runs_for < OUTAGE_BUFFER.min(time_to_end) {
+            return false;
+        }
+        let forecast = self.planner.forecast(costly);
+        let cheapest_price = others
+            .iter()
+            .map(|link| self.price_per_megabyte(*link, self.mean_rate(*link)))
+            .min()
+            .unwrap_or_default();
+        // Where nothing would be saved, nothing rests.
+        if self.price_per_megabyte(costly, forecast.mean_rate()) <= cheapest_price {
+            return false;
+        }
+        let newsvendor = Newsvendor {
+            remaining: remaining - self.fetch.conn_slot(costly).map(|slot| slot.in_flight).unwrap_or_default(),
+            others_expected: self.expected_bytes(&others, time_to_end.saturating_sub(DEADLINE_MARGIN)),
+            current_price: self.price_per_megabyte(costly, forecast.recent_rate()) - cheapest_price,
+            usual_price: self.price_per_megabyte(costly, forecast.mean_rate()) - cheapest_price,
+            rate: forecast.recent_rate(),
+            activation_cost: self.tariff(costly).map(|tariff| tariff.single_packet_energy()).unwrap_or_default(),
+        };
+        !newsvendor.keep_using() && self.set_standby(costly, true, ModeReason::Cheapest)
+    }
+
+    /// Rules 4 and 7 where there is nothing to choose yet: a link that was let rest before this stream began must not be
+    /// missed. Tells whether one wakes.
+    pub(super) fn activate_before_control(&mut self) -> bool {
+        // Links come up one after the other: at first none is lost.
+        let is_young = self.now < Instant::ZERO + Forecast::SAMPLE_INTERVAL;
+        if is_young || !self.planner.links.values().any(|history| history.is_standby) {
+            return false;
+        }
+        let Some(player) = self.player.as_ref() else {
+            let is_lost = self.active_links().is_empty() || self.now > Instant::ZERO + UNKNOWN_MEDIA_TIMEOUT;
+            return is_lost && self.activate_all(ModeReason::LinkLost);
+        };
+        if self.can_defer(player) && !self.active_links().is_empty() {
+            return false;
+        }
+        let (is_playing, runs_for) = (player.state() == PlayerState::Playing, player.buffered_time());
+        match (is_playing, self.active_links().is_empty()) {
+            (false, _) => self.activate_all(ModeReason::Buffering),
+            (true, true) => self.activate_all(ModeReason::LinkLost),
+            (true, false) => runs_for < BUFFER_GUARD && self.activate_cheapest(),
+        }
+    }
+
+    /// Whether a player that has not begun waits a moment longer, so that metered links stay untouched.
+    pub(super) fn can_defer(&self, player: &Player) -> bool {
+        self.config.objective == Objective::MeteredBytes
+            && player.first_frame().is_none()
+            && self.now < Instant::ZERO + METERED_START_DELAY
+    }
+
+    /// Whether links that are not known yet bring the video as fast as it is played at present.
+    fn sustains_playback(&self, player: &Player, links: &[LinkId]) -> bool {
+        let rate: Bitrate = links.iter().filter_map(|link| self.fetch.conn_slot(*link)).map(|slot| slot.rate).sum();
+        rate > player.profile().mean_rate() + player.profile().mean_rate() / 10
+    }
+
+    /// What all links that may be used bring together; none: one of them is not known yet.
+    pub fn rate_forecast(&self) -> Option<RateForecast> {
+        let links = self.fetch.links_in_service().filter(|link| self.fetch.may_use(*link));
+        let forecasts: Vec<Forecast> = links.map(|link| self.planner.forecast(link)).collect();
+        let known = !forecasts.is_empty() && forecasts.iter().all(|forecast| forecast.steps() >= MIN_SAMPLES);
+        let second = Duration::from_secs(1);
+        known.then(|| RateForecast {
+            rate: forecasts.iter().map(Forecast::mean_rate).sum(),
+            std_error: forecasts.iter().map(|forecast| forecast.std_error(second) / second).sum(),
+        })
+    }
+
+    /// Rule 6. How far the player may be served of what has come in order.
+    pub(super) fn delivery_limit(&mut self, frontier: u64) -> u64 {
+        let Some(player) = self.player.as_ref().filter(|player| player.first_frame().is_none()) else {
+            return frontier;
+        };
+        let starts_at = player.arrived().max(self.config.player.low.bytes().saturating_sub(1));
+        if !self.config.may_delay_start || frontier <= starts_at {
+            return frontier;
+        }
+        let links: Vec<LinkId> = self.fetch.links_in_service().collect();
+        if links.iter().any(|link| self.planner.forecast(*link).steps() < MIN_SAMPLES) {
+            return frontier;
+        }
+        let remaining = self.fetch.missing_bytes(ByteRange::new(frontier, self.fetch.total().unwrap_or(u64::MAX)));
+        let time = player.profile().duration().saturating_sub(player.position());
+        let shortfall = remaining - self.expected_bytes(&links, time.saturating_sub(DEADLINE_MARGIN)).mean;
+        let max_error = links.iter().map(|link| self.planner.forecast(*link).std_error(time)).sum::<DataSize>()
+            * CONFIDENCE_STD_ERRORS;
+        let threshold = if self.planner.start_held.is_some() { DataSize::ZERO } else { max_error };
+        if shortfall <= threshold {
+            return frontier;
+        }
+        let (since, initial_shortfall) = *self.planner.start_held.get_or_insert((self.now, shortfall));
+        if max_error > initial_shortfall || self.now.since(since) >= MAX_START_DELAY {
+            return frontier;
+        }
+        starts_at
+    }
+
+    /// Rule 5.
+    fn pause_all_when_full(&mut self, end: u64) {
+        let Some(player) = self.player.as_ref().filter(|player| player.state() == PlayerState::Playing) else {
+            self.planner.is_window_full = false;
+            return;
+        };
+        let full = self.fetch.total().is_some_and(|total| end < total)
+            && self
+                .fetch
+                .next_unrequested(ByteRange::new(self.delivered_end, end))
+                .is_none_or(|gap| gap.start + MIN_PIECE.bytes() > end);
+        let window = self.config.fetch.reader_window.unwrap_or(DataSize::MAX);
+        // Of the window, not of the player: one that takes all that it can get has room for more.
+        let consumed = self.fetch.request_limit().saturating_sub(window.bytes());
+        let left = DataSize::from_bytes(self.delivered_end.saturating_sub(consumed));
+        if full {
+            let tails = self
+                .active_links()
+                .into_iter()
+                .filter_map(|link| self.tariff(link))
+                .map(|tariff| tariff.tail.time());
+            let sleep = (window / 4 * 3) / player.profile().mean_rate();
+            self.planner.is_window_full = sleep > tails.max().unwrap_or_default();
+        } else if left < window / 4 || player.buffered_time() < FADING_BUFFER_GUARD {
+            self.planner.is_window_full = false;
+        }
+    }
+
+    /// Links that are in use and work.
+    fn active_links(&self) -> Vec<LinkId> {
+        let used = |link: &LinkId| !self.planner.is_standby(*link) && self.fetch.is_up(*link);
+        self.fetch.links_in_service().filter(used).collect()
+    }
+
+    /// Where links may be asked now.
+    fn conn_slots(&self) -> Vec<(LinkId, ConnSlot)> {
+        self.fetch.links_in_service().filter_map(|link| Some((link, self.fetch.conservative_slot(link)?))).collect()
+    }
+
+    fn mean_rate(&self, link: LinkId) -> Bitrate {
+        self.planner.forecast(link).mean_rate()
+    }
+
+    fn expected_bytes(&self, links: &[LinkId], time: Duration) -> ExpectedBytes {
+        links
+            .iter()
+            .map(|link| self.planner.forecast(*link).expected_bytes(time))
+            .fold(ExpectedBytes::default(), ExpectedBytes::combined)
+    }
+
+    /// What a megabyte costs at this rate.
+    fn price_per_megabyte(&self, link: LinkId, rate: Bitrate) -> Energy {
+        let draw = self.tariff(link).map(|tariff| tariff.curve(Direction::Down));
+        draw.map(|draw| draw.transfer_energy(MEGABYTE, rate.max(MIN_RATE))).unwrap_or_default()
+    }
+
+    /// Rule 4.
+    fn buffer_guard(&self, used: &[LinkId]) -> Duration {
+        let sum = |rate: fn(&Forecast) -> Bitrate| {
+            used.iter().map(|link| rate(&self.planner.forecast(*link))).sum::<Bitrate>()
+        };
+        let is_fading = sum(Forecast::current_rate) * 3 < sum(Forecast::mean_rate);
+        let media_rate = self.player.as_ref().map(|player| player.profile().mean_rate()).unwrap_or_default();
+        let standby_rates = self
+            .planner
+            .links
+            .values()
+            .filter(|history| history.is_standby)
+            .map(|history| history.forecast.mean_rate());
+        let shortfall = media_rate - standby_rates.sum::<Bitrate>();
+        let guard = BUFFER_GUARD + (shortfall * FADE_TIME) / media_rate;
+        if is_fading { guard.max(FADING_BUFFER_GUARD) } else { guard }
+    }
+
+    fn activate_cheapest(&mut self) -> bool {
+        let standby = self.planner.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link);
+        let cheapest = standby.min_by_key(|link| (self.price_per_megabyte(*link, self.mean_rate(*link)), *link));
+        cheapest.is_some_and(|link| self.set_standby(link, false, ModeReason::BufferLow))
+    }
+
+    pub(super) fn activate_all(&mut self, reason: ModeReason) -> bool {
+        let standby: Vec<LinkId> =
+            self.planner.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link).collect();
+        let mut changed = false;
+        for link in standby {
+            changed |= self.set_standby(link, false, reason);
+        }
+        changed
+    }
+
+    fn set_standby(&mut self, link: LinkId, standby: bool, reason: ModeReason) -> bool {
+        let Some(history) = self.planner.links.get_mut(&link) else { return false };
+        (history.is_standby, history.had_idle) = (standby, true);
+        if !self.fetch.set_standby(link, standby) {
+            return false;
+        }
+        self.emit(StreamEvent::Standby { link, standby, reason });
+        true
+    }
+}
+
+const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
+/// A price at a lower rate would be no price.
+const MIN_RATE: Bitrate = Bitrate::from_bits_per_sec(300_000);
+/// Below this buffer no link rests: a resting one takes a promotion, a round trip and a slow start to come up. chosen:
+/// shorter ones end in interruptions on links that fade (`marline lab reproduce greenbag --sim --case X-fluct`).
+const BUFFER_GUARD: Duration = Duration::from_secs(3);
+/// What a fade of the links in use may take of the buffer while the resting ones alone carry the video: of this long.
+const FADE_TIME: Duration = Duration::from_secs(4);
+/// In a fade.
+const FADING_BUFFER_GUARD: Duration = Duration::from_secs(5);
+/// A link that brings less than its mean divided by this is nearly gone. chosen: rates that wander by 40 % of their mean
+/// do not get there (`marline lab reproduce greenbag --sim --case X-fluct`); recorded links that drive do.
+const OUTAGE_DIVISOR: u64 = 5;
+/// What a link that has been nearly gone may take of the buffer when that happens again.
+const OUTAGE_BUFFER: Duration = Duration::from_secs(15);
+/// The longest wait that is chosen freely.
+const MAX_START_DELAY: Duration = Duration::from_secs(30);
+/// Standard deviations of the links' means. chosen: the few seconds that are seen by then look steadier than the link is.
+const CONFIDENCE_STD_ERRORS: u64 = 4;
+/// The first steps of a link are its slow start and the emptying of what that queued.
+const WARM_UP_SAMPLES: u32 = 4;
+/// So many half seconds must have been seen of a link before anything rests or is held back.
+const MIN_SAMPLES: u32 = 6;
+/// So long the start waits for links that cost nothing. chosen: what people take for a start.
+const METERED_START_DELAY: Duration = Duration::from_secs(2);
+/// So long it is waited for somebody to know the video.
+const UNKNOWN_MEDIA_TIMEOUT: Duration = Duration::from_secs(3);
+/// With the first missing byte due later than this, pieces are long.
+const LONG_DEADLINE: Duration = Duration::from_secs(4);
+/// The time of its link that a piece takes: far from the deadline, and near it.
+const LONG_PIECE: Duration = Duration::from_millis(300);
+const SHORT_PIECE: Duration = Duration::from_millis(60);
+/// Smaller pieces are not worth their head.
+const MIN_PIECE: DataSize = DataSize::from_kib(16);
+/// So much of a link's time may be on its way: what is asked for cannot be taken back.
+const MAX_IN_FLIGHT: Duration = Duration::from_secs(1);
+/// For a link of which nothing is known.
+const FIRST_PIECE: DataSize = DataSize::from_kib(64);
+/// And how long it may take.
+const DEFAULT_ARRIVAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,295 @@
+//! A segment of TCP, as it lies in its packet (RFC 9293 §3.1).
+//!
+//! In: a [`Packet`], or its bytes. Out: [`Segment`], which borrows them.
+//!
+//! 1. The header's length is checked once; everything after that only reads.
+//! 2. SYN and FIN take a place in the sequence, before and behind the payload (RFC 9293 §3.4): [`Segment::span`] has
+//!    them, [`Segment::payload_span`] has not.
+//! 3. Flags that should not be together are not judged: who sends them is answered by the other end.
+
+use core::fmt;
+use core::ops::BitOr;
+
+use super::{FourTuple, Options, Packet, ParseError, SackBlocks, Seq, SeqRange, TcpOption, Timestamps, protocol};
+
+/// Bytes of a header without options.
+pub(super) const FIXED_LEN: usize = 20;
+
+/// The control bits of a header, the four reserved ones included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// No more data from the sender.
+    pub const FIN: Self = Self(0x01);
+    /// Sequence numbers begin here.
+    pub const SYN: Self = Self(0x02);
+    /// The connection is gone.
+    pub const RST: Self = Self(0x04);
+    /// Give this to the application now.
+    pub const PSH: Self = Self(0x08);
+    /// The acknowledgement number counts. All segments after the first have it.
+    pub const ACK: Self = Self(0x10);
+    /// The urgent pointer counts.
+    pub const URG: Self = Self(0x20);
+    /// ECN echo (RFC 3168), or a bit of a counter (RFC 9768).
+    pub const ECE: Self = Self(0x40);
+    /// Congestion window reduced (RFC 3168), or a bit of a counter (RFC 9768).
+    pub const CWR: Self = Self(0x80);
+    /// Accurate ECN (RFC 9768).
+    pub const AE: Self = Self(0x100);
+    /// What tells of congestion on the way.
+    pub const ECN: Self = Self(0x1c0);
+    /// What makes a segment more than data and its acknowledgement.
+    pub const CONTROL: Self = Self(0x27);
+
+    /// The lower twelve bits of the word that begins with the header's length.
+    pub(super) const fn new(bits: u16) -> Self {
+        Self(bits & 0xfff)
+    }
+
+    pub(super) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Whether all of `these` are set.
+    pub const fn contains(self, these: Self) -> bool {
+        self.0 & these.0 == these.0
+    }
+
+    /// Whether one of `these` is set.
+    pub const fn has_any(self, these: Self) -> bool {
+        self.0 & these.0 != 0
+    }
+
+    /// Those of `these` that are set.
+    #[must_use]
+    pub const fn only(self, these: Self) -> Self {
+        Self(self.0 & these.0)
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR", "AE", "R4", "R2", "R1"];
+        let mut list = f.debug_list();
+        for (_, name) in names.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1) {
+            list.entry(&format_args!("{name}"));
+        }
+        list.finish()
+    }
+}
+
+/// A segment in its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment<'a> {
+    packet: Packet<'a>,
+    fixed: &'a [u8; FIXED_LEN],
+    options: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Segment<'a> {
+    /// Reads the packet at the beginning of `bytes`.
+    ///
+    /// # Errors
+    /// What it is instead of a whole segment.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        Self::of(Packet::parse(bytes)?)
+    }
+
+    /// Reads a packet of which only the beginning may be there: the payload then ends early, and [`Self::span`] says
+    /// where it really ends.
+    ///
+    /// # Errors
+    /// As for [`Self::parse`].
+    pub fn parse_head(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        Self::of(Packet::parse_head(bytes)?)
+    }
+
+    /// Reads a packet's body.
+    ///
+    /// # Errors
+    /// If it is not TCP, or not a whole header.
+    pub fn of(packet: Packet<'a>) -> Result<Self, ParseError> {
+        let body = packet.body_of(protocol::TCP)?;
+        let fixed = body.first_chunk::<FIXED_LEN>().ok_or(ParseError::Truncated)?;
+        let header = usize::from(fixed[12] >> 4) * 4;
+        if header < FIXED_LEN {
+            return Err(ParseError::Malformed);
+        }
+        let (header, payload) = body.split_at_checked(header).ok_or(ParseError::Truncated)?;
+        Ok(Self { packet, fixed, options: header.get(FIXED_LEN..).unwrap_or(&[]), payload })
+    }
+
+    /// The packet around it.
+    pub const fn packet(&self) -> Packet<'a> {
+        self.packet
+    }
+
+    /// From whom to whom.
+    pub const fn four_tuple(&self) -> FourTuple {
+        let [a, b, c, d, ..] = *self.fixed;
+        FourTuple {
+            addrs: self.packet.addrs(),
+            source_port: u16::from_be_bytes([a, b]),
+            destination_port: u16::from_be_bytes([c, d]),
+        }
+    }
+
+    /// The number of its first byte, or of its SYN.
+    pub const fn seq(&self) -> Seq {
+        let [_, _, _, _, a, b, c, d, ..] = *self.fixed;
+        Seq::new(u32::from_be_bytes([a, b, c, d]))
+    }
+
+    /// The next number that its sender waits for; `None` without the ACK flag, when the field means nothing.
+    pub fn ack(&self) -> Option<Seq> {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.fixed;
+        self.flags().contains(Flags::ACK).then_some(Seq::new(u32::from_be_bytes([a, b, c, d])))
+    }
+
+    /// Its control bits.
+    pub const fn flags(&self) -> Flags {
+        Flags::new(u16::from_be_bytes([self.fixed[12], self.fixed[13]]))
+    }
+
+    /// What its sender has room for, as it stands there: shifted by the window scale of that end's SYN, unless this is
+    /// a SYN itself (RFC 7323 §2.2).
+    pub const fn window(&self) -> u16 {
+        u16::from_be_bytes([self.fixed[14], self.fixed[15]])
+    }
+
+    /// Its options.
+    pub const fn options(&self) -> Options<'a> {
+        Options::of(self.options)
+    }
+
+    /// The bytes of its options, padding included.
+    pub(super) const fn option_bytes(&self) -> &'a [u8] {
+        self.options
+    }
+
+    /// Its timestamps. Of several such options the last one counts, as for the kernel.
+    pub fn timestamps(&self) -> Option<Timestamps> {
+        let each = self.options().filter_map(|option| match option {
+            TcpOption::Timestamps(stamps) => Some(stamps),
+            _ => None,
+        });
+        each.last()
+    }
+
+    /// Its SACK blocks. Of several such options the last one counts, as for the kernel.
+    pub fn sack_blocks(&self) -> SackBlocks {
+        let each = self.options().filter_map(|option| match option {
+            TcpOption::Sack(sacks) => Some(sacks),
+            _ => None,
+        });
+        each.last().unwrap_or_default()
+    }
+
+    /// Its data, as far as it is there.
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The numbers of its data.
+    pub fn payload_range(&self) -> SeqRange {
+        let syn = u32::from(self.flags().contains(Flags::SYN));
+        SeqRange::with_len(self.seq().plus(syn), u32::try_from(self.payload_length()).unwrap_or(u32::MAX))
+    }
+
+    /// How long its data is, be it there or not.
+    pub const fn payload_length(&self) -> usize {
+        let layout = self.packet.offsets;
+        layout.end.saturating_sub(layout.body + FIXED_LEN + self.options.len())
+    }
+
+    /// The numbers that it takes: of its data, its SYN and its FIN.
+    pub fn seq_range(&self) -> SeqRange {
+        let fin = u32::from(self.flags().contains(Flags::FIN));
+        SeqRange::new(self.seq(), self.payload_range().end.plus(fin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 10.0.0.1:1 to 10.0.0.2:2, sequence 2³² − 2, with these flags, header length and payload.
+    fn segment(flags: u8, words: u8, payload: &[u8]) -> alloc::vec::Vec<u8> {
+        let mut bytes = alloc::vec![0x45, 0, 0, 40 + u8::try_from(payload.len()).unwrap(), 0, 0, 0, 0, 64, 6, 0, 0];
+        bytes.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend_from_slice(&[
+            0,
+            1,
+            0,
+            2,
+            0xff,
+            0xff,
+            0xff,
+            0xfe,
+            0,
+            0,
+            0,
+            9,
+            words << 4,
+            flags,
+            0x12,
+            0x34,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn syn_and_fin_take_a_place_each() {
+        let start = Seq::new(u32::MAX - 1);
+        for (flags, before, places) in [(0x10, 0, 3), (0x11, 0, 4), (0x02, 1, 4), (0x03, 1, 5)] {
+            let bytes = segment(flags, 5, b"abc");
+            let segment = Segment::parse(&bytes).unwrap();
+            assert_eq!(segment.seq_range(), SeqRange::with_len(start, places), "{:?}", segment.flags());
+            assert_eq!(segment.payload_range(), SeqRange::with_len(start.plus(before), 3));
+            assert_eq!(segment.payload(), b"abc");
+        }
+    }
+
+    #[test]
+    fn without_its_flag_there_is_no_acknowledgement() {
+        assert_eq!(Segment::parse(&segment(0x02, 5, &[])).unwrap().ack(), None);
+        assert_eq!(Segment::parse(&segment(0x10, 5, &[])).unwrap().ack(), Some(Seq::new(9)));
+    }
+
+    #[test]
+    fn the_headers_length_is_checked() {
+        for (words, refusal) in [
+            (0, ParseError::Malformed),
+            (4, ParseError::Malformed),
+            (7, ParseError::Truncated),
+            (15, ParseError::Truncated),
+        ] {
+            assert_eq!(Segment::parse(&segment(0x10, words, &[0; 4])), Err(refusal), "{words} words");
+        }
+        let bytes = segment(0x10, 6, &[0; 4]);
+        assert_eq!(Segment::parse(&bytes).unwrap().payload(), b"");
+        let mut udp = bytes;
+        udp[9] = protocol::UDP;
+        assert_eq!(Segment::parse(&udp), Err(ParseError::WrongProtocol(17)));
+    }
+
+    #[test]
+    fn flags_are_shown_by_name() {
+        assert_eq!(alloc::format!("{:?}", Flags::ACK | Flags::PSH | Flags::AE), "[PSH, ACK, AE]");
+    }
+}

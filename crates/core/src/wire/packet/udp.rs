@@ -1,0 +1,52 @@
+//! A datagram of UDP (RFC 768), as far as it concerns a steering of packets: ports, and what is inside.
+
+use super::{FourTuple, Packet, ParseError, protocol};
+
+/// A datagram in its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    packet: Packet<'a>,
+    fixed: [u8; 8],
+    bytes: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    /// Reads a packet's body.
+    ///
+    /// # Errors
+    /// If it is not UDP, or its length does not fit in the packet.
+    pub fn of(packet: Packet<'a>) -> Result<Self, ParseError> {
+        let body = packet.body_of(protocol::UDP)?;
+        let fixed = *body.first_chunk::<8>().ok_or(ParseError::Truncated)?;
+        let length = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+        if length < fixed.len() {
+            return Err(ParseError::Malformed);
+        }
+        Ok(Self { packet, fixed, bytes: body.get(..length).ok_or(ParseError::Truncated)? })
+    }
+
+    /// From whom to whom.
+    pub const fn flow(&self) -> FourTuple {
+        let [a, b, c, d, ..] = self.fixed;
+        FourTuple {
+            addrs: self.packet.addrs(),
+            source_port: u16::from_be_bytes([a, b]),
+            destination_port: u16::from_be_bytes([c, d]),
+        }
+    }
+
+    /// Its data.
+    pub fn payload(&self) -> &'a [u8] {
+        self.bytes.get(self.fixed.len()..).unwrap_or(&[])
+    }
+
+    /// Whether its sender has made no checksum.
+    pub const fn is_unchecked(&self) -> bool {
+        self.fixed[6] == 0 && self.fixed[7] == 0
+    }
+
+    /// Header and data.
+    pub(super) const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}

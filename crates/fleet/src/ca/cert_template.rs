@@ -1,0 +1,170 @@
+//! What an authority certifies: who somebody is, where it is reached, and for how long.
+//!
+//! 1. Only relays and the fleet have addresses, and they need one: it is what their clients verify.
+//! 2. A grant lasts between a minute and ten years, as long as the authority itself lives.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+use std::time::Duration;
+
+use marline_core::units::parse_duration;
+use rustls::pki_types::ServerName;
+use serde::{Deserialize, Serialize};
+
+use super::{CaError, LIFETIME, serde_text};
+use crate::identity::{Identity, Role};
+
+/// Where a relay or the fleet is reached: a DNS name or an IP address, without a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Address(ServerName<'static>);
+
+impl Address {
+    /// As rustls asks for it.
+    pub fn server_name(&self) -> &ServerName<'static> {
+        &self.0
+    }
+}
+
+impl Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.to_str())
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |_| format!("`{text}` is no address: a DNS name or an IP address, without a port");
+        ServerName::try_from(text.to_owned()).map(Self).map_err(wrong)
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+/// What a certificate will say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "TemplateRepr", into = "TemplateRepr")]
+pub struct CertTemplate {
+    identity: Identity,
+    addresses: Vec<Address>,
+    lifetime: Duration,
+}
+
+impl CertTemplate {
+    /// Somebody, where it is reached, and how long its certificate lives.
+    ///
+    /// # Errors
+    /// The role has no addresses, or needs one; or the life is too short or too long.
+    pub fn new(identity: Identity, addresses: Vec<Address>, lifetime: Duration) -> Result<Self, CaError> {
+        let role = identity.role;
+        let wrong = match (is_server_role(role), addresses.is_empty()) {
+            (true, true) => Some(format!("{identity}: a certificate of the role {role} needs an address")),
+            (false, false) => Some(format!("{identity}: a certificate of the role {role} has no addresses")),
+            _ if addresses.len() > MAX_ADDRESSES => {
+                Some(format!("{identity}: more than {MAX_ADDRESSES} addresses"))
+            }
+            _ if !(MIN_LIFETIME..=LIFETIME).contains(&lifetime) => {
+                Some(format!("{identity}: a certificate lives between 1min and 3650d, not {lifetime:?}"))
+            }
+            _ => None,
+        };
+        wrong.map_or(Ok(Self { identity, addresses, lifetime }), |wrong| Err(CaError::Refused(wrong)))
+    }
+
+    /// Who.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Where it is reached.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// How long its certificate lives.
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+}
+
+/// Whether others connect to it.
+pub(super) fn is_server_role(role: Role) -> bool {
+    matches!(role, Role::Relay | Role::Fleet)
+}
+
+const MIN_LIFETIME: Duration = Duration::from_secs(60);
+/// Chosen: keeps a token in one line of a terminal's paste.
+const MAX_ADDRESSES: usize = 16;
+
+/// A grant as it stands in a token.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TemplateRepr {
+    #[serde(with = "serde_text")]
+    identity: Identity,
+    addresses: Vec<Address>,
+    lifetime: String,
+}
+
+impl From<CertTemplate> for TemplateRepr {
+    fn from(template: CertTemplate) -> Self {
+        let CertTemplate { identity, addresses, lifetime: life } = template;
+        Self { identity, addresses, lifetime: format!("{}s", life.as_secs()) }
+    }
+}
+
+impl TryFrom<TemplateRepr> for CertTemplate {
+    type Error = String;
+    fn try_from(written: TemplateRepr) -> Result<Self, String> {
+        let life = parse_duration(&written.lifetime).map_err(|error| error.to_string())?;
+        Self::new(written.identity, written.addresses, life).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(identity: &str, addresses: &[&str], seconds: u64) -> Result<CertTemplate, String> {
+        let addresses = addresses.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
+        let life = Duration::from_secs(seconds);
+        CertTemplate::new(identity.parse()?, addresses, life).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn who_is_connected_to_has_addresses_and_nobody_else() {
+        assert!(grant("marline://edge/a", &[], 60).is_ok());
+        assert!(grant("marline://relay/a", &["r.example", "192.0.2.1", "2001:db8::1"], 60).is_ok());
+        assert!(grant("marline://edge/a", &["r.example"], 60).unwrap_err().contains("has no addresses"));
+        assert!(grant("marline://fleet/a", &[], 60).unwrap_err().contains("needs an address"));
+        assert!(grant("marline://relay/a", &["r.example:443"], 60).unwrap_err().contains("without a port"));
+        assert!(grant("marline://relay/a", &["*.example"], 60).is_err());
+    }
+
+    #[test]
+    fn a_life_has_its_bounds_and_a_grant_is_its_text() {
+        for seconds in [0, 59, 3650 * 86_400 + 1] {
+            assert!(grant("marline://edge/a", &[], seconds).unwrap_err().contains("lives between"));
+        }
+        let one = grant("marline://relay/a", &["r.example", "192.0.2.1"], 3600).unwrap();
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(
+            text,
+            r#"{"identity":"marline://relay/a","addresses":["r.example","192.0.2.1"],"life":"3600s"}"#
+        );
+        assert_eq!(serde_json::from_str::<CertTemplate>(&text).unwrap(), one);
+        assert!(serde_json::from_str::<CertTemplate>(&text.replace("relay", "edge")).is_err());
+    }
+}

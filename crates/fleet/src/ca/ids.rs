@@ -1,0 +1,150 @@
+//! The numbers of a CA: a certificate's serial, a token's nonce, an authority's fingerprint. All are written in hexadecimal.
+//!
+//! A serial has 16 bytes of which the first begins with the bits `01`: positive and without a leading zero in DER
+//! (RFC 5280 §4.1.2.2), so that the same bytes stand in the certificate, in the revocation list and in our files. 126 of
+//! its bits are random.
+
+use std::fmt::{self, Display, Write as _};
+use std::str::FromStr;
+
+use rustls::pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+
+use super::CaError;
+
+/// The number of one certificate.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Serial([u8; 16]);
+
+impl Serial {
+    pub(super) fn random() -> Result<Self, CaError> {
+        let mut bytes: [u8; 16] = random_bytes()?;
+        if let Some(first) = bytes.first_mut() {
+            *first = *first & 0x3f | 0x40;
+        }
+        Ok(Self(bytes))
+    }
+
+    /// As it stands in a certificate.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().map(Self).ok()
+    }
+
+    /// As in the certificate.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl FromStr for Serial {
+    type Err = String;
+    /// Also as openssl writes it, in capitals and with colons.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.replace(':', "").to_ascii_lowercase();
+        let wrong =
+            || format!("`{text}` is no serial number: 32 hexadecimal digits, as `marline fleet ca list` shows");
+        parse_hex(&digits).map(Self).ok_or_else(wrong)
+    }
+}
+
+/// What makes a token one of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nonce([u8; 16]);
+
+impl Nonce {
+    pub(crate) fn random() -> Result<Self, CaError> {
+        Ok(Self(random_bytes()?))
+    }
+}
+
+impl FromStr for Nonce {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_hex(text).map(Self).ok_or_else(|| format!("`{text}` is no nonce: 32 hexadecimal digits"))
+    }
+}
+
+/// SHA-256 of an authority's certificate (DER): whoever knows it knows whom to trust.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Of this certificate.
+    pub fn of(certificate: &CertificateDer<'_>) -> Self {
+        Self(Sha256::digest(certificate).into())
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_hex(text).map(Self).ok_or_else(|| format!("`{text}` is no fingerprint: 64 hexadecimal digits"))
+    }
+}
+
+macro_rules! impl_hex {
+    ($($number:ident)+) => { $(
+        impl Display for $number {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&hex(&self.0))
+            }
+        }
+        impl fmt::Debug for $number {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&hex(&self.0))
+            }
+        }
+    )+ };
+}
+impl_hex!(Serial Nonce Fingerprint);
+
+fn random_bytes<const N: usize>() -> Result<[u8; N], CaError> {
+    let mut bytes = [0; N];
+    let filled = crate::tls::crypto_provider().secure_random.fill(&mut bytes);
+    filled.map_err(|_| CaError::Library("the system gives no random numbers".to_owned()))?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let pair = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    };
+    text.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>()?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_its_text_and_no_other_length() {
+        let text = "4f0123456789abcdef0123456789abcd";
+        let serial: Serial = text.parse().unwrap();
+        assert_eq!((serial.to_string(), serial.as_bytes().len()), (text.to_owned(), 16));
+        assert_eq!("4F:01:23:45:67:89:AB:CD:EF:01:23:45:67:89:AB:CD".parse(), Ok(serial));
+        for bad in ["", "4f", "4g0123456789abcdef0123456789abcd", "4f0123456789abcdef0123456789abcd0"] {
+            assert!(bad.parse::<Serial>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn serials_are_positive_and_keep_their_sixteen_bytes_in_der() {
+        let serials: Vec<Serial> = (0..64).map(|_| Serial::random().unwrap()).collect();
+        assert!(serials.iter().all(|serial| (0x40..0x80).contains(&serial.as_bytes()[0])));
+        assert!(serials.windows(2).all(|two| two[0] != two[1]));
+    }
+}

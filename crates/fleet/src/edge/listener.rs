@@ -1,0 +1,291 @@
+//! Where programs reach the edge: SOCKS5 (RFC 1928) and CONNECT (RFC 9110 §9.3.6) on one port, and a LAN's own connections.
+//!
+//! In: a connection. Out: where it wants to go, and the answers that its language has; what a LAN's client has sent to
+//! its server itself is answered by bytes or by a reset.
+//!
+//! 1. The first byte tells which language it is: 5 is SOCKS5's version, and no method of HTTP begins with it.
+//! 2. Listeners are the loopback's unless the user names others: whoever can reach one may use it, within the bounds of
+//!    [`Guests`](marline_net::admission::Guests), and does not reach this machine itself through it ([`local`]).
+//! 3. What is refused is answered so that it is heard: what the program has sent is read away, for a short time and up to
+//!    [`SENT_AHEAD`], as a socket closed over it would reset.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_net::paths::gateway::{Gateway, GatewayError};
+use marline_net::proxy::socks5;
+use marline_net::reach::Right;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::{Edge, flow, lan_routing, nameless, private_networks, target_acl, udp_watch};
+use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
+
+/// chosen: a program on this machine or beside it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// chosen: how long an answer's last bytes may be on their way before the connection is reset; as a relay's.
+const LINGER: Duration = Duration::from_secs(2);
+/// chosen: a phone that sleeps answers within minutes.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// chosen: what a program sends before it looks for an answer.
+const MAX_DISCARDED: usize = 256 * 1024;
+
+/// How many are told at once that there is no room.
+pub(super) const MAX_REFUSALS: usize = 256;
+
+/// Why it cannot be listened.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {address}: {error}")]
+pub struct ListenError {
+    /// Where.
+    pub address: SocketAddr,
+    /// Why not.
+    pub error: io::Error,
+}
+
+/// The listeners.
+#[derive(Debug)]
+pub struct ClientListener {
+    listeners: Vec<TcpListener>,
+}
+
+impl ClientListener {
+    /// Listens where the edge is to be found.
+    ///
+    /// # Errors
+    /// Somebody else does, or the address is not this machine's.
+    pub async fn open(edge: &Edge) -> Result<Self, ListenError> {
+        let mut listeners = Vec::new();
+        for address in &edge.config.listen {
+            let bound = TcpListener::bind(address).await;
+            listeners.push(bound.map_err(|error| ListenError { address: *address, error })?);
+        }
+        Ok(Self { listeners })
+    }
+
+    /// Where it is listened.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Serves programs until dropped.
+    pub async fn serve(self, edge: &Arc<Edge>) {
+        let mut accepting = tokio::task::JoinSet::new();
+        let lanes = Arc::clone(edge);
+        accepting.spawn(async move { match lanes.shaper.watch().await {} });
+        for listener in self.listeners {
+            accepting.spawn(accept(listener, Arc::clone(edge)));
+        }
+        accepting.join_all().await;
+    }
+}
+
+async fn accept(listener: TcpListener, edge: Arc<Edge>) {
+    loop {
+        match listener.accept().await {
+            Ok((client, client_addr)) => admit(client, client_addr, None, &edge),
+            Err(error) => {
+                tracing::debug!(%error, "accept");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Serves a LAN's clients, and leads the rest of its packets, until the gateway is lost, or this is dropped.
+///
+/// # Errors
+/// The rules that lead connections here have gone.
+pub async fn serve_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
+    let beyond = gateway.beyond();
+    tokio::select! {
+        lost = accept_lan(gateway, edge) => lost,
+        never = lan_routing::run(beyond, edge) => match never {},
+        never = udp_watch::run(edge) => match never {},
+        never = nameless::watch(edge) => match never {},
+    }
+}
+
+async fn accept_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
+    loop {
+        match gateway.arrive().await {
+            Ok((client, destination)) => match client.peer_addr() {
+                Ok(client_addr) => admit(client, client_addr, Some(destination), edge),
+                Err(error) => tracing::debug!(%error, "gone already"),
+            },
+            Err(lost) => return lost,
+        }
+    }
+}
+
+/// Serves a connection, if there is room for one more; who has to go for it is reset. What a LAN has sent knows where it is `going`.
+fn admit(mut client: TcpStream, client_addr: SocketAddr, destination: Option<SocketAddr>, edge: &Arc<Edge>) {
+    let (evict_tx, mut evict_rx) = oneshot::channel();
+    let Ok((permit, evicted)) = edge.admission().came(client_addr.ip(), evict_tx) else {
+        tracing::debug!(%client_addr, "no room");
+        return refuse_at_capacity(client, destination, edge);
+    };
+    if let Some(evicted_tx) = evicted {
+        // One that has gone by itself does not hear it.
+        let _ = evicted_tx.send(());
+    }
+    // Who has left the LAN without a word keeps no place for ever.
+    let _ = SockRef::from(&client)
+        .set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL));
+    let edge = Arc::clone(edge);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = async {
+                match destination {
+                    Some(destination) => serve_lan_client(&mut client, client_addr, destination, &edge).await,
+                    None => serve_client(&mut client, client_addr, &edge).await,
+                }
+            } => {}
+            Ok(()) = &mut evict_rx => close::reset_on_close(&client),
+        }
+        edge.admission().left(permit);
+    });
+}
+
+/// Answers that there is no room, in the language of the program; a LAN's client, and those beyond [`REFUSALS`], are reset.
+fn refuse_at_capacity(mut client: TcpStream, destination: Option<SocketAddr>, edge: &Edge) {
+    close::reset_on_close(&client);
+    let Some(permit) = Arc::clone(&edge.refusal_permits).try_acquire_owned().ok().filter(|_| destination.is_none())
+    else {
+        return;
+    };
+    tokio::spawn(async move {
+        let _permit = permit;
+        let Ok(Ok((protocol, ..))) = timeout(LINGER, read_request(&mut client)).await else { return };
+        let problem = Problem::new(
+            Status::ServiceUnavailable,
+            "connection_limit_reached",
+            "too many flows at once".to_owned(),
+        );
+        match protocol {
+            ProxyProtocol::Socks5 => send_refusal(&mut client, &socks5::answer(socks5_reply(problem.status))).await,
+            ProxyProtocol::HttpConnect => send_refusal(&mut client, problem.to_response().as_bytes()).await,
+        }
+        close::close_gracefully(&client);
+    });
+}
+
+/// A connection that was going to a server, and knows nothing of an edge.
+async fn serve_lan_client(client: &mut TcpStream, client_addr: SocketAddr, destination: SocketAddr, edge: &Edge) {
+    // What cannot be set changes the pace of small packets, nothing else.
+    let _ = client.set_nodelay(true);
+    let target = Target::new(&destination.ip().to_canonical().to_string(), destination.port());
+    let target = target.filter(|target| !target_acl::is_forbidden(client_addr, target));
+    let Some(target) = target else { return close::reset_on_close(client) };
+    match flow::open(edge, &target, Right::of_peer(client_addr), private_networks::PrivateAccess::UnroutedOnly)
+        .await
+    {
+        Ok(upstream) => flow::forward(edge, upstream, &target, client, Vec::new()).await,
+        Err(problem) => {
+            tracing::debug!(%client_addr, %destination, why = problem.details, "not carried");
+            close::reset_on_close(client);
+        }
+    }
+}
+
+/// The language of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProxyProtocol {
+    Socks5,
+    HttpConnect,
+}
+
+async fn serve_client(client: &mut TcpStream, client_addr: SocketAddr, edge: &Edge) {
+    // What cannot be set changes the pace of small packets, nothing else.
+    let _ = client.set_nodelay(true);
+    let Ok(Ok((protocol, target, from_client))) = timeout(REQUEST_TIMEOUT, read_request(client)).await else {
+        return;
+    };
+    let upstream = if target_acl::is_forbidden(client_addr, &target) {
+        let details = format!("{} is this machine's own, and not for others", target.host);
+        Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", details))
+    } else {
+        flow::open(edge, &target, Right::of_peer(client_addr), private_networks::private_access(edge, client_addr))
+            .await
+    };
+    match (upstream, protocol) {
+        (Ok(upstream), protocol) => {
+            let sent = match protocol {
+                ProxyProtocol::Socks5 => client.write_all(&socks5::answer(socks5::SUCCEEDED)).await,
+                ProxyProtocol::HttpConnect => client.write_all(CONNECTED.as_bytes()).await,
+            };
+            if sent.is_ok() {
+                flow::forward(edge, upstream, &target, client, from_client).await;
+            }
+        }
+        (Err(problem), ProxyProtocol::Socks5) => {
+            send_refusal(client, &socks5::answer(socks5_reply(problem.status))).await
+        }
+        (Err(problem), ProxyProtocol::HttpConnect) => send_refusal(client, problem.to_response().as_bytes()).await,
+    }
+}
+
+/// RFC 1928 §6.
+fn socks5_reply(status: Status) -> u8 {
+    match status {
+        Status::Forbidden => socks5::NOT_ALLOWED,
+        Status::BadGateway | Status::GatewayTimeout => socks5::HOST_UNREACHABLE,
+        _ => socks5::GENERAL,
+    }
+}
+
+/// Where it wants to go, and what it has sent behind that.
+async fn read_request(client: &mut TcpStream) -> io::Result<(ProxyProtocol, Target, Vec<u8>)> {
+    let mut first = [0];
+    client.peek(&mut first).await?;
+    if first == [5] {
+        return match socks5::hear(client).await? {
+            Ok((host, port)) => match Target::new(&host, port) {
+                Some(target) => Ok((ProxyProtocol::Socks5, target, Vec::new())),
+                None => refuse_request(client, &socks5::answer(socks5::GENERAL)).await,
+            },
+            Err(code) => refuse_request(client, &socks5::answer(code)).await,
+        };
+    }
+    let mut bytes = Vec::with_capacity(512);
+    loop {
+        if client.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match parse(&bytes) {
+            Ok(Some((Request::Connect(target), len))) => {
+                let early_data = bytes.split_off(len);
+                return Ok((ProxyProtocol::HttpConnect, target, early_data));
+            }
+            Ok(None) => {}
+            Err(problem) => return refuse_request(client, Problem::to_response(&problem).as_bytes()).await,
+        }
+    }
+}
+
+async fn refuse_request<T>(client: &mut TcpStream, response: &[u8]) -> io::Result<T> {
+    send_refusal(client, response).await;
+    Err(io::ErrorKind::InvalidInput.into())
+}
+
+/// Says no, and closes so that it is heard.
+async fn send_refusal(client: &mut TcpStream, response: &[u8]) {
+    let exchange = async {
+        client.write_all(response).await?;
+        client.shutdown().await?;
+        let (mut discard_buf, mut left) = ([0; 1024], MAX_DISCARDED);
+        while left > 0 {
+            let read = client.read(&mut discard_buf).await?;
+            left = left.checked_sub(read).filter(|_| read > 0).unwrap_or(0);
+        }
+        io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, exchange).await;
+}

@@ -1,0 +1,129 @@
+//! Which flows are live streams: by port, by host, or both.
+//!
+//! In: what the user has written, `PORT`, `HOST` or `HOST:PORT`. Out: whether a flow is one.
+//!
+//! A name is compared as the flow names it: what came over the LAN as an address has none, and is known by port or address.
+//!
+//! They also say where the edge's traffic goes to, for the fleet's choice of a relay ([`Wanted`]): a phone that opens a page beside a
+//! stream is no reason for another one.
+
+use std::fmt::{self, Display};
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::service::api_types::Endpoint;
+use crate::tunnel::Target;
+
+/// The port of RTMP (Adobe's specification §5; IANA: macromedia-fcs).
+const RTMP_PORT: u16 = 1935;
+
+/// Flows that are live streams. With neither host nor port it would be all, which cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveMatch {
+    host: Option<String>,
+    port: Option<u16>,
+}
+
+impl LiveMatch {
+    /// RTMP, wherever it goes.
+    pub const fn rtmp() -> Self {
+        Self { host: None, port: Some(RTMP_PORT) }
+    }
+
+    pub(super) fn matches(&self, target: &Target) -> bool {
+        self.host.as_ref().is_none_or(|host| *host == target.host)
+            && self.port.is_none_or(|port| port == target.port)
+    }
+}
+
+/// Where the newest live stream goes; before there was one, where the newest flow does.
+#[derive(Debug, Default)]
+pub(super) struct StreamOrigin {
+    pub(super) origin: Option<Endpoint>,
+    is_live: bool,
+}
+
+impl StreamOrigin {
+    /// A flow goes there; whether that is news.
+    pub(super) fn update(&mut self, origin: Endpoint, is_live: bool) -> bool {
+        let counts = is_live || !self.is_live;
+        let is_news = counts && self.origin.as_ref() != Some(&origin);
+        self.is_live |= is_live;
+        if is_news {
+            self.origin = Some(origin);
+        }
+        is_news
+    }
+}
+
+impl FromStr for LiveMatch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("`{text}` is no port, no host and no host with a port, such as 1936 or ingest.example.org:443")
+        };
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let port = text.parse().ok().filter(|port| *port > 0);
+            return Ok(Self { host: None, port: Some(port.ok_or_else(wrong)?) });
+        }
+        if let Some(target) = Target::parse(text) {
+            return Ok(Self { host: Some(target.host), port: Some(target.port) });
+        }
+        // An address of IPv6 may stand without brackets where no port follows.
+        let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        let host = inner.parse::<IpAddr>().map_or_else(|_| inner.to_owned(), |address| address.to_string());
+        let target = Target::new(&host, RTMP_PORT).ok_or_else(wrong)?;
+        Ok(Self { host: Some(target.host), port: None })
+    }
+}
+
+impl Display for LiveMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.host, self.port) {
+            (Some(host), Some(port)) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            (Some(host), Some(port)) => write!(f, "{host}:{port}"),
+            (Some(host), None) => f.write_str(host),
+            (None, Some(port)) => write!(f, "port {port}"),
+            (None, None) => f.write_str("everything"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_a_host_or_both_say_which() {
+        let is =
+            |live: &str, target: &str| live.parse::<LiveMatch>().unwrap().matches(&Target::parse(target).unwrap());
+        assert!(is("1936", "a.example:1936") && !is("1936", "a.example:1935"));
+        assert!(is("A.example.", "a.example:1") && !is("a.example", "b.example:1"));
+        assert!(is("a.example:443", "a.example:443") && !is("a.example:443", "a.example:444"));
+        assert!(is("192.0.2.1", "192.0.2.1:80") && is("2001:db8::1", "[2001:db8:0::1]:80"));
+        assert!(is("[2001:db8::1]:443", "[2001:db8::1]:443") && is("[2001:db8::1]", "[2001:db8::1]:1"));
+        assert!(LiveMatch::rtmp().matches(&Target::parse("x.example:1935").unwrap()));
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        for text in ["", "0", "65536", "a b", "a.example:0", "a.example:x", "http://a.example", "1.2.3.4.5"] {
+            assert!(text.parse::<LiveMatch>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_page_beside_a_stream_says_nothing_of_where_the_stream_goes() {
+        let mut stream_origin = StreamOrigin::default();
+        let mut hear = |origin: &str, is_live| {
+            let is_news = stream_origin.update(origin.parse().unwrap(), is_live);
+            (is_news, stream_origin.origin.as_ref().unwrap().to_string())
+        };
+        assert_eq!(hear("page.example:443", false), (true, "page.example:443".to_owned()));
+        assert_eq!(hear("page.example:443", false), (false, "page.example:443".to_owned()));
+        assert_eq!(hear("other.example:443", false), (true, "other.example:443".to_owned()));
+        assert_eq!(hear("live.example:1935", true), (true, "live.example:1935".to_owned()));
+        assert_eq!(hear("page.example:443", false), (false, "live.example:1935".to_owned()));
+        assert_eq!(hear("new.example:1935", true), (true, "new.example:1935".to_owned()));
+    }
+}

@@ -1,0 +1,435 @@
+//! The live stream first: how much the other flows may send while one runs.
+//!
+//! In: for each live flow, from time to time, how many bytes were given to its connection and how many of them are not
+//! acknowledged; what the other (bulk) flows ask to send. Out: how many bytes they may send now, or when to ask again.
+//!
+//! 1. A live flow's wait is what is unacknowledged divided by what is acknowledged a second (Little's law): the time from the
+//!    edge to the relay and back, queues included. Of the looks of [`WINDOW`] the least counts: a key frame is a queue that goes
+//!    away, one that stays is somebody else's, or a link that is full (CoDel, RFC 8289 §3.2).
+//! 2. It waits too long when that is [`TOO_LONG`] more than the least of the last minute.
+//! 3. Then the bulk's allowance, all of it together, is cut at once to half of what it has sent of late, and again each
+//!    [`AGAIN`] until it helps. While nothing waits and the allowance keeps somebody waiting it grows: soon back to seven tenths of
+//!    what was sent when the waiting began, as the queue that the cuts had to wait for is gone; from there slowly, for each
+//!    attempt costs the live flow a queue (AIMD; Chiu and Jain 1989).
+//! 4. Bulk flows have equal parts of it, and what one leaves the others have ([`Shares`]).
+//! 5. Without a live flow that has sent within [`QUIET`] there is no allowance, and nobody waits. One of which nothing has been
+//!    acknowledged for so long waits for its server, or for a link that has gone: holding others back does not help it.
+//!
+//! Pacing by the kernel was not used: MPTCP's sockets do not take `SO_MAX_PACING_RATE`. Nor a queue of our own: what is not read
+//! from a program waits in its own socket, and slows it down.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+
+use crate::fair_share::FairScheduler;
+use crate::tunnel::PaceGrant;
+
+/// How often it is to be looked. chosen: a video has 20 to 60 pictures a second.
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+/// chosen: four looks; twice the time between pictures of a slow video.
+const DELAY_WINDOW: Duration = Duration::from_millis(200);
+/// chosen: less than the smallest queue of a modem, more than the jitter of a radio's schedule.
+const MAX_EXTRA_DELAY: Duration = Duration::from_millis(60);
+/// chosen: the longest round trip of a terrestrial link under load, so that a cut is seen before the next one.
+const CUT_INTERVAL: Duration = Duration::from_millis(300);
+/// chosen: an encoder that pauses longer has stopped.
+const LIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The least that bulk flows have together: they shall not break. chosen: a mail, a page of text.
+const MIN_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(128_000);
+/// chosen: from the floor to 4 Mbit/s in about 12 s.
+const ADDITIVE_INCREASE: Bitrate = Bitrate::from_bits_per_sec(12_500);
+/// Of itself, with each look.
+const GROWTH_DIVISOR: u64 = 400;
+/// Of the rate at which the live flow began to wait. chosen: what TCP's CUBIC goes back to.
+const RECOVERY_SHARE: Ratio = Ratio::from_percent(70);
+/// Of what is missing to that, with each look. chosen: most of it within 3 s.
+const RECOVERY_DIVISOR: u64 = 30;
+/// An allowance that has kept nobody waiting for so long does not grow: the longest that anybody is told to wait, and a look.
+const LIMITED_WINDOW: Duration = Duration::from_millis(1050);
+/// Over how long rates are measured. chosen: several key frames a second or two apart weigh alike.
+const RATE_WINDOW: Duration = Duration::from_secs(2);
+/// The least wait is that of the last minute: in parts, of which the oldest is forgotten.
+const MIN_DELAY_BUCKETS: usize = 6;
+const MIN_DELAY_BUCKET: Duration = Duration::from_secs(10);
+
+/// All flows of an edge.
+#[derive(Debug)]
+pub(super) struct LivePriority {
+    live: BTreeMap<u64, LiveFlowState>,
+    bulk_scheduler: FairScheduler<u64>,
+    allowance: Option<Bitrate>,
+    last_cut: Option<Instant>,
+    /// Whether a live flow waited at the last look.
+    is_delayed: bool,
+    /// What may soon be sent again after a cut.
+    recovery_rate: Bitrate,
+    /// When the allowance kept somebody waiting last.
+    last_limited: Option<Instant>,
+    /// What the bulk has sent in all, and that at each look of [`RATE_OVER`].
+    sent: DataSize,
+    samples: VecDeque<(Instant, DataSize)>,
+}
+
+/// One live flow.
+#[derive(Debug, Default)]
+struct LiveFlowState {
+    /// What was acknowledged in all, and the wait, at each look of [`RATE_OVER`].
+    samples: VecDeque<(Instant, DataSize, Duration)>,
+    /// The least wait of each part of the last minute, and when the newest began.
+    min_delays: VecDeque<Duration>,
+    bucket_start: Option<Instant>,
+    sent: DataSize,
+    /// When it was given something last.
+    last_sent: Option<Instant>,
+    /// When something of it was acknowledged last, or nothing was to be.
+    last_acked: Option<Instant>,
+}
+
+impl LivePriority {
+    pub(super) fn new() -> Self {
+        Self {
+            live: BTreeMap::new(),
+            bulk_scheduler: FairScheduler::new(None),
+            allowance: None,
+            last_cut: None,
+            is_delayed: false,
+            recovery_rate: Bitrate::ZERO,
+            last_limited: None,
+            sent: DataSize::ZERO,
+            samples: VecDeque::new(),
+        }
+    }
+
+    /// A live flow has begun.
+    pub(super) fn begin(&mut self, id: u64) {
+        self.live.insert(id, LiveFlowState::default());
+    }
+
+    /// A flow has ended.
+    pub(super) fn end(&mut self, id: u64) {
+        self.live.remove(&id);
+        self.bulk_scheduler.remove(&id);
+    }
+
+    /// What all bulk flows may send together; none: as much as they can.
+    pub(super) fn allowance(&self) -> Option<Bitrate> {
+        self.allowance
+    }
+
+    /// What a bulk flow may send of `wanted`.
+    pub(super) fn request(&mut self, now: Instant, id: u64, wanted: DataSize) -> PaceGrant {
+        let granted = self.bulk_scheduler.request(now, &id, wanted);
+        if matches!(granted, PaceGrant::RetryAfter(_)) {
+            self.last_limited = Some(now);
+        }
+        granted
+    }
+
+    /// So much of what was granted to a bulk flow has been sent.
+    pub(super) fn settle(&mut self, id: u64, granted: DataSize, sent: DataSize) {
+        self.sent += sent;
+        self.bulk_scheduler.settle(&id, granted, sent);
+    }
+
+    /// A look at a live flow: what it was given in all, and what of it is not acknowledged.
+    pub(super) fn sample(&mut self, now: Instant, id: u64, sent: DataSize, unacknowledged: DataSize) {
+        if let Some(stream) = self.live.get_mut(&id) {
+            stream.sample(now, sent, unacknowledged);
+        }
+    }
+
+    /// All live flows were looked at: decides anew.
+    pub(super) fn update(&mut self, now: Instant) {
+        while self.samples.front().is_some_and(|(at, _)| now.since(*at) > RATE_WINDOW) {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((now, self.sent));
+        if !self.live.values().any(|stream| stream.is_live(now)) {
+            (self.allowance, self.last_cut, self.is_delayed) = (None, None, false);
+            return self.bulk_scheduler.resize(None);
+        }
+        let rate = self.rate(now);
+        let is_delayed = self.live.values().any(|stream| stream.is_live(now) && stream.is_delayed(now));
+        let is_new = !std::mem::replace(&mut self.is_delayed, is_delayed) && is_delayed;
+        if is_delayed {
+            if self.last_cut.is_none_or(|cut| now.since(cut) >= CUT_INTERVAL) {
+                let allowed = self.allowance.map_or(rate, |allowance| allowance.min(rate.max(MIN_ALLOWANCE * 2)));
+                if is_new {
+                    self.recovery_rate = allowed.share(RECOVERY_SHARE);
+                }
+                self.allowance = Some((allowed / 2).max(MIN_ALLOWANCE));
+                self.last_cut = Some(now);
+            }
+        } else if let Some(allowance) =
+            self.allowance.filter(|_| self.last_limited.is_some_and(|at| now.since(at) < LIMITED_WINDOW))
+        {
+            let recovery = (self.recovery_rate - allowance) / RECOVERY_DIVISOR;
+            self.allowance = Some(allowance + ADDITIVE_INCREASE + allowance / GROWTH_DIVISOR + recovery);
+        }
+        self.bulk_scheduler.resize(self.allowance);
+    }
+
+    /// What the bulk has sent a second of late.
+    fn rate(&self, now: Instant) -> Bitrate {
+        // Since the last cut: what was sent before is no measure of what is sent.
+        let since = self.last_cut.unwrap_or_default();
+        let first = self.samples.iter().find(|(at, _)| *at >= since);
+        first.map_or(Bitrate::ZERO, |(at, sent)| rate(self.sent - *sent, now.since(*at)))
+    }
+}
+
+impl LiveFlowState {
+    fn sample(&mut self, now: Instant, sent: DataSize, unacknowledged: DataSize) {
+        if sent > self.sent {
+            (self.sent, self.last_sent) = (sent, Some(now));
+        }
+        let acknowledged = sent - unacknowledged;
+        let previous = self.samples.back().map(|(_, before, _)| *before);
+        if unacknowledged.is_zero() || previous.is_none_or(|previous| acknowledged > previous) {
+            self.last_acked = Some(now);
+        }
+        while self.samples.front().is_some_and(|(at, ..)| now.since(*at) > RATE_WINDOW) {
+            self.samples.pop_front();
+        }
+        let rate = self.samples.front().map(|(at, previous, _)| rate(acknowledged - *previous, now.since(*at)));
+        let delay = match rate.filter(|rate| !rate.is_zero()) {
+            _ if unacknowledged.is_zero() => Duration::ZERO,
+            Some(rate) => unacknowledged / rate,
+            // Nothing has been acknowledged yet, or nothing is any more.
+            None => self.samples.front().map_or(Duration::ZERO, |(at, ..)| now.since(*at)),
+        };
+        self.samples.push_back((now, acknowledged, delay));
+        if self.bucket_start.is_none_or(|part| now.since(part) >= MIN_DELAY_BUCKET) {
+            self.bucket_start = Some(now);
+            self.min_delays.push_back(Duration::MAX);
+            if self.min_delays.len() > MIN_DELAY_BUCKETS {
+                self.min_delays.pop_front();
+            }
+        }
+        // A rate over less than the window says little.
+        let window_min = self.window_min_delay(now);
+        if let (Some(least), Some(window_min)) = (self.min_delays.back_mut(), window_min) {
+            *least = (*least).min(window_min);
+        }
+    }
+
+    /// The least wait of the window; none: it has not been looked at for so long.
+    fn window_min_delay(&self, now: Instant) -> Option<Duration> {
+        let observed = self.samples.front().map(|(at, ..)| now.since(*at))?;
+        let recent = self.samples.iter().filter(|(at, ..)| now.since(*at) <= DELAY_WINDOW);
+        recent.map(|(_, _, wait)| *wait).min().filter(|_| observed >= DELAY_WINDOW * 2)
+    }
+
+    fn is_live(&self, now: Instant) -> bool {
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < LIVE_IDLE_TIMEOUT);
+        let is_delayed = self.samples.back().is_some_and(|(_, _, wait)| !wait.is_zero());
+        (is_recent(self.last_sent) || is_delayed) && is_recent(self.last_acked)
+    }
+
+    fn is_delayed(&self, now: Instant) -> bool {
+        let min_delay = self.min_delays.iter().min().copied().unwrap_or_default();
+        self.window_min_delay(now).is_some_and(|standing| standing > min_delay.saturating_add(MAX_EXTRA_DELAY))
+    }
+}
+
+fn rate(size: DataSize, time: Duration) -> Bitrate {
+    if time.is_zero() { Bitrate::ZERO } else { size / time }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link of so many bytes a millisecond with one queue for all, a live flow, and bulk flows that send what they may.
+    struct World {
+        priority: LivePriority,
+        rate: u64,
+        /// Bytes a millisecond of the live flow.
+        wants: u64,
+        /// Bytes in the queue: whose, how many.
+        queue: VecDeque<(u64, u64)>,
+        given: u64,
+        arrived: u64,
+        bulk: Vec<u64>,
+        next: Vec<u64>,
+        ms: u64,
+    }
+
+    const LIVE: u64 = 100;
+
+    impl World {
+        fn new(rate: u64, wants: u64, bulk: usize) -> Self {
+            let mut priority = LivePriority::new();
+            if wants > 0 {
+                priority.begin(LIVE);
+            }
+            Self {
+                priority,
+                rate,
+                wants,
+                queue: VecDeque::new(),
+                given: 0,
+                arrived: 0,
+                bulk: vec![0; bulk],
+                next: vec![0; bulk],
+                ms: 0,
+            }
+        }
+
+        fn run(&mut self, seconds: u64) {
+            for _ in 0..seconds * 1000 {
+                self.ms += 1;
+                let now = Instant::from_millis(self.ms);
+                // A picture each 40 ms.
+                if self.wants > 0 && self.ms.is_multiple_of(40) {
+                    self.given += self.wants * 40;
+                    self.queue.push_back((LIVE, self.wants * 40));
+                }
+                for n in 0..self.bulk.len() {
+                    let waiting: u64 =
+                        self.queue.iter().filter(|(flow, _)| *flow == n as u64).map(|(_, b)| b).sum();
+                    if self.ms < self.next[n] || waiting > 128 * 1024 {
+                        continue;
+                    }
+                    let wanted = DataSize::from_bytes(16_384);
+                    match self.priority.request(now, n as u64, wanted) {
+                        PaceGrant::Granted(size) => {
+                            self.priority.settle(n as u64, size, size);
+                            self.bulk[n] += size.bytes();
+                            self.queue.push_back((n as u64, size.bytes()));
+                        }
+                        PaceGrant::RetryAfter(wait) => {
+                            self.next[n] = self.ms + u64::try_from(wait.as_millis()).unwrap().max(1)
+                        }
+                    }
+                }
+                let mut left = self.rate;
+                while let Some((flow, bytes)) = self.queue.front_mut().filter(|_| left > 0) {
+                    let sent = left.min(*bytes);
+                    (*bytes, left) = (*bytes - sent, left - sent);
+                    self.arrived += if *flow == LIVE { sent } else { 0 };
+                    if *bytes == 0 {
+                        self.queue.pop_front();
+                    }
+                }
+                if self.ms.is_multiple_of(50) {
+                    if self.wants > 0 {
+                        let waiting: u64 =
+                            self.queue.iter().filter(|(flow, _)| *flow == LIVE).map(|(_, b)| b).sum();
+                        // What is on its way for 20 ms, and what waits.
+                        let in_flight = (self.wants * 20).min(self.given);
+                        let size = DataSize::from_bytes;
+                        self.priority.sample(now, LIVE, size(self.given), size(waiting + in_flight));
+                    }
+                    self.priority.update(now);
+                }
+            }
+        }
+
+        fn sent(&self) -> u64 {
+            self.bulk.iter().sum()
+        }
+    }
+
+    /// 8 Mbit/s are 1000 bytes a millisecond.
+    #[test]
+    fn without_a_live_flow_nobody_waits() {
+        let mut world = World::new(1000, 0, 2);
+        world.run(10);
+        assert_eq!(world.priority.allowance(), None);
+        assert!(world.sent() >= 9_900_000, "{}", world.sent());
+    }
+
+    #[test]
+    fn the_live_flow_keeps_its_rate_and_the_others_have_most_of_the_rest() {
+        let mut world = World::new(1000, 600, 2);
+        world.run(20);
+        let (arrived, sent) = (world.arrived, world.sent());
+        world.run(60);
+        let (arrived, sent) = (world.arrived - arrived, world.sent() - sent);
+        assert!(arrived >= 35_500_000, "of 36000000 bytes {arrived}");
+        // Of 400 bytes a millisecond that are left.
+        assert!((16_000_000..25_000_000).contains(&sent), "{sent}");
+        let [one, other] = world.bulk[..] else { panic!() };
+        assert!(one.abs_diff(other) < one / 10, "{one} and {other}");
+    }
+
+    #[test]
+    fn where_the_live_flow_needs_all_the_others_have_the_floor_and_no_more() {
+        let mut world = World::new(600, 600, 3);
+        world.run(20);
+        let sent = world.sent();
+        world.run(20);
+        let rate = (world.sent() - sent) * 8 / 20;
+        assert!(rate <= MIN_ALLOWANCE.bits_per_sec() * 3 / 2, "{rate} bit/s");
+        assert!(rate >= MIN_ALLOWANCE.bits_per_sec() / 2, "{rate} bit/s");
+    }
+
+    #[test]
+    fn when_the_live_flow_has_ended_the_others_are_free_again() {
+        let mut world = World::new(1000, 600, 3);
+        world.run(20);
+        assert!(world.priority.allowance().is_some());
+        world.priority.end(LIVE);
+        world.wants = 0;
+        let sent = world.sent();
+        world.run(5);
+        assert_eq!(world.priority.allowance(), None);
+        assert!(world.sent() - sent >= 4_700_000);
+        // And when it only falls silent.
+        let mut world = World::new(1000, 600, 1);
+        world.run(20);
+        world.wants = 0;
+        world.priority.sample(
+            Instant::from_millis(world.ms),
+            LIVE,
+            DataSize::from_bytes(world.given),
+            DataSize::ZERO,
+        );
+        world.priority.update(Instant::from_millis(world.ms + 6000));
+        assert_eq!(world.priority.allowance(), None);
+    }
+
+    #[test]
+    fn a_live_flow_whose_server_takes_nothing_any_more_holds_nobody_back() {
+        let mut priority = LivePriority::new();
+        priority.begin(LIVE);
+        let size = DataSize::from_bytes;
+        let mut allowed = Vec::new();
+        for look in 0..1200_u64 {
+            let now = Instant::from_millis(look * 50);
+            // Ten seconds at 400 kB/s; then the server stops, what the kernel takes fills up, and after 30 s it goes on.
+            let acknowledged = 20_000 * if look < 200 { look } else { 200 + look.saturating_sub(800) };
+            let sent = (acknowledged + 8_000).max(20_000 * look.min(250));
+            priority.sample(now, LIVE, size(sent), size(sent - acknowledged));
+            if let PaceGrant::Granted(granted) = priority.request(now, 1, size(16_384)) {
+                priority.settle(1, granted, granted);
+            }
+            priority.update(now);
+            allowed.push(priority.allowance().is_some());
+        }
+        assert!(!allowed[190] && allowed[240], "held back while it may help");
+        assert!(allowed[320..800].iter().all(|is| !is), "nobody waits for a server");
+        assert!(allowed[810], "a stream that moves again goes first");
+    }
+
+    #[test]
+    fn a_key_frame_is_no_reason() {
+        let mut priority = LivePriority::new();
+        priority.begin(LIVE);
+        let size = DataSize::from_bytes;
+        let mut sent = 0;
+        for look in 0..400_u64 {
+            let now = Instant::from_millis(look * 50);
+            sent += 20_000;
+            // Each second a queue that is gone at the next look but one.
+            let queued = if look % 20 < 2 { 120_000 } else { 8_000 };
+            priority.sample(now, LIVE, size(sent), size(queued));
+            let PaceGrant::Granted(granted) = priority.request(now, 1, size(16_384)) else { panic!("at {now}") };
+            priority.settle(1, granted, granted);
+            priority.update(now);
+            assert_eq!(priority.allowance(), None, "at {now}");
+        }
+    }
+}

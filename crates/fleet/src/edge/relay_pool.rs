@@ -1,0 +1,654 @@
+//! The way to a relay: which one is asked, and connections that wait ready.
+//!
+//! In: relays, and a target. Out: a tunnel to it through one of them, or why not.
+//!
+//! 1. [`Config::warm`](super::Config::warm) connections to the first relay that works wait ready: a flow takes the oldest one that is
+//!    still open, and another one is made at once. They are made anew before the relay gives them up ([`FRESH`]). One that gives
+//!    them up sooner drains, or does not know the edge any more: then it is left in peace, from [`SHORTEST`] to [`LONGEST`].
+//!    They are dropped when connections begin over another link than before.
+//! 2. What a ready connection says before it is asked is no answer: the relay has given it up. It is thrown away, and so is one
+//!    that answers 408.
+//! 3. Relays are asked in their order ([`Relays::order`]). One that has not answered after [`HEDGE`] is still waited for while the
+//!    next one is asked as well: the first tunnel is taken. A CONNECT may be sent twice as long as no payload went with it.
+//! 4. After the same time a ready connection that does not answer is doubted: a new one to the same relay must stand, or the
+//!    relay has gone, and all that wait for it with it. If it stands the server is slow, and both are waited for.
+//! 5. Where flows may go directly and no relay could be reached by the last attempt, new flows are not held up by them: they are tried again in the
+//!    background ([`Roads::keep_trying`]). A relay that has never answered holds up a flow for [`UNKNOWN`].
+//! 6. What a relay answers to a request is the server's matter or the rules', and no reason to ask another one, but for "no
+//!    room" (503) and for a request that it has not seen (408): then the next one is asked.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use marline_net::links::Interface;
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
+
+use super::Config;
+use super::connect_request::{Answer, ConnectError, TIMED_OUT, request_tunnel};
+use super::dial::{self, CONNECT_TIMEOUT, DialOptions, RelayConn, dial, dial_over};
+use super::portal::Portals;
+use super::relay_list::{RelayConfig, RelayEntry, RelayList};
+use super::trust::ClientTrust;
+use crate::link_dialer::{ConnObservation, LinkDialer};
+use crate::tunnel::Target;
+
+/// chosen: less than the five minutes for which a relay waits.
+const MAX_SPARE_AGE: Duration = Duration::from_secs(240);
+/// chosen: a relay that was restarted is there again; two thousand edges that come back to one that drains cost it little.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// chosen: a tunnel over a ready connection takes a round trip to the relay and one on to the server; a second relay must
+/// carry within three seconds of a first one that has vanished.
+const HEDGE_DELAY: Duration = Duration::from_millis(1500);
+
+/// chosen: more than the round trip of a satellite. One flow over a slower link goes directly.
+const UNKNOWN_RELAY_WAIT: Duration = Duration::from_millis(700);
+
+/// chosen: a relay on a busy machine has read a certificate by then; nothing waits for it but the next state of a relay that has failed.
+const REJECTION_WAIT: Duration = Duration::from_millis(200);
+/// chosen: a link that comes and goes costs few handshakes.
+const LINK_CHANGE_PAUSE: Duration = Duration::from_secs(5);
+
+/// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
+const ADMISSION_WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
+
+/// chosen: each of them takes as long as a relay may take to answer.
+const MAX_ATTEMPTS: usize = 3;
+
+/// Why there is no tunnel.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TunnelError {
+    /// No relay could be reached, or none had room: the last one's words.
+    #[error("no relay can be had: {0}")]
+    NoRelay(String),
+    /// The fleet's service has said that no relay has room for this edge, and has given none in time.
+    #[error("no relay of the fleet has room for this edge; it waits for one")]
+    Waiting,
+    /// A relay has answered.
+    #[error("{}", .0.words)]
+    Refused(Answer),
+}
+
+/// A way to a server through a relay.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    pub(super) conn: RelayConn,
+    pub(super) entry: Arc<RelayEntry>,
+    /// What came behind the relay's answer.
+    pub(super) early_data: Vec<u8>,
+}
+
+/// All ways.
+#[derive(Debug)]
+pub(super) struct RelayPool {
+    pub(super) relays: RelayList,
+    spare_connections: usize,
+    /// Whether flows may go without a relay.
+    allow_direct: bool,
+    options: DialOptions,
+    portals: Portals,
+    pub(super) dialer: Arc<LinkDialer>,
+    trusted: Mutex<ClientTrust>,
+    /// Counts up when connections that were made before must not be used any more.
+    generation: AtomicU64,
+    /// The oldest first: to which relay, since when.
+    ready: Mutex<VecDeque<(Arc<RelayEntry>, Instant, RelayConn)>>,
+    /// A ready connection was taken, or the list is another one.
+    wake: Notify,
+    /// A relay has failed.
+    relay_failed: Notify,
+    /// The next attempt to reach a relay that failed is another one.
+    retry_changed: Notify,
+    /// See [`Roads::changes`].
+    changes: watch::Sender<u64>,
+    /// The fleet's relays are not used until its service has given one.
+    is_held: watch::Sender<bool>,
+}
+
+/// One of the relays' results.
+type Attempt = (Arc<RelayEntry>, Result<(RelayConn, Vec<u8>), ConnectError>);
+
+impl RelayPool {
+    pub(super) fn new(config: &Config, trusted: ClientTrust) -> Arc<Self> {
+        Arc::new(Self {
+            relays: RelayList::new(&config.relays),
+            spare_connections: config.spare_connections,
+            allow_direct: config.allow_direct,
+            options: DialOptions { congestion: config.congestion.clone(), ..DialOptions::default() },
+            portals: Portals::new(&config.portal_probe),
+            dialer: LinkDialer::new(),
+            trusted: Mutex::new(trusted),
+            generation: AtomicU64::default(),
+            ready: Mutex::default(),
+            wake: Notify::new(),
+            relay_failed: Notify::new(),
+            retry_changed: Notify::new(),
+            changes: watch::Sender::default(),
+            is_held: watch::Sender::default(),
+        })
+    }
+
+    /// Other relays from now on; flows that run are not touched.
+    pub(super) fn set_relays(&self, list: &[RelayConfig]) {
+        if self.relays.replace(list) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Trusts others from now on.
+    pub(super) fn set_trust(&self, trusted: ClientTrust) {
+        *lock(&self.trusted) = trusted;
+        self.wake.notify_one();
+    }
+
+    pub(super) fn trusted(&self) -> ClientTrust {
+        lock(&self.trusted).clone()
+    }
+
+    /// Whether new flows wait for the fleet's service to give a relay. Relays of the command line are used all the same.
+    pub(super) fn set_held(&self, is_held: bool) {
+        if self.is_held.send_if_modified(|now| std::mem::replace(now, is_held) != is_held) {
+            self.retry_changed.notify_one();
+            self.wake.notify_one();
+        }
+    }
+
+    /// The relays that may be used, in the order in which they are asked.
+    fn order(&self) -> Vec<Arc<RelayEntry>> {
+        let mut order = self.relays.order();
+        if *self.is_held.borrow() {
+            order.retain(|entry| entry.config.member.is_none());
+        }
+        order
+    }
+
+    /// Waits, where new flows wait and no other relay is there.
+    async fn wait_for_admission(&self) -> Result<(), TunnelError> {
+        let mut held = self.is_held.subscribe();
+        if !*held.borrow() || !self.order().is_empty() {
+            return Ok(());
+        }
+        let assigned = timeout(ADMISSION_WAIT, held.wait_for(|held| !held)).await;
+        assigned.map(drop).map_err(|_| TunnelError::Waiting)
+    }
+
+    /// Ends when a relay has failed since this was asked last.
+    pub(super) async fn relay_failed(&self) {
+        self.relay_failed.notified().await;
+    }
+
+    /// A tunnel.
+    pub(super) async fn open_tunnel(self: &Arc<Self>, target: &Target) -> Result<Tunnel, TunnelError> {
+        self.wait_for_admission().await?;
+        if !self.allow_direct {
+            return self.open_tunnel_retrying(target).await;
+        }
+        // Rule 5.
+        let order = self.order();
+        let failures: Vec<String> = order.iter().filter_map(|entry| entry.unreachable_reason()).collect();
+        if failures.len() == order.len() {
+            // Where a request of plain HTTP finds a portal, no handshake with a relay is needed for that.
+            let soon = |is_sooner, entry: &Arc<RelayEntry>| entry.retry_soon() | is_sooner;
+            if self.portals.is_off() && order.iter().fold(false, soon) {
+                self.retry_changed.notify_one();
+            }
+            return Err(TunnelError::NoRelay(
+                failures.into_iter().next_back().unwrap_or_else(|| NO_RELAY_TEXT.to_owned()),
+            ));
+        }
+        tokio::select! {
+            result = self.open_tunnel_retrying(target) => result,
+            () = self.unknown_relay_timeout() => Err(TunnelError::NoRelay("no answer yet".to_owned())),
+        }
+    }
+
+    /// Ends when no relay of the list has ever answered, and they had [`UNKNOWN`] for it.
+    async fn unknown_relay_timeout(&self) {
+        let last = self.order().iter().map(|entry| entry.first_tried()).max();
+        sleep_until((last.unwrap_or_else(Instant::now) + UNKNOWN_RELAY_WAIT).into()).await;
+        if self.order().iter().any(|entry| entry.has_answered()) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn open_tunnel_retrying(self: &Arc<Self>, target: &Target) -> Result<Tunnel, TunnelError> {
+        let started_at = Instant::now();
+        for _ in 1..MAX_ATTEMPTS {
+            match self.open_tunnel_once(target).await {
+                // A relay that has carried other flows meanwhile is slow, and not gone: many flows that begin at once are.
+                Err(TunnelError::NoRelay(_))
+                    if self.relays.all().iter().any(|relay| relay.has_tunnel_since(started_at)) => {}
+                result => return result,
+            }
+        }
+        self.open_tunnel_once(target).await
+    }
+
+    async fn open_tunnel_once(self: &Arc<Self>, target: &Target) -> Result<Tunnel, TunnelError> {
+        let started_at = Instant::now();
+        let mut last = NO_RELAY_TEXT.to_owned();
+        let mut remaining = self.order().into_iter();
+        let mut running: JoinSet<Attempt> = JoinSet::new();
+        loop {
+            if let Some(entry) = remaining.next() {
+                let (pool, target) = (Arc::clone(self), target.clone());
+                running.spawn(async move {
+                    let attempt = pool.try_relay(&entry, &target).await;
+                    (entry, attempt)
+                });
+            }
+            let is_last = remaining.len() == 0;
+            let (entry, attempt) = tokio::select! {
+                joined = running.join_next() => match joined {
+                    Some(Ok(ended)) => ended,
+                    Some(Err(error)) => {
+                        last = error.to_string();
+                        continue;
+                    }
+                    None if is_last => return Err(TunnelError::NoRelay(last)),
+                    None => continue,
+                },
+                () = sleep(HEDGE_DELAY), if !is_last => continue,
+            };
+            match attempt {
+                Ok((conn, early_data)) => {
+                    entry.note_tunnel();
+                    self.mark_up(&entry);
+                    return Ok(Tunnel { conn, entry, early_data });
+                }
+                Err(ConnectError::Refused(answer)) if !matches!(answer.status, SERVICE_UNAVAILABLE | TIMED_OUT) => {
+                    return Err(TunnelError::Refused(answer));
+                }
+                Err(ConnectError::Refused(answer)) => {
+                    self.discard_ready(&entry, entry.note_refusal(&answer.words));
+                    last = answer.words;
+                }
+                Err(ConnectError::Connection(error)) => {
+                    self.mark_failed(&entry, &error.to_string(), started_at);
+                    last = format!("{}: {error}", entry.config.label);
+                }
+            }
+            tracing::warn!(relay = entry.config.label, why = last, "a relay does not carry");
+        }
+    }
+
+    /// Through this relay: over a connection that waits, or over a new one.
+    async fn try_relay(
+        self: &Arc<Self>,
+        entry: &Arc<RelayEntry>,
+        target: &Target,
+    ) -> Result<(RelayConn, Vec<u8>), ConnectError> {
+        while let Some(conn) = self.take_ready(entry) {
+            let first_request = request_tunnel(conn, target);
+            tokio::pin!(first_request);
+            let second_dial = tokio::select! {
+                first = &mut first_request => match first {
+                    Err(error) if error.is_no_answer() => continue,
+                    result => return result,
+                },
+                () = sleep(HEDGE_DELAY) => self.dial_in_background(entry),
+            };
+            // It goes on if nobody waits for it any more: what it finds counts for the next flow.
+            let second_request = async {
+                let conn = join_dial(second_dial).await?;
+                request_tunnel(conn, target).await
+            };
+            tokio::pin!(second_request);
+            return tokio::select! {
+                first = &mut first_request => match first {
+                    Err(error) if error.is_no_answer() => second_request.await,
+                    result => result,
+                },
+                result = &mut second_request => result,
+            };
+        }
+        let conn = join_dial(self.dial_in_background(entry)).await?;
+        request_tunnel(conn, target).await
+    }
+
+    /// A new connection, which notes how that went, whoever waits for it.
+    fn dial_in_background(self: &Arc<Self>, entry: &Arc<RelayEntry>) -> JoinHandle<io::Result<RelayConn>> {
+        let (pool, entry, trusted) = (Arc::clone(self), Arc::clone(entry), self.trusted());
+        tokio::spawn(async move {
+            let started_at = Instant::now();
+            entry.first_tried();
+            match entry.handshake_limiter.run(dial(&entry, &trusted, &pool.options, &pool.dialer)).await {
+                // One that has failed works when it has carried a flow, or was tried again.
+                Ok((conn, _)) if entry.has_failed() => {
+                    pool.notify_changes(entry.has_mptcp_changed());
+                    Ok(conn)
+                }
+                Ok((conn, _)) => {
+                    pool.mark_up(&entry);
+                    Ok(conn)
+                }
+                Err(error) => {
+                    pool.mark_failed(&entry, &error.to_string(), started_at);
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn mark_up(&self, entry: &RelayEntry) {
+        if entry.note_attempt(Ok(())) | entry.has_mptcp_changed() {
+            self.notify_changes(true);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Rule 4. An attempt that fails while others succeed says nothing of the relay: many that begin at once are slow.
+    fn mark_failed(&self, entry: &Arc<RelayEntry>, reason: &str, since: Instant) {
+        if entry.has_tunnel_since(since) {
+            return;
+        }
+        self.discard_ready(entry, entry.note_attempt(Err(reason)));
+    }
+
+    fn discard_ready(&self, entry: &Arc<RelayEntry>, has_changed: bool) {
+        self.notify_changes(has_changed);
+        if self.order().iter().all(|entry| entry.unreachable_reason().is_some()) {
+            self.dialer.none_reached();
+        }
+        lock(&self.ready).retain(|(of, ..)| !Arc::ptr_eq(of, entry));
+        self.wake.notify_one();
+        self.relay_failed.notify_one();
+        self.retry_changed.notify_one();
+    }
+
+    fn notify_changes(&self, has_changed: bool) {
+        if has_changed {
+            self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Changes when a relay fails, fails for another reason, or carries again.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Tries each relay of the command line that no ready connection is made to, so that one that cannot be reached is known at once and
+    /// not when it is needed. The service's are measured.
+    fn dial_configured(self: &Arc<Self>) {
+        let configured = self.relays.all().into_iter().filter(|entry| entry.config.member.is_none());
+        configured
+            .skip(usize::from(self.spare_connections > 0))
+            .for_each(|entry| drop(self.dial_in_background(&entry)));
+    }
+
+    /// Tries relays that have failed at once: a link has come. They may answer over it; so may a captive portal, which the handshake
+    /// detects.
+    pub(super) fn retry_now(&self) {
+        self.relays.all().iter().for_each(|entry| entry.retry_now());
+        self.retry_changed.notify_one();
+    }
+
+    /// Tries relays that have failed again, until dropped.
+    pub(super) async fn run_retries(self: &Arc<Self>) -> Infallible {
+        loop {
+            let next = self.order().into_iter().filter_map(|entry| Some((entry.retry_at()?, entry)));
+            match next.min_by_key(|(at, _)| *at) {
+                Some((at, entry)) if at <= Instant::now() => {
+                    entry.start_retry(at.max(Instant::now()));
+                    tokio::spawn(Arc::clone(self).retry_relay(entry));
+                }
+                Some((at, _)) => drop(timeout_at(at.into(), self.retry_changed.notified()).await),
+                None => self.retry_changed.notified().await,
+            }
+        }
+    }
+
+    /// Tries a relay that has failed. In TLS 1.3 the client's handshake is over before the relay has seen the client's certificate, and a
+    /// relay that rejects it closes the connection (RFC 8446, section 4.4.2.4): one that works is silent for a round trip longer.
+    async fn retry_relay(self: Arc<Self>, entry: Arc<RelayEntry>) {
+        let (started_at, trusted) = (Instant::now(), self.trusted());
+        let probe = async {
+            let (mut conn, rtt) = dial(&entry, &trusted, &self.options, &self.dialer).await?;
+            match timeout(2 * rtt + REJECTION_WAIT, conn.read_u8()).await {
+                Err(_) => Ok(()),
+                Ok(Ok(_)) => Err(io::ErrorKind::ConnectionAborted.into()),
+                Ok(Err(error)) => Err(error),
+            }
+        };
+        match probe.await {
+            Ok(()) => self.mark_up(&entry),
+            // It closes without a reason: the reason from before is a better one.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted) => {}
+            Err(error) => self.mark_failed(&entry, &error.to_string(), started_at),
+        }
+    }
+
+    /// Probes the links that have failed until dropped.
+    pub(super) async fn run_link_probes(self: &Arc<Self>) -> Infallible {
+        loop {
+            let link = self.dialer.next_probe().await;
+            let first_relay = self.order().into_iter().next();
+            tokio::spawn(Arc::clone(self).probe_link(link, first_relay));
+        }
+    }
+
+    /// At the first relay; while that cannot be reached at all, at the server to which a flow has gone directly. Whether something still
+    /// answers in the relay's place shows in an attempt to reach a relay only.
+    async fn probe_link(self: Arc<Self>, link: Arc<Interface>, first_relay: Option<Arc<RelayEntry>>) {
+        let started_at = Instant::now();
+        let works = first_relay.as_ref().is_some_and(|entry| entry.unreachable_reason().is_none());
+        let relay = first_relay.filter(|_| works || self.dialer.has_portal(&link.name));
+        let result = match (&relay, self.dialer.direct_probe_target(&link.name)) {
+            (Some(relay), _) => {
+                let dialled = dial_over(relay, &self.trusted(), &self.options, Some(&link), &self.dialer).await;
+                self.notify_changes(relay.has_mptcp_changed());
+                dialled.map(|(_, observation)| observation)
+            }
+            (None, Some(server)) => {
+                let options =
+                    DialOptions { device: Some(link.name.clone()), plain_tcp: true, ..DialOptions::default() };
+                let connected = timeout(CONNECT_TIMEOUT, dial::connect(server, options)).await;
+                connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|_| ConnObservation::Reached)
+            }
+            (None, None) => return,
+        };
+        self.dialer.record_probe(&link.name, started_at, result, works || relay.is_none());
+    }
+
+    /// Looks for captive portals until dropped.
+    pub(super) async fn keep_probing_portals(self: &Arc<Self>) -> Infallible {
+        if self.portals.is_off() {
+            std::future::pending::<()>().await;
+        }
+        loop {
+            let (roads, link) = (Arc::clone(self), self.dialer.due_for_portal().await);
+            tokio::spawn(async move {
+                let answer = roads.portals.probe(&link, &roads.dialer).await;
+                if roads.dialer.portal_answered(&link.name, answer) {
+                    roads.retry_now();
+                }
+            });
+        }
+    }
+
+    /// Drops the connections that wait ready when connections begin over another link than these have: their first packets would wait for it.
+    pub(super) async fn run_link_changes(&self) -> Infallible {
+        let mut preferred_link = self.dialer.preferred_link();
+        loop {
+            if preferred_link.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.drop_ready();
+            sleep(LINK_CHANGE_PAUSE).await;
+        }
+    }
+
+    /// Drops the connections that wait ready: those that are made from now on take another way.
+    pub(super) fn drop_ready(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        lock(&self.ready).clear();
+        self.wake.notify_one();
+    }
+
+    /// Keeps connections ready until dropped.
+    pub(super) async fn run_spares(self: &Arc<Self>) -> Infallible {
+        self.dial_configured();
+        let (mut pause, mut given_up) = (MIN_PAUSE, None::<Instant>);
+        loop {
+            let Some(first_relay) = self.order().into_iter().next() else {
+                self.wake.notified().await;
+                continue;
+            };
+            if first_relay.has_failed() {
+                // It is tried again elsewhere.
+                let _ = timeout(MAX_PAUSE, self.wake.notified()).await;
+                continue;
+            }
+            if self.drop_stale(&first_relay) {
+                let is_again = given_up.replace(Instant::now()).is_some_and(|at| at.elapsed() < MAX_PAUSE * 2);
+                pause = if is_again { (pause * 2).min(MAX_PAUSE) } else { MIN_PAUSE };
+                self.pause_while_first(&first_relay, pause).await;
+                continue;
+            }
+            let count = lock(&self.ready).len();
+            if count >= self.spare_connections {
+                let _ = timeout(MAX_SPARE_AGE / 8, self.wake.notified()).await;
+                continue;
+            }
+            let era = self.generation.load(Ordering::Relaxed);
+            match join_dial(self.dial_in_background(&first_relay)).await {
+                Ok(conn) => {
+                    // `drop_ready` increments `era` before it takes this lock.
+                    let mut ready = lock(&self.ready);
+                    if self.generation.load(Ordering::Relaxed) == era {
+                        ready.push_back((first_relay, Instant::now(), conn));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(relay = first_relay.config.label, ?error, "not ready");
+                    sleep(CONNECT_TIMEOUT).await;
+                }
+            }
+        }
+    }
+
+    /// The oldest connection to this relay that is still good.
+    fn take_ready(&self, entry: &Arc<RelayEntry>) -> Option<RelayConn> {
+        let trusted = self.trusted();
+        let mut ready = lock(&self.ready);
+        while let Some(index) = ready.iter().position(|(of, ..)| Arc::ptr_eq(of, entry)) {
+            let (_, since, mut conn) = ready.remove(index)?;
+            self.wake.notify_one();
+            if since.elapsed() < MAX_SPARE_AGE
+                && is_idle(&mut conn)
+                && dial::check_peer(&conn, entry, &trusted).is_ok()
+            {
+                return Some(conn);
+            }
+        }
+        None
+    }
+
+    /// Waits for so long, or until this relay is no longer the first.
+    async fn pause_while_first(&self, first_relay: &Arc<RelayEntry>, time: Duration) {
+        let is_first = || self.order().first().is_some_and(|current| Arc::ptr_eq(current, first_relay));
+        let until_replaced = async {
+            while is_first() {
+                self.wake.notified().await;
+            }
+        };
+        let _ = timeout(time, until_replaced).await;
+    }
+
+    /// Those that are no good any more, or lead to a relay that is no longer the first. Whether it has given up one of them.
+    fn drop_stale(&self, first_relay: &Arc<RelayEntry>) -> bool {
+        let (trusted, mut given_up) = (self.trusted(), false);
+        lock(&self.ready).retain_mut(|(entry, since, conn)| {
+            let is_wanted = Arc::ptr_eq(entry, first_relay)
+                && since.elapsed() < MAX_SPARE_AGE
+                && dial::check_peer(conn, entry, &trusted).is_ok();
+            let is_open = is_wanted && is_idle(conn);
+            given_up |= is_wanted && !is_open;
+            is_open
+        });
+        given_up
+    }
+}
+
+const NO_RELAY_TEXT: &str = "no relay is configured";
+/// HTTP's status of a relay that has no room or drains.
+const SERVICE_UNAVAILABLE: u16 = 503;
+
+/// Rule 2: open, and nothing has come.
+fn is_idle(conn: &mut RelayConn) -> bool {
+    let mut byte = [0];
+    let mut cx = Context::from_waker(Waker::noop());
+    matches!(Pin::new(conn).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)), Poll::Pending)
+}
+
+async fn join_dial(task: JoinHandle<io::Result<RelayConn>>) -> Result<RelayConn, ConnectError> {
+    task.await.map_err(|error| ConnectError::Connection(io::Error::other(error)))?.map_err(ConnectError::Connection)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relay_config(member: Option<&str>) -> RelayConfig {
+        let endpoints = vec!["127.0.0.1:1".parse().unwrap()];
+        let member = member.map(|name| name.parse().unwrap());
+        RelayConfig { label: "r".to_owned(), server_name: "127.0.0.1".try_into().unwrap(), endpoints, member }
+    }
+
+    fn new_pool(relays: Vec<RelayConfig>) -> Arc<RelayPool> {
+        let config = Config {
+            listen: Vec::new(),
+            relays,
+            spare_connections: 0,
+            allow_direct: false,
+            congestion: None,
+            lan: false,
+            admission: super::super::AdmissionConfig::default(),
+            portal_probe: super::super::PortalProbe::OFF,
+            local_domains: Vec::new(),
+        };
+        let provider = Arc::new(crate::tls::crypto_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let tls = builder.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        RelayPool::new(&config, Arc::new(tls).into())
+    }
+
+    #[test]
+    fn new_flows_wait_for_the_fleets_relays_and_not_for_those_of_the_command_line() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let target = Target::new("192.0.2.1", 80).unwrap();
+            let pool = new_pool(vec![relay_config(Some("a"))]);
+            pool.set_held(true);
+            let started_at = Instant::now();
+            assert!(matches!(pool.open_tunnel(&target).await, Err(TunnelError::Waiting)));
+            assert!(started_at.elapsed() >= ADMISSION_WAIT);
+            // Given one in time, the flow is led to it, where nothing listens.
+            let shared_pool = Arc::clone(&pool);
+            let release = tokio::spawn(async move {
+                sleep(ADMISSION_WAIT / 4).await;
+                shared_pool.set_held(false);
+            });
+            assert!(matches!(pool.open_tunnel(&target).await, Err(TunnelError::NoRelay(_))));
+            release.await.unwrap();
+            let mixed_pool = new_pool(vec![relay_config(Some("a")), relay_config(None)]);
+            mixed_pool.set_held(true);
+            assert_eq!(mixed_pool.order().len(), 1);
+            assert!(matches!(mixed_pool.open_tunnel(&target).await, Err(TunnelError::NoRelay(_))));
+        });
+    }
+}

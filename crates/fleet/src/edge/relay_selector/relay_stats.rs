@@ -1,0 +1,252 @@
+//! What an edge knows of relays: where they are, how fast they were, how far they are; and what measuring has cost.
+//!
+//! 1. A rate belongs to the links by which it was measured. With others it serves to put relays in order, and is measured anew.
+//! 2. What is kept for a later run has ages and no moments: a clock that was set meanwhile makes it older, never newer.
+//! 3. At most [`MOST`] relays; those that were not heard of for the longest time are forgotten.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline_core::units::{Bitrate, DataSize, Instant};
+use serde::{Deserialize, Serialize};
+
+use super::{DAY, FAILURE_MEMORY, RATE_LIFETIME};
+use crate::ca::Address;
+use crate::identity::Name;
+use crate::service::api_types::{Endpoint, RelayMeasurement};
+
+/// As many as a request may name.
+const MAX_RELAYS: usize = 32;
+/// chosen: a round trip that is no more than a quarter longer is as short.
+const RTT_TOLERANCE: u32 = 4;
+
+/// All relays.
+#[derive(Debug, Default)]
+pub(super) struct RelayStats {
+    relays: BTreeMap<Name, RelayRecord>,
+    /// What probes have sent over metered links since then.
+    metered_probes: (Instant, DataSize),
+}
+
+#[derive(Clone, Debug)]
+struct RelayRecord {
+    addresses: Vec<Endpoint>,
+    server_name: Option<Address>,
+    last_seen: Instant,
+    rate: Option<MeasuredRate>,
+    rtt: Option<Duration>,
+    failed_at: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct MeasuredRate {
+    rate: Bitrate,
+    measured_at: Instant,
+    links: Vec<String>,
+}
+
+/// What is kept for a later run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PersistedState {
+    /// Where the stream went to.
+    #[serde(default)]
+    pub origin: Option<Endpoint>,
+    /// What probes have sent over metered links in the last day.
+    #[serde(default)]
+    pub probed_bytes: u64,
+    /// Since when.
+    #[serde(default)]
+    pub probed_age_s: u64,
+    /// Relays, the best first.
+    #[serde(default)]
+    pub relays: Vec<RelayInfo>,
+    /// Of relays of the command line, `HOST:PORT`: the addresses that were found last.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub addresses: BTreeMap<String, Vec<SocketAddr>>,
+}
+
+/// One relay, as it is kept and shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RelayInfo {
+    /// Its name.
+    pub relay: Name,
+    /// Where it listens.
+    pub addresses: Vec<Endpoint>,
+    /// What its certificate is verified by.
+    pub server_name: Option<Address>,
+    /// B(c, s), as it was measured or seen last.
+    #[serde(rename = "rate_bps")]
+    pub rate: Option<Bitrate>,
+    /// How long ago that was.
+    pub rate_age_s: Option<u64>,
+    /// By which links.
+    #[serde(default)]
+    pub links: Vec<String>,
+    /// The round trip.
+    pub rtt_ms: Option<u32>,
+    /// It did not answer lately.
+    #[serde(default)]
+    pub failed: bool,
+}
+
+impl RelayStats {
+    pub(super) fn restore(saved: PersistedState, elapsed: Duration, now: Instant) -> Self {
+        let ago = |seconds: u64| now - (Duration::from_secs(seconds) + elapsed);
+        let relay = |row: RelayInfo| {
+            let at = ago(row.rate_age_s.unwrap_or_default());
+            let rate = row.rate.map(|rate| MeasuredRate { rate, measured_at: at, links: row.links });
+            let rtt = row.rtt_ms.map(|millis| Duration::from_millis(millis.into()));
+            let RelayInfo { relay, addresses, server_name, .. } = row;
+            (relay, RelayRecord { addresses, server_name, last_seen: ago(0), rate, rtt, failed_at: None })
+        };
+        Self {
+            relays: saved.relays.into_iter().take(MAX_RELAYS).map(relay).collect(),
+            metered_probes: (ago(saved.probed_age_s), DataSize::from_bytes(saved.probed_bytes)),
+        }
+    }
+
+    pub(super) fn save(&self, origin: Option<Endpoint>, now: Instant) -> PersistedState {
+        let rows = self.ranked(&[], None, now).into_iter().filter_map(|name| self.info(&name, now));
+        PersistedState {
+            origin,
+            probed_bytes: self.metered_today(now).bytes(),
+            probed_age_s: now.since(self.metered_probes.0).as_secs(),
+            relays: rows.map(|row| RelayInfo { failed: false, ..row }).collect(),
+            addresses: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn info(&self, name: &Name, now: Instant) -> Option<RelayInfo> {
+        let relay = self.relays.get(name)?;
+        Some(RelayInfo {
+            relay: name.clone(),
+            addresses: relay.addresses.clone(),
+            server_name: relay.server_name.clone(),
+            rate: relay.rate.as_ref().map(|rate| rate.rate),
+            rate_age_s: relay.rate.as_ref().map(|rate| now.since(rate.measured_at).as_secs()),
+            links: relay.rate.as_ref().map(|rate| rate.links.clone()).unwrap_or_default(),
+            rtt_ms: relay.rtt.map(millis),
+            failed: self.is_failed(name, now),
+        })
+    }
+
+    /// The service has named a relay. Where it does not say where that is, what was known counts.
+    pub(super) fn add(&mut self, name: &Name, addresses: Vec<Endpoint>, server: Option<Address>, now: Instant) {
+        let new = || RelayRecord {
+            addresses: Vec::new(),
+            server_name: None,
+            last_seen: now,
+            rate: None,
+            rtt: None,
+            failed_at: None,
+        };
+        let relay = self.relays.entry(name.clone()).or_insert_with(new);
+        relay.last_seen = now;
+        if !addresses.is_empty() {
+            (relay.addresses, relay.server_name) = (addresses, server);
+        }
+        while self.relays.len() > MAX_RELAYS {
+            let oldest = self.relays.iter().min_by_key(|(_, relay)| relay.last_seen).map(|(name, _)| name.clone());
+            oldest.map(|oldest| self.relays.remove(&oldest));
+        }
+    }
+
+    pub(super) fn record_rate(
+        &mut self,
+        name: &Name,
+        rate: Bitrate,
+        rtt: Option<Duration>,
+        links: &[String],
+        now: Instant,
+    ) {
+        let Some(relay) = self.relays.get_mut(name) else { return };
+        relay.rate = Some(MeasuredRate { rate, measured_at: now, links: links.to_vec() });
+        relay.rtt = rtt.or(relay.rtt);
+        relay.failed_at = None;
+    }
+
+    pub(super) fn set_failed(&mut self, name: &Name, has_failed: bool, now: Instant) {
+        if let Some(relay) = self.relays.get_mut(name) {
+            relay.failed_at = has_failed.then_some(now);
+        }
+    }
+
+    pub(super) fn is_failed(&self, name: &Name, now: Instant) -> bool {
+        let failed = self.relays.get(name).and_then(|relay| relay.failed_at);
+        failed.is_some_and(|failed| now.since(failed) < FAILURE_MEMORY)
+    }
+
+    pub(super) fn rate(&self, name: &Name) -> Option<Bitrate> {
+        self.relays.get(name)?.rate.as_ref().map(|rate| rate.rate)
+    }
+
+    pub(super) fn is_fresh(&self, name: &Name, links: &[String], now: Instant) -> bool {
+        let rate = self.relays.get(name).and_then(|relay| relay.rate.as_ref());
+        rate.is_some_and(|rate| {
+            now.since(rate.measured_at) < RATE_LIFETIME && (links.is_empty() || rate.links == links)
+        })
+    }
+
+    /// The highest rate of a relay that does not fail.
+    pub(super) fn best_rate(&self, now: Instant) -> Bitrate {
+        let rates = self.relays.keys().filter(|name| !self.is_failed(name, now));
+        rates.filter_map(|name| self.rate(name)).max().unwrap_or_default()
+    }
+
+    /// All whose place is known: those with a rate first, then those offered, in that order. With `enough` those that reach it
+    /// come first, by their round trips.
+    pub(super) fn ranked(&self, offered: &[Name], enough: Option<Bitrate>, now: Instant) -> Vec<Name> {
+        let key = |name: &Name| {
+            let rate = self.rate(name).unwrap_or_default();
+            let is_fast_enough = enough.filter(|enough| rate >= *enough && !rate.is_zero());
+            let rtt = self.relays.get(name).and_then(|relay| relay.rtt).unwrap_or(Duration::MAX);
+            let offered_at = offered.iter().position(|one| one == name).unwrap_or(usize::MAX);
+            let rtt_rank = is_fast_enough.map_or(Duration::MAX, |_| rtt);
+            (self.is_failed(name, now), rtt_rank, Reverse(rate), offered_at)
+        };
+        let located = self.relays.iter().filter(|(_, relay)| !relay.addresses.is_empty());
+        let mut names: Vec<Name> = located.map(|(name, _)| name.clone()).collect();
+        names.sort_by_key(key);
+        names
+    }
+
+    /// What a request says. With `enough` only the nearest of those that reach it: the service gives no other then.
+    pub(super) fn measurements(&self, enough: Option<Bitrate>, now: Instant) -> Vec<RelayMeasurement> {
+        let measured_row = |(name, relay): (&Name, &RelayRecord)| {
+            let rate = relay.rate.as_ref().filter(|rate| !rate.rate.is_zero() && !self.is_failed(name, now))?;
+            Some((name.clone(), rate.rate, relay.rtt))
+        };
+        let mut rows: Vec<_> = self.relays.iter().filter_map(measured_row).collect();
+        if let Some(enough) = enough {
+            let rtts = rows.iter().filter(|(_, rate, _)| *rate >= enough).filter_map(|(_, _, trip)| *trip);
+            if let Some(nearest) = rtts.min() {
+                let max_rtt = nearest + nearest / RTT_TOLERANCE;
+                rows.retain(|(_, rate, rtt)| *rate >= enough && rtt.is_some_and(|trip| trip <= max_rtt));
+            }
+        }
+        let to_measurement = |(relay, rate, rtt): (Name, Bitrate, Option<Duration>)| RelayMeasurement {
+            relay,
+            rate,
+            rtt_ms: rtt.map(millis),
+        };
+        rows.into_iter().map(to_measurement).collect()
+    }
+
+    /// So much was sent over metered links.
+    pub(super) fn add_metered(&mut self, sent: DataSize, now: Instant) {
+        let total = self.metered_today(now);
+        let since = if total.is_zero() { now } else { self.metered_probes.0 };
+        self.metered_probes = (since, total + sent);
+    }
+
+    /// What was sent over them in the last day.
+    pub(super) fn metered_today(&self, now: Instant) -> DataSize {
+        if now.since(self.metered_probes.0) < DAY { self.metered_probes.1 } else { DataSize::ZERO }
+    }
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1)
+}

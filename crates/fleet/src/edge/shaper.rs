@@ -1,0 +1,182 @@
+//! The live stream's lane and the others': what [`Priority`] decides, done to flows.
+//!
+//! In: flows as they begin, their pieces, the kernel's word on what waits. Out: a [`Pace`] for each flow.
+//!
+//! 1. Live flows go as fast as they can. Of bulk flows only what they send upward is held back: what they receive competes with the
+//!    live stream for nothing but the acknowledgements' few bytes.
+//! 2. While there is a live flow, and only then, it is looked each [`LOOK`] at what of it is not acknowledged yet: by the other
+//!    end of its way, or, where its pace keeps its queue short, not even read from the program.
+//! 3. A lane is around another pace, which hears of every piece as well.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use marline_core::units::{Bitrate, DataSize, Instant};
+use marline_net::queue::unacknowledged;
+use tokio::sync::Notify;
+
+use super::live_match::LiveMatch;
+use super::live_priority::{LivePriority, SAMPLE_INTERVAL};
+use crate::tunnel::{PaceGrant, Pacer, Target};
+
+/// All lanes of an edge.
+#[derive(Debug)]
+pub(super) struct Shaper {
+    live_matches: Vec<LiveMatch>,
+    epoch: std::time::Instant,
+    state: Mutex<ShaperState>,
+    live_flow_added: Notify,
+}
+
+#[derive(Debug)]
+struct ShaperState {
+    priority: LivePriority,
+    next_id: u64,
+    /// The live flows: their sockets, and what they were given.
+    live_flows: BTreeMap<u64, LiveFlow>,
+}
+
+#[derive(Debug)]
+struct LiveFlow {
+    upstream: OwnedFd,
+    client: OwnedFd,
+    sent: DataSize,
+}
+
+impl LiveFlow {
+    /// What the program has sent in all, and what of it is not acknowledged. A kernel that does not tell keeps nobody waiting.
+    fn sample(&self) -> (DataSize, DataSize) {
+        let unread = DataSize::from_bytes(rustix::io::ioctl_fionread(&self.client).unwrap_or(0));
+        (self.sent + unread, unread + unacknowledged(&self.upstream).unwrap_or_default())
+    }
+}
+
+impl Shaper {
+    pub(super) fn new(live: Vec<LiveMatch>) -> Self {
+        let state = ShaperState { priority: LivePriority::new(), next_id: 0, live_flows: BTreeMap::new() };
+        Self {
+            live_matches: live,
+            epoch: std::time::Instant::now(),
+            state: Mutex::new(state),
+            live_flow_added: Notify::new(),
+        }
+    }
+
+    /// Whether a flow that goes there is a live stream.
+    pub(super) fn is_live(&self, target: &Target) -> bool {
+        self.live_matches.iter().any(|live| live.matches(target))
+    }
+
+    /// The lane of a flow over the socket `far`, whose program is at `near`.
+    pub(super) fn shape<P: Pacer>(
+        &self,
+        target: &Target,
+        upstream: BorrowedFd<'_>,
+        client: BorrowedFd<'_>,
+        inner: P,
+    ) -> ShapedFlow<'_, P> {
+        let mut state = self.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        let clone_fds =
+            || Some((upstream.as_fd().try_clone_to_owned().ok()?, client.as_fd().try_clone_to_owned().ok()?));
+        // Without descriptors of its own it cannot be watched, and goes with the others.
+        let fds = self.is_live(target).then(clone_fds).flatten();
+        let is_live = fds.is_some();
+        if let Some((upstream, client)) = fds {
+            state.priority.begin(id);
+            state.live_flows.insert(id, LiveFlow { upstream, client, sent: DataSize::ZERO });
+            self.live_flow_added.notify_one();
+        }
+        ShapedFlow { shaper: self, id, is_live, inner }
+    }
+
+    /// Looks at the live flows until dropped.
+    pub(super) async fn watch(&self) -> Infallible {
+        loop {
+            if self.lock().live_flows.is_empty() {
+                self.live_flow_added.notified().await;
+            }
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
+            let (mut state, now) = (self.lock(), self.now());
+            let ShaperState { priority, live_flows: watched, .. } = &mut *state;
+            let previous = priority.allowance();
+            for (id, watched) in watched.iter() {
+                let (sent, unacked) = watched.sample();
+                priority.sample(now, *id, sent, unacked);
+            }
+            priority.update(now);
+            if let Some(allowance) = priority.allowance().filter(|_| previous.is_none()) {
+                tracing::debug!(%allowance, "a live stream waits: other flows are held back");
+            }
+        }
+    }
+
+    /// What bulk flows may send together; none: as much as they can.
+    pub(super) fn allowance(&self) -> Option<Bitrate> {
+        self.lock().priority.allowance()
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ShaperState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One flow's.
+#[derive(Debug)]
+pub(super) struct ShapedFlow<'a, P> {
+    shaper: &'a Shaper,
+    id: u64,
+    is_live: bool,
+    inner: P,
+}
+
+impl<P: Pacer> Pacer for ShapedFlow<'_, P> {
+    fn request(&mut self, is_up: bool, wanted: DataSize) -> PaceGrant {
+        let wanted = match self.inner.request(is_up, wanted) {
+            PaceGrant::Granted(wanted) if is_up && !self.is_live => wanted,
+            other => return other,
+        };
+        let now = self.shaper.now();
+        let granted = self.shaper.lock().priority.request(now, self.id, wanted);
+        // What is not granted here is given back there.
+        let unused = wanted - if let PaceGrant::Granted(size) = granted { size } else { DataSize::ZERO };
+        if !unused.is_zero() {
+            self.inner.settle(is_up, unused, DataSize::ZERO);
+        }
+        granted
+    }
+
+    fn settle(&mut self, is_up: bool, granted: DataSize, sent: DataSize) {
+        if is_up {
+            let mut state = self.shaper.lock();
+            if self.is_live {
+                if let Some(watched) = state.live_flows.get_mut(&self.id) {
+                    watched.sent += sent;
+                }
+            } else {
+                state.priority.settle(self.id, granted, sent);
+            }
+        }
+        self.inner.settle(is_up, granted, sent);
+    }
+}
+
+impl<P> Drop for ShapedFlow<'_, P> {
+    fn drop(&mut self) {
+        let mut state = self.shaper.lock();
+        state.live_flows.remove(&self.id);
+        state.priority.end(self.id);
+        if state.live_flows.is_empty() {
+            // Nobody looks any more who could give it back.
+            let now = self.shaper.now();
+            state.priority.update(now);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What only programs of this machine may reach through the edge: the machine itself.
+//!
+//! In: who asks, and where to. Out: whether that is refused.
+//!
+//! 1. Other hosts are refused the loopback, this machine's own addresses, link-local and multicast addresses, metadata services, and
+//!    the names of the loopback: a service that listens for programs of this machine trusts them, and the edge is one of these.
+//! 2. A program of this machine could go there itself, and may.
+//!
+//! Other names are looked up by the relay, which refuses its own neighbourhood, and so are private addresses, which it may be told to
+//! allow. For a connection without a relay each address is checked again ([`direct`](super::direct)).
+
+use std::net::SocketAddr;
+
+use marline_net::reach::{Right, Zone};
+
+use crate::tunnel::Target;
+
+/// Whether who asks from there may not go to this target, by whatever way.
+pub(super) fn is_forbidden(client_addr: SocketAddr, target: &Target) -> bool {
+    if !Right::of_peer(client_addr).is_another_hosts() {
+        return false;
+    }
+    match target.host.parse() {
+        Ok(address) => Zone::of(address) > Zone::Private,
+        Err(_) => target.host == "localhost" || target.host.ends_with(".localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn from_elsewhere_nobody_reaches_this_machine() {
+        let to = |text: &str| Target::parse(text).unwrap();
+        let [here, elsewhere, mapped] =
+            ["127.0.0.1:9", "192.0.2.7:9", "[::ffff:127.0.0.1]:9"].map(|from| from.parse::<SocketAddr>().unwrap());
+        for target in [
+            "127.0.0.1:80",
+            "127.9.9.9:80",
+            "0.0.0.0:80",
+            "0.1.2.3:80",
+            "169.254.169.254:80",
+            "100.100.100.200:80",
+            "[64:ff9b::127.0.0.1]:80",
+            "224.0.0.1:80",
+            "255.255.255.255:80",
+            "[::1]:80",
+            "[::]:80",
+            "[::127.0.0.1]:80",
+            "[::ffff:127.0.0.1]:80",
+            "[fe80::1]:80",
+            "[ff02::1]:80",
+            "localhost:80",
+            "a.LocalHost.:80",
+        ] {
+            assert!(is_forbidden(elsewhere, &to(target)), "{target}");
+            assert!(!is_forbidden(here, &to(target)), "{target}");
+            assert!(!is_forbidden(mapped, &to(target)), "{target}");
+        }
+        for target in ["192.0.2.1:80", "10.1.1.1:80", "[2001:db8::1]:80", "a.example:80", "notlocalhost:80"] {
+            assert!(!is_forbidden(elsewhere, &to(target)), "{target}");
+        }
+    }
+}

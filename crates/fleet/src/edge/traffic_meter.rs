@@ -1,0 +1,135 @@
+//! What goes through a relay, and whether more wants to.
+//!
+//! In: pieces of flows as they are carried. Out: bytes each way, and for how long data waited that the links did not take.
+//!
+//! A flow waits from the moment at which it has a piece until all of it is with the kernel. The time in which at least one flow
+//! waits is what tells a link that is full from a program that sends little: nobody says how much he would send.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use marline_core::units::DataSize;
+
+use crate::tunnel::{PaceGrant, Pacer};
+
+/// What passes one way out.
+#[derive(Debug, Default)]
+pub(super) struct TrafficMeter(Mutex<MeterCounts>);
+
+#[derive(Debug, Default)]
+struct MeterCounts {
+    up: u64,
+    down: u64,
+    blocked_flows: usize,
+    blocked_since: Option<Instant>,
+    blocked_time: Duration,
+}
+
+/// What has passed since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MeterReading {
+    /// Bytes from programs.
+    pub(super) up: u64,
+    /// Bytes to them.
+    pub(super) down: u64,
+    /// For how long something waited to go.
+    pub(super) blocked: Duration,
+}
+
+impl TrafficMeter {
+    pub(super) fn read(&self) -> MeterReading {
+        let counts = self.lock();
+        let blocked_now = counts.blocked_since.map_or(Duration::ZERO, |since| since.elapsed());
+        MeterReading { up: counts.up, down: counts.down, blocked: counts.blocked_time + blocked_now }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, MeterCounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MeterCounts {
+    fn block(&mut self) {
+        self.blocked_flows += 1;
+        self.blocked_since.get_or_insert_with(Instant::now);
+    }
+
+    fn unblock(&mut self) {
+        self.blocked_flows -= 1;
+        if self.blocked_flows == 0 {
+            self.blocked_time += self.blocked_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        }
+    }
+}
+
+/// One flow, as fast as both ends can.
+#[derive(Debug)]
+pub(super) struct MeteredPacer {
+    meter: Arc<TrafficMeter>,
+    is_blocked: bool,
+}
+
+impl MeteredPacer {
+    pub(super) fn new(meter: Arc<TrafficMeter>) -> Self {
+        Self { meter, is_blocked: false }
+    }
+}
+
+impl Pacer for MeteredPacer {
+    fn request(&mut self, is_up: bool, wanted: DataSize) -> PaceGrant {
+        // The piece before is with the kernel.
+        if is_up && std::mem::take(&mut self.is_blocked) {
+            self.meter.lock().unblock();
+        }
+        PaceGrant::Granted(wanted)
+    }
+
+    fn settle(&mut self, is_up: bool, _: DataSize, sent: DataSize) {
+        if sent.is_zero() {
+            return;
+        }
+        let mut counts = self.meter.lock();
+        if is_up {
+            counts.up += sent.bytes();
+            if !std::mem::replace(&mut self.is_blocked, true) {
+                counts.block();
+            }
+        } else {
+            counts.down += sent.bytes();
+        }
+    }
+}
+
+impl Drop for MeteredPacer {
+    fn drop(&mut self) {
+        if self.is_blocked {
+            self.meter.lock().unblock();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_counts_while_a_piece_is_not_gone() {
+        let meter = Arc::new(TrafficMeter::default());
+        let (mut one, mut other) = (MeteredPacer::new(Arc::clone(&meter)), MeteredPacer::new(Arc::clone(&meter)));
+        let size = DataSize::from_bytes(1000);
+        one.request(true, size);
+        one.settle(true, size, DataSize::ZERO);
+        one.settle(false, size, size);
+        assert_eq!(meter.read(), MeterReading { up: 0, down: 1000, blocked: Duration::ZERO });
+        one.settle(true, size, size);
+        other.settle(true, size, size);
+        std::thread::sleep(Duration::from_millis(20));
+        one.request(true, size);
+        let before = meter.read();
+        assert!(before.blocked >= Duration::from_millis(20) && before.up == 2000, "{before:?}");
+        drop(other);
+        let after = meter.read().blocked;
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(meter.read().blocked, after);
+    }
+}

@@ -1,0 +1,615 @@
+//! Starts connections over the links: drives [`Race`] with sockets that are bound to a device, and names that each link's own name
+//! servers are asked for.
+//!
+//! Where fewer than two links are known there is one attempt, as the kernel's routes have it; over the only link where these lead over an
+//! interface that is down, whose routes have stayed. Attempts that lose run on to their own time limits in the background, because their
+//! results decide over which link the next connection begins.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalAnswer};
+use marline_core::units::Instant;
+use marline_net::dns::Resolver;
+use marline_net::links::{Interface, Network, Reason, Verdict, survey};
+use marline_net::reach::Zone;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{sleep_until, timeout};
+
+/// A link over which connections do not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingLink {
+    /// Its interface.
+    pub name: String,
+    /// Why.
+    pub reason: LinkFailure,
+    /// Another link, over which they do.
+    pub alternative: Option<String>,
+}
+
+/// What a connection that stands shows of its link.
+pub(crate) enum ConnObservation {
+    /// It reaches the destination.
+    Reached,
+    /// It does, but SYNs with MPTCP's option are dropped.
+    MptcpDropped,
+    /// It does, but MPTCP's option is stripped.
+    MptcpStripped,
+    /// The destination is not behind the links.
+    NotViaLinks,
+}
+
+/// All links of this host, as places where connections begin.
+pub(crate) struct LinkDialer {
+    epoch: std::time::Instant,
+    state: Mutex<DialerState>,
+    pub(crate) resolver: Resolver,
+    failing: watch::Sender<Vec<FailingLink>>,
+    /// The URL of the portal probe may be wrong or blocked.
+    doubted: watch::Sender<bool>,
+    /// The link over which connections begin first.
+    preferred_link: watch::Sender<Option<String>>,
+    /// The evidence or the links have changed.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct DialerState {
+    choice: LinkChoice,
+    links: Vec<Arc<Interface>>,
+    /// The networks of the interfaces that are no links.
+    networks: Vec<Network>,
+    /// The kernel's routes lead over an interface that is down.
+    misroutes: bool,
+    /// The server that a flow without a relay has reached last.
+    last_direct_server: Option<SocketAddr>,
+}
+
+/// chosen: longer than each attempt's own time limits, so that it only bounds those that have none.
+const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(10);
+/// chosen: a name server's first answer and a repeated one.
+const DNS_TIMEOUT: Duration = Duration::from_secs(3);
+/// chosen: longer than [`NAMES`]. How long a connection that stands waits for what the other links show.
+const EVIDENCE_GRACE: Duration = Duration::from_millis(3500);
+
+impl LinkDialer {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            epoch: std::time::Instant::now(),
+            state: Mutex::default(),
+            resolver: Resolver::new(),
+            failing: watch::Sender::default(),
+            doubted: watch::Sender::default(),
+            preferred_link: watch::Sender::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Over the links that can be used now, for a few connections; below a VPN as the kernel has it.
+    pub(crate) async fn from_survey() -> Arc<Self> {
+        let starts = Self::new();
+        if let Ok(Ok(survey)) = spawn_blocking(survey).await
+            && survey.vpn.is_none()
+        {
+            let (mut usable, others): (Vec<_>, Vec<_>) =
+                survey.interfaces.into_iter().partition(|interface| interface.is_usable());
+            usable.sort_by_key(route_preference);
+            let with_observation = |link: Interface| {
+                let (name, index) = (link.name.clone(), link.index);
+                (LinkObservation { name, index, is_silent: false, is_receiving: false, metered: false }, link)
+            };
+            starts.set_links(usable.into_iter().map(with_observation).collect(), &others);
+        }
+        starts
+    }
+
+    /// The links that are up, in the order of the kernel's preference, and the other interfaces. Whether there is a link that was not
+    /// there before.
+    pub(crate) fn set_links(&self, links: Vec<(LinkObservation, Interface)>, others: &[Interface]) -> bool {
+        let misroutes =
+            links.first().is_some_and(|(_, link)| others.iter().any(|other| takes_packets_of(other, link)));
+        let networks = others.iter().flat_map(|interface| interface.networks.clone()).collect();
+        self.set(links, networks, misroutes)
+    }
+
+    fn set(&self, links: Vec<(LinkObservation, Interface)>, networks: Vec<Network>, misroutes: bool) -> bool {
+        let now = self.now();
+        let mut state = self.lock();
+        let (observations, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+        let is_new = |link: &Interface| {
+            state.links.iter().all(|known| (&known.name, known.index) != (&link.name, link.index))
+        };
+        let has_new = links.iter().any(is_new);
+        if state.links.iter().map(|link| &**link).ne(links.iter()) {
+            self.resolver.forget_networks();
+        }
+        state.links = links.into_iter().map(Arc::new).collect();
+        (state.networks, state.misroutes) = (networks, misroutes);
+        state.choice.set_links(now, observations);
+        drop(state);
+        self.publish();
+        has_new
+    }
+
+    /// Connections begin as the kernel's routes have it, until links are set again.
+    pub(crate) fn clear_links(&self) {
+        let networks = self.lock().networks.clone();
+        self.set(Vec::new(), networks, false);
+    }
+
+    /// Links over which connections do not begin. Changes are reported.
+    pub(crate) fn failing(&self) -> watch::Receiver<Vec<FailingLink>> {
+        self.failing.subscribe()
+    }
+
+    /// Whether the URL of the portal probe may be wrong or blocked ([`LinkChoice::is_portal_probe_doubted`]). Changes are reported.
+    pub(crate) fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
+        self.doubted.subscribe()
+    }
+
+    /// The link over which connections begin first. Changes are reported.
+    pub(crate) fn preferred_link(&self) -> watch::Receiver<Option<String>> {
+        self.preferred_link.subscribe()
+    }
+
+    /// A connection to a destination that proves by its certificate what it is.
+    ///
+    /// # Errors
+    /// No link reaches it: the error of the last attempt.
+    pub(crate) async fn connect<T, F>(
+        self: &Arc<Self>,
+        attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
+    ) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
+    {
+        let race = HappyEyeballs::new(self.now(), &self.lock().choice);
+        self.run(race, attempt).await
+    }
+
+    /// A connection to any server: not over a link with a captive portal where another one carries.
+    ///
+    /// # Errors
+    /// No link reaches it: the error of the last attempt.
+    pub(crate) async fn connect_unauthenticated<T, F>(
+        self: &Arc<Self>,
+        attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
+    ) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
+    {
+        let (race, now) = (HappyEyeballs::to_unauthenticated(self.now(), &self.lock().choice), self.now());
+        self.lock().choice.used_unproven(now);
+        self.changed.notify_waiters();
+        self.run(race, attempt).await
+    }
+
+    async fn run<T, F>(
+        self: &Arc<Self>,
+        race: HappyEyeballs,
+        attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
+    ) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
+    {
+        // A race over one link is one where another link is left out on purpose.
+        let alone = {
+            let state = self.lock();
+            (state.links.len() < 2).then(|| state.links.first().filter(|_| state.misroutes).cloned())
+        };
+        if let Some(link) = alone {
+            return attempt(link).await.map(|(value, _)| value);
+        }
+        let (result_tx, result_rx) = oneshot::channel();
+        tokio::spawn(Arc::clone(self).drive(race, attempt, result_tx));
+        result_rx.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
+    }
+
+    async fn drive<T, F>(
+        self: Arc<Self>,
+        mut race: HappyEyeballs,
+        attempt: impl Fn(Option<Arc<Interface>>) -> F,
+        result_tx: oneshot::Sender<io::Result<T>>,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
+    {
+        let (mut result_tx, mut running, mut pending) = (Some(result_tx), JoinSet::new(), BTreeSet::new());
+        let mut grace = None;
+        let mut last = io::Error::new(io::ErrorKind::NetworkUnreachable, "no link");
+        loop {
+            while let Some((number, link)) = race.poll(self.now()) {
+                let started = attempt(self.link(&link));
+                pending.insert(number);
+                running.spawn(async move {
+                    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
+                    (number, timeout(MAX_ATTEMPT_TIME, started).await.unwrap_or_else(|error| Err(late(error))))
+                });
+            }
+            let next = race.deadline().filter(|_| result_tx.as_ref().is_some_and(|tx| !tx.is_closed()));
+            if running.is_empty() && next.is_none() && grace.is_none() {
+                break;
+            }
+            let due = async {
+                match (next, grace) {
+                    (_, Some(end)) => sleep_until(end).await,
+                    (Some(next), None) => sleep_until((self.epoch + next.since(Instant::default())).into()).await,
+                    (None, None) => std::future::pending().await,
+                }
+            };
+            let (number, result) = tokio::select! {
+                joined = running.join_next(), if !running.is_empty() => match joined {
+                    Some(Ok(ended)) => ended,
+                    // It has panicked, which says nothing.
+                    Some(Err(_)) | None => continue,
+                },
+                () = due => {
+                    if grace.is_some() {
+                        pending.iter().for_each(|number| race.handle(self.now(), *number, Err(LinkFailure::NoResponse)));
+                        self.record_evidence(&mut race);
+                        break;
+                    }
+                    self.record_evidence(&mut race);
+                    continue;
+                }
+            };
+            pending.remove(&number);
+            match result {
+                Ok((value, shows)) => {
+                    grace.get_or_insert(tokio::time::Instant::now() + EVIDENCE_GRACE);
+                    if let Some(result_tx) = result_tx.take() {
+                        let _ = result_tx.send(Ok(value));
+                    }
+                    let mptcp_failure = match shows {
+                        ConnObservation::Reached => None,
+                        ConnObservation::MptcpDropped => Some(LinkFailure::MptcpDropped),
+                        ConnObservation::MptcpStripped => Some(LinkFailure::MptcpStripped),
+                        ConnObservation::NotViaLinks => return,
+                    };
+                    race.handle(self.now(), number, Ok(mptcp_failure));
+                }
+                Err(error) => {
+                    race.handle(self.now(), number, Err(classify_error(&error)));
+                    last = error;
+                }
+            }
+            self.record_evidence(&mut race);
+        }
+        if let Some(result_tx) = result_tx {
+            let _ = result_tx.send(Err(last));
+        }
+    }
+
+    fn record_evidence(&self, race: &mut HappyEyeballs) {
+        let now = self.now();
+        for (link, outcome) in race.new_outcomes(now) {
+            self.lock().choice.record(now, &link, outcome);
+        }
+        self.publish();
+    }
+
+    /// Waits until a link is to be probed, and gives it.
+    pub(crate) async fn next_probe(&self) -> Arc<Interface> {
+        let next = |choice: &LinkChoice| choice.next_probe().into_iter().chain(choice.next_check()).min();
+        self.next_due(next, LinkChoice::on_probe_started).await
+    }
+
+    /// Waits until a portal is to be looked for over a link, and gives it.
+    pub(crate) async fn due_for_portal(&self) -> Arc<Interface> {
+        self.next_due(LinkChoice::next_portal_probe, LinkChoice::probing_portal).await
+    }
+
+    async fn next_due(
+        &self,
+        next: impl Fn(&LinkChoice) -> Option<(Instant, String)>,
+        begins: impl Fn(&mut LinkChoice, Instant, &str),
+    ) -> Arc<Interface> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // What changes from here on ends it.
+            changed.as_mut().enable();
+            let (at, now) = (next(&self.lock().choice), self.now());
+            match at {
+                Some((at, link)) if at <= now => {
+                    begins(&mut self.lock().choice, now, &link);
+                    if let Some(link) = self.link(&link) {
+                        return link;
+                    }
+                }
+                Some((at, _)) => drop(timeout(at.since(now), changed).await),
+                None => changed.await,
+            }
+        }
+    }
+
+    /// No relay can be reached.
+    pub(crate) fn none_reached(&self) {
+        let now = self.now();
+        self.lock().choice.used_unproven(now);
+        self.changed.notify_waiters();
+    }
+
+    /// What a request of plain HTTP over a link has shown. Whether a portal has gone.
+    pub(crate) fn portal_answered(&self, link: &str, answer: PortalAnswer) -> bool {
+        let now = self.now();
+        let (before, after) = {
+            let choice = &mut self.lock().choice;
+            let before = choice.failure(link);
+            choice.report_portal(now, link, answer);
+            (before, choice.failure(link))
+        };
+        self.publish();
+        before.is_some_and(LinkFailure::is_portal) && after.is_none()
+    }
+
+    /// Whether something answers in the relay's place over this link: it is probed whether or not the relay is known to work.
+    pub(crate) fn has_portal(&self, link: &str) -> bool {
+        self.lock().choice.failure(link).is_some_and(LinkFailure::is_portal)
+    }
+
+    /// The names of the links.
+    pub(crate) fn link_names(&self) -> Vec<String> {
+        self.lock().links.iter().map(|link| link.name.clone()).collect()
+    }
+
+    /// No link strips MPTCP: the relay does not speak it.
+    pub(crate) fn clear_mptcp_stripped(&self) {
+        self.lock().choice.forget_failures(LinkFailure::MptcpStripped);
+        self.publish();
+    }
+
+    /// A flow without a relay has reached this server.
+    pub(crate) fn record_direct_server(&self, server: SocketAddr) {
+        self.lock().last_direct_server = Some(server);
+    }
+
+    /// Where this link is probed while no relay can be reached; none: nothing is known there, or a captive portal would answer.
+    pub(crate) fn direct_probe_target(&self, link: &str) -> Option<SocketAddr> {
+        let state = self.lock();
+        state.last_direct_server.filter(|_| !state.choice.failure(link).is_some_and(LinkFailure::is_portal))
+    }
+
+    /// The result of a probe; `works`: its destination was reached over another link.
+    pub(crate) fn record_probe(
+        &self,
+        link: &str,
+        started_at: std::time::Instant,
+        result: io::Result<ConnObservation>,
+        works: bool,
+    ) {
+        let failure = self.lock().choice.failure(link);
+        let outcome = match result.map_err(|error| classify_error(&error)) {
+            Ok(ConnObservation::MptcpDropped) => Outcome::Failed(LinkFailure::MptcpDropped),
+            Ok(ConnObservation::MptcpStripped) => Outcome::Failed(LinkFailure::MptcpStripped),
+            Ok(_) => Outcome::Connected(started_at.elapsed()),
+            // The relay may be what does not answer.
+            Err(_) if failure.is_none() => return,
+            Err(kind) if works => Outcome::Failed(kind),
+            Err(LinkFailure::WrongCertificate) => Outcome::Suspected,
+            Err(LinkFailure::Dns) => return,
+            Err(_) if failure == Some(LinkFailure::WrongCertificate) => Outcome::Retracted,
+            // Neither does what the portal does not let through.
+            Err(_) if failure == Some(LinkFailure::Portal) => return,
+            Err(kind) => Outcome::Failed(kind),
+        };
+        self.lock().choice.record(self.now(), link, outcome);
+        self.publish();
+    }
+
+    /// The addresses of a host, from the link's own name servers.
+    ///
+    /// # Errors
+    /// Over this link the name has none.
+    pub(crate) async fn resolve(
+        &self,
+        asker: Option<IpAddr>,
+        (host, port): (&str, u16),
+        link: &Interface,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let found = self.resolver.resolve_for(asker, host, Some(link), DNS_TIMEOUT).await;
+        let found = found.map_err(|why| io::Error::new(io::ErrorKind::NotFound, why.text))?;
+        Ok(found.addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+    }
+
+    /// Those of these addresses that are of a family which the link has.
+    ///
+    /// # Errors
+    /// There is none: the link says nothing about the destination.
+    pub(crate) fn with_link_families(
+        mut addresses: Vec<SocketAddr>,
+        link: &Interface,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let has_v4 = addresses.iter().any(SocketAddr::is_ipv4);
+        let has_v6 = addresses.iter().any(SocketAddr::is_ipv6);
+        addresses.retain(|address| if address.is_ipv4() { link.has_v4() } else { link.has_v6() });
+        if addresses.is_empty() {
+            let name = &link.name;
+            return Err(io::Error::other(match (has_v4, has_v6) {
+                (true, true) => format!("{name} has no address that reaches the destination"),
+                (true, false) => format!("{name} has no IPv4, and the destination has nothing else"),
+                (false, _) => format!("{name} has no IPv6, and the destination has nothing else"),
+            }));
+        }
+        Ok(addresses)
+    }
+
+    /// The links.
+    pub(crate) fn links(&self) -> Vec<Arc<Interface>> {
+        self.lock().links.clone()
+    }
+
+    /// Whether this is the number of a link's interface.
+    pub(crate) fn is_link(&self, index: u32) -> bool {
+        self.lock().links.iter().any(|link| link.index == index)
+    }
+
+    /// Whether the address is behind the links: not this host's own, nor on a LAN of its.
+    pub(crate) fn is_behind_links(&self, address: IpAddr) -> bool {
+        let is_neighbour = self.lock().networks.iter().any(|network| network.contains(address));
+        !is_neighbour && Zone::of(address) != Zone::Host
+    }
+
+    fn link(&self, name: &str) -> Option<Arc<Interface>> {
+        self.lock().links.iter().find(|link| link.name == name).cloned()
+    }
+
+    /// Reports what has changed.
+    fn publish(&self) {
+        let (failing, order, doubted) = {
+            let state = self.lock();
+            let (failing, order) = (state.choice.failing_links(), state.choice.order());
+            let working = order.iter().find(|link| state.choice.failure(link).is_none());
+            let row = |(name, why)| FailingLink { name, reason: why, alternative: working.cloned() };
+            let doubted = state.choice.is_portal_probe_doubted();
+            (failing.into_iter().map(row).collect::<Vec<_>>(), order, doubted)
+        };
+        self.doubted.send_if_modified(|now| std::mem::replace(now, doubted) != doubted);
+        let first = order.into_iter().next();
+        self.preferred_link.send_if_modified(|current| {
+            let is_new = *current != first;
+            *current = first;
+            is_new
+        });
+        self.failing.send_if_modified(|current| {
+            let is_new = *current != failing;
+            *current = failing;
+            is_new
+        });
+        self.changed.notify_waiters();
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, DialerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for LinkDialer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Starts").finish_non_exhaustive()
+    }
+}
+
+/// The kernel's preference: the lower the better; none: no default route.
+pub(crate) fn route_preference(link: &Interface) -> Option<(u32, u32)> {
+    let metric = [&link.v4, &link.v6].into_iter().flatten().map(|route| route.metric).min()?;
+    Some((metric, link.index))
+}
+
+/// Whether the kernel's routes lead over this interface, which is down, and not over the link: the routes of an interface that has lost its
+/// carrier stay until a network manager removes them.
+fn takes_packets_of(other: &Interface, link: &Interface) -> bool {
+    let is_down = matches!(other.verdict, Verdict::Unused(Reason::NoCarrier | Reason::Down));
+    is_down
+        && route_preference(other)
+            .is_some_and(|of_other| route_preference(link).is_none_or(|of_link| of_other < of_link))
+}
+
+/// A connection of plain TCP, bound to this device.
+pub(crate) async fn connect_over(address: SocketAddr, device: Option<&str>) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    match socket.bind_device(device.map(str::as_bytes)) {
+        // Before Linux 5.7 it needs CAP_NET_RAW: then the kernel chooses the link.
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+        _ => {}
+    }
+    socket.connect(address).await
+}
+
+/// What an error says of the link.
+fn classify_error(error: &io::Error) -> LinkFailure {
+    use io::ErrorKind as Kind;
+    if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return match error {
+            // A server of another authority, or one that does not speak TLS.
+            rustls::Error::InvalidCertificate(
+                rustls::CertificateError::UnknownIssuer
+                | rustls::CertificateError::NotValidForName
+                | rustls::CertificateError::NotValidForNameContext { .. }
+                | rustls::CertificateError::BadEncoding
+                | rustls::CertificateError::BadSignature,
+            )
+            | rustls::Error::InvalidMessage(_)
+            | rustls::Error::UnsupportedNameType => LinkFailure::WrongCertificate,
+            _ => LinkFailure::Other,
+        };
+    }
+    match error.kind() {
+        Kind::TimedOut => LinkFailure::NoResponse,
+        Kind::ConnectionRefused
+        | Kind::ConnectionReset
+        | Kind::ConnectionAborted
+        | Kind::UnexpectedEof
+        | Kind::BrokenPipe => LinkFailure::Refused,
+        Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => LinkFailure::Unreachable,
+        Kind::NotFound => LinkFailure::Dns,
+        // A route of the kind `prohibit`; a member that is not the expected one has no number.
+        Kind::PermissionDenied if error.raw_os_error().is_some() => LinkFailure::Unreachable,
+        _ => LinkFailure::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_core::link::LinkKind;
+    use marline_net::links::DefaultRoute;
+
+    use super::*;
+
+    fn interface(name: &str, metric: Option<u32>, verdict: Verdict) -> Interface {
+        let index = name.len() as u32;
+        Interface {
+            name: name.to_owned(),
+            index,
+            kind: LinkKind::Ethernet,
+            addresses: vec!["192.0.2.2".parse().unwrap()],
+            passing: Vec::new(),
+            networks: Vec::new(),
+            v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
+            v6: None,
+            metered: None,
+            mtu: 1500,
+            emulated: false,
+            verdict,
+        }
+    }
+
+    /// Over which link one attempt is made.
+    fn attempts_over(links: &[Interface], others: &[Interface]) -> Option<String> {
+        let seen = |link: &Interface| {
+            let (name, index) = (link.name.clone(), link.index);
+            (LinkObservation { name, index, is_silent: false, is_receiving: false, metered: false }, link.clone())
+        };
+        let starts = LinkDialer::new();
+        starts.set_links(links.iter().map(seen).collect(), others);
+        let attempt = |link: Option<Arc<Interface>>| async move {
+            Ok((link.map(|link| link.name.clone()), ConnObservation::Reached))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(starts.connect(attempt)).unwrap()
+    }
+
+    #[test]
+    fn the_only_link_is_bound_to_where_the_kernels_routes_lead_over_an_interface_that_is_down() {
+        let link = [interface("wan2", Some(200), Verdict::Usable)];
+        let down = |metric| interface("wan10", metric, Verdict::Unused(Reason::NoCarrier));
+        assert_eq!(attempts_over(&link, &[down(Some(100))]).as_deref(), Some("wan2"));
+        // It is not preferred, or has no route, or carries something else.
+        assert_eq!(attempts_over(&link, &[down(Some(300))]), None);
+        assert_eq!(attempts_over(&link, &[down(None)]), None);
+        assert_eq!(attempts_over(&link, &[interface("tun0", Some(0), Verdict::Usable)]), None);
+        assert_eq!(attempts_over(&[], &[down(Some(100))]), None);
+    }
+}

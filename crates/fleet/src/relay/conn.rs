@@ -1,0 +1,248 @@
+//! One connection of an edge, from its handshake's end to its own.
+//!
+//! In: a connection, and who it is. Out: one request answered; a tunnel carried to its end.
+//!
+//! 1. An edge may wait with its request ([`WARM`]), so that a connection is ready when a flow comes. Once a byte of the head is there
+//!    the rest has [`HEAD`]: who sends one byte a minute is gone.
+//! 2. One connection carries one tunnel. After any other answer it is closed: what the edge has sent ahead is no request.
+//! 3. What breaks on one side, or with the relay itself, is reset on the other: half a stream is never taken for a whole.
+//! 4. A certificate that is revoked meanwhile ends the tunnel; a relay that drains ends those that wait.
+
+use std::io;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Duration;
+
+use marline_core::units::DataSize;
+use marline_net::reach::is_own;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+
+use super::audit::FlowRecord;
+use super::origin_rates::RateWindow;
+use super::rcvbuf_budget::TunnelRcvbuf;
+use super::registry::ConnPermit;
+use super::throughput_probe;
+use super::upstream::{UpstreamContext, connect};
+use super::{Relay, ServerTrust};
+use crate::tls::{Peer, TlsError};
+use crate::tunnel::{
+    BufferedSocket, CONNECTED, PaceGrant, Pacer, Problem, Request, Status, UploadProgress, close,
+    copy_bidirectional_with, parse,
+};
+
+/// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// chosen: a head is one packet; two retransmissions of it.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// chosen: how long an answer's last bytes may be on their way before the connection is reset.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many have so long at once: they have no seat, and a descriptor each. chosen: a third of what is kept aside for others than
+/// tunnels.
+pub(super) const MAX_REFUSALS: usize = 32;
+/// The others hear it if they have sent nothing ahead.
+const SHORT_LINGER_TIMEOUT: Duration = Duration::from_millis(20);
+
+pub(super) type EdgeConn = TlsStream<BufferedSocket>;
+
+/// Serves one connection to its end.
+pub(super) async fn serve(mut conn: EdgeConn, relay: &Relay) {
+    let result = match Peer::of(conn.get_ref().1.peer_certificates()) {
+        Ok(peer) => admit(&mut conn, peer, relay).await,
+        Err(error) => Err(denied(&error)),
+    };
+    if let Err(problem) = result {
+        tracing::debug!(why = problem.details, "not carried");
+        match relay.refusal_permits.try_acquire() {
+            Ok(_permit) => send_problem(&mut conn, &problem, LINGER_TIMEOUT).await,
+            Err(_) => send_problem(&mut conn, &problem, SHORT_LINGER_TIMEOUT).await,
+        }
+    }
+}
+
+fn denied(why: &TlsError) -> Problem {
+    Problem::new(Status::Forbidden, "http_request_denied", why.to_string())
+}
+
+/// One request of somebody who is known.
+async fn admit(conn: &mut EdgeConn, peer: Peer, relay: &Relay) -> Result<(), Problem> {
+    let mut trusted = relay.trusted.clone();
+    // A resumed session has been asked nothing.
+    trusted.borrow().check(&peer).map_err(|why| denied(&why))?;
+    let mut permit = relay.registry.admit(peer.identity.name.clone())?;
+    let mut flow = FlowRecord::new(&peer.identity.name);
+    let result = serve_request(conn, &peer, relay, (&mut trusted, &mut permit), &mut flow).await;
+    if let Some(audit) = &relay.config.audit
+        && !matches!(result, Ok(Served::NoFlow))
+    {
+        if let Err(problem) = &result {
+            flow.set_refused(problem);
+        }
+        audit.write(flow);
+    }
+    result.map(drop)
+}
+
+/// What became of a request.
+enum Served {
+    /// A tunnel was carried to its end.
+    Carried,
+    /// The edge went without asking, or measured.
+    NoFlow,
+}
+
+async fn serve_request(
+    conn: &mut EdgeConn,
+    peer: &Peer,
+    relay: &Relay,
+    (trusted, permit): (&mut watch::Receiver<Arc<ServerTrust>>, &mut ConnPermit),
+    flow: &mut FlowRecord,
+) -> Result<Served, Problem> {
+    let request = tokio::select! {
+        request = read_request(conn) => request?,
+        why = wait_for_revocation(trusted, peer) => return Err(denied(&why)),
+        () = relay.wait_for_drain() => return Err(Problem::new(Status::ServiceUnavailable, "connection_limit_reached", "this relay is draining")),
+    };
+    let (target, early_data) = match request {
+        Some(EdgeRequest::Tunnel(Request::Connect(target), early)) => (target, early),
+        Some(EdgeRequest::Probe(_)) if relay.registry.is_draining() || relay.registry.is_closed() => {
+            return Err(Problem::new(
+                Status::ServiceUnavailable,
+                "connection_limit_reached",
+                "this relay is draining",
+            ));
+        }
+        Some(EdgeRequest::Probe(early_data)) => {
+            return throughput_probe::serve_probe(conn, &early_data, permit, &relay.probes)
+                .await
+                .map(|()| Served::NoFlow);
+        }
+        None => return Ok(Served::NoFlow),
+    };
+    // Waiting with a ready connection is no part of the flow.
+    *flow = FlowRecord::new(&peer.identity.name);
+    flow.set_target(&target);
+    permit.open_tunnel()?;
+    let context = UpstreamContext {
+        acl: &relay.config.acl,
+        is_own: &is_own,
+        resolver: &relay.resolver,
+        congestion: relay.config.congestion.as_ref(),
+    };
+    let mut server = connect(&target, &peer.identity.name, &context, flow).await?;
+    close::reset_on_close(&server);
+    tracing::debug!(edge = %permit.name(), host = target.host, port = target.port, "carried");
+    let rcvbuf = TunnelRcvbuf::new(&relay.rcvbuf_budget);
+    let window = target.authority().parse().ok().map(|origin| RateWindow::new(&relay.origins, origin));
+    let mut pacer = CountingPacer { permit, sent: [0; 2] };
+    let copying = async {
+        conn.write_all(CONNECTED.as_bytes()).await?;
+        conn.flush().await?;
+        tokio::select! {
+            ended = copy_flow(conn, &mut server, early_data, (&mut pacer, rcvbuf, window)) => ended,
+            why = wait_for_revocation(trusted, peer) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
+        }
+    };
+    let ended = copying.await;
+    flow.set_carried(pacer.sent, ended.as_ref().err());
+    match ended {
+        Ok(()) => close::close_gracefully(&server),
+        Err(error) => {
+            tracing::debug!(edge = %pacer.permit.name(), host = target.host, port = target.port, %error, "broke");
+            close::reset_on_close(conn.get_ref().0.socket());
+        }
+    }
+    Ok(Served::Carried)
+}
+
+/// An edge's share of the relay, and what this flow has taken of it: from the edge, and to it.
+struct CountingPacer<'a> {
+    permit: &'a mut ConnPermit,
+    sent: [u64; 2],
+}
+
+impl Pacer for CountingPacer<'_> {
+    fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant {
+        self.permit.request(up, wanted)
+    }
+
+    fn settle(&mut self, up: bool, granted: DataSize, sent: DataSize) {
+        self.sent[usize::from(!up)] += sent.bytes();
+        self.permit.settle(up, granted, sent);
+    }
+}
+
+async fn copy_flow(
+    conn: &mut EdgeConn,
+    server: &mut TcpStream,
+    early_data: Vec<u8>,
+    (pacer, mut rcvbuf, mut window): (&mut CountingPacer<'_>, TunnelRcvbuf, Option<RateWindow<'_>>),
+) -> io::Result<()> {
+    let watch = |cx: &mut Context<'_>, conn: &EdgeConn, progress: UploadProgress| {
+        rcvbuf.update(cx, conn.get_ref().0.socket(), progress.received);
+        if let Some(window) = &mut window {
+            window.update(progress.received, progress.is_blocked);
+        }
+    };
+    copy_bidirectional_with((conn, server), (early_data, Vec::new()), pacer, watch).await
+}
+
+/// A request, and what came behind it.
+enum EdgeRequest {
+    Tunnel(Request, Vec<u8>),
+    Probe(Vec<u8>),
+}
+
+/// None: the edge has gone without asking.
+async fn read_request(conn: &mut EdgeConn) -> Result<Option<EdgeRequest>, Problem> {
+    let mut bytes = Vec::with_capacity(1024);
+    let timed_out = |_| Problem::new(Status::RequestTimeout, "http_request_error", "no request in time");
+    let first = timeout(IDLE_TIMEOUT, conn.read_buf(&mut bytes)).await.map_err(timed_out)?;
+    if !matches!(first, Ok(1..)) {
+        return Ok(None);
+    }
+    let read_rest = async {
+        loop {
+            if let Some(len) = throughput_probe::parse_request(&bytes) {
+                return Ok(Some(EdgeRequest::Probe(bytes.split_off(len))));
+            }
+            if let Some((request, len)) = parse(&bytes)? {
+                let early_data = bytes.split_off(len);
+                return Ok(Some(EdgeRequest::Tunnel(request, early_data)));
+            }
+            if !matches!(conn.read_buf(&mut bytes).await, Ok(1..)) {
+                return Ok(None);
+            }
+        }
+    };
+    timeout(HEAD_TIMEOUT, read_rest).await.map_err(timed_out)?
+}
+
+/// Ends when somebody may not be here any more.
+async fn wait_for_revocation(trusted: &mut watch::Receiver<Arc<ServerTrust>>, peer: &Peer) -> TlsError {
+    loop {
+        if let Err(why) = trusted.borrow_and_update().check(peer) {
+            return why;
+        }
+        if trusted.changed().await.is_err() {
+            // Nobody tells any more: the relay ends.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Says why not, and closes so that it is heard.
+async fn send_problem(conn: &mut EdgeConn, problem: &Problem, linger: Duration) {
+    let exchange = async {
+        conn.write_all(problem.to_response().as_bytes()).await?;
+        conn.shutdown().await?;
+        // What was sent ahead is read away: a socket closed over it would reset, and the answer be lost.
+        let mut discard_buf = [0; 4096];
+        while conn.read(&mut discard_buf).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(linger, exchange).await;
+}

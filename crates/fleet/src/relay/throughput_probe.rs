@@ -1,0 +1,216 @@
+//! How fast an edge can send to this relay: bytes that are counted and thrown away (BASS §IV-B, B(c, s)).
+//!
+//! In: `PUT /.well-known/marline/probe` with a chunked body (RFC 9112 §7.1) over a connection as any other of an edge. Out: a line
+//! each [`EACH`], how many bytes have come and in how many nanoseconds since the first of them, until the body ends, the edge
+//! has gone, or [`MOST`] or [`LONGEST`] is reached. An edge that knows enough just closes.
+//!
+//! 1. Who is no edge of this authority does not come here. What is sent counts as the edge's share of the relay's capacity, as
+//!    a tunnel's bytes do.
+//! 2. One at a time for each edge, [`AT_ONCE`] in all, and none while the relay takes no new tunnels.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use marline_core::units::DataSize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{sleep, timeout_at};
+
+use super::registry::ConnPermit;
+use crate::identity::Name;
+use crate::tunnel::{PROBE_PATH, PaceGrant, Pacer as _, Problem, Status};
+
+/// chosen: an edge asks for a second and a half.
+const MAX_TIME: Duration = Duration::from_secs(4);
+/// chosen: 85 Mbit/s for so long; more is not needed to tell relays apart.
+const MAX_BYTES: u64 = 32 * 1024 * 1024;
+/// chosen: a fifth of what an edge needs at least.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// chosen: a buffer each.
+const MAX_PROBES: usize = 64;
+/// chosen: as a tunnel's pieces.
+const READ_SIZE: usize = 64 * 1024;
+
+const RESPONSE_HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: no-store\r\n\
+                    Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+
+/// Who is probing.
+#[derive(Debug, Default)]
+pub(super) struct ActiveProbes(Mutex<BTreeSet<Name>>);
+
+/// A place among them.
+struct ProbePermit<'a>(&'a ActiveProbes, Name);
+
+impl ActiveProbes {
+    fn admit(&self, name: &Name) -> Result<ProbePermit<'_>, Problem> {
+        let mut probing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if probing.len() >= MAX_PROBES {
+            return Err(Problem::new(
+                Status::ServiceUnavailable,
+                "connection_limit_reached",
+                "too many probes at once",
+            ));
+        }
+        if !probing.insert(name.clone()) {
+            let details = format!("{name} is probing already");
+            return Err(Problem::new(Status::TooManyRequests, "connection_limit_reached", details));
+        }
+        Ok(ProbePermit(self, name.clone()))
+    }
+}
+
+impl Drop for ProbePermit<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}
+
+/// The length of the head, if it is one of a probe and whole.
+pub(super) fn parse_request(bytes: &[u8]) -> Option<usize> {
+    let mut fields = [httparse::EMPTY_HEADER; 16];
+    let mut head = httparse::Request::new(&mut fields);
+    let Ok(httparse::Status::Complete(len)) = head.parse(bytes) else { return None };
+    let chunked = |field: &httparse::Header<'_>| {
+        field.name.eq_ignore_ascii_case("transfer-encoding") && field.value.eq_ignore_ascii_case(b"chunked")
+    };
+    let is_probe = head.method == Some("PUT") && head.path == Some(PROBE_PATH) && head.headers.iter().any(chunked);
+    is_probe.then_some(len)
+}
+
+/// Counts what comes, and says how much it was.
+pub(super) async fn serve_probe(
+    conn: &mut super::conn::EdgeConn,
+    early_data: &[u8],
+    permit: &mut ConnPermit,
+    probes: &ActiveProbes,
+) -> Result<(), Problem> {
+    let _permit = probes.admit(permit.name())?;
+    if let Err(error) = receive(conn, early_data, permit).await {
+        tracing::debug!(edge = %permit.name(), %error, "a probe broke off");
+    }
+    Ok(())
+}
+
+async fn receive(conn: &mut super::conn::EdgeConn, early_data: &[u8], permit: &mut ConnPermit) -> io::Result<()> {
+    conn.write_all(RESPONSE_HEAD.as_bytes()).await?;
+    conn.flush().await?;
+    let mut body = ChunkedBody::default();
+    let mut buf = vec![0; READ_SIZE];
+    let started_at = Instant::now();
+    let deadline = tokio::time::Instant::now() + MAX_TIME;
+    let (mut bytes, mut last_report) = (early_data.len() as u64, started_at);
+    let mut is_open = body.feed(early_data)?;
+    while is_open && bytes < MAX_BYTES {
+        let granted = match permit.request(true, DataSize::from_bytes(READ_SIZE as u64)) {
+            PaceGrant::Granted(size) => size,
+            PaceGrant::RetryAfter(time) => {
+                sleep(time.min(REPORT_INTERVAL)).await;
+                if tokio::time::Instant::now() >= deadline {
+                    break;
+                }
+                continue;
+            }
+        };
+        let size = usize::try_from(granted.bytes()).unwrap_or(READ_SIZE).clamp(1, READ_SIZE);
+        let read = timeout_at(deadline, conn.read(buf.get_mut(..size).unwrap_or_default())).await;
+        let len = read.as_ref().ok().and_then(|read| read.as_ref().ok()).copied().unwrap_or_default();
+        permit.settle(true, granted, DataSize::from_bytes(len as u64));
+        let Ok(read) = read else { break };
+        if read? == 0 {
+            return Ok(());
+        }
+        bytes += len as u64;
+        is_open = body.feed(buf.get(..len).unwrap_or_default())?;
+        if last_report.elapsed() >= REPORT_INTERVAL {
+            last_report = Instant::now();
+            send_count(conn, bytes, started_at.elapsed()).await?;
+        }
+    }
+    send_count(conn, bytes, started_at.elapsed()).await?;
+    conn.write_all(b"0\r\n\r\n").await?;
+    conn.shutdown().await
+}
+
+async fn send_count(conn: &mut super::conn::EdgeConn, bytes: u64, time: Duration) -> io::Result<()> {
+    let line = format!("{bytes} {}\n", time.as_nanos());
+    conn.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes()).await?;
+    conn.flush().await
+}
+
+/// Finds the end of a chunked body.
+#[derive(Debug, Default)]
+struct ChunkedBody {
+    /// Of the chunk that is being passed, its line end included.
+    left: u64,
+    line: Vec<u8>,
+}
+
+impl ChunkedBody {
+    /// Passes bytes over; whether the body goes on.
+    fn feed(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
+        while !bytes.is_empty() {
+            let skip = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+            self.left -= skip as u64;
+            bytes = bytes.get(skip..).unwrap_or_default();
+            let Some((first, rest)) = bytes.split_first() else { break };
+            bytes = rest;
+            self.line.push(*first);
+            if *first == b'\n' {
+                match httparse::parse_chunk_size(&self.line) {
+                    Ok(httparse::Status::Complete((_, 0))) => return Ok(false),
+                    Ok(httparse::Status::Complete((_, size))) => self.left = size.saturating_add(2),
+                    _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no chunk of a body")),
+                }
+                self.line.clear();
+            } else if self.line.len() > 64 {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the line of a chunk is too long"));
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_asked_for_by_its_path_and_a_chunked_body() {
+        let head = format!("PUT {PROBE_PATH} HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n");
+        assert_eq!(parse_request(format!("{head}5\r\n").as_bytes()), Some(head.len()));
+        assert_eq!(parse_request(&head.as_bytes()[..20]), None);
+        for other in [head.replace("PUT", "POST"), head.replace("probe", "prob"), head.replace("chunked", "x")] {
+            assert_eq!(parse_request(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_body_ends_with_its_last_chunk_however_it_is_cut() {
+        let text = b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n";
+        for cut in 1..text.len() {
+            let mut body = ChunkedBody::default();
+            let mut open = Vec::new();
+            for part in text.chunks(cut) {
+                open.push(body.feed(part).unwrap());
+                if open.last() == Some(&false) {
+                    break;
+                }
+            }
+            assert_eq!(open.iter().filter(|open| !**open).count(), 1, "{cut}");
+        }
+        assert!(ChunkedBody::default().feed(b"hello\r\n").is_err());
+        assert!(ChunkedBody::default().feed(&[b'1'; 100]).is_err());
+    }
+
+    #[test]
+    fn an_edge_probes_once_at_a_time() {
+        let probes = ActiveProbes::default();
+        let name: Name = "cam-1".parse().unwrap();
+        let permit = probes.admit(&name).ok();
+        assert_eq!(probes.admit(&name).err().unwrap().status, Status::TooManyRequests);
+        assert!(probes.admit(&"cam-2".parse().unwrap()).is_ok());
+        drop(permit);
+        assert!(probes.admit(&name).is_ok());
+    }
+}

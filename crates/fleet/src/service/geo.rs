@@ -1,0 +1,176 @@
+//! Where relays and boxes are, and how near that is.
+//!
+//! In: degrees, round trips, names. Out: a [`Nearness`], by which candidates are put in order.
+//!
+//! 1. Two positions: the great circle between them (haversine, on a sphere of the mean radius).
+//! 2. Else a round trip that the box has measured: a millisecond counts as 100 km, what light in glass does there and back.
+//! 3. Else nothing is known: those come last, in an order that differs from box to box, so that not all try the same relay.
+//!
+//! Positions out of addresses were not used: a table of them is bought or old, and of a mobile network it says where the
+//! operator's gateway is.
+
+use std::cmp::Ordering;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::identity::Name;
+
+/// A place on earth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "PositionRepr")]
+pub struct Position {
+    latitude: f64,
+    longitude: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PositionRepr {
+    latitude: f64,
+    longitude: f64,
+}
+
+impl FromStr for Position {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let degrees =
+            text.split_once(',').and_then(|(north, east)| Some((north.parse().ok()?, east.parse().ok()?)));
+        let (north, east) = degrees.ok_or_else(|| format!("`{text}` is no position such as 50.11,8.68"))?;
+        Self::new(north, east)
+    }
+}
+
+impl Position {
+    /// Degrees north and east; below zero they are south and west.
+    ///
+    /// # Errors
+    /// There is no such place.
+    pub fn new(latitude: f64, longitude: f64) -> Result<Self, String> {
+        if latitude.abs() <= 90.0 && longitude.abs() <= 180.0 {
+            return Ok(Self { latitude, longitude });
+        }
+        Err(format!("{latitude}, {longitude} is no position: latitude -90 to 90, longitude -180 to 180"))
+    }
+
+    /// Kilometres to there.
+    pub fn distance_km(self, other: Self) -> f64 {
+        let (from, to) = (self.latitude.to_radians(), other.latitude.to_radians());
+        let half = |degrees: f64| (degrees.to_radians() / 2.0).sin().powi(2);
+        let root =
+            half(other.latitude - self.latitude) + from.cos() * to.cos() * half(other.longitude - self.longitude);
+        2.0 * EARTH_KM * root.clamp(0.0, 1.0).sqrt().asin()
+    }
+}
+
+impl TryFrom<PositionRepr> for Position {
+    type Error = String;
+    fn try_from(degrees: PositionRepr) -> Result<Self, String> {
+        Self::new(degrees.latitude, degrees.longitude)
+    }
+}
+
+/// The mean radius of the earth (IUGG).
+const EARTH_KM: f64 = 6371.0088;
+/// Rule 2: two thirds of the speed of light, there and back.
+const KM_PER_RTT_SECOND: f64 = 100_000.0;
+
+/// How near a relay is to a box; the nearest comes first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Distance {
+    Km(f64),
+    Unknown(u64),
+}
+
+impl Distance {
+    pub(super) fn of(
+        positions: (Option<Position>, Option<Position>),
+        rtt: Option<Duration>,
+        names: (&Name, &Name),
+    ) -> Self {
+        match (positions, rtt) {
+            ((Some(from), Some(to)), _) => Self::Km(from.distance_km(to)),
+            (_, Some(rtt)) => Self::Km(rtt.as_secs_f64() * KM_PER_RTT_SECOND),
+            _ => Self::Unknown(tie_break_hash(names)),
+        }
+    }
+
+    pub(super) fn km(self) -> Option<f64> {
+        match self {
+            Self::Km(km) => Some(km),
+            Self::Unknown(_) => None,
+        }
+    }
+
+    pub(super) fn cmp_distance(self, other: Self) -> Ordering {
+        match (self, other) {
+            (Self::Km(a), Self::Km(b)) => a.total_cmp(&b),
+            (Self::Unknown(a), Self::Unknown(b)) => a.cmp(&b),
+            (Self::Km(_), Self::Unknown(_)) => Ordering::Less,
+            (Self::Unknown(_), Self::Km(_)) => Ordering::Greater,
+        }
+    }
+}
+
+/// FNV-1a with a last mix (splitmix64): equal on every machine and in every version.
+fn tie_break_hash((edge, relay): (&Name, &Name)) -> u64 {
+    let bytes = edge.as_str().bytes().chain([0]).chain(relay.as_str().bytes());
+    let mut hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(latitude: f64, longitude: f64) -> Position {
+        Position::new(latitude, longitude).unwrap()
+    }
+
+    #[test]
+    fn the_great_circle_is_as_an_atlas_has_it() {
+        let (frankfurt, new_york, sydney) = (at(50.11, 8.68), at(40.71, -74.01), at(-33.87, 151.21));
+        assert!((frankfurt.distance_km(new_york) - 6203.0).abs() < 15.0);
+        assert!((frankfurt.distance_km(sydney) - 16_480.0).abs() < 40.0);
+        assert_eq!(frankfurt.distance_km(frankfurt), 0.0);
+        assert!((at(0.0, 179.5).distance_km(at(0.0, -179.5)) - 111.2).abs() < 0.1, "over the date line");
+        assert!((at(90.0, 0.0).distance_km(at(-90.0, 0.0)) - 20_015.1).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_position_that_is_none_is_refused() {
+        for text in [
+            r#"{"latitude":91,"longitude":0}"#,
+            r#"{"latitude":0,"longitude":-180.1}"#,
+            r#"{"latitude":0}"#,
+            r#"{"latitude":0,"longitude":0,"height":1}"#,
+        ] {
+            assert!(serde_json::from_str::<Position>(text).is_err(), "{text}");
+        }
+        assert!(Position::new(f64::NAN, 0.0).is_err());
+    }
+
+    #[test]
+    fn what_is_known_comes_before_what_is_not() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let (cam, fra, ams) = (name("cam-7"), name("fra"), name("ams"));
+        let here = Some(at(50.0, 8.0));
+        let near = Distance::of((here, here), Some(Duration::from_secs(1)), (&cam, &fra));
+        let measured = Distance::of((here, None), Some(Duration::from_millis(20)), (&cam, &fra));
+        let unknown = Distance::of((None, here), None, (&cam, &fra));
+        assert_eq!((near.km(), measured.km(), unknown.km()), (Some(0.0), Some(2000.0), None));
+        assert_eq!(near.cmp_distance(measured), Ordering::Less);
+        assert_eq!(measured.cmp_distance(unknown), Ordering::Less);
+        // Of many boxes about half would rather try one than the other.
+        let first = (0..1000).filter(|n| {
+            let cam = name(&format!("cam-{n}"));
+            let of = |relay| Distance::of((None, None), None, (&cam, relay));
+            of(&fra).cmp_distance(of(&ams)) == Ordering::Less
+        });
+        assert!((400..600).contains(&first.count()));
+    }
+}

@@ -1,0 +1,291 @@
+//! A window's requests, or all edges, as one matching; and what becomes of its solution.
+//!
+//! In: the edges to be matched. Out: a [`Problem`] on its own, so that another thread may solve it; its solution comes back into
+//! seats.
+//!
+//! 1. Edges that are not part of it count with what they claim. Those that are count as if they had left.
+//! 2. A relay's room is R(s) less the threshold's share of T(s); one that is not open has none.
+//! 3. What an edge reaches through a relay is B_o(c, s) = min(B(c, s), B_o(s)) (Algorithm 1, line 6), no more than it wants, and
+//!    no more than the relay has left: an edge that could fill two relays is served by one. At the relay where it is that is what it
+//!    has and what nobody has: it grows into what is free, and takes nothing from others. What is posed is solved as BASS has it.
+//! 4. A solution is taken as far as it still fits. Who stays is seated before who comes, and who gets none comes last: if what he
+//!    had is still free he keeps it, for a part of what he could use is in no plan. Who finds no room any more has what he had, or is
+//!    matched again.
+
+use std::collections::BTreeMap;
+
+use marline_core::assign::{Candidate, Instance, Prices, Solver, SwitchingCost, WarmStart};
+use marline_core::units::{Bitrate, Ratio};
+
+use super::super::api_types::NoRelayReason;
+use super::edges::{EdgeRecord, Placement};
+use super::relays::Load;
+use super::{FleetScheduler, Output};
+use crate::identity::Name;
+
+/// A matching to be solved.
+#[derive(Debug)]
+pub struct MatchingProblem {
+    instance: Instance,
+    relays: Vec<Name>,
+    edges: Vec<MatchedEdge>,
+    current_relays: Vec<Option<usize>>,
+    prices: Prices,
+    min_gain: Ratio,
+    is_full: bool,
+}
+
+/// A box of a problem.
+#[derive(Clone, Debug)]
+struct MatchedEdge {
+    edge: Name,
+    /// The seat that it has while the problem is solved.
+    placement: Option<Placement>,
+    /// Why it has no relay, if it gets none.
+    fallback_reason: NoRelayReason,
+}
+
+/// A problem that is solved.
+#[derive(Debug)]
+pub struct MatchingSolution {
+    edges: Vec<(MatchedEdge, Option<(Name, Bitrate)>)>,
+    /// What relays cost, of a matching of all edges.
+    prices: Option<BTreeMap<Name, f64>>,
+}
+
+impl MatchingProblem {
+    /// The best plan that is found with so much work, counted in candidates looked at.
+    pub fn solve(self, work: u64) -> MatchingSolution {
+        let stay = SwitchingCost { share: self.min_gain, fee: Bitrate::ZERO };
+        let before = WarmStart { prices: &self.prices, relays: &self.current_relays, switching_cost: stay };
+        let mut solver = Solver::new(&self.instance, Some(before));
+        let mut left = work;
+        while !solver.step(SOLVER_STEP.min(left)).is_done && left > SOLVER_STEP {
+            left -= SOLVER_STEP;
+        }
+        let (plan, found_prices) = (solver.matching(), solver.prices());
+        let prices = self.is_full.then(|| {
+            let named = self.relays.iter().enumerate();
+            named.map(|(at, relay)| (relay.clone(), found_prices.of(at))).collect()
+        });
+        let assignment_of = |at: usize| {
+            let relay = plan.relay(at)?;
+            let rate = self.instance.candidates_of(at).find(|candidate| candidate.relay == relay)?.rate;
+            Some((self.relays.get(relay)?.clone(), rate))
+        };
+        let boxes = self.edges.iter().enumerate().map(|(at, edge)| (edge.clone(), assignment_of(at))).collect();
+        MatchingSolution { edges: boxes, prices }
+    }
+
+    /// How many boxes it has.
+    pub fn edge_count(&self) -> usize {
+        self.edges.len()
+    }
+
+    /// Whether it is of all edges, and not of a window.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+}
+
+/// chosen: a hundredth of a second between looks at what is left.
+const SOLVER_STEP: u64 = 100_000;
+
+impl FleetScheduler {
+    /// Gives out the matching of the window, or of all edges that may be moved.
+    pub(super) fn begin_matching(&mut self, is_full: bool) {
+        let queue = std::mem::take(&mut self.queue);
+        let can_move = |edge: &EdgeRecord| match &edge.placement {
+            Some(placement) => self.now.since(placement.assigned_at) >= self.config.min_stay,
+            None => edge.reason != Some(NoRelayReason::Released),
+        };
+        let is_included =
+            |(name, edge): &(&Name, &EdgeRecord)| queue.contains(*name) || (is_full && can_move(edge));
+        let edges: Vec<(&Name, &EdgeRecord)> = self.edges.iter().filter(is_included).collect();
+        if edges.is_empty() {
+            return;
+        }
+        let problem = self.build_problem(&edges, is_full);
+        self.is_solving = true;
+        self.outputs.push_back(Output::Solve(Box::new(problem)));
+    }
+
+    /// A solution comes back.
+    pub fn apply_solution(&mut self, solution: MatchingSolution, now: marline_core::units::Instant) {
+        self.advance(now);
+        self.is_solving = false;
+        let MatchingSolution { edges, prices } = solution;
+        if let Some(prices) = prices {
+            self.prices = prices;
+        }
+        let (mut edges, others): (Vec<_>, Vec<_>) =
+            edges.into_iter().partition(|(matched, _)| self.is_unchanged(matched));
+        others.into_iter().for_each(|(matched, _)| self.resolve_request(matched.edge));
+        let does_stay = |edge: &MatchedEdge, to: &Option<(Name, Bitrate)>| {
+            to.as_ref()
+                .is_some_and(|(to, _)| edge.placement.as_ref().is_some_and(|placement| placement.relay == *to))
+        };
+        edges.sort_by_key(|(matched, to)| (to.is_none(), !does_stay(matched, to)));
+        let leaving = self.load_by_relay(edges.iter().map(|(matched, _)| matched));
+        let mut capacities: BTreeMap<Name, Bitrate> = BTreeMap::new();
+        for (matched, to) in edges {
+            let MatchedEdge { edge, placement, fallback_reason } = matched;
+            let mut reserve = |relay: &Name, rate: Bitrate| {
+                let claims = leaving.get(relay).copied().unwrap_or_default();
+                let left =
+                    capacities.entry(relay.clone()).or_insert_with(|| self.assignable_capacity(relay, claims));
+                let fits = rate <= *left;
+                *left = if fits { *left - rate } else { *left };
+                fits
+            };
+            // What brings it nothing, or is not offered any more, it does not keep.
+            let can_keep = to.is_some() || fallback_reason == NoRelayReason::NoCapacity;
+            match &to {
+                Some((relay, rate)) if reserve(relay, *rate) => self.assign(&edge, relay, *rate),
+                _ if can_keep
+                    && placement
+                        .as_ref()
+                        .is_some_and(|placement| reserve(&placement.relay, placement.reservation)) => {}
+                Some(_) => {
+                    self.unassign(&edge, NoRelayReason::NoCapacity);
+                    self.enqueue(&edge);
+                    continue;
+                }
+                None => self.unassign(&edge, fallback_reason),
+            }
+            if self.edges.get_mut(&edge).is_some_and(|edge| std::mem::take(&mut edge.is_pending)) {
+                self.outputs.push_back(Output::Decided(edge));
+            }
+        }
+    }
+
+    /// An edge that has gone or got another seat in the meantime is left alone; who still waits has this seat for an answer, or
+    /// is matched again.
+    fn resolve_request(&mut self, name: Name) {
+        let Some(edge) = self.edges.get_mut(&name).filter(|edge| edge.is_pending) else { return };
+        if self.queue.contains(&name) {
+            return;
+        }
+        if edge.placement.is_some() {
+            edge.is_pending = false;
+            self.outputs.push_back(Output::Decided(name));
+        } else {
+            self.enqueue(&name);
+        }
+    }
+
+    fn build_problem(&self, edges: &[(&Name, &EdgeRecord)], is_full: bool) -> MatchingProblem {
+        let relays: Vec<Name> = self.relays.keys().filter(|relay| self.is_open(relay)).cloned().collect();
+        let index_of: BTreeMap<&Name, usize> = relays.iter().enumerate().map(|(at, relay)| (relay, at)).collect();
+        let matched_edges: Vec<MatchedEdge> = edges
+            .iter()
+            .map(|(name, edge)| MatchedEdge {
+                edge: (*name).clone(),
+                placement: edge.placement.clone(),
+                fallback_reason: self.unmatched_reason(edge),
+            })
+            .collect();
+        let claims = self.load_by_relay(matched_edges.iter());
+        let max_capacity = Instance::MAX_CAPACITY / (relays.len() as u64).max(1);
+        let capacity_of = |relay: &Name| {
+            self.assignable_capacity(relay, claims.get(relay).copied().unwrap_or_default()).min(max_capacity)
+        };
+        let capacities: Vec<Bitrate> = relays.iter().map(capacity_of).collect();
+        let mut instance = Instance::new(&capacities).expect("each relay has its part of the most");
+        let mut current_relays = Vec::with_capacity(edges.len());
+        for (_, edge) in edges {
+            let current_relay =
+                edge.placement.as_ref().and_then(|placement| index_of.get(&placement.relay).copied());
+            let capacity_left = |at: usize, relay: &Name| {
+                if current_relay == Some(at) {
+                    self.assignable_capacity(relay, edge.load()).min(capacities[at])
+                } else {
+                    capacities[at]
+                }
+            };
+            let candidates: Vec<Candidate> = self
+                .reachable_rates(edge)
+                .filter_map(|(relay, rate)| Some((*index_of.get(relay)?, relay, rate)))
+                .map(|(at, relay, rate)| Candidate::through(at, rate, capacity_left(at, relay)))
+                .collect();
+            instance
+                .add(edge.request.best_link_rate, &candidates)
+                .expect("a relay is named once, and there are fewer than 2^32");
+            current_relays.push(current_relay);
+        }
+        let prices = relays.iter().map(|relay| self.prices.get(relay).copied().unwrap_or(0.0));
+        let prices = Prices::new(prices.collect::<Vec<_>>());
+        MatchingProblem {
+            instance,
+            edges: matched_edges,
+            current_relays,
+            prices,
+            min_gain: self.config.min_gain,
+            is_full,
+            relays,
+        }
+    }
+
+    /// Rule 3: the relays that an edge has measured, with what it reaches through them.
+    pub(super) fn reachable_rates<'a>(&'a self, edge: &'a EdgeRecord) -> impl Iterator<Item = (&'a Name, Bitrate)> {
+        edge.request.measurements.iter().filter_map(move |measured| {
+            let relay = self.relays.get(&measured.relay)?;
+            let origin_rate =
+                relay.heartbeat.origin_rates.get(&edge.request.origin).copied().unwrap_or(relay.heartbeat.capacity);
+            let delivered =
+                edge.delivered.as_ref().filter(|(relay, _, until)| *relay == measured.relay && self.now < *until);
+            let uplink = delivered.map_or(measured.rate, |(_, rate, _)| measured.rate.min(*rate));
+            let wanted = edge.request.target_rate.unwrap_or(Bitrate::MAX);
+            Some((&measured.relay, uplink.min(origin_rate).min(wanted)))
+        })
+    }
+
+    fn unmatched_reason(&self, edge: &EdgeRecord) -> NoRelayReason {
+        let open_relays = self.reachable_rates(edge).filter(|(relay, _)| self.is_open(relay));
+        match open_relays.map(|(_, rate)| rate).max() {
+            None => NoRelayReason::NoRelay,
+            Some(most) if most <= edge.request.best_link_rate => NoRelayReason::NoGain,
+            Some(_) => NoRelayReason::NoCapacity,
+        }
+    }
+
+    /// What boxes claim of each relay.
+    fn load_by_relay<'a>(&self, boxes: impl Iterator<Item = &'a MatchedEdge>) -> BTreeMap<Name, Load> {
+        let mut claims = BTreeMap::new();
+        for edge in boxes.filter_map(|matched| self.edges.get(&matched.edge)) {
+            if let Some(placement) = &edge.placement {
+                let sum: &mut Load = claims.entry(placement.relay.clone()).or_default();
+                *sum = sum.plus(edge.load());
+            }
+        }
+        claims
+    }
+
+    fn is_unchanged(&self, matched: &MatchedEdge) -> bool {
+        let version = |placement: &Option<Placement>| placement.as_ref().map(|placement| placement.version);
+        let has_left = |edge: &EdgeRecord| edge.reason == Some(NoRelayReason::Released) && !edge.is_pending;
+        self.edges
+            .get(&matched.edge)
+            .is_some_and(|edge| version(&edge.placement) == version(&matched.placement) && !has_left(edge))
+    }
+
+    /// Seats an edge; one that stays with the same reservation has what it had.
+    fn assign(&mut self, edge: &Name, relay: &Name, reservation: Bitrate) {
+        let previous = self.edges.get(edge).and_then(|edge| edge.placement.clone());
+        let staying = previous.filter(|placement| placement.relay == *relay);
+        if staying.as_ref().is_some_and(|placement| placement.reservation == reservation) {
+            return;
+        }
+        let (now, ends, version) = (self.now, self.now + self.config.lease, self.next_version());
+        let since = staying.map_or(now, |placement| placement.assigned_at);
+        let placement =
+            Placement { relay: relay.clone(), reservation, assigned_at: since, lease_ends: ends, version };
+        self.update_edge(edge, |edge| {
+            if edge.placement.as_ref().is_none_or(|old| old.relay != placement.relay) {
+                // What went through the old one says nothing of the new one.
+                (edge.throughput, edge.excess) = (Bitrate::ZERO, Bitrate::ZERO);
+            }
+            (edge.placement, edge.reason) = (Some(placement), None);
+        });
+    }
+}

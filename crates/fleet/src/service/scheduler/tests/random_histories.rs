@@ -1,0 +1,161 @@
+//! Random histories: whatever relays, edges and operators do, sums stay right, nobody is given too much, everybody is answered.
+
+use proptest::prelude::*;
+
+use super::super::relays::Load;
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Heartbeat {
+        relay: usize,
+        free: u64,
+        draining: bool,
+    },
+    Request {
+        edge: usize,
+        alone: u64,
+        rates: [u64; 3],
+    },
+    Report {
+        edge: usize,
+        rates: [u64; 3],
+        throughput: u64,
+        offered: u64,
+        assignment: Option<(usize, u64)>,
+    },
+    Release {
+        edge: usize,
+    },
+    Drain {
+        relay: usize,
+        closed: bool,
+        seconds: u64,
+    },
+    /// Nothing is solved in the meantime: solutions come late.
+    Advance {
+        millis: u64,
+    },
+    Solve,
+    ClockBack,
+}
+
+const RELAYS: [(&str, u64); 3] = [("fra", 100), ("ams", 60), ("nyc", 30)];
+
+fn act() -> impl Strategy<Value = Event> {
+    let rates = || [0..80_u64, 0..80_u64, 0..80_u64];
+    prop_oneof![
+        4 => (0..3_usize, 0..120_u64, any::<bool>())
+            .prop_map(|(relay, free, odd)| Event::Heartbeat { relay, free, draining: odd && free % 5 == 0 }),
+        4 => (0..8_usize, 0..40_u64, rates()).prop_map(|(edge, alone, rates)| Event::Request { edge, alone, rates }),
+        4 => (0..8_usize, rates(), 0..90_u64, 0..90_u64, proptest::option::weighted(0.1, (0..3_usize, 0..90_u64)))
+            .prop_map(|(edge, rates, throughput, offered, assignment)| Event::Report { edge, rates, throughput, offered, assignment }),
+        1 => (0..8_usize).prop_map(|edge| Event::Release { edge }),
+        1 => (0..3_usize, any::<bool>(), 0..100_u64)
+            .prop_map(|(relay, closed, seconds)| Event::Drain { relay, closed, seconds }),
+        4 => prop_oneof![0..300_u64, 0..10_000_u64, 0..4_000_000_u64].prop_map(|millis| Event::Advance { millis }),
+        4 => Just(Event::Solve),
+        1 => Just(Event::ClockBack),
+    ]
+}
+
+fn request_with(alone: u64, rates: [u64; 3]) -> AssignmentRequest {
+    let measured: Vec<(&str, u64)> = RELAYS.iter().zip(rates).map(|((relay, _), rate)| (*relay, rate)).collect();
+    assignment_request(alone, &measured)
+}
+
+struct History {
+    scheduler: FleetScheduler,
+    now: Instant,
+    problems: Vec<MatchingProblem>,
+    /// Whether edges name relays that they hold.
+    has_adoption: bool,
+}
+
+impl History {
+    fn carry_out(&mut self, act: &Event) {
+        let (scheduler, now) = (&mut self.scheduler, self.now);
+        let edge = |edge: &usize| name(&format!("cam-{edge}"));
+        match act {
+            Event::Heartbeat { relay, free, draining } => {
+                let (relay, capacity) = RELAYS[*relay];
+                let heartbeat = Heartbeat { draining: *draining, ..heartbeat(capacity, *free) };
+                scheduler.heartbeat(&name(relay), heartbeat, now).unwrap();
+            }
+            Event::Request { edge: at, alone, rates } => {
+                scheduler.request(&edge(at), request_with(*alone, *rates), now).unwrap()
+            }
+            Event::Report { edge: at, rates, throughput, offered, assignment } => {
+                let assignment = assignment.map(|(relay, reservation)| {
+                    let version = scheduler.version();
+                    CurrentAssignment { relay: name(RELAYS[relay].0), reservation: mbps(reservation), version }
+                });
+                let report = Report { assignment, ..report(request_with(5, *rates), *throughput, *offered) };
+                scheduler.report(&edge(at), report, now).unwrap();
+            }
+            Event::Release { edge: at } => scheduler.release(&edge(at), now),
+            Event::Drain { relay, closed, seconds } => {
+                let time = (*seconds > 50).then(|| Duration::from_secs(*seconds));
+                scheduler.drain(&name(RELAYS[*relay].0), *closed, time, now);
+            }
+            Event::Advance { millis } => {
+                self.now += Duration::from_millis(*millis);
+                scheduler.tick(self.now);
+            }
+            Event::Solve => {
+                self.problems.drain(..).for_each(|problem| scheduler.apply_solution(problem.solve(100_000), now))
+            }
+            Event::ClockBack => scheduler.tick(Instant::from_millis(1)),
+        }
+        while let Some(output) = self.scheduler.poll() {
+            if let Output::Solve(problem) = output {
+                self.problems.push(*problem);
+            }
+        }
+    }
+
+    fn check_sums(&self) {
+        assert!(self.problems.len() <= 1, "two matchings at once");
+        let mut seen = 0;
+        for (relay, claims) in &self.scheduler.claims {
+            let of = |edge: &Name| self.scheduler.edges.get(edge).unwrap();
+            let at = |edge: &&Name| of(edge).placement.as_ref().is_some_and(|seat| seat.relay == *relay);
+            assert!(claims.edges.iter().all(|edge| at(&edge)), "{relay}: somebody who is not there");
+            let sum = claims.edges.iter().fold(Load::default(), |sum, edge| sum.plus(of(edge).load()));
+            assert_eq!(claims.load, sum, "{relay}");
+            let reserved =
+                claims.edges.iter().filter_map(|edge| of(edge).placement.as_ref()).map(|seat| seat.reservation);
+            let capacity =
+                RELAYS.iter().find(|(name, _)| *name == relay.as_str()).map(|(_, capacity)| mbps(*capacity));
+            // What edges hold that name a relay while it is silent was given out by somebody who knew the relay.
+            if !self.has_adoption {
+                assert!(reserved.sum::<Bitrate>() <= capacity.unwrap(), "{relay}: given too much");
+            }
+            seen += claims.edges.len();
+        }
+        let seated = self.scheduler.edges.values().filter(|edge| edge.placement.is_some()).count();
+        assert_eq!(seen, seated, "somebody sits nowhere");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sums_stay_right_and_everybody_is_answered(acts in proptest::collection::vec(act(), 1..80)) {
+        let now = Instant::from_millis(1000);
+        let has_adoption = acts.iter().any(|act| matches!(act, Event::Report { assignment: Some(_), .. }));
+        let scheduler = FleetScheduler::new(SchedulerConfig::default(), 1, now);
+        let mut history = History { scheduler, now, problems: Vec::new(), has_adoption };
+        for act in &acts {
+            history.carry_out(act);
+            history.check_sums();
+        }
+        for _ in 0..8 {
+            history.carry_out(&Event::Advance { millis: 1000 });
+            history.carry_out(&Event::Solve);
+            history.check_sums();
+        }
+        prop_assert!(history.scheduler.edges.values().all(|edge| !edge.is_pending), "somebody still waits");
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a store is, from one word of the command line.
+//!
+//! In: a path, or `redis://[USER@]HOST[:PORT][,HOST[:PORT]…][/NUMBER]`, with `rediss` for TLS. Out: a [`Place`].
+//!
+//! 1. One node is a server, several are nodes of one cluster.
+//! 2. A password stands in no command line: whoever lists processes would read it.
+
+use std::fmt::{self, Display};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// A file.
+    File(PathBuf),
+    /// Redis.
+    Redis(RedisNodes),
+}
+
+/// Where Redis is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisNodes {
+    /// Host and port of each; several are a cluster.
+    pub nodes: Vec<(String, u16)>,
+    /// By TLS.
+    pub tls: bool,
+    /// As whom; none: as `default`.
+    pub user: Option<String>,
+    /// The number of the database; a cluster has only the first.
+    pub database: i64,
+}
+
+/// Redis's own.
+const DEFAULT_PORT: u16 = 6379;
+
+impl FromStr for StoreUrl {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (tls, rest) = match text.split_once("://") {
+            Some(("redis", rest)) => (false, rest),
+            Some(("rediss", rest)) => (true, rest),
+            Some((other, _)) => return Err(format!("`{other}://` is no store: a file, redis:// or rediss://")),
+            None if text.is_empty() => return Err("a file, redis://HOST:PORT or rediss://HOST:PORT".to_owned()),
+            None => return Ok(Self::File(text.into())),
+        };
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, _)) if user.contains(':') => {
+                return Err("a password in the URL is seen by everybody who lists processes: \
+                            give it by --store-password-file or in MARLINE_STORE_PASSWORD"
+                    .to_owned());
+            }
+            Some((user, rest)) => (Some(user.to_owned()).filter(|user| !user.is_empty()), rest),
+            None => (None, rest),
+        };
+        let (hosts, database) = match rest.split_once('/') {
+            Some((hosts, "")) => (hosts, 0),
+            Some((hosts, number)) => {
+                (hosts, number.parse().map_err(|_| format!("`/{number}`: the number of a database"))?)
+            }
+            None => (rest, 0),
+        };
+        let nodes: Vec<(String, u16)> = hosts.split(',').map(parse_node).collect::<Result<_, String>>()?;
+        if nodes.len() > 1 && database != 0 {
+            return Err(format!("`/{database}`: a cluster has one database only"));
+        }
+        Ok(Self::Redis(RedisNodes { nodes, tls, user, database }))
+    }
+}
+
+fn parse_node(text: &str) -> Result<(String, u16), String> {
+    let wrong = || format!("`{text}`: HOST:PORT of Redis");
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = port.map_or(Ok(DEFAULT_PORT), |port| port.parse().map_err(|_| wrong()))?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:%".contains(&byte);
+    if host.is_empty() || !host.bytes().all(plain) { Err(wrong()) } else { Ok((host.to_owned(), port)) }
+}
+
+impl Display for RedisNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = |(host, port): &(String, u16)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        let nodes: Vec<String> = self.nodes.iter().map(host).collect();
+        write!(f, "{}://{}", if self.tls { "rediss" } else { "redis" }, nodes.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_file_a_server_or_a_cluster() {
+        let nodes = |text: &str| match text.parse::<StoreUrl>().unwrap() {
+            StoreUrl::Redis(nodes) => nodes,
+            StoreUrl::File(path) => panic!("{}", path.display()),
+        };
+        assert_eq!("/var/lib/x.redb".parse(), Ok(StoreUrl::File("/var/lib/x.redb".into())));
+        let one = nodes("redis://fleet@db.example/3");
+        assert_eq!(
+            (one.nodes.as_slice(), one.database, one.tls),
+            (&[("db.example".to_owned(), 6379)][..], 3, false)
+        );
+        assert_eq!((one.user.as_deref(), one.to_string().as_str()), (Some("fleet"), "redis://db.example:6379"));
+        let three = nodes("rediss://10.0.0.1:7000,[2001:db8::1]:7001,c");
+        assert_eq!(three.to_string(), "rediss://10.0.0.1:7000,[2001:db8::1]:7001,c:6379");
+        assert!(three.tls);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_a_password_is_not_repeated() {
+        let message = |text: &str| text.parse::<StoreUrl>().unwrap_err();
+        assert!(message("http://a").contains("no store"));
+        assert!(message("redis://a:b").contains("HOST:PORT") && message("redis://").contains("HOST:PORT"));
+        assert!(message("redis://a,b/1").contains("cluster") && message("redis://a/x").contains("database"));
+        let secret = message("redis://:hunter2@a");
+        assert!(secret.contains("--store-password-file") && !secret.contains("hunter2"), "{secret}");
+    }
+}

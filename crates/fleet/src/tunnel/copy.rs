@@ -1,0 +1,479 @@
+//! The bytes of one tunnel, both ways, until both have ended.
+//!
+//! In: both ends' connections, one of them TLS; what was read of them already. Out: the same bytes on the other
+//! side, their ends, and how many they were.
+//!
+//! 1. What has been taken and not been sent yet is the only thing that is kept, and nothing more is taken meanwhile: a slow
+//!    receiver slows its sender.
+//! 2. The end of one direction is passed on, and the other one goes on.
+//! 3. What the edge sends goes as its share of the relay's capacity lets it ([`Pace`]); so does what it receives.
+//! 4. Memory to read into is shared by all tunnels of a thread: an idle one holds none, and one that stands still holds a piece
+//!    that is smaller where many do (`memory`).
+//! 5. The directions take turns, so that neither waits for the other one to have nothing to do.
+//! 6. A tunnel that says nothing for too long is over ([`Patience`]): its own bytes count, not its edge's.
+//!
+//! Splice cannot be used: what one side sends is sealed.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use marline_core::units::{DataSize, Duration};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use super::buffer::{TunnelBuffer, read_size};
+
+/// What a direction asks before it takes bytes, and tells after it has.
+pub(crate) trait Pacer {
+    /// Whether so much may pass now.
+    fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant;
+    /// So much of what was granted has passed.
+    fn settle(&mut self, up: bool, granted: DataSize, passed: DataSize);
+}
+
+/// What somebody who wants to send is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PaceGrant {
+    /// So much at once. It counts as sent until it is told what was.
+    Granted(DataSize),
+    /// Nothing; ask again after this.
+    RetryAfter(Duration),
+}
+
+/// chosen: four records of TLS.
+const READ_SIZE: usize = 64 * 1024;
+
+thread_local! {
+    static READ_BUF: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
+}
+
+/// How the bytes from the near end go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UploadProgress {
+    /// How many have come.
+    pub(crate) received: u64,
+    /// Whether some wait for the far end to take them.
+    pub(crate) is_blocked: bool,
+}
+
+/// How long no byte may move.
+#[derive(Clone, Copy, Debug)]
+struct IdleTimeouts {
+    /// While both ends may still send.
+    both_open: Duration,
+    /// When one of them has ended: who asks and ends waits for an answer, and nobody computes it for so long.
+    half_closed: Duration,
+}
+
+/// chosen: a shell that was left open over night is there in the morning; nginx gives a half-closed connection a minute,
+/// Linux `FIN_WAIT2` one as well, RFC 5382 (REQ-5) what is closed on one side four.
+const IDLE_TIMEOUTS: IdleTimeouts =
+    IdleTimeouts { both_open: Duration::from_secs(24 * 60 * 60), half_closed: Duration::from_secs(10 * 60) };
+
+/// Carries everything. `early` is for the far end and came from the near one already, `late` the other way round.
+pub(crate) async fn copy_bidirectional<E, S>(
+    client: &mut E,
+    upstream: &mut S,
+    from_client: Vec<u8>,
+    from_upstream: Vec<u8>,
+    pacer: &mut impl Pacer,
+) -> io::Result<()>
+where
+    E: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    copy_bidirectional_with((client, upstream), (from_client, from_upstream), pacer, |_, _, _| {}).await
+}
+
+/// The same, and whenever anything has happened `watch` is told the near end, and how it goes.
+pub(crate) async fn copy_bidirectional_with<E, S>(
+    ends: (&mut E, &mut S),
+    buffered: (Vec<u8>, Vec<u8>),
+    pacer: &mut impl Pacer,
+    watch: impl FnMut(&mut Context<'_>, &E, UploadProgress),
+) -> io::Result<()>
+where
+    E: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    copy_with_timeouts(IDLE_TIMEOUTS, ends, buffered, pacer, watch).await
+}
+
+async fn copy_with_timeouts<E, S>(
+    timeouts: IdleTimeouts,
+    (client, upstream): (&mut E, &mut S),
+    (from_client, from_upstream): (Vec<u8>, Vec<u8>),
+    pacer: &mut impl Pacer,
+    mut watch: impl FnMut(&mut Context<'_>, &E, UploadProgress),
+) -> io::Result<()>
+where
+    E: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut up = Direction { buffer: TunnelBuffer::new(from_client), ..Direction::new(true) };
+    let mut down = Direction { buffer: TunnelBuffer::new(from_upstream), ..Direction::new(false) };
+    let (mut idle_timer, mut is_ups_turn) = (IdleTimer::new(timeouts), true);
+    std::future::poll_fn(|cx| {
+        let (mut up_is_pending, mut down_is_pending) = (up.is_closed(), down.is_closed());
+        while !(up_is_pending && down_is_pending) {
+            if is_ups_turn && !up_is_pending {
+                up_is_pending = up.step(cx, client, upstream, pacer)?.is_pending() || up.is_closed();
+            } else if !is_ups_turn && !down_is_pending {
+                down_is_pending = down.step(cx, upstream, client, pacer)?.is_pending() || down.is_closed();
+            }
+            is_ups_turn = !is_ups_turn;
+        }
+        watch(cx, client, UploadProgress { received: up.received, is_blocked: !up.buffer.pending().is_empty() });
+        if up.is_closed() && down.is_closed() {
+            return Poll::Ready(Ok(()));
+        }
+        idle_timer.poll(cx, up.progress.wrapping_add(down.progress), up.is_open() && down.is_open()).map(Err)
+    })
+    .await
+}
+
+/// Since when nothing has moved. The clock is looked at when something has, the timer runs on.
+struct IdleTimer {
+    timeouts: IdleTimeouts,
+    progress: u64,
+    is_open: bool,
+    since: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl IdleTimer {
+    fn new(patience: IdleTimeouts) -> Self {
+        let since = Instant::now();
+        let timer = Box::pin(tokio::time::sleep_until(since + patience.both_open));
+        Self { timeouts: patience, progress: 0, is_open: true, since, timer }
+    }
+
+    /// Ready: it has lasted too long.
+    fn poll(&mut self, cx: &mut Context<'_>, moved: u64, is_open: bool) -> Poll<io::Error> {
+        if moved != self.progress || is_open != self.is_open {
+            (self.progress, self.since) = (moved, Instant::now());
+        }
+        let timeout = if is_open { self.timeouts.both_open } else { self.timeouts.half_closed };
+        if std::mem::replace(&mut self.is_open, is_open) != is_open {
+            self.timer.as_mut().reset(self.since + timeout);
+        }
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            let deadline = self.since + timeout;
+            if deadline <= Instant::now() {
+                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "silent for too long"));
+            }
+            self.timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+/// One direction.
+struct Direction {
+    is_up: bool,
+    state: DirectionState,
+    /// Taken and not sent yet.
+    buffer: TunnelBuffer,
+    /// Bytes that were taken, and those that were taken or sent after they had waited.
+    received: u64,
+    progress: u64,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DirectionState {
+    Open,
+    /// Nothing more comes; what is kept goes, and then the end.
+    Draining,
+    Closed,
+}
+
+impl Direction {
+    fn new(up: bool) -> Self {
+        Self {
+            is_up: up,
+            state: DirectionState::Open,
+            buffer: TunnelBuffer::default(),
+            received: 0,
+            progress: 0,
+            pause: None,
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.state == DirectionState::Open
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state == DirectionState::Closed
+    }
+
+    /// One step; ready: there may be another one.
+    fn step<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+        to: &mut W,
+        pacer: &mut impl Pacer,
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        ready!(self.send(cx, to))?;
+        match self.state {
+            DirectionState::Closed => {}
+            DirectionState::Draining => {
+                // A receiver that has gone already has got the end.
+                let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
+                self.state = DirectionState::Closed;
+            }
+            DirectionState::Open => match self.receive(cx, from, to, pacer) {
+                Poll::Ready(taken) => taken?,
+                Poll::Pending => {
+                    // Nothing more for now: what TLS holds back goes.
+                    ready!(Pin::new(&mut *to).poll_flush(cx))?;
+                    return Poll::Pending;
+                }
+            },
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Everything that is kept.
+    fn send(&mut self, cx: &mut Context<'_>, to: &mut (impl AsyncWrite + Unpin)) -> Poll<io::Result<()>> {
+        while !self.buffer.pending().is_empty() {
+            match ready!(Pin::new(&mut *to).poll_write(cx, self.buffer.pending()))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                sent => {
+                    self.buffer.advance(sent);
+                    self.progress = self.progress.wrapping_add(sent as u64);
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// A piece from the one to the other; what the other does not take at once is kept.
+    fn receive<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+        to: &mut W,
+        pacer: &mut impl Pacer,
+    ) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let granted = ready!(self.granted(cx, pacer));
+        READ_BUF.with_borrow_mut(|shared| {
+            let size = usize::try_from(granted.bytes()).unwrap_or(READ_SIZE).min(read_size(READ_SIZE));
+            let mut read_buf = ReadBuf::new(shared.get_mut(..size).unwrap_or_default());
+            let result = Pin::new(&mut *from).poll_read(cx, &mut read_buf);
+            let bytes = read_buf.filled();
+            pacer.settle(self.is_up, granted, DataSize::from_bytes(bytes.len() as u64));
+            self.progress = self.progress.wrapping_add(bytes.len() as u64);
+            self.received += bytes.len() as u64;
+            ready!(result)?;
+            if bytes.is_empty() {
+                self.state = DirectionState::Draining;
+                return Poll::Ready(Ok(()));
+            }
+            let sent = match Pin::new(&mut *to).poll_write(cx, bytes) {
+                Poll::Ready(sent) => sent?,
+                Poll::Pending => 0,
+            };
+            self.buffer.extend(bytes.get(sent..).unwrap_or_default());
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// How much may be taken, once anything may.
+    fn granted(&mut self, cx: &mut Context<'_>, pacer: &mut impl Pacer) -> Poll<DataSize> {
+        loop {
+            if let Some(wait) = &mut self.pause {
+                ready!(wait.as_mut().poll(cx));
+                self.pause = None;
+            }
+            match pacer.request(self.is_up, DataSize::from_bytes(READ_SIZE as u64)) {
+                PaceGrant::Granted(size) => return Poll::Ready(size),
+                PaceGrant::RetryAfter(time) => {
+                    self.pause = Some(Box::pin(tokio::time::sleep(time.max(Duration::from_millis(1)))))
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// Lets pass what it is told to, and counts.
+    #[derive(Default)]
+    struct CountingPacer {
+        waits: u32,
+        passed: [u64; 2],
+        open: u64,
+    }
+
+    impl Pacer for CountingPacer {
+        fn request(&mut self, _: bool, wanted: DataSize) -> PaceGrant {
+            if self.waits > 0 {
+                self.waits -= 1;
+                return PaceGrant::RetryAfter(Duration::from_millis(5));
+            }
+            self.open += wanted.bytes().min(10_000);
+            PaceGrant::Granted(wanted.min(DataSize::from_bytes(10_000)))
+        }
+        fn settle(&mut self, up: bool, granted: DataSize, passed: DataSize) {
+            self.open -= granted.bytes();
+            self.passed[usize::from(up)] += passed.bytes();
+        }
+    }
+
+    fn block_on(future: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
+    }
+
+    #[test]
+    fn both_ways_are_carried_to_their_ends() {
+        block_on(async {
+            let ((mut program, mut edge), (mut server, mut origin)) = (duplex(1000), duplex(700));
+            let question: Vec<u8> = (0..50_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
+            let mut pacer = CountingPacer { waits: 3, ..CountingPacer::default() };
+            let talk = async {
+                program.write_all(&question).await.unwrap();
+                program.shutdown().await.unwrap();
+                let mut answer = String::new();
+                program.read_to_string(&mut answer).await.unwrap();
+                assert_eq!(answer, "answer");
+            };
+            let serve = async {
+                let mut received = Vec::new();
+                origin.read_to_end(&mut received).await.unwrap();
+                assert!(received.strip_prefix(b"early").unwrap() == question);
+                origin.write_all(b"answer").await.unwrap();
+                drop(origin);
+            };
+            let carried = copy_bidirectional(&mut edge, &mut server, b"early".to_vec(), Vec::new(), &mut pacer);
+            let (carried, (), ()) = tokio::join!(carried, talk, serve);
+            carried.unwrap();
+            assert_eq!((pacer.passed, pacer.open, pacer.waits), ([6, 50_000], 0, 0));
+        });
+    }
+
+    #[test]
+    fn a_slow_receiver_slows_its_sender() {
+        block_on(async {
+            let ((mut program, mut edge), (mut server, _origin)) = (duplex(1000), duplex(1000));
+            let mut pacer = CountingPacer::default();
+            let written = async {
+                let mut written = 0;
+                loop {
+                    match tokio::time::timeout(Duration::from_secs(1), program.write(&[0; 100])).await {
+                        Ok(sent) => written += sent.unwrap(),
+                        Err(_) => return written,
+                    }
+                }
+            };
+            let stuck = tokio::select! {
+                carried = copy_bidirectional(&mut edge, &mut server, Vec::new(), Vec::new(), &mut pacer) => panic!("{carried:?}"),
+                written = written => written,
+            };
+            assert!(stuck <= 4000, "{stuck} bytes were taken for a server that takes 1000");
+        });
+    }
+
+    /// A socket that always has something to read, and takes everything.
+    struct BusySocket;
+
+    impl AsyncRead for BusySocket {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            out.put_slice(&[0; 100]);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for BusySocket {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Ends the tunnel after so many pieces.
+    #[derive(Default)]
+    struct TurnPacer {
+        taken: Vec<bool>,
+    }
+
+    /// As fast as both ends can.
+    struct UnlimitedPacer;
+
+    impl Pacer for UnlimitedPacer {
+        fn request(&mut self, _: bool, wanted: DataSize) -> PaceGrant {
+            PaceGrant::Granted(wanted)
+        }
+        fn settle(&mut self, _: bool, _: DataSize, _: DataSize) {}
+    }
+
+    impl Pacer for TurnPacer {
+        fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant {
+            self.taken.push(up);
+            if self.taken.len() > 1000 {
+                PaceGrant::RetryAfter(Duration::from_secs(3600))
+            } else {
+                PaceGrant::Granted(wanted)
+            }
+        }
+        fn settle(&mut self, _: bool, _: DataSize, _: DataSize) {}
+    }
+
+    #[test]
+    fn neither_direction_waits_for_the_other_to_have_nothing_to_do() {
+        block_on(async {
+            let (mut turns, mut near, mut far) = (TurnPacer::default(), BusySocket, BusySocket);
+            let carried = copy_bidirectional(&mut near, &mut far, Vec::new(), Vec::new(), &mut turns);
+            assert!(tokio::time::timeout(Duration::from_millis(50), carried).await.is_err());
+            let ups = turns.taken.iter().filter(|up| **up).count();
+            assert!((400..=600).contains(&ups), "{ups} of {} pieces went up", turns.taken.len());
+        });
+    }
+
+    #[test]
+    fn who_says_nothing_for_too_long_is_over_and_earlier_when_one_end_has_ended() {
+        block_on(async {
+            let patience =
+                IdleTimeouts { both_open: Duration::from_secs(3600), half_closed: Duration::from_millis(60) };
+            let ((mut program, mut edge), (mut server, mut origin)) = (duplex(1000), duplex(1000));
+            let (mut free, buffered) = (UnlimitedPacer, (Vec::new(), Vec::new()));
+            let carried = copy_with_timeouts(patience, (&mut edge, &mut server), buffered, &mut free, |_, _, _| {});
+            let talk = async {
+                // Longer than the short patience, which does not count yet.
+                tokio::time::sleep(Duration::from_millis(150)).await;
+                program.shutdown().await.unwrap();
+                for _ in 0..5 {
+                    tokio::time::sleep(Duration::from_millis(30)).await;
+                    origin.write_all(b"x").await.unwrap();
+                }
+            };
+            let (ended, ()) = tokio::join!(carried, talk);
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            let mut received = Vec::new();
+            drop((edge, server));
+            program.read_to_end(&mut received).await.unwrap();
+            assert_eq!(received, b"xxxxx");
+        });
+    }
+}

@@ -1,0 +1,558 @@
+//! Several processes of the service, which share a real Redis: any of them answers, one matches, and whatever is killed, no
+//! relay and no edge loses what it has.
+
+use marline_fleet::service::api_types::{AssignmentReply, HeartbeatReply, RelaySummary, ServiceStatus};
+use marline_fleet::service::{DrainReply, DrainRequest, EnrolRequest};
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::redis_servers::*;
+use super::*;
+
+/// One process of the service.
+pub(super) struct ServiceProcess {
+    pub(super) url: String,
+    coordinator: Arc<Coordinator>,
+    running: Vec<JoinHandle<()>>,
+}
+
+impl ServiceProcess {
+    pub(super) async fn start(service: &TestService, name: &str, store: Box<dyn Store>) -> Self {
+        Self::with(service, service.authority(), name, store).await
+    }
+
+    async fn with(service: &TestService, authority: Authority, name: &str, store: Box<dyn Store>) -> Self {
+        let credentials = service.member(&format!("marline://fleet/{name}"));
+        let roles = vec![Role::Edge, Role::Relay, Role::Operator, Role::Fleet];
+        let trust = TrustStore::with_clients(
+            credentials,
+            &authority.crl_path(),
+            ClientAuth { roles, allow_unauthenticated: true },
+        )
+        .unwrap();
+        let config = SchedulerConfig { window: Duration::from_millis(20), ..SchedulerConfig::default() };
+        let coordinator =
+            Coordinator::open(config, &name.parse().unwrap(), store, authority, trust.subscribe()).unwrap();
+        let listen = ["127.0.0.1:0".parse().unwrap()];
+        let listener = ApiListener::open(Arc::clone(&coordinator), &listen, Limits::default()).await.unwrap();
+        let address = listener.addresses()[0];
+        coordinator.set_address(&address.to_string().parse().unwrap());
+        let running_coordinator = Arc::clone(&coordinator);
+        let running = vec![
+            tokio::spawn(async move { match running_coordinator.run().await {} }),
+            tokio::spawn(async move { match trust.run().await {} }),
+            tokio::spawn(async move { listener.serve(std::future::pending(), Duration::ZERO).await }),
+        ];
+        Self { url: format!("https://{address}"), coordinator, running }
+    }
+
+    pub(super) async fn wait_for_lead(self) -> Self {
+        wait_until("the first one leads", async || self.coordinator.is_leader()).await;
+        self
+    }
+
+    /// As a kill does it: nobody is told.
+    async fn kill(self) {
+        for task in self.running {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+/// Two processes, of which the first one leads.
+pub(super) async fn two_processes(
+    service: &TestService,
+    mut store: impl FnMut() -> Box<dyn Store>,
+) -> (ServiceProcess, ServiceProcess) {
+    let first = ServiceProcess::start(service, "f1", store()).await.wait_for_lead().await;
+    let second = ServiceProcess::start(service, "f2", store()).await;
+    wait_for_known_leader(service, &second).await;
+    (first, second)
+}
+
+pub(super) async fn wait_for_known_leader(service: &TestService, process: &ServiceProcess) {
+    let mut ann = client_at(&process.url, &service.member("marline://operator/ann"));
+    wait_until("it knows who leads", async || {
+        let row: ServiceStatus = ann.get("/v1/service").await.unwrap();
+        row.is_leader || row.leader_address.is_some_and(|address| !address.is_empty())
+    })
+    .await;
+}
+
+/// A relay and an edge that has it, asked for at these processes.
+async fn relay_and_edge(
+    service: &TestService,
+    at_relay: &ServiceProcess,
+    at_edge: &ServiceProcess,
+) -> (Client, Client, CurrentAssignment) {
+    let mut relay = client_at(&at_relay.url, &service.member("marline://relay/fra-1"));
+    let mut edge = client_at(&at_edge.url, &service.member("marline://edge/cam-7"));
+    relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
+    let got: AssignmentReply =
+        edge.post("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await.unwrap();
+    let got = got.assignment.unwrap();
+    (relay, edge, CurrentAssignment { relay: got.relay, reservation: got.reservation, version: got.version })
+}
+
+#[test]
+fn any_process_answers_and_one_matches() {
+    block_on(async {
+        let server = RedisServer::start(&[]);
+        let service = TestService::not_started();
+        let (first, second) = two_processes(&service, || server.store()).await;
+        let (mut relay, mut edge, assignment) = relay_and_edge(&service, &second, &first).await;
+        let kept: AssignmentReply = edge
+            .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(assignment)))
+            .await
+            .unwrap();
+        assert_eq!(kept.assignment.unwrap().reservation, mbps(40));
+        let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
+        let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
+        assert_eq!((rows.len(), rows[0].edges), (1, 1));
+        // A member's certificate is shown, and not that of the process that has passed on what it said.
+        let (_, short) = service.aged_member("marline://relay/ams-1", Duration::ZERO);
+        let mut other = client_at(&second.url, &short);
+        other.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
+        let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
+        assert_eq!(rows[0].certificate_not_after, Some(short.validity().unwrap().not_after.to_string()));
+        let drain = DrainRequest { draining: true, duration_ms: None };
+        let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
+        assert_eq!(drained, DrainReply { known: true, durable: true });
+        let reply: HeartbeatReply =
+            relay.post("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
+        assert!(reply.draining && reply.version.epoch == 1);
+        // What one refuses is refused as if it had been asked itself.
+        let twice = assignment_request(5, &[("fra-1", 1), ("fra-1", 2)]);
+        let mut other = client_at(&second.url, &service.member("marline://edge/cam-8"));
+        assert_eq!(expect_problem(other.post::<Value>("/v1/edges/request", &twice).await).status, 422);
+        let row: ServiceStatus = ann.get("/v1/service").await.unwrap();
+        assert_eq!((row.is_leader, row.epoch, row.region.as_deref()), (false, Some(1), Some("test")));
+        assert_eq!(Some(format!("https://{}", row.leader_address.unwrap())), Some(first.url.clone()));
+        // Nobody but a process of the service speaks for others.
+        let url = first.url.trim_start_matches("https://").to_owned();
+        let as_relay =
+            forged_request(&url, &service.member("marline://edge/cam-8"), "marline://operator/ann").await;
+        assert!(as_relay.starts_with("HTTP/1.1 403"), "{as_relay}");
+        let as_fleet = forged_request(&url, &service.member("marline://fleet/f9"), "marline://operator/ann").await;
+        assert!(as_fleet.starts_with("HTTP/1.1 200"), "{as_fleet}");
+    });
+}
+
+/// What is answered to who says that he asks for somebody else.
+async fn forged_request(address: &str, credentials: &Credentials, member: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let tls = tokio_rustls::TlsConnector::from(Arc::new(client_config(credentials, None, true).unwrap()));
+    let socket = TcpStream::connect(address).await.unwrap();
+    let mut stream = tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap();
+    let ask = format!("GET /v1/edges HTTP/1.1\r\nhost: x\r\nmarline-for: {member}\r\nconnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_token_is_used_once_and_a_list_reaches_all() {
+    block_on(async {
+        let server = RedisServer::start(&[]);
+        let service = TestService::not_started();
+        let copy = copy_of(&service);
+        let first = ServiceProcess::start(&service, "f1", server.store()).await.wait_for_lead().await;
+        let second = ServiceProcess::with(&service, Authority::open(&copy).unwrap(), "f2", server.store()).await;
+        let template = CertTemplate::new("marline://edge/cam-9".parse().unwrap(), vec![], DAY).unwrap();
+        let token =
+            service.authority().create_token(&template, DAY, UtcSeconds::now()).unwrap().reveal().to_owned();
+        let enrol = EnrolRequest { token, request: marline_fleet::ca::KeyWithRequest::generate().unwrap().request };
+        let ann = service.member("marline://operator/ann");
+        client_at(&second.url, &ann).post::<Value>("/v1/enrol", &enrol).await.unwrap();
+        assert_eq!(
+            expect_problem(client_at(&first.url, &ann).post::<Value>("/v1/enrol", &enrol).await).status,
+            409
+        );
+        let mut cam = client_at(&second.url, &service.member("marline://edge/cam-7"));
+        cam.get::<Value>("/v1/health").await.unwrap();
+        service.authority().revoke_name(&"marline://edge/cam-7".parse().unwrap(), UtcSeconds::now()).unwrap();
+        wait_until("the other machine knows who was revoked", async || {
+            cam.get::<Value>("/v1/health").await.is_err()
+        })
+        .await;
+        assert_eq!(
+            std::fs::read(copy.join("revoked.pem")).unwrap(),
+            std::fs::read(service.path("ca/revoked.pem")).unwrap()
+        );
+    });
+}
+
+#[test]
+fn two_machines_that_revoke_before_they_hear_of_each_other_lose_nobody() {
+    block_on(async {
+        let server = RedisServer::start(&[]);
+        let service = TestService::not_started();
+        let members = ["marline://edge/cam-7", "marline://edge/cam-8"].map(|edge| service.member(edge));
+        let copy = copy_of(&service);
+        let first = ServiceProcess::start(&service, "f1", server.store()).await;
+        let second = ServiceProcess::with(&service, Authority::open(&copy).unwrap(), "f2", server.store()).await;
+        let there = Authority::open(&copy).unwrap();
+        service.authority().revoke_name(&members[0].peer().unwrap().identity, UtcSeconds::now()).unwrap();
+        there.revoke_name(&members[1].peer().unwrap().identity, UtcSeconds::now()).unwrap();
+        for process in [&first, &second] {
+            for credentials in &members {
+                wait_until("both are out everywhere", async || {
+                    client_at(&process.url, credentials).get::<Value>("/v1/health").await.is_err()
+                })
+                .await;
+            }
+        }
+        // And whoever is taken back next lets neither of them in again.
+        let third = service.member("marline://edge/cam-9");
+        service.authority().revoke_name(&third.peer().unwrap().identity, UtcSeconds::now()).unwrap();
+        wait_until("the third one is out", async || {
+            client_at(&second.url, &third).get::<Value>("/v1/health").await.is_err()
+        })
+        .await;
+        for credentials in &members {
+            assert!(client_at(&second.url, credentials).get::<Value>("/v1/health").await.is_err());
+        }
+    });
+}
+
+/// Another machine's directory, with a copy of the authority.
+fn copy_of(service: &TestService) -> PathBuf {
+    let copy = service.path("copy");
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    for file in ["ca.key", "ca.pem", "issued.jsonl", "revoked.pem"] {
+        std::fs::copy(service.path("ca").join(file), copy.join(file)).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn when_the_matcher_is_killed_another_one_goes_on_with_what_it_knew() {
+    block_on(async {
+        let server = RedisServer::start(&[]);
+        let service = TestService::not_started();
+        let (first, second) = two_processes(&service, || server.store()).await;
+        let (mut relay, mut edge, had) = relay_and_edge(&service, &second, &second).await;
+        wait_until("it is written", async || server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2).await;
+        first.kill().await;
+        // Who asks meanwhile keeps what it has; heartbeats are answered all the time.
+        wait_until("the second one leads", async || {
+            relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+            second.coordinator.is_leader()
+        })
+        .await;
+        // Before anybody has spoken again: another edge finds the relay, and gets what the first one leaves.
+        let mut other = client_at(&second.url, &service.member("marline://edge/cam-8"));
+        let got: AssignmentReply =
+            other.post("/v1/edges/request", &assignment_request(5, &[("fra-1", 60)])).await.unwrap();
+        assert_eq!(
+            got.assignment.map(|got| got.reservation),
+            Some(mbps(50)),
+            "the first one's 40 are not to be had"
+        );
+        let kept: AssignmentReply = edge
+            .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone())))
+            .await
+            .unwrap();
+        let kept = kept.assignment.unwrap();
+        assert_eq!((kept.relay, kept.reservation, kept.version), (had.relay, had.reservation, had.version));
+        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+        assert_eq!((reply.version.epoch, reply.reservations.unwrap().len()), (2, 2));
+    });
+}
+
+#[test]
+fn a_store_that_is_gone_and_comes_back_empty_is_whole_again() {
+    block_on(async {
+        let mut server = RedisServer::start(&[]);
+        let service = TestService::not_started();
+        let (first, second) = two_processes(&service, || server.store()).await;
+        let (mut relay, mut edge, had) = relay_and_edge(&service, &first, &second).await;
+        let mut ann = client_at(&first.url, &service.member("marline://operator/ann"));
+        let drain = DrainRequest { draining: true, duration_ms: None };
+        ann.post::<Value>("/v1/relays/nyc-1/drain", &drain).await.unwrap();
+        let mut trouble = first.coordinator.errors();
+        server.kill();
+        wait_until("nobody leads", async || {
+            let reply: HeartbeatReply =
+                relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+            assert!(
+                reply.version <= had.version || reply.version.epoch == had.version.epoch,
+                "nothing was decided since"
+            );
+            !first.coordinator.is_leader() && !second.coordinator.is_leader()
+        })
+        .await;
+        assert!(trouble.borrow_and_update().is_some(), "and it is said");
+        let problem =
+            expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await);
+        assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
+        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+        assert_eq!(reply.version.epoch, had.version.epoch);
+        server.restart();
+        wait_until("somebody leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
+            .await;
+        let leads = if first.coordinator.is_leader() { &first } else { &second };
+        wait_for_known_leader(&service, &first).await;
+        wait_for_known_leader(&service, &second).await;
+        // Whoever it is, and whatever it remembers: each has spoken once.
+        let mut relay = client_at(&leads.url, &service.member("marline://relay/fra-1"));
+        let heartbeat = heartbeat(100, had.version);
+        wait_until("its epoch is a later one", async || {
+            relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &heartbeat).await.unwrap().version > had.version
+        })
+        .await;
+        let kept: AssignmentReply = edge
+            .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone())))
+            .await
+            .unwrap();
+        let kept = kept.assignment.unwrap();
+        assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
+        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat).await.unwrap();
+        assert_eq!(reply.reservations.unwrap()[0].reservation, mbps(40));
+        // The other one has never heard it.
+        let knows = first.coordinator.is_leader();
+        wait_until("what operators said is written again", async || {
+            !knows || server.try_query::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
+        })
+        .await;
+        wait_until("that it is back is said", async || {
+            [&first, &second].iter().all(|process| process.coordinator.errors().borrow().is_none())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_full_store_stops_nobody_that_is_shared() {
+    block_on(async {
+        let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+        let service = TestService::not_started();
+        let (first, second) = two_processes(&service, || server.store()).await;
+        server.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        let (_relay, _edge, assignment) = relay_and_edge(&service, &first, &second).await;
+        assert_eq!(assignment.reservation, mbps(40));
+        let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
+        let drain = DrainRequest { draining: true, duration_ms: None };
+        let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
+        assert_eq!(drained, DrainReply { known: true, durable: false });
+        wait_until("it is said", async || first.coordinator.errors().borrow().is_some()).await;
+        server.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        wait_until("rows are written after all", async || {
+            server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2
+        })
+        .await;
+        wait_until("that it is over is said", async || first.coordinator.errors().borrow().is_none()).await;
+        assert!(first.coordinator.is_leader());
+    });
+}
+
+/// A way to the store that can be closed without a word.
+struct StoreProxy {
+    port: u16,
+    is_open: tokio::sync::watch::Sender<bool>,
+}
+
+async fn proxy_to(port: u16) -> StoreProxy {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let way =
+        StoreProxy { port: listener.local_addr().unwrap().port(), is_open: tokio::sync::watch::Sender::new(true) };
+    let open = way.is_open.subscribe();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let mut open = open.clone();
+            tokio::spawn(async move {
+                let upstream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let (client, upstream) = (client.into_split(), upstream.into_split());
+                tokio::select! {
+                    () = copy_while_open(client.0, upstream.1, open.clone()) => {}
+                    () = copy_while_open(upstream.0, client.1, open.clone()) => {}
+                }
+                // Both sides stay as they are while nothing passes.
+                let _ = open.wait_for(|open| *open).await;
+            });
+        }
+    });
+    way
+}
+
+async fn copy_while_open(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut open: tokio::sync::watch::Receiver<bool>,
+) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let _ = open.wait_for(|open| *open).await;
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn who_is_cut_off_from_the_store_steps_down_before_another_one_leads() {
+    let server = RedisServer::start(&[]);
+    block_on(async {
+        let service = TestService::not_started();
+        let proxy = proxy_to(server.port).await;
+        let mut first = Some(store_behind(&proxy));
+        let (first, second) = two_processes(&service, || first.take().unwrap_or_else(|| server.store())).await;
+        let (mut relay, _, assignment) = relay_and_edge(&service, &first, &first).await;
+        wait_until("it is written", async || server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2).await;
+        proxy.is_open.send_replace(false);
+        wait_until("the other one leads", async || {
+            // The one that leads is looked at first: what it says of itself only ever ends.
+            let (was, is) = (first.coordinator.is_leader(), second.coordinator.is_leader());
+            assert!(!(was && is), "both lead");
+            is
+        })
+        .await;
+        // It answers relays nevertheless, with nothing that is newer.
+        let reply: HeartbeatReply =
+            relay.post("/v1/relays/heartbeat", &heartbeat(100, assignment.version)).await.unwrap();
+        assert!(reply.version.epoch <= assignment.version.epoch);
+        proxy.is_open.send_replace(true);
+        let mut ann = client_at(&first.url, &service.member("marline://operator/ann"));
+        wait_until("it knows who leads", async || {
+            ann.get::<ServiceStatus>("/v1/service").await.unwrap().epoch == Some(2)
+        })
+        .await;
+        wait_until("it asks the one that leads", async || {
+            let reply: HeartbeatReply =
+                relay.post("/v1/relays/heartbeat", &heartbeat(100, assignment.version)).await.unwrap();
+            reply.version.epoch == 2 && reply.reservations.is_some_and(|edges| edges.len() == 1)
+        })
+        .await;
+        assert!(!first.coordinator.is_leader() && second.coordinator.is_leader());
+    });
+}
+
+fn store_behind(way: &StoreProxy) -> Box<dyn Store> {
+    store_at(&format!("redis://127.0.0.1:{}", way.port))
+}
+
+#[test]
+fn two_that_lead_for_a_moment_do_no_harm() {
+    block_on(async {
+        let server = RedisServer::start(&[]);
+        let service = TestService::not_started();
+        let (first, second) = two_processes(&service, || server.store()).await;
+        let (mut at_first, _, assignment) = relay_and_edge(&service, &first, &first).await;
+        let mut at_second = client_at(&second.url, &service.member("marline://relay/fra-1"));
+        // A primary has died with the newest words, and its replica lets another one lead: in the same epoch.
+        for _ in 0..3 {
+            server.query::<()>(&["FLUSHALL"]);
+            tokio::time::sleep(Duration::from_millis(1200)).await;
+        }
+        // A relay that hears both takes only what is newer, and in the end one leads whom it hears.
+        let mut seen_version = assignment.version;
+        wait_until("one leads whom the relay hears", async || {
+            for client in [&mut at_first, &mut at_second] {
+                let reply: HeartbeatReply =
+                    client.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
+                seen_version = seen_version.max(reply.version);
+            }
+            let reply: HeartbeatReply =
+                at_first.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
+            let other: HeartbeatReply =
+                at_second.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
+            first.coordinator.is_leader() != second.coordinator.is_leader()
+                && reply.version == other.version
+                && reply.version >= seen_version
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_primary_that_is_killed_costs_nobody_anything() {
+    block_on(async {
+        let mut cluster = RedisCluster::start();
+        let service = TestService::not_started();
+        let (first, second) = two_processes(&service, || store_at(&cluster.url())).await;
+        let (mut relay, mut edge, had) = relay_and_edge(&service, &first, &second).await;
+        let primary = cluster.primary_of_test();
+        cluster.0[primary].kill();
+        let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
+        let drain = DrainRequest { draining: true, duration_ms: None };
+        wait_until("the replica remembers what operators say", async || {
+            relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+            let drained = ann.post::<DrainReply>("/v1/relays/nyc-1/drain", &drain).await;
+            drained.is_ok_and(|drained| drained.durable)
+        })
+        .await;
+        wait_until("somebody leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
+            .await;
+        let report = report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone()));
+        let mut kept = None;
+        wait_until("the edge is answered", async || {
+            kept = edge.post::<AssignmentReply>("/v1/edges/report", &report).await.ok();
+            kept.is_some()
+        })
+        .await;
+        let kept = kept.unwrap().assignment.unwrap();
+        assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
+    });
+}
+
+#[test]
+fn an_epoch_that_is_none_is_a_trouble_until_it_is_repaired() {
+    block_on(async {
+        let server = RedisServer::start(&[]);
+        let service = TestService::not_started();
+        let process = ServiceProcess::start(&service, "f1", server.store()).await.wait_for_lead().await;
+        let mut ann = client_at(&process.url, &service.member("marline://operator/ann"));
+        let (mut relay, _, assignment) = relay_and_edge(&service, &process, &process).await;
+        let mut seen_version = assignment.version;
+        let keys = ["marline:{test}:epoch", "marline:{test}:lead"];
+        for (n, value) in
+            ["text", "1e300", "18446744073709551615", "9007199254740992", "-1", " 7", "0x10", ""].iter().enumerate()
+        {
+            // Nobody holds the lead any more, and the next bid reads the value.
+            server.query::<()>(&["DEL", keys[1]]);
+            server.query::<()>(&["SET", keys[0], value]);
+            let mut row = None;
+            wait_until("it is reported", async || {
+                let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
+                let is_told = now.error.as_ref().is_some_and(|trouble| trouble.contains(keys[0]));
+                row = Some(now);
+                is_told
+            })
+            .await;
+            let trouble = row.unwrap().error.unwrap();
+            assert!(trouble.contains(&format!("`{value}`")) && trouble.contains("redis-cli DEL"), "{trouble}");
+            // It does not flicker while other calls to the store succeed.
+            for _ in 0..if n == 0 { 25 } else { 3 } {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
+                assert!(now.error.is_some(), "{value}");
+            }
+            server.query::<()>(&["DEL", keys[0]]);
+            wait_until("it matches again", async || {
+                let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
+                now.is_leader && now.error.is_none()
+            })
+            .await;
+            // The relay takes what it is told: no epoch goes back.
+            wait_until("the relay is told something newer", async || {
+                let reply: HeartbeatReply =
+                    relay.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
+                let is_newer = reply.version > seen_version;
+                seen_version = seen_version.max(reply.version);
+                is_newer
+            })
+            .await;
+        }
+        // Somebody else's lead with such an epoch, and a place that is no place.
+        server.query::<()>(&["HSET", keys[1], "holder", "other", "epoch", "1e300", "place", "x\r\n\u{1b}[2J"]);
+        wait_until("it is reported", async || {
+            let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
+            now.error.is_some_and(|trouble| trouble.contains(keys[1]))
+        })
+        .await;
+    });
+}

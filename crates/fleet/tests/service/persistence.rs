@@ -1,0 +1,182 @@
+//! What outlasts the service, and what announces itself again.
+
+use marline_fleet::service::api_types::{AssignmentReply, HeartbeatReply, RelaySummary};
+use marline_fleet::service::{DrainReply, DrainRequest, EnrolRequest};
+use serde_json::Value;
+
+use super::*;
+
+#[test]
+fn a_store_that_is_lost_is_whole_again_after_two_heartbeats() {
+    block_on(async {
+        let mut service = TestService::start_default().await;
+        let mut relay = service.client("marline://relay/fra-1");
+        let mut edge = service.client("marline://edge/cam-7");
+        let request = assignment_request(5, &[("fra-1", 40)]);
+        relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
+        let got: AssignmentReply = edge.post("/v1/edges/request", &request).await.unwrap();
+        let had = got.assignment.unwrap();
+        service.stop().await;
+        std::fs::remove_file(service.path("store")).unwrap();
+        service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
+        // The relay has seen epoch 7 of some process before: the new one must not be taken for an older one.
+        let assignment =
+            CurrentAssignment { relay: had.relay.clone(), reservation: had.reservation, version: had.version };
+        let kept: AssignmentReply =
+            edge.post("/v1/edges/report", &report(request.clone(), Some(assignment.clone()))).await.unwrap();
+        let kept = kept.assignment.unwrap();
+        assert_eq!((&kept.relay, kept.reservation), (&had.relay, had.reservation));
+        let seen_version = StateVersion { epoch: 7, version: 3 };
+        relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let asked: HeartbeatReply =
+            relay.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
+        assert_eq!(
+            (asked.report_reservations, asked.version, &asked.reservations),
+            (true, seen_version, &None),
+            "it keeps what it has"
+        );
+        // A liar who speaks before it takes nothing of what it keeps for others.
+        let mut liar = service.client("marline://edge/liar");
+        let lie = CurrentAssignment { reservation: mbps(90), ..assignment.clone() };
+        let all = super::assignment_request(5, &[("fra-1", 90)]);
+        liar.post::<AssignmentReply>("/v1/edges/report", &report(all, Some(lie))).await.unwrap();
+        let list = std::collections::BTreeMap::from([("cam-7".parse().unwrap(), mbps(40))]);
+        let says = Heartbeat { reservations: Some(list), ..heartbeat(100, seen_version) };
+        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &says).await.unwrap();
+        assert_eq!((reply.report_reservations, reply.version.epoch), (false, 8));
+        let reserved = reply.reservations.unwrap();
+        assert_eq!(reserved.len(), 1);
+        assert_eq!((reserved[0].edge.as_str(), reserved[0].reservation), ("cam-7", mbps(40)));
+        let again: AssignmentReply =
+            edge.post("/v1/edges/report", &report(request, Some(assignment))).await.unwrap();
+        let again = again.assignment.unwrap();
+        assert_eq!((again.relay, again.addresses.len()), (had.relay, 1));
+    });
+}
+
+#[test]
+fn what_operators_said_and_tokens_that_were_spent_outlast_a_kill() {
+    block_on(async {
+        let mut service = TestService::start_default().await;
+        let mut ann = service.client("marline://operator/ann");
+        let drain = DrainRequest { draining: true, duration_ms: None };
+        let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
+        assert_eq!(drained, DrainReply { known: false, durable: true });
+        let hour = DrainRequest { draining: true, duration_ms: Some(3_600_000) };
+        ann.post::<Value>("/v1/relays/ams-1/drain", &hour).await.unwrap();
+        ann.post::<Value>("/v1/relays/nyc-1/drain", &hour).await.unwrap();
+        ann.post::<Value>("/v1/relays/nyc-1/drain", &DrainRequest { draining: false, duration_ms: None })
+            .await
+            .unwrap();
+        let template = CertTemplate::new("marline://edge/cam-9".parse().unwrap(), vec![], DAY).unwrap();
+        let token =
+            service.authority().create_token(&template, DAY, UtcSeconds::now()).unwrap().reveal().to_owned();
+        let request = marline_fleet::ca::KeyWithRequest::generate().unwrap().request;
+        let enrol = EnrolRequest { token, request };
+        ann.post::<Value>("/v1/enrol", &enrol).await.unwrap();
+        service.stop().await;
+        // The authority's own list may be lost as well: the store still knows.
+        std::fs::remove_file(service.path("ca/spent")).unwrap();
+        service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
+        assert_eq!(expect_problem(ann.post::<Value>("/v1/enrol", &enrol).await).status, 409);
+        for (name, draining) in [("fra-1", true), ("ams-1", true), ("nyc-1", false)] {
+            let mut relay = service.client(&format!("marline://relay/{name}"));
+            let reply: HeartbeatReply =
+                relay.post("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
+            assert_eq!((reply.draining, reply.version.epoch), (draining, 2), "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_store_that_is_full_stops_nobody() {
+    block_on(async {
+        let full = Arc::new(AtomicBool::new(false));
+        let fault = Arc::clone(&full);
+        let store = |path: &Path| -> Box<dyn Store> {
+            Box::new(FaultyStore { inner: EmbeddedStore::open(path).unwrap(), full: fault })
+        };
+        let service = TestService::with(Limits::default(), store).await;
+        let mut relay = service.client("marline://relay/fra-1");
+        let mut edge = service.client("marline://edge/cam-7");
+        let mut ann = service.client("marline://operator/ann");
+        relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
+        full.store(true, Ordering::Relaxed);
+        let got: AssignmentReply =
+            edge.post("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await.unwrap();
+        assert!(got.assignment.is_some());
+        let mut trouble = service.coordinator.clone().unwrap().errors();
+        let drain = DrainRequest { draining: true, duration_ms: None };
+        let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
+        assert_eq!(drained, DrainReply { known: true, durable: false }, "done, and said not to last");
+        let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
+        assert!(rows[0].draining);
+        assert!(trouble.borrow_and_update().as_ref().unwrap().contains("no space left"));
+        ann.post::<Value>("/v1/relays/fra-1/drain", &drain).await.unwrap();
+        assert!(!trouble.has_changed().unwrap(), "it is said once");
+        // A token that cannot be remembered brings nothing, and is not lost by it.
+        let template = CertTemplate::new("marline://edge/cam-9".parse().unwrap(), vec![], DAY).unwrap();
+        let token =
+            service.authority().create_token(&template, DAY, UtcSeconds::now()).unwrap().reveal().to_owned();
+        let enrol = EnrolRequest { token, request: marline_fleet::ca::KeyWithRequest::generate().unwrap().request };
+        assert_eq!(expect_problem(edge.post::<Value>("/v1/enrol", &enrol).await).status, 503);
+        full.store(false, Ordering::Relaxed);
+        edge.post::<Value>("/v1/enrol", &enrol).await.unwrap();
+        let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
+        assert!(drained.durable);
+        // The lead is renewed at its own times.
+        let over = tokio::time::timeout(Duration::from_secs(30), trouble.wait_for(Option::is_none)).await;
+        assert!(over.is_ok_and(|over| over.is_ok()));
+    });
+}
+
+#[test]
+fn who_does_not_lead_says_so() {
+    block_on(async {
+        let store = |path: &Path| -> Box<dyn Store> {
+            let mut store = EmbeddedStore::open(path).unwrap();
+            let now = UtcSeconds::now();
+            let lease = Duration::from_secs(3);
+            let bid = Bid { holder: "f2".into(), address: String::new(), epoch: None, min_epoch: 0, lease };
+            store.bid(&bid, now).unwrap();
+            Box::new(store)
+        };
+        let service = TestService::with(Limits::default(), store).await;
+        let mut relay = service.client("marline://relay/fra-1");
+        let heartbeat = heartbeat(100, StateVersion::default());
+        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat).await.unwrap();
+        assert_eq!(reply.version, StateVersion::default(), "which is no news to any relay");
+        let mut edge = service.client("marline://edge/cam-7");
+        let problem = expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[])).await);
+        assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
+        assert_eq!(relay.get::<Value>("/v1/health").await.unwrap()["status"], "standby");
+        // The other one does not bid again.
+        wait_until("it leads", async || {
+            relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &heartbeat).await.unwrap().version.epoch == 2
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_service_that_ends_answers_what_it_was_asked_and_closes_the_rest() {
+    block_on(async {
+        let mut service = TestService::start_default().await;
+        let mut relay = service.client("marline://relay/fra-1");
+        let mut edge = service.client("marline://edge/cam-7");
+        relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
+        edge.get::<Value>("/v1/health").await.unwrap();
+        let end = Arc::clone(&service.stop);
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            end.notify_one();
+        };
+        let request = assignment_request(5, &[("fra-1", 40)]);
+        let (got, ()) = tokio::join!(edge.post::<AssignmentReply>("/v1/edges/request", &request), later);
+        assert!(got.unwrap().assignment.is_some());
+        let attending = service.running.pop().unwrap();
+        tokio::time::timeout(Duration::from_secs(1), attending).await.expect("nobody holds it up").unwrap();
+        assert!(relay.get::<Value>("/v1/health").await.is_err());
+    });
+}
