@@ -409,7 +409,7 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     let said = second.line_with("(no room); new flows wait until a relay has room for them");
     assert!(said.contains("--direct lets them go without one"), "{said}");
     let now = status("e2", &|fleet| fleet["waiting"] == true);
-    assert_eq!((&now["fleet"]["reason"], &now["fleet"]["given"]), (&"no-room".into(), &Value::Null), "{now:#}");
+    assert_eq!((&now["fleet"]["reason"], &now["fleet"]["given"]), (&"no-capacity".into(), &Value::Null), "{now:#}");
     let text = stage.must("edge status --run-dir e2");
     assert!(text.contains("wait"), "{text}");
     let address = second.address;

@@ -115,6 +115,7 @@ struct TemplateRepr {
     #[serde(with = "serde_text")]
     identity: Identity,
     addresses: Vec<Address>,
+    #[serde(rename = "life")]
     lifetime: String,
 }
 

@@ -31,9 +31,10 @@ use super::{Authority, CaError, CertTemplate, serde_text};
 #[serde(deny_unknown_fields)]
 pub struct Token {
     /// What the certificate will say.
+    #[serde(rename = "grant")]
     pub template: CertTemplate,
     /// Until when the token can be used.
-    #[serde(with = "serde_text")]
+    #[serde(rename = "until", with = "serde_text")]
     pub expires_at: UtcSeconds,
     /// What is spent with it.
     #[serde(with = "serde_text")]

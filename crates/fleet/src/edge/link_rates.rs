@@ -53,7 +53,7 @@ pub struct LinkState {
     #[serde(rename = "rate_bps")]
     pub rate: Bitrate,
     /// The most that did of late.
-    #[serde(rename = "most_bps")]
+    #[serde(rename = "peak_bps")]
     pub peak_rate: Bitrate,
     /// What comes over it now from relays.
     #[serde(default, rename = "down_bps")]

@@ -58,7 +58,7 @@ pub struct FleetStatus {
     /// The relays that flows are led to, the best first.
     pub relays: Vec<RelayInfo>,
     /// B_o(c): the most that one link has shown alone.
-    #[serde(rename = "alone_bps")]
+    #[serde(rename = "best_link_bps")]
     pub best_link_rate: Bitrate,
 }
 

@@ -122,12 +122,12 @@ fn sample_bodies() -> Vec<(&'static str, Value)> {
         ($($kind:literal $value:expr),+ $(,)?) => { vec![$(($kind, serde_json::to_value($value).unwrap())),+] };
     }
     values![
-        "Mark" version, "Position" position, "Measured" measured, "Held" current_assignment, "Wish" request, "Beat" heartbeat,
-        "BeatAnswer" heartbeat_reply, "Reserved" Reservation { edge: name(), reservation: rate, version }, "Report" report,
-        "Standing" reply, "Assignment" assignment, "Candidate" candidate, "RelayRow" relay, "EdgeRow" edge,
-        "Enrol" EnrolRequest { token: text(), request: text() }, "Enrolled" enrolled,
-        "Drain" DrainRequest { draining: true, duration_ms: Some(1) }, "Drained" DrainReply { known: true, durable: true },
-        "Problem" problem, "ServiceRow" service,
+        "StateVersion" version, "Position" position, "RelayMeasurement" measured, "CurrentAssignment" current_assignment, "AssignmentRequest" request, "Heartbeat" heartbeat,
+        "HeartbeatReply" heartbeat_reply, "Reservation" Reservation { edge: name(), reservation: rate, version }, "Report" report,
+        "AssignmentReply" reply, "Assignment" assignment, "Candidate" candidate, "RelaySummary" relay, "EdgeSummary" edge,
+        "EnrolRequest" EnrolRequest { token: text(), request: text() }, "EnrolReply" enrolled,
+        "DrainRequest" DrainRequest { draining: true, duration_ms: Some(1) }, "DrainReply" DrainReply { known: true, durable: true },
+        "Problem" problem, "ServiceStatus" service,
     ]
 }
 
@@ -151,15 +151,15 @@ fn what_is_described_as_closed_refuses_other_fields() {
         let closed = description["components"]["schemas"][kind]["additionalProperties"] == Value::Bool(false);
         value["unknown"] = Value::Null;
         let refused = match kind {
-            "Mark" => serde_json::from_value::<StateVersion>(value).is_err(),
+            "StateVersion" => serde_json::from_value::<StateVersion>(value).is_err(),
             "Position" => serde_json::from_value::<Position>(value).is_err(),
-            "Measured" => serde_json::from_value::<RelayMeasurement>(value).is_err(),
-            "Held" => serde_json::from_value::<CurrentAssignment>(value).is_err(),
-            "Wish" => serde_json::from_value::<AssignmentRequest>(value).is_err(),
-            "Beat" => serde_json::from_value::<Heartbeat>(value).is_err(),
+            "RelayMeasurement" => serde_json::from_value::<RelayMeasurement>(value).is_err(),
+            "CurrentAssignment" => serde_json::from_value::<CurrentAssignment>(value).is_err(),
+            "AssignmentRequest" => serde_json::from_value::<AssignmentRequest>(value).is_err(),
+            "Heartbeat" => serde_json::from_value::<Heartbeat>(value).is_err(),
             "Report" => serde_json::from_value::<Report>(value).is_err(),
-            "Enrol" => serde_json::from_value::<EnrolRequest>(value).is_err(),
-            "Drain" => serde_json::from_value::<DrainRequest>(value).is_err(),
+            "EnrolRequest" => serde_json::from_value::<EnrolRequest>(value).is_err(),
+            "DrainRequest" => serde_json::from_value::<DrainRequest>(value).is_err(),
             _ => false,
         };
         assert_eq!(refused, closed, "{kind}");

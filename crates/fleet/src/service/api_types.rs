@@ -93,10 +93,10 @@ pub struct Heartbeat {
     #[serde(default)]
     pub position: Option<Position>,
     /// B_o(s): what it reaches to servers, as far as it has measured; others are taken for no narrower than it is.
-    #[serde(default, rename = "origins_bps")]
+    #[serde(default, rename = "origin_rates_bps")]
     pub origin_rates: BTreeMap<Endpoint, Bitrate>,
     /// What it reaches to servers at least: its edges have not sent more.
-    #[serde(default, rename = "origins_least_bps")]
+    #[serde(default, rename = "origin_lower_bounds_bps")]
     pub origin_lower_bounds: BTreeMap<Endpoint, Bitrate>,
     /// It takes no new streams.
     #[serde(default)]
@@ -105,7 +105,7 @@ pub struct Heartbeat {
     #[serde(default)]
     pub seen_version: StateVersion,
     /// What it keeps for edges that were assigned to it, if it was asked ([`BeatAnswer::tell_held`]).
-    #[serde(default, rename = "held_bps", skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "reservations_bps", skip_serializing_if = "Option::is_none")]
     pub reservations: Option<BTreeMap<Name, Bitrate>>,
 }
 
@@ -146,10 +146,10 @@ pub struct AssignmentRequest {
     /// Where its stream goes to.
     pub origin: Endpoint,
     /// B_o(c): what it reaches there alone.
-    #[serde(rename = "alone_bps")]
+    #[serde(rename = "best_link_bps")]
     pub best_link_rate: Bitrate,
     /// More than this it does not need; none: whatever it can get.
-    #[serde(default, rename = "wanted_bps")]
+    #[serde(default, rename = "target_bps")]
     pub target_rate: Option<Bitrate>,
     /// Where it is.
     #[serde(default)]
@@ -257,7 +257,7 @@ impl NoRelayReason {
             Self::Pending => "pending",
             Self::NoRelay => "no relay",
             Self::NoGain => "no gain",
-            Self::NoCapacity => "no room",
+            Self::NoCapacity => "no capacity",
             Self::Released => "released",
         }
     }
@@ -279,7 +279,7 @@ pub struct Candidate {
     #[serde(rename = "capacity_bps")]
     pub capacity: Bitrate,
     /// B_o(s) to the server asked about, if the relay has measured it.
-    #[serde(rename = "origin_bps")]
+    #[serde(rename = "origin_rate_bps")]
     pub origin_rate: Option<Bitrate>,
     /// How far it is; none: not known.
     pub distance_km: Option<f64>,
@@ -345,7 +345,7 @@ pub struct EdgeSummary {
     /// Where its stream goes to.
     pub origin: Endpoint,
     /// What it has alone.
-    #[serde(rename = "alone_bps")]
+    #[serde(rename = "best_link_bps")]
     pub best_link_rate: Bitrate,
     /// Its relay.
     pub relay: Option<Name>,
@@ -381,11 +381,11 @@ impl Heartbeat {
             || self.origin_rates.len().max(self.origin_lower_bounds.len()) > MAX_ORIGINS
         {
             return Err(format!(
-                "1 to {MAX_ADDRESSES} addresses and at most {MAX_ORIGINS} origins_bps or origins_least_bps"
+                "1 to {MAX_ADDRESSES} addresses and at most {MAX_ORIGINS} origin_rates_bps or origin_lower_bounds_bps"
             ));
         }
         if self.reservations.as_ref().is_some_and(|assignment| assignment.len() > MAX_RESERVATIONS) {
-            return Err(format!("held_bps: at most {MAX_RESERVATIONS} edges"));
+            return Err(format!("reservations_bps: at most {MAX_RESERVATIONS} edges"));
         }
         Ok(())
     }

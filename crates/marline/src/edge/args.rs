@@ -89,7 +89,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "N", default_value = "2")]
     pub(super) warm: usize,
     /// Refuse flows while no relay can be had, instead of sending them in plain text over one link; and follow the fleet's service
-    /// where it gives no relay: with `no-gain` keep the one in use, with `no-room` wait. The default with --lan.
+    /// where it gives no relay: with `no-gain` keep the one in use, with `no-capacity` wait. The default with --lan.
     #[arg(long)]
     pub(super) no_direct: bool,
     /// With --lan: send flows directly over one link while no relay can be had. The default without --lan.

@@ -65,9 +65,9 @@ fn what_cannot_be_is_told_in_one_line() {
     let mut instance = Instance::new(&[rate(9), rate(9)]).unwrap();
     let candidate = |relay| Candidate { relay, rate: rate(5) };
     let error = instance.add(rate(1), &[candidate(0), candidate(2)]).unwrap_err();
-    assert_eq!(error.to_string(), "box 0 names relay 2, and there are 2");
+    assert_eq!(error.to_string(), "edge 0 names relay 2, and there are 2");
     let error = instance.add(rate(1), &[candidate(0), candidate(1), candidate(0)]).unwrap_err();
-    assert_eq!(error.to_string(), "box 0 names relay 0 twice");
+    assert_eq!(error.to_string(), "edge 0 names relay 0 twice");
     // Whoever comes next has the number.
     assert_eq!(instance.add(rate(1), &[candidate(0), candidate(1)]), Ok(0));
     assert_eq!(instance.candidate_count(), 2);

@@ -13,7 +13,7 @@
 //! 5. Used are, in this order: what the service has assigned; other candidates by their rates, or by their round trips among those
 //!    that are fast enough ([`Config::near`]); what was known before. Who failed comes last. Only new flows are led.
 //!    An edge whose flows never go directly ([`Config::strict`]) follows the service where it gives nothing: with `no-gain` it keeps the
-//!    relay that it had; with `no-room` new flows wait for an assignment ([`Machine::waits`]).
+//!    relay that it had; with `no-capacity` new flows wait for an assignment ([`Machine::waits`]).
 //! 6. It says to hold a relay only if the service has given it and new flows go there.
 //! 7. A service that does not answer changes nothing but the time of the next question, which doubles up to `LONGEST`.
 
@@ -173,7 +173,7 @@ pub struct RelaySelector {
     links: LinkFacts,
     held_assignment: Option<HeldAssignment>,
     no_relay_reason: Option<NoRelayReason>,
-    /// The service has said `no-room`, and nothing else since that decides.
+    /// The service has said `no-capacity`, and nothing else since that decides.
     is_fleet_full: bool,
     /// The relay that it had when the service said `no-gain`.
     previous_relay: Option<Name>,
