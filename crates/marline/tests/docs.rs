@@ -2,7 +2,8 @@
 //!
 //! 1. Each `marline …` in the README and in `docs/` (code spans and code blocks) names a subcommand and options that the program has.
 //! 2. Each file under `evidence/` is described in `evidence/README.md`, and the documents name no other.
-//! 3. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.
+//! 3. Each test that `docs/threat-model.md` and `docs/link-failures.md` name exists.
+//! 4. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.
 #![cfg(all(feature = "accel", feature = "fleet", feature = "lab"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
@@ -122,9 +123,10 @@ fn commands_of_the_documents_are_known_to_the_program() {
 }
 
 #[test]
-fn tests_that_the_threat_model_names_exist() {
-    let page = std::fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
-    let (_, table) = page.split_once("## Promises and the tests behind them").unwrap();
+fn tests_that_the_documents_name_exist() {
+    let threats = std::fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
+    let (_, table) = threats.split_once("## Promises and the tests behind them").unwrap();
+    let failures = std::fs::read_to_string(root().join("docs/link-failures.md")).unwrap();
     let mut sources = String::new();
     for file in
         files_below(&root().join("crates")).into_iter().filter(|file| file.extension().is_some_and(|e| e == "rs"))
@@ -132,7 +134,9 @@ fn tests_that_the_threat_model_names_exist() {
         sources += &std::fs::read_to_string(file).unwrap();
     }
     let mut count = 0;
-    for row in table.lines().filter(|line| line.starts_with('|')) {
+    let rows =
+        |page: &str| page.lines().filter(|line| line.starts_with('|')).map(str::to_owned).collect::<Vec<_>>();
+    for row in rows(table) {
         let columns: Vec<&str> = row.split('|').collect();
         for span in columns[2].split('`').skip(1).step_by(2) {
             let place = root().join("crates").join(span);
@@ -144,7 +148,13 @@ fn tests_that_the_threat_model_names_exist() {
             count += 1;
         }
     }
-    assert!(count > 50, "{count}");
+    for row in rows(&failures) {
+        for name in row.split('|').nth(4).unwrap().split('`').skip(1).step_by(2) {
+            assert!(sources.contains(&format!("fn {name}(")), "no test {name}: {row}");
+            count += 1;
+        }
+    }
+    assert!(count > 120, "{count}");
 }
 
 #[test]
