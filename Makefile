@@ -41,7 +41,7 @@ survey: need-build ## Play the policies through thousands of drawn histories and
 
 soak: need-test ## Run the checks that take long: mixed batches, long outages, every client at a LAN (root; half an hour)
 	$(CARGO) test --locked -p marline --test faults mixed -- --ignored --nocapture
-	$(CARGO) test --locked -p marline-net --lib data_flows_again -- --ignored --nocapture
+	$(CARGO) test --locked -p marline-paths --lib data_flows_again -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test returning_links -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test unusual_links -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test edge_lan other_clients -- --ignored --nocapture

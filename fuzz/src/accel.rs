@@ -2,7 +2,7 @@
 
 use marline_core::accel::{Mirror, Seen, Stretch};
 use marline_core::wire::packet::Seq;
-use marline_net::fuzzing::byte_ranges;
+use marline_accel::fuzzing::byte_ranges;
 
 use crate::bytes::Bytes;
 

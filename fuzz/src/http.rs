@@ -5,9 +5,8 @@ use std::time::{Duration, SystemTime};
 use marline_core::fetch::{ContentRange, Head, ReqId, TroubleKind, Validator};
 use marline_core::units::DataSize;
 use marline_net::fuzzing;
-use marline_net::get::netrc;
+use marline_download::{netrc, metalink};
 use marline_net::http::{Described, Event, Sink};
-use marline_net::metalink;
 use url::Url;
 
 use crate::bytes::Bytes;
@@ -182,7 +181,7 @@ pub fn fields(bytes: &[u8]) {
         assert_eq!(again, head.range, "{written}");
     }
     if let Ok(url) = url::Url::parse("http://host/file") {
-        assert_is_a_name(&marline_net::http::file_name(disposition.as_deref(), &url));
+        assert_is_a_name(&marline_download::file_name(disposition.as_deref(), &url));
     }
 }
 

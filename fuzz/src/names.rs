@@ -1,7 +1,7 @@
 //! Names: of files, as a server proposes them, and of hosts, as DNS answers for them.
 
 use marline_net::fuzzing;
-use marline_net::http::file_name;
+use marline_download::file_name;
 use url::Url;
 
 /// A Content-Disposition, and behind its first line end the path of a URL.

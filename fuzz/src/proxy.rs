@@ -1,7 +1,7 @@
 //! What the proxy reads: addresses and ranges of players, SOCKS5 of programs, playlists and films of origins, and what
 //! players say of themselves.
 
-use marline_net::fuzzing::{self, List};
+use marline_proxy::fuzzing::{self, List};
 
 use crate::bytes::Bytes;
 

@@ -1,6 +1,6 @@
 //! The one contract between everything that decides and everything that acts.
 //!
-//! A machine is plain state. A driver (the pump in `net`, the world in `sim`, the replay in `marline`) tells it what
+//! A machine is plain state. A driver (the pump in `download`, the world in `sim`, the replay in `marline`) tells it what
 //! happened, lets time pass, and carries out what it asks for:
 //!
 //! 1. After each [`handle`](Machine::handle) or [`tick`](Machine::tick), drain [`poll`](Machine::poll) to `None`

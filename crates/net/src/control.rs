@@ -26,14 +26,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use crate::paths::ground::Directory;
+use crate::directory::Directory;
 
 /// chosen: every question there is fits ten times.
 const LONGEST: u64 = 1024;
 /// chosen: a program on the same machine that needs longer has stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// chosen: people and a monitor ask; more at once is a mistake in a script.
-pub(crate) const AT_ONCE: usize = 16;
+pub const AT_ONCE: usize = 16;
 /// As the standard library has it; what waits there waits for [`AT_ONCE`].
 const BACKLOG: i32 = 128;
 
@@ -47,7 +47,7 @@ enum Told<A> {
 }
 
 /// What a daemon says that has nothing more to say.
-pub(crate) const ENDING: &str = "the daemon is ending";
+pub const ENDING: &str = "the daemon is ending";
 
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]

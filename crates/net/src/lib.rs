@@ -1,43 +1,46 @@
-//! How Linux does it: sockets per link, names, HTTP, files, and the pump that drives the machines of core.
+//! Shared I/O on Linux: what more than one capability of marline needs to reach the network and the host.
 //!
-//! Everything that touches the operating system during a transfer is here, and nothing here decides what goes over
-//! which link, or when: that is core's.
+//! The capabilities are crates of their own above this one: downloads (`marline-download`), the local proxy
+//! (`marline-proxy`), the path manager for MPTCP (`marline-paths`), TCP acceleration (`marline-accel`), and relays
+//! (`marline-fleet`). What two of them need is here. Nothing here decides which link carries what: `marline-core` does.
+//!
+//! Where to start reading:
+//!
+//! 1. [`links`]: which interfaces can carry traffic ([`links::survey()`]), and which of them a run uses ([`links::Choice`]).
+//! 2. [`dns`]: names are resolved over the link that will be used ([`dns::Resolver`]).
+//! 3. [`reach`]: which addresses a request may reach, checked before each connection ([`reach::Right`]).
+//! 4. [`http`]: client connections that are bound to one link ([`http::Connection`]), with TLS, proxies and [`cookies`].
+//! 5. [`control`] and [`directory`]: the control socket of a daemon, and the run directory that it is in.
+//! 6. [`logged`]: a machine of `marline-core` with its decision log, which `marline replay` runs again.
 
-#[cfg(feature = "accel")]
-pub mod accel;
 pub mod admission;
+pub mod checksum;
 pub mod control;
-mod cookies;
+pub mod cookies;
 pub mod descriptors;
+pub mod directory;
 pub mod dns;
-pub mod get;
 pub mod http;
 pub mod links;
-mod logged;
-pub mod metalink;
+pub mod logged;
 pub mod mptcp;
-mod pass;
-pub mod paths;
+pub mod pass;
 pub mod power;
 pub mod printable;
 pub mod private_file;
-pub mod proxy;
 pub mod queue;
 pub mod reach;
-pub mod run;
-pub mod store;
+pub mod socks5;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 
-/// Doors to the private parsers, for the fuzz targets alone: no part of what this crate promises.
+/// Access to the private parsers, for the fuzz targets alone: no part of what this crate promises.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::accel::fill::fuzzing::byte_ranges;
     pub use crate::cookies::fuzzing::{cookie_file, cookies};
     pub use crate::dns::fuzzing::{dns_question, dns_reply};
     pub use crate::http::fuzzing::{Answers, chunked, connect_status, fields};
     pub use crate::links::fuzzing::{bus_answer, bus_value};
-    pub use crate::proxy::fuzzing::{
-        List, container, mpv_lines, page_state, proxy_encoded, proxy_manifest, proxy_playlist, proxy_range,
-        proxy_socks, proxy_target,
-    };
 }

@@ -21,7 +21,7 @@ use crate::private_file::create_log;
 
 /// The machine, and the file that hears what it hears.
 #[derive(Debug)]
-pub(crate) struct Logged<M, C> {
+pub struct Logged<M, C> {
     machine: M,
     log: Option<(PathBuf, BufWriter<File>)>,
     failed: Option<Failed>,
@@ -29,7 +29,7 @@ pub(crate) struct Logged<M, C> {
 }
 
 /// Which log cannot be written, and why.
-pub(crate) type Failed = (PathBuf, io::Error);
+pub type Failed = (PathBuf, io::Error);
 
 impl<M, C> Logged<M, C>
 where
@@ -37,7 +37,7 @@ where
     C: Serialize,
 {
     /// The log begins with the configuration that the machine was made from.
-    pub(crate) fn new(machine: M, config: C, trace: Option<PathBuf>) -> Result<Self, Failed> {
+    pub fn new(machine: M, config: C, trace: Option<PathBuf>) -> Result<Self, Failed> {
         let open = |path: PathBuf| match create_log(&path) {
             Ok(file) => Ok((path, BufWriter::new(file))),
             Err(error) => Err((path, error)),
@@ -48,12 +48,12 @@ where
     }
 
     /// As it stands.
-    #[cfg(feature = "accel")]
-    pub(crate) const fn machine(&self) -> &M {
+    pub const fn machine(&self) -> &M {
         &self.machine
     }
 
-    pub(crate) fn handle(&mut self, now: Instant, input: M::Input) {
+    /// Writes the input down and hands it to the machine.
+    pub fn handle(&mut self, now: Instant, input: M::Input) {
         tracing::trace!(at = %now, ?input);
         if self.log.is_some() {
             self.write(|| Record::In { at: now, input: input.clone() });
@@ -61,12 +61,14 @@ where
         self.machine.handle(now, input);
     }
 
-    pub(crate) fn tick(&mut self, now: Instant) {
+    /// Writes down that time has passed, and tells the machine.
+    pub fn tick(&mut self, now: Instant) {
         self.write(|| Record::Tick { at: now });
         self.machine.tick(now);
     }
 
-    pub(crate) fn poll(&mut self) -> Option<M::Output> {
+    /// The next output of the machine, written down.
+    pub fn poll(&mut self) -> Option<M::Output> {
         let output = self.machine.poll()?;
         tracing::debug!(?output);
         if self.log.is_some() {
@@ -75,25 +77,25 @@ where
         Some(output)
     }
 
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    /// When the machine is to be called next; none: when something happens.
+    pub fn deadline(&self) -> Option<Instant> {
         self.machine.deadline().map(|(at, _)| at)
     }
 
     /// What was written so far is in the file from now on.
-    pub(crate) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         if let Some(Err(error)) = self.log.as_mut().map(|(_, file)| file.flush()) {
             self.fail(error);
         }
     }
 
     /// What went wrong with the log since the last time this was asked.
-    #[cfg(feature = "accel")]
-    pub(crate) fn failed(&mut self) -> Option<Failed> {
+    pub fn failed(&mut self) -> Option<Failed> {
         self.failed.take()
     }
 
     /// Ends the log; the machine, unless something went wrong with the log.
-    pub(crate) fn finish(mut self) -> Result<M, Failed> {
+    pub fn finish(mut self) -> Result<M, Failed> {
         self.flush();
         self.failed.map_or(Ok(self.machine), Err)
     }

@@ -22,13 +22,15 @@ use tokio::net::TcpStream;
 
 /// Which way bytes go: up is from the near end to the far one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub enum Way {
+    /// From the near end to the far one.
     Up,
+    /// From the far end to the near one.
     Down,
 }
 
 /// Both directions, until both have ended, or nothing has moved for so long. `moved` hears of each piece.
-pub(crate) async fn relay(
+pub async fn relay(
     near: &TcpStream,
     far: &TcpStream,
     idle: Duration,
@@ -138,7 +140,7 @@ async fn copy(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize))
 }
 
 /// How long a connection may be silent whose one end is closed already.
-pub(crate) const HALF_CLOSED: Duration = Duration::from_secs(10 * 60);
+pub const HALF_CLOSED: Duration = Duration::from_secs(10 * 60);
 /// chosen: what a connection of 400 Mbit/s brings in 5 ms.
 const PIPE: usize = 256 * 1024;
 

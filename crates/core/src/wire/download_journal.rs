@@ -28,7 +28,7 @@
 //!    [`Record::Synced`] holds for ever.
 //! 5. The identity ties the journal to one unfinished file: a genuine journal beside another file proves nothing.
 //!
-//! The MAC function is the caller's, because this crate has no cryptography; `net` passes HMAC-SHA256 with a key of the
+//! The MAC function is the caller's, because this crate has no cryptography; `download` passes HMAC-SHA256 with a key of the
 //! user's, cut to 128 bits. Text (JSON lines) was not used: a torn line can still be a well-formed, smaller claim. A
 //! bitmap was not used: rewriting a bit in place is not atomic.
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use marline_core::units::Instant;
 use marline_net::links::{Interface, Monitor, Survey, Verdict, survey};
-use marline_net::paths::gateway::{Beyond, NameLinks};
+use marline_paths::gateway::{Beyond, NameLinks};
 
 use super::Edge;
 use super::link_rates::LinkState;

@@ -16,8 +16,8 @@ use std::time::Duration;
 use marline_core::link_choice::LinkObservation;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::links::{Interface, MeteredHints, Named, Survey, survey};
-use marline_net::paths::control::{Answer, Question, ask};
-use marline_net::paths::status::Status;
+use marline_paths::control::{Answer, Question, ask};
+use marline_paths::status::Status;
 
 use crate::link_dialer::route_preference;
 

@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_net::paths::gateway::{Gateway, GatewayError};
-use marline_net::proxy::socks5;
 use marline_net::reach::Right;
+use marline_net::socks5;
+use marline_paths::gateway::{Gateway, GatewayError};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

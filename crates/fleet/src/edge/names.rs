@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use marline_net::links::{Interface, Survey};
-use marline_net::paths::gateway::NameLinks;
+use marline_paths::gateway::NameLinks;
 
 use super::link_rates::LinkState;
 use super::udp_link::best;

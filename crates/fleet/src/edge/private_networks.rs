@@ -1,7 +1,7 @@
 //! Private networks that this box reaches without a relay: modems' pages behind its links, offices behind its static routes.
 //!
 //! TCP of a LAN to a network for which the kernel has more than a default route does not come here: it is forwarded like UDP
-//! (`marline_net::paths::gateway`). Three cases are left.
+//! (`marline_paths::gateway`). Three cases are left.
 //!
 //! 1. A program that uses the proxy names a private address. Where the kernel has more than a default route, this box connects at once.
 //! 2. Only a default route leads to the address. A relay that is allowed to reach private networks goes first; when none carries the flow,

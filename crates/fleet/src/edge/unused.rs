@@ -9,7 +9,7 @@
 
 use marline_core::wire::netlink::mptcp::Endpoint;
 use marline_net::links::{Interface, Survey, Verdict, survey};
-use marline_net::paths::ground;
+use marline_paths::ground;
 
 use super::link_rates::LinkSample;
 

@@ -17,11 +17,11 @@ use url::{Host, Url};
 
 /// The cookies that one user has received from servers.
 #[derive(Debug, Default)]
-pub(crate) struct Jar(RefCell<CookieStore>);
+pub struct Jar(RefCell<CookieStore>);
 
 impl Jar {
     /// Takes the `Set-Cookie` fields of a response to a request for this URL.
-    pub(crate) fn take(&self, url: &Url, lines: &[String]) {
+    pub fn take(&self, url: &Url, lines: &[String]) {
         // A field with a control character could not be sent back, nor could the cookies beside it.
         let is_good = |line: &&String| line.len() <= LONGEST && !line.chars().any(|c| c.is_control() && c != '\t');
         for line in lines.iter().filter(is_good) {
@@ -50,7 +50,7 @@ impl Jar {
 
     /// Adds the cookies for a URL to the fields of a request. A cookie of the same name that is among the fields already takes
     /// precedence.
-    pub(crate) fn add_to(&self, url: &Url, fields: &mut Vec<(HeaderName, HeaderValue)>) {
+    pub fn add_to(&self, url: &Url, fields: &mut Vec<(HeaderName, HeaderValue)>) {
         let store = self.0.borrow();
         let mut cookies = store.matches(url);
         if cookies.is_empty() {

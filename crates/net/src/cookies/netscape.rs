@@ -21,7 +21,7 @@ impl Jar {
     ///
     /// # Errors
     /// The file cannot be read, is longer than 4 MiB, or has text and no cookie in it.
-    pub(crate) fn load(&self, path: &Path) -> io::Result<Vec<usize>> {
+    pub fn load(&self, path: &Path) -> io::Result<Vec<usize>> {
         let mut bytes = Vec::new();
         File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > LONGEST_FILE {
@@ -96,7 +96,7 @@ impl Jar {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+    pub fn save(&self, path: &Path) -> io::Result<()> {
         let mut file = create_log(path)?;
         file.write_all(&bytes_of(&self.text()))
     }

@@ -62,7 +62,7 @@ impl Resolver {
     ///
     /// # Errors
     /// As [`resolve_for`](Self::resolve_for).
-    pub(crate) async fn resolve_with(
+    pub async fn resolve_with(
         &self,
         right: &Right,
         host: &str,

@@ -399,7 +399,7 @@ const HEAD_LONG: usize = 8 * 1024;
 /// The fields of nearly all heads.
 const FIELDS_FEW: usize = 128;
 /// The most fields in a head.
-pub(crate) const FIELDS_MOST: usize = 4096;
+pub const FIELDS_MOST: usize = 4096;
 /// How much is read at one time while a head is due; what lies behind the head is kept aside, so it must be little.
 const HEAD_READ: usize = 4 * 1024;
 

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use url::Url;
 
 use super::Described;
-use crate::store::Checksum;
+use crate::checksum::Checksum;
 
 impl Described {
     /// The copies of the file that the response names, the preferred ones first (RFC 6249 section 3.1); `base` is where it came

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use url::{Host, Url};
 
 /// The host as a resolver takes it: an address without brackets, or a name.
-pub(crate) fn host_of(url: &Url) -> String {
+pub fn host_of(url: &Url) -> String {
     match url.host() {
         Some(Host::Domain(name)) => name.to_owned(),
         Some(Host::Ipv4(address)) => address.to_string(),
@@ -15,12 +15,12 @@ pub(crate) fn host_of(url: &Url) -> String {
 }
 
 /// Whether the URL is on this very machine, where no link leads.
-pub(crate) fn is_local(url: &Url) -> bool {
+pub fn is_local(url: &Url) -> bool {
     is_here(&host_of(url))
 }
 
 /// Whether a host is this very machine, by its loopback.
-pub(crate) fn is_here(host: &str) -> bool {
+pub fn is_here(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     // The kernel takes the unspecified address for the loopback.
     let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();

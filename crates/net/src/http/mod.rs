@@ -27,7 +27,6 @@ mod host;
 mod http1;
 mod http2;
 mod lenient;
-mod name;
 mod request;
 mod stream;
 mod tls;
@@ -44,13 +43,11 @@ use marline_core::units::DataSize;
 use marline_sys::mptcp::Spoken;
 use marline_sys::tcp_info::TcpInfo;
 
-pub(crate) use answer::FIELDS_MOST;
+pub use answer::FIELDS_MOST;
 pub use dial::Dial;
 pub use head::Described;
-pub(crate) use host::{host_of, is_here, is_local};
+pub use host::{host_of, is_here, is_local};
 pub use http2::Windows;
-pub use name::{Suggested, file_name, safe_name, suggested};
-pub(crate) use name::{cut, is_reserved, percent_decode, quoted, shorten};
 pub use request::Get;
 pub use tls::{Trust, TrustError, tls_config};
 pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Silence, Tunnel};
@@ -72,7 +69,7 @@ pub enum Event {
         head: ResponseHead,
         /// The Location field as it was sent.
         location: Option<String>,
-        /// The Content-Disposition field as it was sent; see [`file_name`].
+        /// The Content-Disposition field as it was sent.
         disposition: Option<String>,
         /// What it says of its body.
         described: Box<Described>,

@@ -127,8 +127,8 @@ const NOWHERE: [io::ErrorKind; 3] =
 
 #[cfg(test)]
 mod tests {
-    use super::super::live::{cable, in_a_network, ip};
     use super::*;
+    use crate::testing::{cable, in_a_network, ip};
 
     fn here(address: &str) -> bool {
         leads_here(address.parse().unwrap()).unwrap()

@@ -1,49 +1,14 @@
 //! Surveys of real interfaces, in network namespaces that the tests make. They need root and `ip`, and say so where
 //! these are absent.
 
-use std::io;
 use std::net::IpAddr;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use marline_core::link::LinkKind;
-use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
 use marline_sys::tun::Tun;
 
 use super::{Choice, MeteredHints, Monitor, Reason, Survey, Verdict, choose, survey};
-
-/// Runs the work in a fresh network with a `/sys` of its own, or says why not.
-pub(crate) fn in_a_network(work: impl FnOnce() + Send) {
-    if !is_privileged() || Command::new("ip").arg("-V").output().is_err() {
-        eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
-        return;
-    }
-    let network = Network::new().unwrap();
-    network
-        .run(|| -> io::Result<()> {
-            private_mounts()?;
-            mount_sys()?;
-            ip("link set lo up");
-            work();
-            Ok(())
-        })
-        .unwrap();
-}
-
-/// Words are separated by blanks; a `~` is a blank inside a word.
-pub(crate) fn ip(arguments: &str) {
-    let words = arguments.split_whitespace().map(|word| word.replace('~', " "));
-    let output = Command::new("ip").args(words).output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A cable with this end's address; its other end is `NAMEx`.
-pub(crate) fn cable(name: &str, address: &str) {
-    ip(&format!("link add name {name} type veth peer name {name}x"));
-    ip(&format!("link set {name}x up"));
-    ip(&format!("link set {name} up"));
-    ip(&format!("address add {address} dev {name} nodad"));
-}
+use crate::testing::{cable, in_a_network, ip};
 
 /// A TUN device with an address; it lives as long as the handle.
 fn tun(name: &str, address: &str) -> Tun {

@@ -86,7 +86,7 @@ impl MeteredWatch {
     }
 
     /// Of a system whose files are below `root`.
-    pub(crate) fn below(root: impl Into<PathBuf>) -> Self {
+    pub fn below(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), asked: None }
     }
 

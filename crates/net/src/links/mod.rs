@@ -18,7 +18,7 @@
 //! less than a millisecond and cannot drift, so [`Monitor`] only says that it is time for one.
 
 #[cfg(test)]
-pub(crate) mod bus_tests;
+mod bus_tests;
 mod choose;
 mod clat;
 mod dbus;
@@ -26,7 +26,7 @@ mod here;
 mod interface;
 mod kind;
 #[cfg(test)]
-pub(crate) mod live;
+mod live;
 mod metered;
 mod monitor;
 mod named;
@@ -37,6 +37,8 @@ mod survey;
 pub use choose::{Choice, Chosen, choose, choose_local, coming};
 #[cfg(feature = "fuzzing")]
 pub(crate) use dbus::fuzzing;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use dbus::service::{Call, Service};
 pub(crate) use dbus::{Bus, Value as BusValue};
 
 pub(crate) use here::{is_beside, leads_over};
@@ -45,7 +47,7 @@ pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Re
 pub use metered::{MeteredHints, MeteredWatch};
 pub use monitor::Monitor;
 pub use named::{Named, ParseNamedError, rate_of};
-pub(crate) use routes::{FAR_V4, FAR_V6, PROTOCOL};
+pub use routes::{FAR_V4, FAR_V6, PROTOCOL};
 pub use survey::{Survey, survey};
 
 /// Why there is no link to use. The process ends with 69 then: the network is not there.

@@ -27,7 +27,7 @@ const RTA_VIA: u16 = 18;
 
 /// The origin (`RTPROT_…`) that marks rules and routes as marline's own. chosen: an `m`, which neither the kernel nor
 /// `/etc/iproute2/rt_protos` knows.
-pub(crate) const PROTOCOL: u8 = b'm';
+pub const PROTOCOL: u8 = b'm';
 /// RTNH_F_DEAD and RTNH_F_LINKDOWN.
 const DEAD: u8 = 1 | 16;
 
@@ -100,8 +100,9 @@ fn via(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// Addresses that nobody routes specially (a root name server's). No packet goes there.
-pub(crate) const FAR_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
-pub(crate) const FAR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
+pub const FAR_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
+/// The same for IPv6.
+pub const FAR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
 
 /// The request for the way that a packet to the Internet would take.
 pub(super) fn way(family: u8, sequence: u32) -> Vec<u8> {

@@ -78,12 +78,12 @@ impl Right {
 
     /// The same of a server in this zone.
     #[must_use]
-    pub(crate) fn led_by_zone(self, zone: Zone) -> Self {
+    pub fn led_by_zone(self, zone: Zone) -> Self {
         Self { led: Some(self.led.map_or(zone, |led| led.min(zone))), ..self }
     }
 
     /// The least local zone that a server on the way to the address was in; none: whoever asked has named it.
-    pub(crate) const fn led(&self) -> Option<Zone> {
+    pub const fn led(&self) -> Option<Zone> {
         self.led
     }
 
@@ -109,14 +109,14 @@ impl Right {
     ///
     /// # Errors
     /// It may not.
-    pub(crate) fn check_host(&self, host: &str, port: u16) -> Result<(), ConnError> {
+    pub fn check_host(&self, host: &str, port: u16) -> Result<(), ConnError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let Ok(address) = bare.parse::<IpAddr>() else { return Ok(()) };
         self.check((address, port).into()).map_err(|why| why.trouble(host))
     }
 
     /// Whether it matters where an address leads, for this right.
-    pub(crate) const fn is_restricted(&self) -> bool {
+    pub const fn is_restricted(&self) -> bool {
         self.host.is_some() || self.led.is_some()
     }
 

@@ -36,7 +36,7 @@ fn networks() -> io::Result<Vec<(u32, Network)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::links::live::{cable, in_a_network, ip};
+    use crate::testing::{cable, in_a_network, ip};
 
     #[test]
     fn hosts_on_one_interface_share_its_networks() {

@@ -18,7 +18,7 @@ impl Network {
     }
 
     /// Whether its addresses are those of IPv4.
-    pub(crate) const fn is_ipv4(self) -> bool {
+    pub const fn is_ipv4(self) -> bool {
         self.base.is_ipv4()
     }
 

@@ -49,7 +49,7 @@ impl Zone {
     }
 
     /// The networks that registries have put into it; none for [`Self::Internet`]. Those of other zones may be parts of them.
-    pub(crate) fn networks(self) -> impl Iterator<Item = Network> {
+    pub fn networks(self) -> impl Iterator<Item = Network> {
         ZONES.iter().filter(move |(_, zone)| *zone == self).map(|(network, _)| *network)
     }
 

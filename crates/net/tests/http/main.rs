@@ -1,8 +1,7 @@
 //! HTTP connections against real sockets: servers that follow a script, and a real nginx.
 
+mod acceptor;
 mod driver;
-mod fallback;
-mod fills;
 mod nginx;
 mod scripted;
 mod streams;

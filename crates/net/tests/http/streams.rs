@@ -9,10 +9,10 @@ use h2::Reason;
 use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange};
 use marline_core::units::DataSize;
 use marline_net::http::{Dial, Event, Windows, tls_config};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::driver::{Client, Identity, Nginx, get, identity, last_kind, piece, to};
+use crate::acceptor::acceptor;
+use crate::driver::{Client, Nginx, get, identity, last_kind, piece, to};
 
 type Incoming = h2::server::Connection<tokio_rustls::server::TlsStream<tokio::net::TcpStream>, Bytes>;
 
@@ -41,18 +41,6 @@ where
         });
     });
     Dial { tls, ..to(address) }
-}
-
-/// How a server proves this identity.
-pub(crate) fn acceptor(identity: &Identity) -> rustls::ServerConfig {
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![identity.cert.der().clone()], key)
-        .expect("an identity")
 }
 
 fn ok() -> http::Response<()> {

@@ -2,7 +2,7 @@
 //!
 //! In: a [`Scene`] and a machine. Out: an [`Outcome`].
 //!
-//! 1. The world is a driver like the pump in `net`: it keeps the rules of [`marline_core::machine`], carries out what
+//! 1. The world is a driver like the pump in `download`: it keeps the rules of [`marline_core::machine`], carries out what
 //!    the machine asks for, and reports what happens, one input at a time.
 //! 2. Everything happens at its own instant, to the nanosecond, and costs the client no time: what is measured is the
 //!    network and the machine's decisions.

@@ -12,6 +12,8 @@
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod service;
 mod value;
 
 use std::io::{self, Read, Write};
@@ -210,4 +212,4 @@ fn answer(bytes: &[u8]) -> Option<Answer> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

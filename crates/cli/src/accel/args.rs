@@ -1,0 +1,206 @@
+//! What can be written behind `marline accel`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use marline_accel::Flows;
+use marline_accel::streaming::Address;
+use marline_core::accel::Mechanism;
+use marline_core::units::Bitrate;
+
+/// The last lines of `marline accel --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  marline accel check
+      Is this machine fit, and what helps where it is not?
+  sudo marline accel --primary wlan0
+      Help the TCP flows of wlan0 by what needs no second link, until Ctrl-C; then all is as before.
+  sudo marline accel --primary wlan0 --secondary wwan0 --flows 'tcp dst port 443'
+      With a second link beside it, and only flows to servers' port 443.
+  sudo marline accel --primary wlan0 --secondary wwan0 --enable hide
+      With early ACK: losses of plain HTTP are acknowledged before their bytes are there, and fetched over the second link.
+  marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
+      A camera's stream for a player on this machine, with reports and commands over the second link.
+  marline accel status
+      Which mechanism is in force for each flow, and what it gains.
+
+Mechanisms, on unless disabled: offload, undo, reserve, revert. Off unless enabled, as it acknowledges data that has not
+arrived: hide. Off unless enabled, for comparison: offload-as-published, freeze, freeze-flight and
+fast-fetch, forms of the mechanisms of a paper of 2009 (freeze-flight is its form for Linux senders; fast-fetch takes all
+that the second link brings). offload and these four need a second link. undo, reserve and revert help what this machine
+sends as well.
+
+--flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
+them, joined by `and` and `or` (`tcp dst port 80 or 443`).
+
+Changed while it runs: at most two chains of packet rules for the primary link (iptables -t mangle -S). They go at the end
+or, after a crash, at the next start or by `marline accel stop`; until then packets pass them untouched. It needs
+CAP_NET_ADMIN and CAP_NET_RAW. docs/accel.md tells what is done to flows, and when nothing is.
+
+Exit codes: 0 stopped and all put back, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
+
+/// `marline accel`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct AccelArgs {
+    /// What to do [default: run].
+    #[command(subcommand)]
+    pub(super) verb: Option<AccelVerb>,
+    #[command(flatten)]
+    pub(super) run: RunArgs,
+}
+
+/// The verbs of `marline accel`.
+#[derive(Debug, Subcommand)]
+pub(super) enum AccelVerb {
+    /// Show links and flows, and what is done for them.
+    Status {
+        #[command(flatten)]
+        daemon: Daemon,
+        /// Print a JSON array, one object for each that runs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End what runs, and remove what a crash has left.
+    Stop {
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Examine this machine: what stands in the way, and what helps.
+    Check {
+        /// Print one JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Play a stream of RTSP over two links: reports, commands and the base layer over the second, too.
+    #[command(after_help = RTP_HELP)]
+    Rtp(Box<RtpArgs>),
+    /// Wait for a run's end, and pay what it has left owed to flows; runs start it.
+    #[command(hide = true)]
+    Keep(KeepArgs),
+}
+
+/// The last lines of `marline accel rtp --help`.
+const RTP_HELP: &str = "\
+Examples:
+  marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
+      Then: ffplay rtsp://127.0.0.1:8554/live, or: mpv --rtsp-transport=udp rtsp://127.0.0.1:8554/live
+  marline accel rtp --primary wlan0 --secondary wwan0 --base rtsp://camera/keyframes rtsp://camera/live
+      With the stream's base layer over wwan0, which fills what wlan0 loses.
+
+The server stays as it is, and no privilege is needed. What the player reports (RTCP) leaves over the second link; what it
+asks for within its session (pause, go on, end) is asked over both, and the first good answer counts. --base names a stream
+of which each packet's media is also in the first one, such as its key frames alone or its lowest layer: other encodings
+of the same picture cannot fill its holes, and `mirroring: unrelated` says so at the end.
+
+Exit codes: 0 stopped, 1 failed, 64 wrong usage, 69 a link or the server cannot be used.";
+
+/// The words of `marline accel rtp`.
+#[derive(Debug, Args)]
+pub(super) struct RtpArgs {
+    /// The link for media.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) primary: String,
+    /// The link for reports, commands and the base layer.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) secondary: String,
+    /// Where the player finds the stream, on the loopback.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8554")]
+    pub(super) listen: SocketAddr,
+    /// The stream's base layer, asked for over the secondary link [default: none].
+    #[arg(long, value_name = "URL")]
+    pub(super) base: Option<Address>,
+    /// How long media behind a hole waits for the base layer.
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = hold)]
+    pub(super) hold: Duration,
+    /// Print what was done, at its end, as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+    /// The stream, as its server names it.
+    #[arg(value_name = "URL")]
+    pub(super) address: Address,
+}
+
+fn hold(s: &str) -> Result<Duration, String> {
+    let hold = marline_core::units::parse_duration(s).map_err(|error| error.to_string())?;
+    if hold > Duration::from_secs(5) { Err("no player waits for longer than 5s".into()) } else { Ok(hold) }
+}
+
+/// What a keeper is told by the run that starts it.
+#[derive(Debug, Args)]
+pub(super) struct KeepArgs {
+    /// Where what is owed is written down.
+    #[arg(long, value_name = "FILE")]
+    pub(super) ledger: PathBuf,
+    /// The run's links, the primary one first.
+    #[arg(long = "link", value_name = "IFACE")]
+    pub(super) links: Vec<String>,
+}
+
+/// Which daemon.
+#[derive(Debug, Args)]
+pub(super) struct Daemon {
+    /// The one that helps this link, where there are several.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) primary: Option<String>,
+    /// Where its socket is [default: /run/marline-accel].
+    #[arg(long, value_name = "DIR")]
+    pub(super) run_dir: Option<PathBuf>,
+}
+
+/// A run's words.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The link whose flows are helped.
+    #[arg(long, value_name = "IFACE", required = true)]
+    pub(super) primary: Option<String>,
+    /// A link that helps; repeat for more, the best first.
+    #[arg(long, value_name = "IFACE")]
+    pub(super) secondary: Vec<String>,
+    /// Help only these flows, such as 'tcp dst port 443' [default: all TCP].
+    #[arg(long, value_name = "WORDS")]
+    pub(super) flows: Option<Flows>,
+    /// Switch these on, too.
+    #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
+    pub(super) enable: Vec<Mechanism>,
+    /// Switch these off.
+    #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
+    pub(super) disable: Vec<Mechanism>,
+    /// What a secondary link carries from here; once for each, in their order [default: found out].
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(super) secondary_up: Vec<Bitrate>,
+    /// What a secondary link carries to here; once for each, in their order [default: found out].
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(super) secondary_down: Vec<Bitrate>,
+    /// Who is asked whether the primary link is alive [default: its gateway].
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) primary_gateway: Option<IpAddr>,
+    /// Who is asked whether a secondary link is alive; once for each, in their order [default: its gateway].
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) secondary_gateway: Vec<IpAddr>,
+    /// Have a relay send acknowledgements: refused, for there are none that it could send.
+    #[arg(long, value_name = "RELAY", hide = true)]
+    pub(super) via: Option<String>,
+    /// Write every decision and its inputs to FILE, for `marline replay`. Each packet's bytes are in it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Where the socket for `status` and `stop` is made [default: /run/marline-accel].
+    #[arg(long, value_name = "DIR")]
+    pub(super) run_dir: Option<PathBuf>,
+    /// Print how it stood at its end, as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+fn rate(s: &str) -> Result<Bitrate, String> {
+    let rate: Bitrate = s.parse().map_err(|error: marline_core::units::ParseUnitError| error.to_string())?;
+    if rate.is_zero() { Err("a link without any rate helps nobody; leave it out instead".into()) } else { Ok(rate) }
+}

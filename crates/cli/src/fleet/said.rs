@@ -1,0 +1,49 @@
+//! What relays, edges and the service say by themselves where nobody has asked for a log (`MARLINE_LOG`): a service that does not
+//! answer, a list that cannot be read, a certificate that ends.
+//!
+//! In: events. Out: lines for people on standard error, as the programs' own.
+//!
+//! 1. Only what is told once and has to be done something about: [`WORDS`] names the modules whose rule that is.
+//! 2. What a command says in its own words (`tell`) is not said twice.
+
+use std::fmt;
+
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::output::LogWriter;
+
+/// Rule 1.
+const WORDS: &str = "off,marline_fleet::renew=info,marline_fleet::relay::announce=info,marline_fleet::relay::trust=warn,marline_fleet::relay::audit=warn,\
+                     marline_fleet::service::lead=warn,marline_fleet::service::desk=warn,marline_fleet::edge::trust=warn,\
+                     marline_paths::gateway=warn";
+
+/// From now on.
+pub(crate) fn start() {
+    let said = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(WORDS)).with_writer(|| LogWriter);
+    // Somebody else's log, in a test, has all of it.
+    let _ = said.event_format(Line).try_init();
+}
+
+/// `marline: WORDS`.
+struct Line;
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        write!(writer, "marline: ")?;
+        context.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}

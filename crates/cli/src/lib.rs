@@ -1,0 +1,99 @@
+//! What users touch: the command line, its configuration file, and what it shows while it works.
+//!
+//! In: arguments, the environment, one configuration file. Out: a [`Batch`](download::Batch) for `marline-download`, lines for
+//! people on standard error, results for programs on standard output, and an exit code.
+//!
+//! 1. All that the user wrote is parsed before anything is opened or asked; a wrong word costs nothing.
+//! 2. Standard output carries results only (the file, a table, a JSON object); everything said about them goes to
+//!    standard error.
+//! 3. An error is one line: what failed, on which link or file, why, and what helps.
+//! 4. Nothing is started that a 10 KB download does not need: one thread, no logging unless it is asked for.
+//!
+//! Programs that want the download and not the command line use [`download`] directly.
+
+#[cfg(feature = "accel")]
+mod accel;
+mod args;
+mod config;
+mod confine;
+#[cfg(feature = "fleet")]
+mod edge;
+mod energy;
+mod exit;
+mod fetch;
+#[cfg(feature = "fleet")]
+mod fleet;
+mod hangup;
+mod links;
+mod log;
+#[cfg(feature = "fleet")]
+mod member;
+mod output;
+mod paths;
+mod progress;
+mod proxy;
+#[cfg(feature = "fleet")]
+mod relay;
+mod replay;
+mod run;
+mod secret;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub use args::{Cli, Verb};
+pub use config::{ConfigError, ConfigFile};
+pub use exit::Exit;
+/// Downloads: describe them in a [`download::Batch`], then [`download::run`] it.
+pub use marline_download as download;
+pub use secret::Secret;
+
+/// Runs one command line, the program's name first, and says how it ended.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let ended = args::parse(args).and_then(|cli| {
+        start_logging(&cli.verb)?;
+        match cli.verb {
+            Verb::Get(get) => fetch::run(*get, cli.config.as_deref()),
+            Verb::Links(links) => links::run(&links, cli.config.as_deref()),
+            Verb::Replay(replay) => replay::run(&replay),
+            Verb::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
+            Verb::Paths(args) => paths::run(*args, cli.config.as_deref()),
+            Verb::Restore(args) => paths::restore_host(&args, cli.config.as_deref()),
+            Verb::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
+            Verb::Play(args) => proxy::play(*args, cli.config.as_deref()),
+            Verb::Run(args) => run::run(args),
+            #[cfg(feature = "fleet")]
+            Verb::Fleet(args) => fleet::run(*args),
+            #[cfg(feature = "fleet")]
+            Verb::Relay(args) => relay::run(*args),
+            #[cfg(feature = "fleet")]
+            Verb::Edge(args) => edge::run(*args, cli.config.as_deref()),
+            #[cfg(feature = "accel")]
+            Verb::Accel(args) => accel::run(*args),
+            #[cfg(feature = "lab")]
+            Verb::Lab(lab) => args::run_lab(lab),
+        }
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(exit) => exit.report(),
+    }
+}
+
+/// Starts the log that `MARLINE_LOG` (or `RUST_LOG`) asks for, on standard error.
+fn start_logging(verb: &Verb) -> Result<(), Exit> {
+    let Some(filter) = std::env::var_os("MARLINE_LOG").or_else(|| std::env::var_os("RUST_LOG")) else {
+        #[cfg(feature = "fleet")]
+        if let Verb::Relay(_) | Verb::Edge(_) | Verb::Fleet(_) = verb {
+            fleet::start_saying();
+        }
+        #[cfg(not(feature = "fleet"))]
+        let _ = verb;
+        return Ok(());
+    };
+    let filter = filter.to_string_lossy();
+    let filter = tracing_subscriber::EnvFilter::try_new(&filter)
+        .map_err(|e| Exit::usage(format!("MARLINE_LOG={filter}: {e}; write for example MARLINE_LOG=debug")))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| output::LogWriter).init();
+    Ok(())
+}

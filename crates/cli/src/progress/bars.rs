@@ -1,0 +1,299 @@
+//! Progress on a terminal: one bar per link and one in all, drawn in place.
+//!
+//! Progress goes in as often as the download likes; out comes at most one drawing per tenth of a second.
+//!
+//! 1. A link's bar is its part of the file, so that the links' bars add up to the one below them.
+//! 2. A drawing is one write: cursor up, then each line with "erase to the end", so that nothing flickers.
+//! 3. No line is wider than the terminal, which is asked at each drawing; a line that wraps would break the next one.
+//! 4. With more links than lines there is only the bar in all.
+//! 5. A single link is the sum already: its name stands before the bar in all, and there is no other.
+//! 6. After [`Bars::clear`] the terminal looks as if nothing had been drawn.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use marline_download::{Overview, Progress};
+use marline_net::printable::printable;
+
+use crate::output::shown;
+
+use super::figures::{clock, percent, rate, share, size};
+use super::files;
+
+/// Bars on standard error.
+pub(crate) struct Bars {
+    /// Lines that stand on the screen now.
+    drawn: usize,
+    /// When they were drawn.
+    last: Option<Instant>,
+    /// What to draw with.
+    ink: Ink,
+}
+
+/// What a bar is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ink {
+    /// `━━━╸    `
+    Unicode,
+    /// `===>    `
+    Ascii,
+}
+
+impl Bars {
+    /// Draws nothing yet.
+    pub(crate) fn new() -> Self {
+        Self { drawn: 0, last: None, ink: Ink::of_locale() }
+    }
+
+    /// Draws again, unless a tenth of a second has not passed.
+    pub(crate) fn progress(&mut self, progress: &Progress) {
+        self.redraw(|ink, columns, rows| draw(progress, ink, columns, rows));
+    }
+
+    /// The same of several files.
+    pub(crate) fn overview(&mut self, overview: &Overview) {
+        self.redraw(|ink, columns, rows| files::draw(overview, ink, columns, rows));
+    }
+
+    fn redraw(&mut self, lines: impl FnOnce(Ink, usize, usize) -> Vec<String>) {
+        if self.last.is_some_and(|last| last.elapsed() < REDRAW) {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let (columns, rows) = window();
+        let lines = lines(self.ink, columns, rows);
+        let mut text = self.back();
+        for line in &lines {
+            text += line;
+            text += "\x1b[K\n";
+        }
+        // Lines of a longer drawing before this one.
+        text += "\x1b[J";
+        self.drawn = lines.len();
+        put(&text);
+    }
+
+    /// Writes `text` as a line that stays; the bars are drawn below it the next time.
+    pub(crate) fn line(&mut self, text: &str) {
+        self.clear();
+        put(&format!("marline: {}\n", shown(text)));
+        self.last = None;
+    }
+
+    /// Takes the bars from the screen.
+    pub(crate) fn clear(&mut self) {
+        if self.drawn > 0 {
+            put(&(self.back() + "\x1b[J"));
+            self.drawn = 0;
+        }
+    }
+
+    /// The cursor's way to the first drawn line.
+    fn back(&self) -> String {
+        match self.drawn {
+            0 => "\r".into(),
+            n => format!("\r\x1b[{n}A"),
+        }
+    }
+}
+
+impl Ink {
+    /// By the locale, as every terminal program does.
+    fn of_locale() -> Self {
+        let names = ["LC_ALL", "LC_CTYPE", "LANG"];
+        let set = names.iter().filter_map(|name| std::env::var(name).ok()).find(|value| !value.is_empty());
+        let value = set.unwrap_or_default().to_ascii_lowercase();
+        if value.contains("utf-8") || value.contains("utf8") { Self::Unicode } else { Self::Ascii }
+    }
+
+    /// `part` of `whole` as a bar of `width` characters; of an unknown whole: an empty one.
+    pub(super) fn bar(self, part: u64, whole: Option<u64>, width: usize) -> String {
+        let whole = whole.filter(|whole| *whole > 0);
+        let full = whole.map_or(0, |whole| (u128::from(part) * width as u128 / u128::from(whole)) as usize);
+        let full = full.min(width);
+        let (body, head) = match self {
+            Self::Unicode => ("━", "╸"),
+            Self::Ascii => ("=", ">"),
+        };
+        let mut bar = body.repeat(full);
+        if full < width && part > 0 {
+            bar += head;
+        }
+        let drawn = full + usize::from(full < width && part > 0);
+        bar + &" ".repeat(width - drawn)
+    }
+}
+
+/// The lines of one drawing, none of them wider than `columns - 1`.
+fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<String> {
+    let names = progress.links.iter().map(|link| link.name.chars().count()).max().unwrap_or(0).clamp(3, 15);
+    let carried: u64 = progress.links.iter().map(|link| link.bytes).sum();
+    let width = columns.saturating_sub(names + FIGURES).min(50);
+    // Beside these, what is left goes first: the bar, then the size, at last the rate.
+    let narrow = width == 0;
+    let mut lines = Vec::new();
+    let only = match progress.links.as_slice() {
+        [link] => Some(link),
+        _ => None,
+    };
+    if only.is_none() && progress.links.len() + 1 < rows {
+        for link in &progress.links {
+            let bar = ink.bar(link.bytes, progress.total, width);
+            let share = share(link.bytes, carried);
+            let mut line = if narrow {
+                format!("{:<names$} {share:>3}% {:>12}", link.name, rate(link.rate))
+            } else {
+                let (size, rate) = (size(link.bytes), rate(link.rate));
+                format!("{:<names$} {bar} {size:>8} {rate:>12} {share:>3}%", link.name)
+            };
+            if link.state != "up" {
+                line += &format!("  {}", link.state);
+            }
+            lines.push(line);
+        }
+    }
+    let bar = ink.bar(progress.done, progress.total, width);
+    let name = only.map_or("all", |link| link.name.as_str());
+    let (done, speed) = (size(progress.done), rate(progress.rate));
+    let left = || progress.eta.map_or_else(|| "--:--".into(), clock);
+    let mut all = match (progress.checked, progress.total) {
+        (Some(checked), total) => {
+            let share = percent(checked, total.unwrap_or(progress.done));
+            if narrow {
+                format!("{share:>3}% checking")
+            } else {
+                format!("{name:<names$} {bar} {done:>8}  checking {share:>3}%")
+            }
+        }
+        (None, Some(total)) if narrow => {
+            format!("{name:<names$} {:>3}% {speed:>12}  {} left", percent(progress.done, total), left())
+        }
+        (None, Some(total)) => {
+            let share = percent(progress.done, total);
+            format!("{name:<names$} {bar} {done:>8} {speed:>12} {share:>3}%  {} left", left())
+        }
+        (None, None) if narrow => format!("{name:<names$} {done:>8} {speed:>12}"),
+        (None, None) => format!("{name:<names$} {bar} {done:>8} {speed:>12}"),
+    };
+    if let Some(link) = only.filter(|link| link.state != "up" && progress.checked.is_none()) {
+        all += &format!("  {}", link.state);
+    }
+    lines.push(all);
+    for line in &mut lines {
+        *line = printable(line).chars().take(columns.saturating_sub(1)).collect();
+    }
+    lines
+}
+
+/// Columns and rows of the terminal behind standard error; 80 × 24 when it does not say.
+fn window() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(std::io::stderr()) {
+        Ok(size) if size.ws_col > 0 => (size.ws_col.into(), usize::from(size.ws_row).max(2)),
+        _ => (80, 24),
+    }
+}
+
+fn put(text: &str) {
+    let mut out = std::io::stderr().lock();
+    // A terminal that is gone must not end a download.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Chosen: smooth enough for the eye, and a drawing of three lines costs 20 µs.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// Columns that everything but name and bar may take: `  999.9MB  999.9 Mbit/s 100%  00:00 left`.
+const FIGURES: usize = 43;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline_core::link::LinkKind;
+    use marline_download::LinkProgress;
+
+    fn two_links() -> Progress {
+        let link = |name: &str, bytes, rate, state: &str| LinkProgress {
+            name: name.into(),
+            kind: LinkKind::Wifi,
+            metered: false,
+            bytes,
+            rate,
+            state: state.into(),
+        };
+        Progress {
+            total: Some(250_000_000),
+            done: 100_000_000,
+            rate: 78.4e6,
+            eta: Some(15.3),
+            links: vec![
+                link("wlan0", 60_000_000, 48.3e6, "up"),
+                link("wwan0", 40_000_000, 30.1e6, "banned: its answer is 312 bytes long (a captive portal?)"),
+            ],
+            ..Progress::default()
+        }
+    }
+
+    #[test]
+    fn links_and_their_sum_have_a_line_each() {
+        let lines = draw(&two_links(), Ink::Ascii, 80, 24);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0], "wlan0 =======>                           60.0MB  48.3 Mbit/s  60%");
+        assert!(lines[1].contains("40%  banned: "), "{}", lines[1]);
+        assert!(lines[2].ends_with("100.0MB  78.4 Mbit/s  40%  0:15 left"), "{}", lines[2]);
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for columns in 0..200 {
+            for ink in [Ink::Ascii, Ink::Unicode] {
+                for line in draw(&two_links(), ink, columns, 24) {
+                    assert!(line.chars().count() <= columns.saturating_sub(1), "{columns}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_the_percentage_before_all_else() {
+        for columns in [24, 30, 40, 47] {
+            for (line, share) in draw(&two_links(), Ink::Ascii, columns, 24).iter().zip(["60%", "40%", "40%"]) {
+                assert!(line.contains(share), "{columns}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn reading_again_for_the_checksum_is_called_checking() {
+        let progress = Progress { checked: Some(25_000_000), done: 250_000_000, ..two_links() };
+        for columns in [30, 80] {
+            let lines = draw(&progress, Ink::Ascii, columns, 24);
+            assert!(lines[2].contains("checking") && lines[2].contains("10%"), "{}", lines[2]);
+        }
+    }
+
+    #[test]
+    fn a_low_terminal_shows_the_sum_only() {
+        assert_eq!(draw(&two_links(), Ink::Ascii, 80, 3).len(), 1);
+        assert_eq!(draw(&two_links(), Ink::Ascii, 80, 4).len(), 3);
+    }
+
+    #[test]
+    fn a_single_link_has_one_bar() {
+        let mut progress = two_links();
+        progress.links.remove(0);
+        let lines = draw(&progress, Ink::Ascii, 200, 24);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].starts_with("wwan0 ===") && lines[0].contains(" left  banned: "), "{}", lines[0]);
+    }
+
+    #[test]
+    fn a_bar_has_its_width_whatever_the_numbers() {
+        for (part, whole) in [(0, None), (5, None), (0, Some(0)), (7, Some(0)), (u64::MAX, Some(1)), (1, Some(3))] {
+            for width in [0, 1, 10] {
+                assert_eq!(Ink::Unicode.bar(part, whole, width).chars().count(), width, "{part}/{whole:?}");
+            }
+        }
+        assert_eq!(Ink::Ascii.bar(1, Some(2), 4), "==> ");
+        assert_eq!(Ink::Ascii.bar(2, Some(2), 4), "====");
+    }
+}

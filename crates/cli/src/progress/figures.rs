@@ -1,0 +1,107 @@
+//! Numbers as a person reads them at a glance: rates, sizes, shares and times in few characters.
+//!
+//! The units' own `Display` is made for logs and options; here widths matter, because columns must not dance.
+
+use marline_core::units::DataSize;
+use marline_download::Report;
+
+/// `78.4 Mbit/s`, at most 12 characters up to a terabit.
+pub(crate) fn rate(bits_per_sec: f64) -> String {
+    // Of the two zeros `max` may give either, and a sum of nothing is the negative one.
+    let rate = if bits_per_sec.is_finite() && bits_per_sec > 0.0 { bits_per_sec } else { 0.0 };
+    match rate {
+        r if r < 1e6 => format!("{:.0} kbit/s", r / 1e3),
+        r if r < 1e9 => format!("{:.1} Mbit/s", r / 1e6),
+        r => format!("{:.2} Gbit/s", r / 1e9),
+    }
+}
+
+/// `41.2MB`.
+pub(crate) fn size(bytes: u64) -> String {
+    DataSize::from_bytes(bytes).to_string()
+}
+
+/// `0.8 s`, `12 s`, `3 min 5 s`, `2 h 4 min`.
+pub(crate) fn time(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+    }
+}
+
+/// `part` in whole percent of `whole`, to the nearest, so that the shares of two links make 100; of nothing: 0.
+pub(super) fn share(part: u64, whole: u64) -> u64 {
+    let share = (u128::from(part) * 100 + u128::from(whole) / 2).checked_div(u128::from(whole)).unwrap_or(0);
+    u64::try_from(share).map_or(100, |share| share.min(100))
+}
+
+/// `part` in whole percent of `whole`, rounded down, so that 100 means all of it; of nothing: 0.
+pub(super) fn percent(part: u64, whole: u64) -> u64 {
+    let share = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
+    u64::try_from(share).map_or(100, |share| share.min(100))
+}
+
+/// `0:19`, `12:05`, `3:07:00`; what is longer than four days is not worth a number.
+pub(super) fn clock(seconds: f64) -> String {
+    if !(0.0..359_999.5).contains(&seconds) {
+        return "--:--".into();
+    }
+    let s = seconds.round() as u64;
+    match s / 3600 {
+        0 => format!("{}:{:02}", s / 60, s % 60),
+        h => format!("{h}:{:02}:{:02}", s / 60 % 60, s % 60),
+    }
+}
+
+/// The last line of a download: where the file is, how fast it came, and who carried it.
+pub(super) fn summary(report: &Report) -> String {
+    let carried: u64 = report.links.iter().map(|link| link.bytes).sum();
+    let mut links: Vec<String> = Vec::new();
+    for link in &report.links {
+        links.push(format!("{} {}%", link.name, share(link.bytes, carried)));
+    }
+    let place = report.path.as_deref().unwrap_or("standard output");
+    if report.links.is_empty() && report.resumed_bytes == report.bytes {
+        return format!("{place}: {}, complete since an earlier run", size(report.bytes));
+    }
+    let resumed = match report.resumed_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it from an earlier run", size(bytes)),
+    };
+    format!(
+        "{place}: {}{resumed} in {:.2} s, {} ({})",
+        size(report.bytes),
+        report.seconds,
+        rate(report.goodput_mbps * 1e6),
+        links.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_and_never_fail() {
+        assert_eq!(rate(78_400_000.0), "78.4 Mbit/s");
+        assert_eq!(rate(0.0), "0 kbit/s");
+        assert_eq!(rate(f64::NAN), "0 kbit/s");
+        assert_eq!(rate(1.25e9), "1.25 Gbit/s");
+        assert_eq!(clock(19.4), "0:19");
+        assert_eq!(clock(11_220.0), "3:07:00");
+        assert_eq!(clock(f64::INFINITY), "--:--");
+        assert_eq!(clock(-1.0), "--:--");
+        assert_eq!(percent(1, 0), 0);
+        assert_eq!(percent(u64::MAX, 1), 100);
+        assert_eq!((percent(999, 1000), share(999, 1000)), (99, 100));
+        assert_eq!((share(586, 1000), share(414, 1000), share(1, 0)), (59, 41, 0));
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!([0.8, 12.4, 185.0, 7440.0].map(time), ["0.8 s", "12 s", "3 min 5 s", "2 h 4 min"]);
+    }
+}

@@ -1,0 +1,436 @@
+//! Metalink files (RFC 5854): the sources of files, with their sizes and digests. Version 3 is read as well.
+//!
+//! 1. A file's name is a path below a directory of the user's choice; one that leaves it is refused (RFC 5854 section 4.1.2.1).
+//!    Each part of it is made harmless as a name from a server is ([`safe_name`]): no hidden file, no option, no ending of
+//!    unfinished files.
+//! 2. Only `http` and `https` URLs count, the preferred ones first; at most [`MOST_URLS`] of a file.
+//! 3. SHA-256 and SHA-512 count for the whole file, for pieces SHA-1 too, which most files have for them. The strongest
+//!    of what a file has is taken.
+//! 4. A Metalink file often comes from somewhere else. So its URLs lead to this machine or a private network only if the
+//!    first one does ([`Right`]). A name counts as one in the Internet.
+//! 5. A file that cannot be used does not keep the others from being downloaded.
+//!
+//! What is kept is never larger than the text, so the caller's bound on the text is the bound on memory.
+
+use std::net::IpAddr;
+
+use marline_core::units::DataSize;
+use marline_net::http::is_local;
+use marline_net::reach::Right;
+use quick_xml::Reader;
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::{BytesStart, Event};
+use url::{Host, Url};
+
+use crate::name::safe_name;
+use crate::{Checksum, Digests, PieceHash, Pieces, Source};
+
+/// A file that a Metalink file describes.
+#[derive(Clone)]
+pub struct Linked {
+    /// A relative path of plain names.
+    pub name: String,
+    /// Where it can be had; at least one.
+    pub sources: Vec<Source>,
+    /// What is known of its bytes.
+    pub digests: Digests,
+}
+
+/// What a Metalink file describes.
+#[derive(Clone, Default)]
+pub struct Metalink {
+    /// The files that can be downloaded; at least one.
+    pub files: Vec<Linked>,
+    /// Why other files cannot be downloaded, each with its name.
+    pub refused: Vec<MetalinkError>,
+    /// What is changed or not used, each in one line.
+    pub notes: Vec<String>,
+}
+
+/// Why a text is no Metalink file that can be used. Says what is wrong and where.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct MetalinkError(String);
+
+/// Reads a Metalink file.
+///
+/// # Errors
+/// It is not well-formed, or no file can be used: it has no name below a directory, no usable URL, or pieces that do not fit its
+/// size and no digest of the whole.
+pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
+    let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
+    reader.config_mut().check_comments = false;
+    let mut link = Metalink::default();
+    let (mut draft, mut path, mut content) = (None::<Draft>, Vec::<String>::new(), String::new());
+    loop {
+        let at = reader.buffer_position();
+        let event = reader.read_event().map_err(|error| MetalinkError(format!("not XML: byte {at}: {error}")))?;
+        match event {
+            Event::Start(start) => {
+                content.clear();
+                path.push(local_name(&start));
+                if path.len() > DEEPEST {
+                    return Err(MetalinkError("its elements are nested too deeply".to_owned()));
+                }
+                begin(&start, &path, &mut draft, &mut link);
+            }
+            Event::Text(text) => content.push_str(&text),
+            Event::CData(text) => content.push_str(&text),
+            Event::GeneralRef(reference) => {
+                let known = || resolve_predefined_entity(&reference).map(str::to_owned);
+                let number = || reference.resolve_char_ref().ok().flatten().map(String::from);
+                content.push_str(&known().or_else(number).unwrap_or_default());
+            }
+            Event::End(_) => {
+                let name = path.pop().unwrap_or_default();
+                if name == "file" {
+                    match draft.take().map(|draft| draft.finish(&mut link.notes)) {
+                        Some(Ok(file)) => link.files.push(file),
+                        Some(Err(why)) => link.refused.push(why),
+                        None => {}
+                    }
+                } else if let Some(draft) = &mut draft {
+                    draft.end(&name, path.last().map_or("", String::as_str), content.trim());
+                }
+                content.clear();
+            }
+            Event::DocType(_) => return Err(MetalinkError("it has a document type declaration".to_owned())),
+            Event::Eof => break,
+            Event::Empty(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
+        }
+    }
+    if !path.is_empty() {
+        return Err(MetalinkError(format!(
+            "not XML: the element `{}` has no end",
+            path.last().map_or("", String::as_str)
+        )));
+    }
+    if link.files.is_empty() {
+        let why = link.refused.into_iter().next();
+        return Err(why.unwrap_or_else(|| MetalinkError("it describes no file".to_owned())));
+    }
+    Ok(link)
+}
+
+/// An element has begun.
+fn begin(start: &BytesStart<'_>, path: &[String], draft: &mut Option<Draft>, link: &mut Metalink) {
+    let name = path.last().map_or("", String::as_str);
+    if name == "file" {
+        let name = attribute(start, "name").unwrap_or_default();
+        let parts = name.split('/').map(safe_name).collect::<Option<Vec<_>>>();
+        let Some(parts) = parts.filter(|_| is_below(&name)) else {
+            *draft = None;
+            link.refused.push(MetalinkError(format!("`{name}` is no name of a file below a directory")));
+            return;
+        };
+        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        let name = names.join("/");
+        link.notes.extend(parts.into_iter().filter_map(|part| part.note));
+        *draft = Some(Draft { name, ..Draft::default() });
+        return;
+    }
+    let Some(draft) = draft else { return };
+    match name {
+        "url" => {
+            // Version 4 counts up from the best, version 3 down from it.
+            let number = |name| attribute(start, name).and_then(|text| text.trim().parse::<u32>().ok());
+            let preference = number("preference").map(|best| 1_000_000 - best.min(1_000_000));
+            draft.priority = number("priority").or(preference).unwrap_or(LAST);
+        }
+        "hash" => draft.function = attribute(start, "type").and_then(|text| function(&text)),
+        "pieces" => {
+            let size =
+                attribute(start, "length").and_then(|text| text.trim().parse().ok()).filter(|size| *size > 0);
+            let function = attribute(start, "type").and_then(|text| function(&text));
+            draft.current = size.zip(function).map(|(size, function)| Pieces {
+                size: DataSize::from_bytes(size),
+                function,
+                digests: Vec::new(),
+            });
+        }
+        _ => {}
+    }
+}
+
+/// A file whose element has not ended.
+#[derive(Default)]
+struct Draft {
+    name: String,
+    size: Option<u64>,
+    urls: Vec<(u32, Url)>,
+    whole: Option<Checksum>,
+    pieces: Option<Pieces>,
+    /// Of the element at hand.
+    priority: u32,
+    function: Option<PieceHash>,
+    /// The pieces whose digests are being read.
+    current: Option<Pieces>,
+}
+
+impl Draft {
+    /// An element within it has ended.
+    fn end(&mut self, name: &str, within: &str, content: &str) {
+        match name {
+            "size" => self.size = content.parse().ok(),
+            "url" => {
+                let url = Url::parse(content).ok();
+                let usable = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
+                self.urls.extend(usable.map(|url| (self.priority, url)));
+            }
+            "hash" if within == "pieces" => {
+                if let Some(pieces) = &mut self.current {
+                    pieces.digests.push(bytes(content));
+                }
+            }
+            "hash" => {
+                let is_better = !matches!(self.whole, Some(Checksum::Sha512(_)));
+                let digest = bytes(content);
+                match self.function.take().filter(|function| is_better && function.len() == digest.len()) {
+                    Some(PieceHash::Sha512) => self.whole = Some(Checksum::Sha512(digest)),
+                    Some(PieceHash::Sha256) => self.whole = Some(Checksum::Sha256(digest)),
+                    _ => {}
+                }
+            }
+            "pieces" => {
+                let strength = |pieces: &Pieces| pieces.function.len();
+                if let Some(pieces) = self.current.take()
+                    && self.pieces.as_ref().is_none_or(|known| strength(known) < strength(&pieces))
+                {
+                    self.pieces = Some(pieces);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(mut self, notes: &mut Vec<String>) -> Result<Linked, MetalinkError> {
+        let wrong = |why: &str| MetalinkError(format!("the file `{}` {why}", self.name));
+        if let Some(pieces) = &self.pieces {
+            let good = pieces.digests.iter().all(|digest| digest.len() == pieces.function.len());
+            let count = self.size.map(|size| size.div_ceil(pieces.size.bytes()));
+            let fits = good && count == Some(pieces.digests.len() as u64);
+            if !fits && self.size.is_some() && self.whole.is_none() {
+                return Err(wrong("has pieces that do not make up its size"));
+            }
+            if !fits {
+                let why = if self.size.is_none() { "it has no size" } else { "they do not make up its size" };
+                notes.push(format!("the piece hashes of `{}` are not used: {why}", self.name));
+                self.pieces = None;
+            }
+        }
+        self.urls.sort_by_key(|(priority, _)| *priority);
+        let Some((_, first)) = self.urls.first() else { return Err(wrong("has no http or https URL")) };
+        let right = right_of(first);
+        let source = |mut url: Url| {
+            let login = (!url.username().is_empty())
+                .then(|| (url.username().to_owned(), url.password().unwrap_or_default().to_owned()));
+            // Neither can fail for a URL with a host.
+            let _ = url.set_username("");
+            let _ = url.set_password(None);
+            url.set_fragment(None);
+            Source { login, foreign: true, right, ..Source::named(url) }
+        };
+        Ok(Linked {
+            sources: self.urls.into_iter().take(MOST_URLS).map(|(_, url)| source(url)).collect(),
+            digests: Digests { whole: self.whole, pieces: self.pieces, size: self.size.map(DataSize::from_bytes) },
+            name: self.name,
+        })
+    }
+}
+
+/// What the URLs of a file may be connected to, whose first one this is.
+fn right_of(first: &Url) -> Right {
+    let address = match first.host() {
+        Some(Host::Ipv4(address)) => Some(address.into()),
+        Some(Host::Ipv6(address)) => Some(address.into()),
+        _ => is_local(first).then(|| IpAddr::from([127, 0, 0, 1])),
+    };
+    Right::user().led_by(address)
+}
+
+fn local_name(start: &BytesStart<'_>) -> String {
+    start.local_name().as_ref().to_owned()
+}
+
+fn attribute(start: &BytesStart<'_>, name: &str) -> Option<String> {
+    let mut attributes = start.attributes();
+    let mut named = attributes
+        .with_checks(false)
+        .filter_map(Result::ok)
+        .filter(|attribute| attribute.key.local_name().as_ref() == name);
+    let value = named.next()?;
+    quick_xml::escape::unescape(&value.value).ok().map(std::borrow::Cow::into_owned)
+}
+
+/// `sha-256`, as IANA has it, or `sha256`.
+fn function(name: &str) -> Option<PieceHash> {
+    match name.trim().to_ascii_lowercase().as_str() {
+        "sha-1" | "sha1" => Some(PieceHash::Sha1),
+        "sha-256" | "sha256" => Some(PieceHash::Sha256),
+        "sha-512" | "sha512" => Some(PieceHash::Sha512),
+        _ => None,
+    }
+}
+
+/// The bytes of hexadecimal digits; empty if they are none.
+fn bytes(hex: &str) -> Vec<u8> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let digits: Option<Vec<u32>> = hex.as_bytes().iter().map(digit).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0).unwrap_or_default();
+    digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | *digit as u8)).collect()
+}
+
+/// Whether a name is of a file below the directory that it is put into.
+fn is_below(name: &str) -> bool {
+    let parts = || name.split('/');
+    !name.is_empty()
+        && !name.chars().any(|c| c.is_control() || c == '\\')
+        && parts().all(|part| !part.is_empty() && part != "." && part != "..")
+}
+
+/// How many URLs of a file are used.
+pub const MOST_URLS: usize = 32;
+/// RFC 5854 needs four.
+const DEEPEST: usize = 32;
+/// RFC 5854 section 4.2.16.1: without a priority a URL comes last.
+const LAST: u32 = 999_999;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+    fn of(inner: &str) -> Result<Vec<Linked>, String> {
+        let text = format!(
+            "<?xml version=\"1.0\"?>\n<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\"><file name=\"d/a.iso\">{inner}</file>\
+             </metalink>"
+        );
+        parse(&text).map(|link| link.files).map_err(|error| error.to_string())
+    }
+
+    fn wrong(inner: &str) -> String {
+        of(inner).err().unwrap()
+    }
+
+    #[test]
+    fn a_file_has_its_sources_its_size_and_its_digests() {
+        let sha1 = "a".repeat(40);
+        let file = of(&format!(
+            "<size>30</size><hash type=\"md5\">00</hash><hash type=\"sha-256\"> {DIGEST} </hash>\
+             <pieces length=\"20\" type=\"sha-1\"><hash>{sha1}</hash><hash>{sha1}</hash></pieces>\
+             <url>ftp://h/f</url><url priority=\"2\">https://me:pw@b.example/f?a=1&amp;b=2#x</url>\
+             <url><![CDATA[http://c.example/f]]></url><url priority=\"1\" location=\"de\">http://a.example/f</url>\
+             <metaurl mediatype=\"torrent\">http://t.example/f.torrent</metaurl>"
+        ))
+        .unwrap()
+        .remove(0);
+        let urls: Vec<&str> = file.sources.iter().map(|source| source.url.as_str()).collect();
+        assert_eq!(urls, ["http://a.example/f", "https://b.example/f?a=1&b=2", "http://c.example/f"]);
+        assert!(file.sources.iter().all(|source| source.foreign));
+        assert_eq!(file.sources[1].login, Some(("me".into(), "pw".into())));
+        assert_eq!((file.name.as_str(), file.digests.size), ("d/a.iso", Some(DataSize::from_bytes(30))));
+        assert_eq!(file.digests.whole, Some(format!("sha256={DIGEST}").parse().unwrap()));
+        let pieces = file.digests.pieces.unwrap();
+        assert_eq!((pieces.size.bytes(), pieces.function, pieces.digests.len()), (20, PieceHash::Sha1, 2));
+    }
+
+    #[test]
+    fn version_3_is_read_too() {
+        let text = format!(
+            "<metalink version=\"3.0\" xmlns=\"http://www.metalinker.org/\"><files><file name=\"f\"><verification>\
+             <hash type=\"sha256\">{DIGEST}</hash></verification><resources>\
+             <url type=\"http\" preference=\"10\">http://b/f</url><url preference=\"90\">http://a/f</url></resources></file>\
+             <file name=\"g\"><resources><url>http://a/g</url></resources></file></files></metalink>"
+        );
+        let files = parse(&text).unwrap().files;
+        assert_eq!(files.len(), 2);
+        assert_eq!(files[0].sources[0].url.as_str(), "http://a/f");
+        assert!(files[0].digests.whole.is_some() && files[1].digests.whole.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said() {
+        for (inner, says) in [
+            ("", "`d/a.iso` has no http or https URL"),
+            ("<url>ftp://h/f</url>", "has no http or https URL"),
+            (
+                "<url>http://h/f</url><size>30</size><pieces length=\"20\" type=\"sha-1\"></pieces>",
+                "do not make up its size",
+            ),
+            ("<url>", "not XML"),
+        ] {
+            assert!(wrong(inner).contains(says), "{inner}: {}", wrong(inner));
+        }
+        for name in ["../x", "/etc/passwd", "a/../b", "a//b", "", "a\\b", "a&#10;b", "."] {
+            let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
+            assert!(parse(&text).err().unwrap().to_string().contains("no name of a file"), "{name}");
+        }
+        for text in ["", "<metalink/>", "<html>", "no XML", "<!DOCTYPE x [<!ENTITY a \"b\">]><metalink></metalink>"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse(&"<a>".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn a_name_becomes_harmless_in_each_of_its_parts() {
+        for (name, becomes) in [
+            (".bashrc", "bashrc"),
+            (".ssh/authorized_keys", "ssh/authorized_keys"),
+            ("-rf", "rf"),
+            ("a/~x", "a/x"),
+            ("x.part.journal", "x.part.journal.download"),
+            ("a.part/b", "a.part.download/b"),
+            ("d/a.iso", "d/a.iso"),
+        ] {
+            let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
+            let link = parse(&text).unwrap();
+            assert_eq!(link.files[0].name, becomes);
+            assert_eq!(link.notes.is_empty(), name == becomes, "{:?}", link.notes);
+        }
+        for name in ["...", ". /x", "a/--"] {
+            let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
+            assert!(parse(&text).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_leaves_the_rest() {
+        let pieces = |count| {
+            format!(
+                "<pieces length=\"20\" type=\"sha-1\">{}</pieces>",
+                format!("<hash>{}</hash>", "a".repeat(40)).repeat(count)
+            )
+        };
+        let whole = format!("<hash type=\"sha-256\">{DIGEST}</hash>");
+        let text = format!(
+            "<metalink><file name=\"ftp\"><url>ftp://h/f</url></file><file name=\"../n\"><url>http://h/f</url></file>\
+             <file name=\"wrong\"><url>http://h/f</url><size>100</size>{two}</file>\
+             <file name=\"whole\"><url>http://h/f</url><size>100</size>{whole}{two}</file>\
+             <file name=\"unsized\"><url>http://h/f</url>{two}</file></metalink>",
+            two = pieces(2)
+        );
+        let link = parse(&text).unwrap();
+        let names: Vec<&str> = link.files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["whole", "unsized"]);
+        assert!(link.files.iter().all(|file| file.digests.pieces.is_none()));
+        assert!(link.files[0].digests.whole.is_some());
+        assert_eq!((link.refused.len(), link.notes.len()), (3, 2), "{:?}", link.notes);
+    }
+
+    #[test]
+    fn it_leads_into_the_local_network_only_if_its_first_url_does() {
+        let allows = |first: &str, address: &str| {
+            let file =
+                of(&format!("<url priority=\"1\">http://{first}/f</url><url>http://b.example/f</url>")).unwrap();
+            let address: IpAddr = address.parse().unwrap();
+            file[0].sources.iter().all(|source| source.right.check((address, 80).into()).is_ok())
+        };
+        assert!(!allows("a.example", "127.0.0.1") && !allows("a.example", "10.0.0.1"));
+        assert!(!allows("192.0.2.1", "169.254.169.254"));
+        assert!(allows("127.0.0.1", "127.0.0.1") && allows("localhost", "127.0.0.1"));
+        assert!(allows("10.1.1.1", "10.0.0.1") && !allows("10.1.1.1", "127.0.0.1"));
+        assert!(allows("a.example", "192.0.2.7"));
+    }
+}

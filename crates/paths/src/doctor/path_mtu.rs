@@ -1,0 +1,157 @@
+//! Whether full-sized packets pass each link: a path MTU black hole drops them and sends no ICMP message that says so.
+//!
+//! In: a link and a server that accepted a connection over it. Out: whether a link drops full-sized packets, and the MTU that
+//! passes.
+//!
+//! 1. A few kilobytes are sent over a plain TCP connection as the head of an HTTP request. The server's kernel acknowledges them
+//!    whatever the program there makes of them.
+//! 2. If nothing is acknowledged, smaller segments are tried ([`MTUS`]) over new connections. A link over which no size passes is
+//!    not reported: it loses more than large packets.
+//! 3. Only the way to the server is measured. The MTUs of both ways of a link are almost always the same.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use marline_net::links::Interface;
+use marline_sys::tcp_info::TcpInfo;
+use serde::Serialize;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::Finding;
+
+/// A link whose full-sized packets vanish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct BlackHole {
+    /// The MTU of its interface.
+    pub mtu: u32,
+    /// The largest MTU of those tried that passes.
+    pub passes: u32,
+}
+
+/// MTUs that occur: Ethernet, PPPoE, tunnels, mobile networks, the least of IPv6.
+const MTUS: [u32; 13] = [9000, 1500, 1492, 1480, 1472, 1460, 1450, 1440, 1430, 1420, 1400, 1358, 1280];
+
+/// Sends full-sized packets over the link, and smaller ones where those vanish.
+///
+/// # Errors
+/// There is no connection.
+pub(super) fn look(link: &Interface, server: SocketAddr) -> io::Result<Option<BlackHole>> {
+    let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", link.name))?;
+    let mtu: u32 = mtu.trim().parse().map_err(io::Error::other)?;
+    if passes(link, server, mtu)? {
+        return Ok(None);
+    }
+    let smaller: Vec<u32> = MTUS.into_iter().filter(|size| *size < mtu).collect();
+    // The sizes that pass are at the end.
+    let mut result = Ok(true);
+    let at = smaller.partition_point(|size| match passes(link, server, *size) {
+        Ok(passes) => !passes,
+        Err(error) => {
+            result = Err(error);
+            false
+        }
+    });
+    result?;
+    Ok(smaller.get(at).map(|passes| BlackHole { mtu, passes: *passes }))
+}
+
+/// Whether segments that fill packets of this size are acknowledged.
+fn passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool> {
+    let (domain, headers) = match server.ip() {
+        IpAddr::V4(_) => (Domain::IPV4, 20 + 20),
+        IpAddr::V6(_) => (Domain::IPV6, 40 + 20),
+    };
+    let mut socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.bind_device(Some(link.name.as_bytes()))?;
+    socket.set_tcp_mss(mtu.saturating_sub(headers))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.connect_timeout(&SockAddr::from(server), CONNECTED)?;
+    let length = SEGMENTS * mtu as usize;
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\nX-Padding: {}\r\n\r\n",
+        "0".repeat(length)
+    );
+    socket.set_write_timeout(Some(ACKNOWLEDGED))?;
+    socket.write_all(request.as_bytes())?;
+    let began = Instant::now();
+    while began.elapsed() < ACKNOWLEDGED {
+        let info = TcpInfo::of(&socket)?;
+        // A SYN counts as one. A server that refuses what it has received has received it.
+        if info.bytes_acked > u64::from(mtu) || socket.take_error()?.is_some() {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(false)
+}
+
+/// What it comes to.
+pub(super) fn finding(link: &str, server: SocketAddr, hole: BlackHole) -> Finding {
+    let BlackHole { mtu, passes } = hole;
+    Finding::note(
+        "path MTU",
+        format!(
+            "{link}: packets of {mtu} bytes to {server} are lost on the way and no ICMP message says so; packets of {passes} \
+             bytes pass"
+        ),
+        format!(
+            "`ip link set {link} mtu {passes}`, and the same in the configuration of the network; `net.ipv4.tcp_mtu_probing=1` \
+             helps plain TCP"
+        ),
+    )
+}
+
+const CONNECTED: Duration = Duration::from_secs(4);
+/// chosen: several retransmissions on a link with half a second of round trip.
+const ACKNOWLEDGED: Duration = Duration::from_secs(2);
+/// chosen: a request head of less than 8 KB at an MTU of 1500, which servers accept.
+const SEGMENTS: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marline_net::links::survey;
+    use marline_net::testing::{in_a_network, ip};
+    use marline_sys::namespace::Network;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    #[test]
+    fn a_black_hole_is_found_with_the_size_that_passes() {
+        in_a_network(|| {
+            let far = Network::new().unwrap();
+            let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
+            ip(&format!("link add c1 type veth peer name s1 netns {there}"));
+            ip("address add 10.1.0.2/24 dev c1");
+            // Packets are dropped by their size, so that none may be larger than on the wire.
+            ip("link set c1 up gso_max_segs 1");
+            let server = far
+                .run(|| {
+                    ip("link set lo up");
+                    ip("address add 10.1.0.1/24 dev s1");
+                    ip("link set s1 up");
+                    let server = std::net::TcpListener::bind("10.1.0.1:0")?;
+                    // It accepts segments of any size, and its interface drops what is larger than its MTU.
+                    ip("link set s1 mtu 1434");
+                    ip("route replace 10.1.0.0/24 dev s1 src 10.1.0.1 advmss 1460");
+                    Ok(server)
+                })
+                .unwrap();
+            let address = server.local_addr().unwrap();
+            let survey = survey().unwrap();
+            let link = survey.interfaces.iter().find(|link| link.name == "c1").unwrap();
+            let found = look(link, address).unwrap();
+            assert_eq!(found, Some(BlackHole { mtu: 1500, passes: 1430 }));
+            let said = finding("c1", address, found.unwrap());
+            assert!(
+                said.says.contains("packets of 1430 bytes pass") && said.remedy.contains("ip link set c1 mtu 1430")
+            );
+            far.run(|| {
+                ip("link set s1 mtu 1500");
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(look(link, address).unwrap(), None);
+        });
+    }
+}

@@ -1,0 +1,49 @@
+//! Interfaces that come while it runs.
+//!
+//! In: a survey, and how the links of the run were chosen. Out: one more link, everywhere: for the policy, for the
+//! source routing, for the kernel's limits, for whoever asks.
+//!
+//! 1. What a start would use now is used now. What is used already goes on, whatever a start would say.
+//! 2. While a VPN is the host's way to the Internet and nothing may go beside it, nothing is taken up: a VPN that comes
+//!    later is none of the links, as `lines` says.
+//! 3. A link is its name. One that went and came back is the same, under whatever number of the kernel.
+//! 4. On cost NetworkManager is asked once, when an interface is taken up; it has 200 ms.
+
+use marline_core::paths::{Input, LinkConfig};
+use marline_net::links::{Chosen, LinksError, MeteredHints, Survey, choose};
+
+use super::{Driver, Policy};
+
+impl<M: Policy> Driver<M> {
+    /// Takes up what has come.
+    pub(super) fn take_up(&mut self, survey: &Survey) {
+        if survey.vpn.is_some() && !self.lines.beside_vpn {
+            return;
+        }
+        // Nobody is asked about cost until there is somebody to ask about.
+        match self.choose(survey, &MeteredHints::none()) {
+            Ok(chosen) if chosen.links.iter().any(|(interface, _)| !self.lines.has(&interface.name)) => {}
+            _ => return,
+        }
+        let Ok(chosen) = self.choose(survey, &MeteredHints::ask(survey)) else { return };
+        for (interface, profile) in chosen.links {
+            if self.lines.has(&interface.name) {
+                continue;
+            }
+            let budget = profile.budget.map(|budget| self.budgets.left(&profile.name, budget));
+            let (kind, metered) = (profile.kind, profile.metered);
+            let terms = LinkConfig { id: self.lines.next(), name: profile.name, kind, metered, budget };
+            tracing::info!(link = terms.name, kind = %terms.kind, "a further link");
+            self.lines.add(&terms);
+            self.ground.take_up(&terms);
+            self.tell(Input::LinkAdded { config: terms });
+        }
+        if let Err(error) = self.make_room() {
+            tracing::warn!(%error, "a further link may have no room for its subflows");
+        }
+    }
+
+    fn choose(&self, survey: &Survey, hints: &MeteredHints) -> Result<Chosen, LinksError> {
+        choose(survey, &self.choice, hints)
+    }
+}

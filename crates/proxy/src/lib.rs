@@ -1,0 +1,443 @@
+//! The local proxy of `marline proxy` and `marline play`: players, browsers and programs in, all links out.
+//!
+//! Media is read over all links at once, and everything else over the link that suits it.
+//!
+//! ```text
+//!   GET /https://host/path ──▶ media ──▶ session ──▶ marline_download::Feed: a download, in order
+//!   GET http://host/path   ──▶ forward ─┐
+//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (choice), spliced
+//!   SOCKS5 (first byte 5)  ──▶ socks5 ──┘
+//!   status port: /TOKEN/status, /TOKEN/events, /TOKEN/play
+//! ```
+//!
+//! Main types: [`Options`] describe a proxy, [`run()`] serves until it is ended, and [`Running`] says where it listens.
+//!
+//! 1. Everything runs on one thread, in a local set of tasks: sessions share state without locks.
+//! 2. Nothing listens beyond the loopback unless the user said so twice ([`Options::allow_lan`]).
+//! 3. Memory is bounded in all ([`Options::memory`]) and for each player ([`Options::window`]); a player that stops
+//!    reading stops its links.
+//! 4. The first byte of a connection tells SOCKS5 from HTTP, so one port serves both.
+//!
+//! Where to start reading: `media` (a player's request), `session` (one resource that is read), `playlist` and `manifest`
+//! (HLS and DASH), `forward` and `tunnel` (everything that is no media).
+//!
+//! A server framework was not used: there are four kinds of requests and no routes.
+
+mod address;
+mod ahead;
+mod beginning;
+mod body;
+mod choice;
+mod client_stream;
+mod clients;
+mod container;
+mod cost;
+mod data_url;
+mod ear;
+mod encoded;
+mod events;
+mod fields;
+mod forward;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+mod given;
+mod guard;
+mod hold;
+mod home;
+mod lines;
+mod list_reader;
+mod loans;
+mod manifest;
+mod marks;
+mod media;
+mod memory;
+mod mpv;
+mod mpv_socket;
+mod named;
+mod odd_text;
+mod page;
+mod pieces;
+mod playlist;
+mod playlist_answer;
+mod probe;
+mod radios;
+mod range;
+mod recognize;
+mod reload;
+mod series;
+mod session;
+mod single;
+mod socks5;
+mod status;
+mod target;
+mod terms;
+mod token;
+mod told;
+mod tunnel;
+mod viewings;
+mod watching;
+mod xml;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use marline_core::energy::Model;
+use marline_core::fetch::MeteredUse;
+use marline_core::stream::{GreenBagParams, Objective, Policy};
+use marline_core::units::DataSize;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{LocalSet, spawn_local};
+
+pub use choice::{Spread, UnknownSpread};
+pub use given::Given;
+pub use hold::{Start, UnknownStart};
+pub use marline_download::{Links, NetworkError};
+
+use marline_download::Network;
+use marline_net::reach::Right;
+
+use body::Reply;
+use client_stream::ClientStream;
+use clients::{Clients, Seat};
+use events::Events;
+use memory::Memory;
+use session::Sessions;
+use terms::Terms;
+use token::Token;
+
+/// How a proxy is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where players, browsers and programs find it.
+    pub listen: SocketAddr,
+    /// Where status and events are.
+    pub status: SocketAddr,
+    /// Other hosts may use it, too.
+    pub allow_lan: bool,
+    /// Which links may be used.
+    pub links: Links,
+    /// Whether links that cost money are used.
+    pub metered: MeteredUse,
+    /// PEM file with the only roots to trust; none: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// How many bytes may wait for one player.
+    pub window: DataSize,
+    /// How many bytes may wait for all players.
+    pub memory: DataSize,
+    /// Which link brings what of a video, and which radios sleep.
+    pub policy: Policy,
+    /// The published policies' own figures.
+    pub greenbag: GreenBagParams,
+    /// What is to be small.
+    pub minimise: Objective,
+    /// Whether a client's connections to one host are spread over the links.
+    pub spread: Spread,
+    /// How long nothing may move in a tunnel before it is closed.
+    pub idle: Duration,
+    /// Header fields for one origin, beside those of the player.
+    pub given: Option<Given>,
+    /// Whether a player that the links cannot carry is held back at its start.
+    pub start: Start,
+    /// The device whose radios the links are taken for; none: no radio is spared.
+    pub energy: Option<Model>,
+    /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
+    pub prices: Vec<(String, u64)>,
+    /// The folder for the log of every answer's inputs and decisions; none: nothing is written.
+    pub trace: Option<PathBuf>,
+    /// The socket of an mpv (`--input-ipc-server`), which says how it stands.
+    pub mpv_socket: Option<PathBuf>,
+}
+
+impl Options {
+    /// The ports of the documentation, all links, 32 MB for a player and 512 MB in all.
+    pub fn new(links: Links) -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
+            status: SocketAddr::from(([127, 0, 0, 1], 0)),
+            allow_lan: false,
+            links,
+            metered: MeteredUse::Avoid,
+            ca_file: None,
+            window: DataSize::from_bytes(32_000_000),
+            memory: DataSize::from_bytes(512_000_000),
+            policy: Policy::default(),
+            greenbag: GreenBagParams::default(),
+            minimise: Objective::default(),
+            spread: Spread::default(),
+            idle: tunnel::IDLE,
+            given: None,
+            start: Start::default(),
+            energy: None,
+            prices: Vec::new(),
+            trace: None,
+            mpv_socket: None,
+        }
+    }
+}
+
+/// Where a proxy is, once it runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// The media port, as bound.
+    pub listen: SocketAddr,
+    /// The address of status and events, token included.
+    pub status_url: String,
+    /// What the user should read of the links.
+    pub lines: Vec<String>,
+}
+
+/// Why a proxy does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// The address is not on the loopback, and the user did not say that this is meant.
+    #[error("{0}: other hosts could use this proxy; say --allow-lan if that is meant")]
+    Lan(SocketAddr),
+    /// The address for status and events is not on the loopback.
+    #[error("--status {0}: status and events are served on this machine only; use 127.0.0.1:PORT or [::1]:PORT")]
+    StatusLan(SocketAddr),
+    /// The address cannot be bound.
+    #[error("{address}: {}", bind_words(.error))]
+    Bind {
+        /// Which one.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is no randomness for the token.
+    #[error("no random token can be made: {0}")]
+    Token(io::Error),
+    /// Links or roots of trust.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+}
+
+fn bind_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the port is taken; is a proxy running already?".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        io::ErrorKind::PermissionDenied => "not permitted: ports below 1024 need CAP_NET_BIND_SERVICE".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Runs a proxy until SIGINT, SIGTERM or the end of `until`; `started` hears where it is. Needs a tokio runtime with I/O
+/// and time, and does everything on the calling task.
+///
+/// # Errors
+/// When it cannot start; afterwards nothing ends it but what is asked to.
+pub async fn run(
+    options: Options,
+    started: impl FnOnce(&Running),
+    until: impl Future<Output = ()>,
+) -> Result<(), ProxyError> {
+    LocalSet::new().run_until(serve(options, started, until)).await
+}
+
+async fn serve(
+    options: Options,
+    started: impl FnOnce(&Running),
+    until: impl Future<Output = ()>,
+) -> Result<(), ProxyError> {
+    if !options.listen.ip().is_loopback() && !options.allow_lan {
+        return Err(ProxyError::Lan(options.listen));
+    }
+    if !options.status.ip().is_loopback() {
+        return Err(ProxyError::StatusLan(options.status));
+    }
+    // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
+    let descriptors = marline_net::descriptors::raise();
+    // Texts of playlists come and go, on several threads.
+    marline_sys::memory::return_large_blocks();
+    let media = bind(options.listen).await?;
+    let ours = bind(options.status).await?;
+    let token = Token::new().map_err(ProxyError::Token)?;
+    let terms = Terms::of(&options);
+    let mpv_socket = options.mpv_socket;
+    let (network, lines) = Network::new(options.links, options.ca_file.as_deref())?;
+    let memory = Memory::new(options.memory, options.window);
+    let sessions = Rc::new(Sessions::new(Rc::new(network), memory, Rc::new(Events::default()), terms));
+    // Before anybody hears of it: whoever starts it may stop it at once.
+    let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
+        .into_iter()
+        .filter_map(|kind| signal(kind).ok())
+        .collect();
+    started(&Running { listen: media.1, status_url: format!("http://{}/{}/", ours.1, token.text()), lines });
+
+    let network = Rc::clone(&sessions.network);
+    spawn_local(async move { network.run().await });
+    spawn_local(status::run(Rc::clone(&sessions)));
+    let swept = Rc::clone(&sessions);
+    spawn_local(async move { swept.ahead.run().await });
+    if let Some(path) = mpv_socket {
+        let sessions = Rc::clone(&sessions);
+        spawn_local(async move { mpv_socket::run(sessions, &path).await });
+    }
+    let (of_media, of_ours) = (Clients::new(connections(descriptors)), Clients::new(OF_STATUS));
+    let (media_sessions, sessions, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
+    let accept_media = accept(&media.0, &of_media, |stream, peer, seat| {
+        let (sessions, patience) = (Rc::clone(&media_sessions), of_media.patience());
+        client(sessions, stream, (peer, media.1), seat, patience)
+    });
+    let accept_ours = accept(&ours.0, &of_ours, |stream, _, seat| {
+        let (sessions, token, address) = (Rc::clone(&sessions), Rc::clone(&token), ours.1);
+        let http = http(of_ours.patience());
+        async move {
+            let (stream, is_served) = ClientStream::new(stream);
+            let answer = service_fn(|request: Request<Incoming>| async {
+                is_served.store(true, Ordering::Relaxed);
+                seat.asks();
+                Ok::<_, Infallible>(page::answer(&sessions, request, (address, media.1), &token).await)
+            });
+            tokio::select! {
+                _ = http.serve_connection(TokioIo::new(stream), answer) => {}
+                () = seat.evicted() => {}
+            }
+        }
+    });
+    let stopped = std::future::poll_fn(|cx| {
+        if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
+            return std::task::Poll::Ready(());
+        }
+        std::task::Poll::Pending
+    });
+    tokio::select! {
+        () = accept_media => {}
+        () = accept_ours => {}
+        () = stopped => {}
+        () = until => {}
+    }
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ProxyError> {
+    let told = |error| ProxyError::Bind { address, error };
+    let listener = TcpListener::bind(address).await.map_err(told)?;
+    let bound = listener.local_addr().map_err(told)?;
+    Ok((listener, bound))
+}
+
+/// Takes connections for ever, each in a task of its own, and no more than there are places for.
+async fn accept<F>(
+    listener: &TcpListener,
+    clients: &Rc<Clients>,
+    serve: impl Fn(TcpStream, SocketAddr, Rc<Seat>) -> F,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
+            // Out of descriptors, most likely: some will be free soon.
+            clients.make_room();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let Some(seat) = clients.admit(peer.ip()) else { continue };
+        let _ = stream.set_nodelay(true);
+        // A client that has gone without a word keeps no place for ever.
+        let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keep_alive);
+        spawn_local(serve(stream, peer, seat));
+    }
+}
+
+/// How many clients there may be with so many descriptors: a tunnel has six, with both its pipes, and a player five
+/// connections.
+fn connections(descriptors: u64) -> usize {
+    usize::try_from(descriptors / 8).unwrap_or(usize::MAX).clamp(16, CONNECTIONS)
+}
+
+/// Serves one client of the media port.
+async fn client(
+    sessions: Rc<Sessions>,
+    stream: TcpStream,
+    (peer, listener): (SocketAddr, SocketAddr),
+    seat: Rc<Seat>,
+    patience: Duration,
+) {
+    let served = Rc::clone(&seat);
+    tokio::select! {
+        () = serve_client(sessions, stream, (peer, listener), served, patience) => {}
+        () = seat.evicted() => tracing::debug!(%peer, "closed: its place is needed"),
+    }
+}
+
+async fn serve_client(
+    sessions: Rc<Sessions>,
+    stream: TcpStream,
+    (peer, listener): (SocketAddr, SocketAddr),
+    seat: Rc<Seat>,
+    patience: Duration,
+) {
+    let mut first = [0; 1];
+    match tokio::time::timeout(patience, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first == [5] => {
+            return socks5::serve(&sessions, stream, Right::of_peer(peer).at(listener), &seat).await;
+        }
+        Ok(Ok(1)) => {}
+        _ => return,
+    }
+    let (stream, is_served) = ClientStream::new(stream);
+    let answer = service_fn(|request: Request<Incoming>| {
+        is_served.store(true, Ordering::Relaxed);
+        let (sessions, seat) = (Rc::clone(&sessions), Rc::clone(&seat));
+        async move {
+            seat.asks();
+            Ok::<_, Infallible>(route(&sessions, request, (listener, peer), seat).await)
+        }
+    });
+    if let Err(error) = http(patience).serve_connection(TokioIo::new(stream), answer).with_upgrades().await {
+        tracing::debug!(%peer, %error, "a client's connection ended");
+    }
+}
+
+async fn route(
+    sessions: &Rc<Sessions>,
+    request: Request<Incoming>,
+    (listener, peer): (SocketAddr, SocketAddr),
+    seat: Rc<Seat>,
+) -> Response<Reply> {
+    if request.method() == Method::CONNECT {
+        return forward::connect(sessions, request, Right::of_peer(peer).at(listener), seat).await;
+    }
+    if request.uri().scheme().is_some() {
+        return forward::request(sessions, request, Right::of_peer(peer).at(listener), seat).await;
+    }
+    let near = guard::is_near(request.headers());
+    let mut answer = media::answer(sessions, &request, (listener, peer), &seat).await;
+    if near {
+        // For a page at an address without a name browsers take nothing else: the player page could not play.
+        let name = "cross-origin-resource-policy";
+        answer.headers_mut().insert(name, http::HeaderValue::from_static("cross-origin"));
+    }
+    answer
+}
+
+/// The server's side of HTTP/1.1, with little kept for each connection, and so much time for a head.
+fn http(patience: Duration) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(Some(patience)).max_buf_size(BUFFER).keep_alive(true);
+    builder
+}
+
+/// chosen: twice what two hundred players with five connections each need.
+const CONNECTIONS: usize = 2000;
+/// chosen: the pages and players of one user, with their event streams.
+const OF_STATUS: usize = 256;
+/// chosen: a phone that sleeps answers within minutes.
+const KEEP_ALIVE: Duration = Duration::from_secs(120);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(30);
+/// A request's head; bodies pass by.
+const BUFFER: usize = 64 * 1024;

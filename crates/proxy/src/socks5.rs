@@ -1,0 +1,49 @@
+//! SOCKS5 clients of the proxy: a tunnel over one link for each of them.
+//!
+//! What they say and what they are answered is read and written by [`marline_net::socks5`], which an edge uses as well.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use marline_core::fetch::ConnErrorKind;
+use marline_net::reach::Right;
+use marline_net::socks5::{GENERAL, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, answer, hear};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use super::clients::Seat;
+use super::session::Sessions;
+use super::tunnel;
+
+/// Serves one client.
+pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: Right, seat: &Seat) {
+    let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, hear(&mut near)).await else { return };
+    seat.asks();
+    let (code, tunnel) = match asked {
+        Err(code) => (code, None),
+        Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), right).await {
+            Ok(tunnel) => (SUCCEEDED, Some(tunnel)),
+            Err(trouble) => {
+                tracing::debug!(host, port, why = %trouble.text, "SOCKS5");
+                (code_of(trouble.kind), None)
+            }
+        },
+    };
+    let told = near.write_all(&answer(code)).await;
+    if let (Ok(()), Some(tunnel)) = (told, tunnel) {
+        tunnel.relay(near, &[]).await;
+    }
+}
+
+/// RFC 1928 §6.
+fn code_of(kind: ConnErrorKind) -> u8 {
+    match kind {
+        ConnErrorKind::Forbidden | ConnErrorKind::OwnListener => NOT_ALLOWED,
+        ConnErrorKind::Refused => 5,
+        ConnErrorKind::Unreachable => 3,
+        ConnErrorKind::Dns | ConnErrorKind::TimedOut => HOST_UNREACHABLE,
+        _ => GENERAL,
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
