@@ -6,6 +6,7 @@
 #[cfg(feature = "accel")]
 pub mod accel;
 pub mod admission;
+pub mod atomic_file;
 pub mod control;
 mod cookies;
 pub mod descriptors;
@@ -23,6 +24,7 @@ pub mod printable;
 pub mod private_file;
 pub mod proxy;
 pub mod queue;
+mod random;
 pub mod reach;
 pub mod run;
 pub mod store;
