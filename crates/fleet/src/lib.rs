@@ -14,6 +14,7 @@ pub mod enrol;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod identity;
+mod list_reload;
 mod race;
 pub mod relay;
 pub mod reload;

@@ -76,6 +76,7 @@ pub use unused::UnusedLink;
 
 use self::machine::Saved;
 use crate::congestion::Congestion;
+use crate::list_reload::ListReload;
 use crate::service::words::Endpoint;
 pub use crate::starts::FailingLink;
 
@@ -212,7 +213,7 @@ pub struct Edge {
     /// The tunnel that has the default route.
     vpn: watch::Sender<Option<String>>,
     /// What was wrong with the revocation list when it was read last.
-    list_trouble: Mutex<String>,
+    list_reload: ListReload,
 }
 
 impl Edge {
@@ -241,7 +242,7 @@ impl Edge {
             look_ups: Arc::new(Semaphore::new(direct::LOOK_UPS)),
             vpn: watch::Sender::default(),
             refusals: Arc::new(Semaphore::new(front::REFUSALS)),
-            list_trouble: Mutex::default(),
+            list_reload: ListReload::default(),
         })
     }
 

@@ -4,13 +4,12 @@
 //!
 //! 1. An authority signs edges, relays and services alike: only a certificate of the role relay carries, and where the service
 //!    has named the relay, only that one's.
-//! 2. Who has no list yet takes one as soon as there is a file; a new one counts within [`LOOK`].
+//! 2. Who has no list yet takes one as soon as there is a file; a new one counts within seconds (`list_reload`).
 //! 3. The list counts in handshakes and again when a connection that waited is taken: it may be newer than the connection.
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
@@ -20,9 +19,6 @@ use super::Edge;
 use crate::ca::{CaError, Revocations, Stamp};
 use crate::identity::{Name, Role};
 use crate::tls::{Credentials, Others, Peer, TlsError, client_config};
-
-/// chosen: "within seconds" is what revocation promises.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What counts now.
 #[derive(Clone, Debug)]
@@ -86,56 +82,27 @@ pub fn list(own: &Credentials, path: &Path) -> Result<Option<Revocations>, CaErr
 /// One line: the certificate is no good, and the one before stays.
 pub fn show(edge: &Edge, from: &Credentials, own: &Credentials, path: &Path) -> Result<(), String> {
     let revocations = match edge.roads.trusted().revocations {
-        Some(held) if from.authority() == own.authority() => {
-            let mut read = held.clone();
-            let reread = read.reread();
-            Some(reread.map_or_else(
-                |error| {
-                    say(edge, error.to_string(), true);
-                    held
-                },
-                |_| read,
-            ))
-        }
+        Some(held) if from.authority() == own.authority() => Some(edge.list_reload.reread(held)),
         _ => list(own, path).map_err(|error| error.to_string())?,
     };
     edge.trust(Trusted::new(own, revocations).map_err(|error| error.to_string())?);
     Ok(())
 }
 
-/// What is wrong with the list: once, or again where somebody has asked for it.
-fn say(edge: &Edge, words: String, again: bool) {
-    let mut said = edge.list_trouble.lock().unwrap_or_else(PoisonError::into_inner);
-    if again || *said != words {
-        tracing::warn!("{words}: the list that was read before stays in force");
-        *said = words;
-    }
-}
-
 /// Keeps an edge's trust as its list has it until dropped; `own` is what it shows.
 pub async fn keep_trust(edge: &Edge, own: watch::Receiver<Credentials>, path: &Path) -> Infallible {
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let mut known = edge.roads.trusted().revocations;
+    let check = || -> Result<bool, String> {
         let own = own.borrow().clone();
-        let looked = match &mut known {
-            Some(revocations) => revocations.refresh(),
-            none => list(&own, path).map(|found| {
-                *none = found;
-                none.is_some()
-            }),
+        let changed = match &edge.roads.trusted().revocations {
+            Some(held) => edge.list_reload.changed(held),
+            None => list(&own, path),
         };
-        match looked {
-            Ok(true) => trust(edge, &own, known),
-            Ok(false) => edge.list_trouble.lock().unwrap_or_else(PoisonError::into_inner).clear(),
-            Err(error) => say(edge, error.to_string(), false),
+        let changed = changed.map_err(|error| error.to_string())?;
+        let is_new = changed.is_some();
+        if is_new {
+            edge.trust(Trusted::new(&own, changed).map_err(|error| error.to_string())?);
         }
-    }
-}
-
-fn trust(edge: &Edge, own: &Credentials, revocations: Option<Revocations>) {
-    match Trusted::new(own, revocations) {
-        Ok(trusted) => edge.trust(trusted),
-        Err(error) => tracing::warn!(%error, "certificate and revocation list"),
-    }
+        Ok(is_new)
+    };
+    edge.list_reload.watch(check).await
 }

@@ -2,14 +2,10 @@
 //!
 //! In: files. Out: the newest [`Trusted`], for every handshake, and for every connection to be told when it changes.
 //!
-//! 1. The list is looked at each [`LOOK`]: a `stat` that costs nothing. A new one means a new configuration of TLS, and every
-//!    connection asks whether it is meant.
-//! 2. A list that cannot be read changes nothing, and is told once.
-//!    A descriptor is kept aside for it: who takes all of them does not keep the list from being read.
-//! 3. A certificate that expires while its tunnel is open ends it: dates are looked at with each list, and each [`DATES`].
+//! 1. A new list (`list_reload`) means a new configuration of TLS, and every connection asks whether it is meant.
+//! 2. A certificate that expires while its tunnel is open ends it: dates are looked at with each list, and each [`DATES`].
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,10 +14,9 @@ use tokio::sync::watch;
 
 use crate::ca::{CaError, Revocations, Stamp};
 use crate::identity::Role;
+use crate::list_reload::ListReload;
 use crate::tls::{Clients, Credentials, Others, Peer, TlsError, client_config, server_config};
 
-/// chosen: "within seconds" is what revocation promises.
-const LOOK: Duration = Duration::from_secs(1);
 /// chosen: certificates live for weeks.
 const DATES: Duration = Duration::from_secs(60);
 
@@ -55,10 +50,7 @@ pub struct Trust {
     own: Mutex<Credentials>,
     clients: Clients,
     newest: watch::Sender<Arc<Trusted>>,
-    /// What was wrong with the list when it was read last.
-    said: Mutex<String>,
-    /// Nothing; its descriptor is what is kept.
-    spare: Mutex<Option<File>>,
+    reload: ListReload,
 }
 
 /// Why a server can trust nobody.
@@ -88,8 +80,8 @@ impl Trust {
     pub fn of(own: Credentials, revoked: &Path, clients: Clients) -> Result<Self, TrustError> {
         let revocations = Revocations::open(revoked, own.authority())?;
         let trusted = Trusted::of(&own, &clients, revocations)?;
-        let (newest, spare) = (watch::Sender::new(Arc::new(trusted)), Mutex::new(spare()));
-        Ok(Self { own: Mutex::new(own), clients, newest, said: Mutex::default(), spare })
+        let newest = watch::Sender::new(Arc::new(trusted));
+        Ok(Self { own: Mutex::new(own), clients, newest, reload: ListReload::default() })
     }
 
     /// Shows another certificate from now on, and reads the revocation list again: one that cannot be read is logged, and the list
@@ -101,15 +93,7 @@ impl Trust {
         let held = self.newest.borrow().revocations.clone();
         let is_same = self.own.lock().unwrap_or_else(PoisonError::into_inner).authority() == own.authority();
         let (own, revocations) = if is_same {
-            let mut read = held.clone();
-            let read = match read.reread() {
-                Ok(_) => read,
-                Err(error) => {
-                    self.say(error.to_string(), true);
-                    held
-                }
-            };
-            (own, read)
+            (own, self.reload.reread(held))
         } else {
             let read = Revocations::open(held.path(), own.authority())?;
             // The list of the authority before is known better than the bundle has it.
@@ -140,51 +124,24 @@ impl Trust {
     /// Keeps it new until dropped.
     pub async fn keep(&self) -> Infallible {
         let mut dates = Instant::now();
-        loop {
-            tokio::time::sleep(LOOK).await;
-            match self.look() {
-                Ok(true) => tracing::info!("a new revocation list"),
-                Ok(false) => self.said.lock().unwrap_or_else(PoisonError::into_inner).clear(),
-                Err(error) => self.say(error.to_string(), false),
-            }
+        let check = || {
+            let looked = self.look();
             // Whatever became of the list: certificates end.
             if dates.elapsed() >= DATES {
                 self.newest.send_modify(|_| {});
                 dates = Instant::now();
             }
-        }
-    }
-
-    /// What is wrong with the list: once, or again where somebody has asked for it.
-    fn say(&self, words: String, again: bool) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if again || *said != words {
-            tracing::warn!("{words}: the list that was read before stays in force");
-            *said = words;
-        }
+            looked
+        };
+        self.reload.watch(check).await
     }
 
     fn look(&self) -> Result<bool, TrustError> {
-        let mut revocations = self.newest.borrow().revocations.clone();
-        let is_new = match revocations.refresh() {
-            Err(error) if error.is_for_want_of_descriptors() => {
-                let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-                // Closed here, and taken again when the list has been read.
-                *kept = None;
-                let read = revocations.refresh();
-                *kept = spare();
-                read?
-            }
-            read => read?,
-        };
-        if is_new {
-            let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            self.newest.send_replace(Arc::new(Trusted::of(&own, &self.clients, revocations)?));
-        }
-        Ok(is_new)
+        let held = self.newest.borrow().revocations.clone();
+        let Some(revocations) = self.reload.changed(&held)? else { return Ok(false) };
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        self.newest.send_replace(Arc::new(Trusted::of(&own, &self.clients, revocations)?));
+        tracing::info!("a new revocation list");
+        Ok(true)
     }
-}
-
-fn spare() -> Option<File> {
-    File::open("/dev/null").ok()
 }
