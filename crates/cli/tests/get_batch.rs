@@ -27,7 +27,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
 }
 
 /// What a path of the server answers.

@@ -209,7 +209,7 @@ async fn until_end(
         })
         .await?;
         beside.report(pump);
-        let total = total_of(&pump.logged.machine.status());
+        let total = total_of(&pump.logged.machine().status());
         drain(&mut pump.place.store, total).await?;
         *whole_after = Some(started.elapsed());
         refuse_page(pump, file)?;
@@ -249,7 +249,7 @@ async fn finish(
     seconds: f64,
     earlier: Option<(&Record, &Path)>,
 ) -> Result<Report, GetError> {
-    let status = pump.logged.machine.status();
+    let status = pump.logged.machine().status();
     let suggested = pump.suggested_name();
     let modified = pump.described.as_ref().and_then(|(_, _, described)| described.last_modified.clone());
     let Pump { logged, place, tallies, watcher, resumed, together, .. } = pump;
@@ -452,8 +452,8 @@ impl Beside {
         if self.shared.alone {
             return;
         }
-        let status = pump.logged.machine.status();
-        let loads = pump.logged.machine.link_loads();
+        let status = pump.logged.machine().status();
+        let loads = pump.logged.machine().link_loads();
         let links = pump.uplinks.ids().filter_map(|id| {
             let profile = pump.uplinks.profile(id)?;
             let load = loads.iter().find(|load| load.link == id).copied();

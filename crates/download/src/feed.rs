@@ -200,7 +200,7 @@ impl Filling {
         pump.begin_at(feed.from);
         // Without us the player would get the same, and be told the same of it.
         pump.takes_encoded = true;
-        if let Some(viewer) = ear.0.borrow_mut().news(&pump.logged.machine) {
+        if let Some(viewer) = ear.0.borrow_mut().news(pump.logged.machine()) {
             pump.tell_own(viewer.into());
         }
         for link in links {
@@ -228,14 +228,14 @@ impl Filling {
                 news_at = now + NEWS_EVERY;
                 let name =
                     |link| pump.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
-                let busy: Vec<LinkId> = pump.logged.machine.busy_links().collect();
+                let busy: Vec<LinkId> = pump.logged.machine().busy_links().collect();
                 ear.0.borrow_mut().busy(&busy, &name);
                 for (_, link, path) in pump.sockets.paths() {
                     let round_trip = if path.rcv_rtt.is_zero() { path.rtt } else { path.rcv_rtt };
                     network.is_busy(&name(link), round_trip.max(path.min_rtt));
                 }
-                ear.0.borrow_mut().learnt(&pump.logged.machine.estimates(), &name);
-                let news = ear.0.borrow_mut().news(&pump.logged.machine);
+                ear.0.borrow_mut().learnt(&pump.logged.machine().estimates(), &name);
+                let news = ear.0.borrow_mut().news(pump.logged.machine());
                 if let Some(viewer) = news {
                     pump.tell_own(viewer.into());
                     // What follows from it is done in a turn of its own.

@@ -1,17 +1,15 @@
-//! The machine with its log: every input with its time, every output behind it (design §2; `docs/replay.md`).
+//! The machine of a download or stream with its decision log ([`crate::logged`]), and with the energy of what it does.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use marline_core::decision_log::Record;
 use marline_core::fetch::{Config, Input, Output};
 use marline_core::stream;
 use marline_core::units::Instant;
-use marline_net::private_file::create_log;
 
 use super::driven::{Driven, Order};
 use super::{GetError, Joules};
+use marline_net::logged::{self, Failed, Log};
 
 /// One line of a download's log.
 pub type FetchRecord = Record<Config, Input, Output>;
@@ -19,31 +17,32 @@ pub type FetchRecord = Record<Config, Input, Output>;
 /// One line of a stream's log.
 pub type StreamRecord = Record<stream::Config, stream::Input, stream::Output>;
 
-/// The machine, and the file that hears what it hears.
+/// The machine with its log.
 #[derive(Debug)]
-pub(super) struct Logged<M> {
-    pub(super) machine: M,
-    /// The joules of it, if somebody wants to know them.
+pub(super) struct Logged<M: Driven> {
+    inner: logged::Logged<M, M::Config>,
+    /// The energy of its transfers, if it is to be measured.
     pub(super) joules: Option<Joules>,
-    log: Option<Log>,
-    error: Option<GetError>,
 }
-
-/// An open log, with its path for messages.
-pub(super) type Log = (PathBuf, BufWriter<File>);
 
 /// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
 pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
-    let Some(path) = path else { return Ok(None) };
-    let file = create_log(path).map_err(|error| GetError::Trace { path: path.to_owned(), error })?;
-    Ok(Some((path.to_owned(), BufWriter::new(file))))
+    logged::create(path.map(Path::to_owned)).map_err(unwritten)
+}
+
+fn unwritten((path, error): Failed) -> GetError {
+    GetError::Trace { path, error }
 }
 
 impl<M: Driven> Logged<M> {
     pub(super) fn new(config: M::Config, log: Option<Log>) -> Self {
-        let mut logged = Self { machine: M::from_config(config.clone()), joules: None, log, error: None };
-        logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
-        logged
+        let machine = M::from_config(config.clone());
+        Self { inner: logged::Logged::with_log(machine, config, log), joules: None }
+    }
+
+    /// The machine in its present state.
+    pub(super) const fn machine(&self) -> &M {
+        self.inner.machine()
     }
 
     /// Something happened on the network, or the reader has taken something.
@@ -56,24 +55,18 @@ impl<M: Driven> Logged<M> {
 
     /// Something happened of which only this machine knows.
     pub(super) fn handle_own(&mut self, now: Instant, input: M::Input) {
-        tracing::trace!(at = %now, ?input);
-        self.write(|| Record::In { at: now, input: input.clone() });
-        self.machine.handle(now, input);
+        self.inner.handle(now, input);
     }
 
     pub(super) fn tick(&mut self, now: Instant) {
-        self.write(|| Record::Tick { at: now });
         if let Some(joules) = &mut self.joules {
             joules.tick(now);
         }
-        self.machine.tick(now);
+        self.inner.tick(now);
     }
 
     pub(super) fn poll(&mut self) -> Option<Order> {
-        let output = self.machine.poll()?;
-        tracing::debug!(?output);
-        self.write(|| Record::Out { output: output.clone() });
-        let order = output.into();
+        let order = self.inner.poll()?.into();
         if let (Some(joules), Order::Fetch(output)) = (&mut self.joules, &order) {
             joules.output(output);
         }
@@ -81,21 +74,7 @@ impl<M: Driven> Logged<M> {
     }
 
     /// Ends the log; tells what went wrong with it, which never disturbs the download itself.
-    pub(super) fn finish(mut self) -> Result<(), GetError> {
-        if let Some((path, file)) = &mut self.log
-            && let Err(error) = file.flush()
-        {
-            self.error.get_or_insert(GetError::Trace { path: path.clone(), error });
-        }
-        self.error.map_or(Ok(()), Err)
-    }
-
-    fn write(&mut self, record: impl FnOnce() -> Record<M::Config, M::Input, M::Output>) {
-        let Some((path, file)) = &mut self.log else { return };
-        let written = serde_json::to_writer(&mut *file, &record()).map_err(std::io::Error::from);
-        if let Err(error) = written.and_then(|()| file.write_all(b"\n")) {
-            self.error = Some(GetError::Trace { path: path.clone(), error });
-            self.log = None;
-        }
+    pub(super) fn finish(self) -> Result<(), GetError> {
+        self.inner.finish().map(drop).map_err(unwritten)
     }
 }

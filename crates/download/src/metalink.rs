@@ -14,6 +14,7 @@
 
 use std::net::IpAddr;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use marline_core::units::DataSize;
 use marline_net::http::is_local;
 use marline_net::reach::Right;
@@ -274,10 +275,7 @@ fn function(name: &str) -> Option<PieceHash> {
 
 /// The bytes of hexadecimal digits; empty if they are none.
 fn bytes(hex: &str) -> Vec<u8> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let digits: Option<Vec<u32>> = hex.as_bytes().iter().map(digit).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0).unwrap_or_default();
-    digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | *digit as u8)).collect()
+    HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).unwrap_or_default()
 }
 
 /// Whether a name is of a file below the directory that it is put into.

@@ -16,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
 use icu_properties::{CodePointMapData, CodePointSetData};
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::store::{NAME_MAX, RESERVED};
@@ -168,23 +169,9 @@ fn decode_charset(charset: &str, bytes: Vec<u8>) -> Option<String> {
     }
 }
 
-/// `%41` is `A`; a percent sign without two digits stays.
+/// Decodes `%41` to `A`; a percent sign without two digits stays.
 pub(crate) fn percent_decode(text: &str) -> Vec<u8> {
-    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
-    let digit = |at: usize| bytes.get(at).and_then(|b| char::from(*b).to_digit(16));
-    while let Some(&byte) = bytes.get(at) {
-        match (byte, digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high << 4 | low) as u8);
-                at += 3;
-            }
-            _ => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    out
+    percent_decode_str(text).collect()
 }
 
 /// A plain `filename`. RFC 6266 knows no encoding for it, but servers use those of URLs and of mail (RFC 2047), and
@@ -371,7 +358,7 @@ mod tests {
                 note.is_some_and(|note| note.contains(&format!("{name:?}")) && !note.contains('\n')),
                 "{bad:?}"
             );
-            let encoded: String = bad.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            let encoded: String = bad.bytes().map(percent_encoding::percent_encode_byte).collect();
             let fields = [
                 format!("attachment; filename*=UTF-8''{encoded}"),
                 format!("attachment; filename={encoded}"),

@@ -46,7 +46,7 @@ use super::verify::Verifier;
 use super::{GetError, Watcher, lines, page};
 
 /// See the [module](self).
-pub(super) struct Pump<'a, M> {
+pub(super) struct Pump<'a, M: Driven> {
     pub(super) started: std::time::Instant,
     pub(super) logged: Logged<M>,
     pub(super) place: Place,
@@ -237,7 +237,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         busy |= self.verify();
         busy |= self.look_at_links(cx);
         busy |= self.look_at_store(cx, now);
-        if self.logged.machine.deadline().is_some_and(|(at, _)| at <= now) {
+        if self.logged.machine().deadline().is_some_and(|(at, _)| at <= now) {
             self.hear();
             self.logged.tick(now);
             self.act();
@@ -271,7 +271,7 @@ impl<'a, M: Driven> Pump<'a, M> {
 
     /// Shows how it goes.
     pub(super) fn show(&mut self, now: Instant) {
-        let status = self.logged.machine.status();
+        let status = self.logged.machine().status();
         let opening = |link| self.sockets.opening(link);
         let mut progress = tally::progress(&status, &self.tallies, opening, self.resumed, now);
         progress.checked = self.verifier.checked();
@@ -283,7 +283,7 @@ impl<'a, M: Driven> Pump<'a, M> {
         let now = self.now();
         if now >= self.next_progress {
             self.next_progress = now + PROGRESS_EVERY;
-            let status = self.logged.machine.status();
+            let status = self.logged.machine().status();
             let mut progress = tally::progress(&status, &self.tallies, |_| None, self.resumed, now);
             progress.checked = Some(checked);
             self.watcher.progress(&progress);
@@ -293,7 +293,7 @@ impl<'a, M: Driven> Pump<'a, M> {
     fn next_moment(&self) -> Instant {
         let now = self.now();
         let mut at = self.next_sample.min(self.next_progress);
-        if let Some((deadline, _)) = self.logged.machine.deadline() {
+        if let Some((deadline, _)) = self.logged.machine().deadline() {
             at = at.min(deadline);
         }
         if let Some(deadline) = self.place.store.deadline() {

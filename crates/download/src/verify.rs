@@ -202,7 +202,7 @@ impl Digests {
             }
             (None, None) => return None,
         }
-        let hex: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = data_encoding::HEXLOWER.encode(&hasher.finalize());
         Url::parse(&format!("digest:{hex}")).ok()
     }
 

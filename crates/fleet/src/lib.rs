@@ -17,6 +17,7 @@ pub mod fuzzing;
 mod happy_eyeballs;
 pub mod identity;
 mod link_dialer;
+mod list_reload;
 pub mod relay;
 pub mod reload;
 pub mod renew;

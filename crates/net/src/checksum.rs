@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
+
 /// `sha256=HEX` or `sha512=HEX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checksum {
@@ -22,9 +24,7 @@ impl FromStr for Checksum {
     fn from_str(s: &str) -> Result<Self, ParseChecksumError> {
         let bad = || ParseChecksumError(s.to_owned());
         let (name, hex) = s.split_once('=').ok_or_else(bad)?;
-        let digits: Option<Vec<u8>> = hex.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-        let bytes: Vec<u8> =
-            digits.ok_or_else(bad)?.chunks(2).map(|d| d.iter().fold(0, |b, d| b << 4 | d)).collect();
+        let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).map_err(|_| bad())?;
         match (name, hex.len()) {
             ("sha256", 64) => Ok(Self::Sha256(bytes)),
             ("sha512", 128) => Ok(Self::Sha512(bytes)),

@@ -10,13 +10,15 @@
 //! 3. A file is no link, never: it is made anew (`O_EXCL`) and put in place by a rename.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, open, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, open, openat, unlinkat};
 use rustix::io::Errno;
+
+use crate::atomic_file::replace_in;
 
 /// A run directory in which only root and the owner can have put anything.
 #[derive(Debug)]
@@ -128,13 +130,7 @@ impl Directory {
     /// # Errors
     /// It cannot be written; what was there is there still.
     pub fn replace(&self, name: &str, text: &[u8]) -> io::Result<()> {
-        let next = format!("{name}.next");
-        self.unlink(&next)?;
-        let mut file = File::from(openat(&self.fd, &next, OFlags::WRONLY | FRESH, OWNER)?);
-        file.write_all(text)?;
-        file.sync_all()?;
-        renameat(&self.fd, &next, &self.fd, name)?;
-        self.sync()
+        replace_in(&self.fd, name.as_ref(), text, OWNER.as_raw_mode())
     }
 
     /// Removes a file, if it is there.
@@ -218,6 +214,7 @@ const LONGEST: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::io::Write as _;
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 
     use super::*;
@@ -270,7 +267,7 @@ mod tests {
         let (run, victim) = (place.path().join("run"), place.path().join("victim"));
         assert!(Directory::make(&run).unwrap() && !Directory::make(&run).unwrap());
         fs::write(&victim, "whole").unwrap();
-        for name in ["a", "a.next", "lock"] {
+        for name in ["a", "lock"] {
             symlink(&victim, run.join(name)).unwrap();
         }
         let directory = Directory::open(&run).unwrap();

@@ -14,6 +14,7 @@
 //! 6. [`logged`]: a machine of `marline-core` with its decision log, which `marline replay` runs again.
 
 pub mod admission;
+pub mod atomic_file;
 pub mod checksum;
 pub mod control;
 pub mod cookies;
@@ -29,6 +30,7 @@ pub mod power;
 pub mod printable;
 pub mod private_file;
 pub mod queue;
+pub mod random;
 pub mod reach;
 pub mod socks5;
 #[cfg(any(test, feature = "testing"))]

@@ -23,13 +23,28 @@ use crate::private_file::create_log;
 #[derive(Debug)]
 pub struct Logged<M, C> {
     machine: M,
-    log: Option<(PathBuf, BufWriter<File>)>,
+    log: Option<Log>,
     failed: Option<Failed>,
     config: PhantomData<C>,
 }
 
+/// An open log, with its path for messages.
+pub type Log = (PathBuf, BufWriter<File>);
+
 /// Which log cannot be written, and why.
 pub type Failed = (PathBuf, io::Error);
+
+/// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
+///
+/// # Errors
+/// The file cannot be created, or another run writes it.
+pub fn create(path: Option<PathBuf>) -> Result<Option<Log>, Failed> {
+    let Some(path) = path else { return Ok(None) };
+    match create_log(&path) {
+        Ok(file) => Ok(Some((path, BufWriter::new(file)))),
+        Err(error) => Err((path, error)),
+    }
+}
 
 impl<M, C> Logged<M, C>
 where
@@ -37,17 +52,21 @@ where
     C: Serialize,
 {
     /// The log begins with the configuration that the machine was made from.
+    ///
+    /// # Errors
+    /// The log cannot be created.
     pub fn new(machine: M, config: C, trace: Option<PathBuf>) -> Result<Self, Failed> {
-        let open = |path: PathBuf| match create_log(&path) {
-            Ok(file) => Ok((path, BufWriter::new(file))),
-            Err(error) => Err((path, error)),
-        };
-        let mut logged = Self { machine, log: trace.map(open).transpose()?, failed: None, config: PhantomData };
-        logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
-        Ok(logged)
+        Ok(Self::with_log(machine, config, create(trace)?))
     }
 
-    /// As it stands.
+    /// The same with a log that was created before the configuration was known.
+    pub fn with_log(machine: M, config: C, log: Option<Log>) -> Self {
+        let mut logged = Self { machine, log, failed: None, config: PhantomData };
+        logged.write(|| Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config });
+        logged
+    }
+
+    /// The machine in its present state.
     pub const fn machine(&self) -> &M {
         &self.machine
     }

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use data_encoding::HEXLOWER;
 use marline_core::units::DataSize;
 use marline_net::admission::network;
 use marline_net::reach::Right;
@@ -63,7 +64,7 @@ pub(super) fn player(address: IpAddr, agent: &str) -> String {
         return format!("{address} {agent}");
     }
     let begins: String = agent.chars().take(LONGEST_AGENT).collect();
-    let digest: String = Sha256::digest(agent).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = HEXLOWER.encode(&Sha256::digest(agent));
     format!("{address} {begins}… (SHA-256 {digest})")
 }
 

@@ -119,7 +119,7 @@ pub(super) fn percent_encoded(address: Cow<'_, str>) -> Cow<'_, str> {
     let mut out = String::new();
     for c in address.chars() {
         match byte_of(c) {
-            Some(byte) => out.push_str(&format!("%{byte:02X}")),
+            Some(byte) => out.push_str(percent_encoding::percent_encode_byte(byte)),
             None => out.push(c),
         }
     }

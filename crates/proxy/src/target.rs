@@ -7,6 +7,9 @@
 //! 2. Some programs make one slash of two: `/https:/host/path` is understood as well.
 //! 3. What the message repeats of the target carries no login.
 
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 /// The target of a request.
@@ -68,22 +71,7 @@ pub(super) fn shown(url: &Url) -> String {
 
 /// A text without its percent signs, as far as it is UTF-8 then.
 pub(super) fn decoded(text: &str) -> String {
-    let bytes: Vec<u8> = text.bytes().collect();
-    let hex = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16)).map(|digit| digit as u8);
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while let Some(&byte) = bytes.get(at) {
-        match (byte, hex(bytes.get(at + 1)), hex(bytes.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                out.push(high << 4 | low);
-                at += 3;
-            }
-            _ => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+    percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! In: the system's randomness. Out: 128 bits in hexadecimal digits, and a comparison that takes the same time whatever
 //! is offered. A password was not used: there is nothing to remember, and nothing to leak from a configuration file.
 
-use std::io::Read as _;
+use marline_net::random::random;
 
 /// See the [module](self).
 #[derive(Clone)]
@@ -15,9 +15,7 @@ impl Token {
     /// # Errors
     /// The system has no randomness.
     pub(super) fn new() -> std::io::Result<Self> {
-        let mut bytes = [0; 16];
-        std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Self(data_encoding::HEXLOWER.encode(&random::<16>()?)))
     }
 
     /// As it stands in an address.

@@ -1,6 +1,9 @@
 //! URLs as users write them: what is refused, the login in one, and what of it may be shown.
 
+use std::borrow::Cow;
+
 use marline_net::printable::mask;
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::Exit;
@@ -67,22 +70,7 @@ fn lacks_scheme(text: &str) -> bool {
 
 /// `%40` back to `@`. Bytes that are no UTF-8 stay as they were written.
 fn percent_decoded(text: &str) -> String {
-    let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        match (first, tail) {
-            (b'%', [high, low, after @ ..]) if hex(*high).is_some() && hex(*low).is_some() => {
-                bytes.push(hex(*high).unwrap_or(0) << 4 | hex(*low).unwrap_or(0));
-                rest = after;
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+    percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 #[cfg(test)]

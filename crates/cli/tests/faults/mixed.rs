@@ -156,7 +156,7 @@ fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &m
 
 fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest as _;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(&sha2::Sha256::digest(bytes))
 }
 
 /// Plays the batches in so many networks at a time: most of the time goes into waiting for servers that fail.

@@ -49,7 +49,7 @@ fn sockets_are_looked_at_again_after_an_order() {
         let trouble = ConnError { kind: ConnErrorKind::Refused, text: String::new() };
         pump.tell(Input::Closed { conn, error: trouble });
         assert!(pump.sockets.ids().is_empty(), "it rests first");
-        while pump.logged.machine.deadline().is_some_and(|(at, _)| at > pump.now()) {
+        while pump.logged.machine().deadline().is_some_and(|(at, _)| at > pump.now()) {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(pump.turn(cx), "an order waits in a queue");

@@ -1,5 +1,6 @@
 //! The checksum that the user expects, computed while the bytes pass.
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256, Sha512};
 
 use super::Checksum;
@@ -40,7 +41,11 @@ impl Hasher {
             Self::Sha256(hasher, want) => ("sha256", hasher.finalize().to_vec(), want),
             Self::Sha512(hasher, want) => ("sha512", hasher.finalize().to_vec(), want),
         };
-        if got == want { Ok(()) } else { Err(Mismatch { name, got: hex(&got), want: hex(&want) }) }
+        if got == want {
+            Ok(())
+        } else {
+            Err(Mismatch { name, got: HEXLOWER.encode(&got), want: HEXLOWER.encode(&want) })
+        }
     }
 }
 
@@ -53,10 +58,6 @@ pub(super) fn of_url(url: &url::Url) -> [u8; 32] {
     let _ = url.set_username("");
     let _ = url.set_password(None);
     Sha256::digest(url.as_str()).into()
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -29,10 +29,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use super::key::{self, Key, KeyError};
+use super::key::{Key, KeyError};
 #[cfg(test)]
 use super::quirks;
 use super::syncer::Syncer;
+use marline_net::atomic_file::sync_directory;
+use marline_net::random::random;
 
 /// File systems that reserve extents in a millisecond: ext4, XFS, F2FS. Measured for 512 MB in pieces of 64 KiB, CPU
 /// without and with: ext4 0.14 to 0.24 s and 0.10 s, 1 ms of it at once. tmpfs, which is not here: 0.18 s and
@@ -232,7 +234,7 @@ impl Disk for Os {
 
     fn tag(&self, file: &File) {
         // Where that fails, the inode has to do.
-        let _ = key::random().map(|tag| rustix::fs::fsetxattr(file, MARK, &tag, XattrFlags::empty()));
+        let _ = random::<16>().map(|tag| rustix::fs::fsetxattr(file, MARK, &tag, XattrFlags::empty()));
     }
 
     fn identity(&self, file: &File) -> [u8; 16] {
@@ -340,7 +342,7 @@ impl Disk for Os {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        sync_dir(dir)
+        sync_directory(dir)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -384,7 +386,7 @@ impl Disk for Os {
 
     fn nonce(&self) -> u64 {
         let since = || std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-        key::random().map_or_else(|_| since() as u64, |bytes| u128::from_le_bytes(bytes) as u64)
+        random::<16>().map_or_else(|_| since() as u64, |bytes| u128::from_le_bytes(bytes) as u64)
     }
 
     fn reserve(&self, file: &File, len: u64) -> io::Result<()> {
@@ -488,13 +490,4 @@ fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(FOLLOW_NOTHING);
     options
-}
-
-/// Waits until a directory's names are on the disk. File systems that cannot do that (some in user space) say
-/// EINVAL; nothing more can be had from them.
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    match File::open(dir)?.sync_all() {
-        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
-        done => done,
-    }
 }

@@ -17,6 +17,7 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use marline_core::fetch::Validator;
 use marline_core::units::DataSize;
 use marline_net::checksum::Checksum;
@@ -24,9 +25,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use super::digest::hex;
 use super::key;
 use super::place::dir_of;
+use marline_net::atomic_file;
 
 /// The record, read once by each run.
 #[derive(Debug, Default)]
@@ -93,13 +94,9 @@ impl Finished {
         let kept: std::collections::BTreeSet<&String> = lines.iter().rev().take(KEPT).collect();
         self.records.retain(|key, _| kept.contains(key));
         let Some(log) = &self.log else { return };
-        let new = log.with_extension("new");
         let text: String = self.records.values().filter_map(line).collect();
-        let written = open(&new, OpenOptions::new().write(true).create(true).truncate(true))
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| std::fs::rename(&new, log));
-        if let Err(error) = written {
-            tracing::debug!(path = %log.display(), %error, "the record of completed files is not shortened");
+        if let Err(error) = atomic_file::replace(log, text.as_bytes(), 0o600) {
+            tracing::debug!(%error, "the record of completed files is not shortened");
         }
     }
 
@@ -176,13 +173,13 @@ fn key_of(url: &Url, place: &Path) -> Option<String> {
     digest.update(url.as_str().as_bytes());
     digest.update([0]);
     digest.update(place.as_os_str().as_encoded_bytes());
-    Some(hex(&digest.finalize()))
+    Some(HEXLOWER.encode(&digest.finalize()))
 }
 
 fn text(digest: &Checksum) -> String {
     match digest {
-        Checksum::Sha256(bytes) => format!("sha256={}", hex(bytes)),
-        Checksum::Sha512(bytes) => format!("sha512={}", hex(bytes)),
+        Checksum::Sha256(bytes) => format!("sha256={}", HEXLOWER.encode(bytes)),
+        Checksum::Sha512(bytes) => format!("sha512={}", HEXLOWER.encode(bytes)),
     }
 }
 

@@ -8,17 +8,19 @@
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use hmac::{Hmac, Mac as _};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
-use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::fs::{Mode, OFlags};
 use sha2::Sha256;
 
 use marline_core::wire::download_journal::Mac;
+
+use marline_net::atomic_file::create_in;
+use marline_net::random::random;
 
 const NAME: &str = "resume.key";
 const LEN: usize = 32;
@@ -93,19 +95,6 @@ impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key([redacted])")
     }
-}
-
-/// 16 random bytes of the kernel's.
-pub(super) fn random() -> io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    fill(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn fill(bytes: &mut [u8]) -> io::Result<()> {
-    // Up to 256 bytes come in one piece (getrandom(2)); early in the boot the call waits.
-    let len = rustix::io::retry_on_intr(|| getrandom(&mut *bytes, GetRandomFlags::empty()))?;
-    if len == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// The directory of marline for state of this user. It is made if it is missing.
@@ -196,32 +185,12 @@ fn read(dir: &File, path: &Path) -> Result<Option<Key>, KeyError> {
     Ok(Some(Key::from_bytes(&bytes)))
 }
 
-/// Makes a key, unless there is one: written under another name, synced, and then named.
+/// Makes a key, and never replaces one of another process. A file with two names is not safe to read, so the file has one at
+/// any time; only where the file system knows no such rename does it have two for a moment.
 fn make(dir: &File) -> io::Result<()> {
-    let mut bytes = [0; LEN];
-    fill(&mut bytes)?;
-    let name: String = random()?.iter().map(|byte| format!("{byte:02x}")).collect();
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(dir, &name, flags, Mode::RUSR | Mode::WUSR)?);
-    let written = file.write_all(&bytes).and_then(|()| file.sync_all());
-    if let Err(error) = written.and_then(|()| name_it(dir, &name)) {
-        rustix::fs::unlinkat(dir, &name, AtFlags::empty())?;
-        if error.kind() != io::ErrorKind::AlreadyExists {
-            return Err(error);
-        }
-    }
-    dir.sync_all()
-}
-
-/// Gives the new key its name, and never replaces the key of another process. A file with two names is not safe to read, so the file
-/// has one at any time; only where the file system knows no such rename does it have two for a moment.
-fn name_it(dir: &File, name: &str) -> io::Result<()> {
-    match rustix::fs::renameat_with(dir, name, dir, NAME, RenameFlags::NOREPLACE) {
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
-            rustix::fs::linkat(dir, name, dir, NAME, AtFlags::empty())?;
-            Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?)
-        }
-        renamed => Ok(renamed?),
+    match create_in(dir, NAME.as_ref(), &random::<LEN>()?, 0o600) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
     }
 }
 

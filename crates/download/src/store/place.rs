@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use marline_core::wire::download_journal::Header;
 use sha2::{Digest as _, Sha256};
 
-use super::digest::hex;
 use super::disk::{Disk, Os};
 use super::fit;
 use crate::name::{cut, is_reserved, quoted};
@@ -104,7 +104,7 @@ pub(super) fn dir_of(path: &Path) -> &Path {
 
 /// At most this many bytes of a name and its digest, distinct for distinct names.
 fn shortened(name: &OsStr, most: usize) -> String {
-    let digest: String = hex(&Sha256::digest(name.as_encoded_bytes())).chars().take(DIGITS).collect();
+    let digest: String = HEXLOWER.encode(&Sha256::digest(name.as_encoded_bytes())).chars().take(DIGITS).collect();
     format!("{}~{digest}", cut(&name.to_string_lossy(), most.saturating_sub(DIGITS + 1)))
 }
 

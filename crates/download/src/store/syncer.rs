@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-use super::disk::sync_dir;
+use marline_net::atomic_file::sync_directory;
 
 /// What the thread needs: three system calls deep.
 const STACK: usize = 64 * 1024;
@@ -37,7 +37,7 @@ struct Job {
 
 impl Job {
     fn run(&self) -> io::Result<()> {
-        self.dir.as_deref().map_or(Ok(()), sync_dir)?;
+        self.dir.as_deref().map_or(Ok(()), sync_directory)?;
         // As `Disk::sync`.
         self.file.sync_all()
     }

@@ -8,9 +8,10 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags};
+use marline_net::atomic_file::{self, FileError};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::CaError;
@@ -43,7 +44,11 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), CaError> {
     if let Some(parent) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(CaError::file(parent))?;
     }
-    match DirBuilder::new().mode(0o700).create(dir).and_then(|()| sync_dir(dir)) {
+    match DirBuilder::new()
+        .mode(0o700)
+        .create(dir)
+        .and_then(|()| atomic_file::sync_directory(atomic_file::parent(dir)))
+    {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(CaError::File { path: dir.into(), error }),
         _ => Ok(()),
     }
@@ -54,8 +59,9 @@ pub(super) fn remove_temp_files(dir: &Path) -> Result<(), CaError> {
     for entry in std::fs::read_dir(dir).map_err(CaError::file(dir))? {
         let entry = entry.map_err(CaError::file(dir))?;
         let name = entry.file_name();
-        let is_leftover = name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(".new"));
-        if is_leftover {
+        let is_left =
+            name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(atomic_file::TEMPORARY));
+        if is_left {
             std::fs::remove_file(entry.path()).map_err(CaError::file(entry.path()))?;
         }
     }
@@ -105,20 +111,17 @@ const MAX_LEN: u64 = 1 << 30;
 
 /// Writes a file of a locked directory whole, over the old one if there is one.
 pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
-    let temp = temp_path(path);
-    let result = write_new(&temp, bytes, mode).and_then(|()| std::fs::rename(&temp, path));
-    commit(path, &temp, result)
+    Ok(atomic_file::replace(path, bytes, mode)?)
 }
 
 /// Writes a file whole, unless there is one of its name.
 pub(super) fn create(path: &Path, bytes: &[u8], mode: u32, help: &'static str) -> Result<(), CaError> {
-    let temp = temp_path(path);
-    let result = write_new(&temp, bytes, mode).and_then(|()| rename_new(&temp, path));
-    if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::AlreadyExists) {
-        let _ = std::fs::remove_file(&temp);
-        return Err(CaError::Exists { path: path.into(), help });
+    match atomic_file::create(path, bytes, mode) {
+        Err(FileError { path, error }) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(CaError::Exists { path, help })
+        }
+        created => Ok(created?),
     }
-    commit(path, &temp, result)
 }
 
 /// Puts a line at the end of a list of a locked directory, and waits until it is on the disk.
@@ -154,50 +157,6 @@ fn end_of_lines(file: &mut File) -> io::Result<u64> {
         end -= 1;
     }
     Ok(end)
-}
-
-fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    // Left by a process that was killed: its number came round again, or its lock is ours now.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Moves a name unless the new one is taken.
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can do both in one step; a second name refuses as well.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            std::fs::hard_link(from, to)?;
-            std::fs::remove_file(from)
-        }
-        done => Ok(done?),
-    }
-}
-
-fn commit(path: &Path, temp: &Path, result: io::Result<()>) -> Result<(), CaError> {
-    let result = result.and_then(|()| sync_dir(path));
-    if result.is_err() {
-        // It is of no use, and what went wrong is said below.
-        let _ = std::fs::remove_file(temp);
-    }
-    result.map_err(CaError::file(path))
-}
-
-fn sync_dir(path: &Path) -> io::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(dir)?.sync_all()
-}
-
-fn temp_path(path: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.new", std::process::id()));
-    path.with_file_name(name)
 }
 
 #[cfg(test)]

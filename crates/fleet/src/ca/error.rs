@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use marline_net::atomic_file::FileError;
+
 /// An authority could not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
@@ -81,6 +83,12 @@ pub enum CaError {
     /// The library or the system refuses.
     #[error("{0}")]
     Library(String),
+}
+
+impl From<FileError> for CaError {
+    fn from(FileError { path, error }: FileError) -> Self {
+        Self::File { path, error }
+    }
 }
 
 impl CaError {

@@ -4,9 +4,10 @@
 //! (RFC 5280 §4.1.2.2), so that the same bytes stand in the certificate, in the revocation list and in our files. 126 of
 //! its bits are random.
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
+use data_encoding::HEXLOWER;
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 
@@ -86,12 +87,12 @@ macro_rules! impl_hex {
     ($($number:ident)+) => { $(
         impl Display for $number {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&hex(&self.0))
+                f.write_str(&HEXLOWER.encode(&self.0))
             }
         }
         impl fmt::Debug for $number {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&hex(&self.0))
+                f.write_str(&HEXLOWER.encode(&self.0))
             }
         }
     )+ };
@@ -105,25 +106,9 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], CaError> {
     Ok(bytes)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
+/// Lower case alone: a number has one text.
 fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let pair = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    };
-    text.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>()?.try_into().ok()
+    HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 /// A second between 1970 and 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UtcSeconds(u64);
@@ -49,73 +52,22 @@ impl UtcSeconds {
 
 impl Display for UtcSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (day, second) = (self.0 / DAY, self.0 % DAY);
-        let mut year = 1970;
-        let mut left = day;
-        while left >= days_of_year(year) {
-            left -= days_of_year(year);
-            year += 1;
-        }
-        let mut month = 1;
-        while left >= days_of_month(year, month) {
-            left -= days_of_month(year, month);
-            month += 1;
-        }
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        write!(f, "{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", left + 1)
+        let time = OffsetDateTime::from_unix_timestamp(self.0.cast_signed()).map_err(|_| fmt::Error)?;
+        f.write_str(&time.format(&Rfc3339).map_err(|_| fmt::Error)?)
     }
 }
 
 impl FromStr for UtcSeconds {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text).ok_or_else(|| format!("`{text}` is no time such as 2026-10-02T12:00:00Z"))
+        let time = OffsetDateTime::parse(text, &Rfc3339).ok();
+        let stamp = time.and_then(|time| u64::try_from(time.unix_timestamp()).ok()).map(Self::from_unix);
+        // RFC 3339 also has fractions, leap seconds and other offsets. A second has one text here.
+        stamp
+            .filter(|stamp| stamp.to_string() == text)
+            .ok_or_else(|| format!("`{text}` is no time such as 2026-10-02T12:00:00Z"))
     }
 }
-
-fn parse(text: &str) -> Option<UtcSeconds> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let [year, month, day] = parse_fields(date, '-', [4, 2, 2])?;
-    let [hour, minute, second] = parse_fields(time, ':', [2, 2, 2])?;
-    let in_calendar = (1970..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=days_of_month(year, month)).contains(&day);
-    if !in_calendar || hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    let days: u64 = (1970..year).map(days_of_year).sum::<u64>()
-        + (1..month).map(|month| days_of_month(year, month)).sum::<u64>()
-        + (day - 1);
-    Some(UtcSeconds(days * DAY + hour * 3600 + minute * 60 + second))
-}
-
-fn parse_fields(text: &str, between: char, widths: [usize; 3]) -> Option<[u64; 3]> {
-    let parts: Vec<&str> = text.split(between).collect();
-    let fits = |(part, width): (&&str, usize)| part.len() == width && part.bytes().all(|b| b.is_ascii_digit());
-    if parts.len() != 3 || !parts.iter().zip(widths).all(fits) {
-        return None;
-    }
-    parts.iter().map(|part| part.parse().ok()).collect::<Option<Vec<u64>>>()?.try_into().ok()
-}
-
-fn days_of_year(year: u64) -> u64 {
-    if is_leap(year) { 366 } else { 365 }
-}
-
-fn days_of_month(year: u64, month: u64) -> u64 {
-    match month {
-        4 | 6 | 9 | 11 => 30,
-        2 if is_leap(year) => 29,
-        2 => 28,
-        _ => 31,
-    }
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-const DAY: u64 = 86_400;
 
 #[cfg(test)]
 mod tests {
@@ -144,6 +96,13 @@ mod tests {
             "2025-10-02T11:59:59",
             "1969-12-31T23:59:59Z",
             "+025-10-02T11:59:59Z",
+            "2025-10-02T11:59:59.5Z",
+            "2025-10-02T11:59:59+00:00",
+            "2025-10-02T11:59:59-00:00",
+            "2025-10-02t11:59:59z",
+            "2025-10-02 11:59:59Z",
+            "2016-12-31T23:59:60Z",
+            "10000-01-01T00:00:00Z",
         ] {
             assert!(bad.parse::<UtcSeconds>().is_err(), "{bad}");
         }

@@ -77,6 +77,7 @@ pub use unused::UnusedLink;
 use self::relay_selector::PersistedState;
 use crate::congestion::CongestionControl;
 pub use crate::link_dialer::FailingLink;
+use crate::list_reload::ListReload;
 use crate::service::api_types::Endpoint;
 
 use crate::tunnel::Target;
@@ -217,7 +218,7 @@ pub struct Edge {
     /// The tunnel that has the default route.
     vpn: watch::Sender<Option<String>>,
     /// What was wrong with the revocation list when it was read last.
-    crl_error: Mutex<String>,
+    list_reload: ListReload,
 }
 
 impl Edge {
@@ -248,7 +249,7 @@ impl Edge {
             lookup_permits: Arc::new(Semaphore::new(direct::MAX_LOOKUPS)),
             vpn: watch::Sender::default(),
             refusal_permits: Arc::new(Semaphore::new(listener::MAX_REFUSALS)),
-            crl_error: Mutex::default(),
+            list_reload: ListReload::default(),
         })
     }
 

@@ -8,12 +8,11 @@
 //!    and whoever opens flows wears out no flash by that ([`Keeper`]).
 
 use std::convert::Infallible;
-use std::fs::OpenOptions;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use marline_net::atomic_file;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -70,26 +69,8 @@ impl StateFile {
         if let Some(dir) = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             std::fs::create_dir_all(dir)?;
         }
-        replace(&self.path, &serde_json::to_vec(&text)?, 0o600)
+        Ok(atomic_file::replace(&self.path, &serde_json::to_vec(&text)?, 0o600)?)
     }
-}
-
-/// Writes a file whole, in place of whatever was there.
-fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let temp = path.with_file_name(name);
-    match std::fs::remove_file(&temp) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temp)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&temp, path));
-    if written.is_err() {
-        // A full disk has room for an empty file: it would stay.
-        let _ = std::fs::remove_file(&temp);
-    }
-    written
 }
 
 /// chosen: what was learnt in half a minute can be learnt again.

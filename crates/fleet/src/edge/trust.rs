@@ -4,13 +4,12 @@
 //!
 //! 1. An authority signs edges, relays and services alike: only a certificate of the role relay carries, and where the service
 //!    has named the relay, only that one's.
-//! 2. Who has no list yet takes one as soon as there is a file; a new one counts within [`LOOK`].
+//! 2. Who has no list yet takes one as soon as there is a file; a new one counts within seconds (`list_reload`).
 //! 3. The list counts in handshakes and again when a connection that waited is taken: it may be newer than the connection.
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
@@ -20,9 +19,6 @@ use super::Edge;
 use crate::ca::{CaError, RevocationFile, UtcSeconds};
 use crate::identity::{Name, Role};
 use crate::tls::{Credentials, OtherAuthorities, Peer, TlsError, client_config};
-
-/// chosen: "within seconds" is what revocation promises.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What counts now.
 #[derive(Clone, Debug)]
@@ -91,56 +87,27 @@ pub fn install_credentials(
     path: &Path,
 ) -> Result<(), String> {
     let revocations = match edge.relay_pool.trusted().revocations {
-        Some(current) if previous.authority() == credentials.authority() => {
-            let mut refreshed = current.clone();
-            let reread = refreshed.reread();
-            Some(reread.map_or_else(
-                |error| {
-                    warn_crl(edge, error.to_string(), true);
-                    current
-                },
-                |_| refreshed,
-            ))
-        }
+        Some(current) if previous.authority() == credentials.authority() => Some(edge.list_reload.reread(current)),
         _ => read_crl(credentials, path).map_err(|error| error.to_string())?,
     };
     edge.set_trust(ClientTrust::new(credentials, revocations).map_err(|error| error.to_string())?);
     Ok(())
 }
 
-/// What is wrong with the list: once, or again where somebody has asked for it.
-fn warn_crl(edge: &Edge, text: String, is_forced: bool) {
-    let mut last_warning = edge.crl_error.lock().unwrap_or_else(PoisonError::into_inner);
-    if is_forced || *last_warning != text {
-        tracing::warn!("{text}: the list that was read before stays in force");
-        *last_warning = text;
-    }
-}
-
-/// Keeps an edge's trust as its list has it until dropped; `own` is what it shows.
-pub async fn run_trust(edge: &Edge, credentials_rx: watch::Receiver<Credentials>, path: &Path) -> Infallible {
-    loop {
-        tokio::time::sleep(CHECK_INTERVAL).await;
-        let mut revocations = edge.relay_pool.trusted().revocations;
-        let credentials = credentials_rx.borrow().clone();
-        let result = match &mut revocations {
-            Some(revocations) => revocations.refresh(),
-            none => read_crl(&credentials, path).map(|found| {
-                *none = found;
-                none.is_some()
-            }),
+/// Keeps an edge's trust as its list has it until dropped. `credentials` holds what the edge presents.
+pub async fn run_trust(edge: &Edge, credentials: watch::Receiver<Credentials>, path: &Path) -> Infallible {
+    let check = || -> Result<bool, String> {
+        let credentials = credentials.borrow().clone();
+        let changed = match &edge.relay_pool.trusted().revocations {
+            Some(current) => edge.list_reload.changed(current),
+            None => read_crl(&credentials, path),
         };
-        match result {
-            Ok(true) => apply_trust(edge, &credentials, revocations),
-            Ok(false) => edge.crl_error.lock().unwrap_or_else(PoisonError::into_inner).clear(),
-            Err(error) => warn_crl(edge, error.to_string(), false),
+        let changed = changed.map_err(|error| error.to_string())?;
+        let is_new = changed.is_some();
+        if is_new {
+            edge.set_trust(ClientTrust::new(&credentials, changed).map_err(|error| error.to_string())?);
         }
-    }
-}
-
-fn apply_trust(edge: &Edge, credentials: &Credentials, revocations: Option<RevocationFile>) {
-    match ClientTrust::new(credentials, revocations) {
-        Ok(trusted) => edge.set_trust(trusted),
-        Err(error) => tracing::warn!(%error, "certificate and revocation list"),
-    }
+        Ok(is_new)
+    };
+    edge.list_reload.watch(check).await
 }

@@ -2,14 +2,10 @@
 //!
 //! In: files. Out: the newest [`Trusted`], for every handshake, and for every connection to be told when it changes.
 //!
-//! 1. The list is looked at each [`LOOK`]: a `stat` that costs nothing. A new one means a new configuration of TLS, and every
-//!    connection asks whether it is meant.
-//! 2. A list that cannot be read changes nothing, and is told once.
-//!    A descriptor is kept aside for it: who takes all of them does not keep the list from being read.
-//! 3. A certificate that expires while its tunnel is open ends it: dates are looked at with each list, and each [`DATES`].
+//! 1. A new list (`list_reload`) means a new configuration of TLS, and every connection asks whether it is meant.
+//! 2. A certificate that expires while its tunnel is open ends it: dates are looked at with each list, and each [`DATES`].
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,10 +14,9 @@ use tokio::sync::watch;
 
 use crate::ca::{CaError, RevocationFile, UtcSeconds};
 use crate::identity::Role;
+use crate::list_reload::ListReload;
 use crate::tls::{ClientAuth, Credentials, OtherAuthorities, Peer, TlsError, client_config, server_config};
 
-/// chosen: "within seconds" is what revocation promises.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// chosen: certificates live for weeks.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -60,10 +55,7 @@ pub struct TrustStore {
     credentials: Mutex<Credentials>,
     clients: ClientAuth,
     current: watch::Sender<Arc<ServerTrust>>,
-    /// What was wrong with the list when it was read last.
-    last_warning: Mutex<String>,
-    /// Nothing; its descriptor is what is kept.
-    spare_descriptor: Mutex<Option<File>>,
+    reload: ListReload,
 }
 
 /// Why a server can trust nobody.
@@ -93,7 +85,7 @@ impl TrustStore {
     /// Of who lets others in.
     ///
     /// # Errors
-    /// As [`Trust::new`].
+    /// As [`TrustStore::new`].
     pub fn with_clients(
         credentials: Credentials,
         crl_path: &Path,
@@ -101,14 +93,8 @@ impl TrustStore {
     ) -> Result<Self, TrustError> {
         let revocations = RevocationFile::open(crl_path, credentials.authority())?;
         let trusted = ServerTrust::of(&credentials, &clients, revocations)?;
-        let (newest, spare) = (watch::Sender::new(Arc::new(trusted)), Mutex::new(open_spare()));
-        Ok(Self {
-            credentials: Mutex::new(credentials),
-            clients,
-            current: newest,
-            last_warning: Mutex::default(),
-            spare_descriptor: spare,
-        })
+        let current = watch::Sender::new(Arc::new(trusted));
+        Ok(Self { credentials: Mutex::new(credentials), clients, current, reload: ListReload::default() })
     }
 
     /// Shows another certificate from now on, and reads the revocation list again: one that cannot be read is logged, and the list
@@ -121,15 +107,7 @@ impl TrustStore {
         let is_same =
             self.credentials.lock().unwrap_or_else(PoisonError::into_inner).authority() == credentials.authority();
         let (credentials, revocations) = if is_same {
-            let mut refreshed = current.clone();
-            let read = match refreshed.reread() {
-                Ok(_) => refreshed,
-                Err(error) => {
-                    self.warn_crl(error.to_string(), true);
-                    current
-                }
-            };
-            (credentials, read)
+            (credentials, self.reload.reread(current))
         } else {
             let read = RevocationFile::open(current.path(), credentials.authority())?;
             // The list of the authority before is known better than the bundle has it.
@@ -160,51 +138,24 @@ impl TrustStore {
     /// Keeps it new until dropped.
     pub async fn run(&self) -> Infallible {
         let mut last_expiry_check = Instant::now();
-        loop {
-            tokio::time::sleep(CHECK_INTERVAL).await;
-            match self.refresh() {
-                Ok(true) => tracing::info!("a new revocation list"),
-                Ok(false) => self.last_warning.lock().unwrap_or_else(PoisonError::into_inner).clear(),
-                Err(error) => self.warn_crl(error.to_string(), false),
-            }
+        let check = || {
+            let refreshed = self.refresh();
             // Whatever became of the list: certificates end.
             if last_expiry_check.elapsed() >= EXPIRY_CHECK_INTERVAL {
                 self.current.send_modify(|_| {});
                 last_expiry_check = Instant::now();
             }
-        }
-    }
-
-    /// What is wrong with the list: once, or again where somebody has asked for it.
-    fn warn_crl(&self, text: String, is_forced: bool) {
-        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_forced || *last_warning != text {
-            tracing::warn!("{text}: the list that was read before stays in force");
-            *last_warning = text;
-        }
+            refreshed
+        };
+        self.reload.watch(check).await
     }
 
     fn refresh(&self) -> Result<bool, TrustError> {
-        let mut revocations = self.current.borrow().revocations.clone();
-        let is_new = match revocations.refresh() {
-            Err(error) if error.is_out_of_descriptors() => {
-                let mut spare_file = self.spare_descriptor.lock().unwrap_or_else(PoisonError::into_inner);
-                // Closed here, and taken again when the list has been read.
-                *spare_file = None;
-                let read = revocations.refresh();
-                *spare_file = open_spare();
-                read?
-            }
-            read => read?,
-        };
-        if is_new {
-            let credentials = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
-            self.current.send_replace(Arc::new(ServerTrust::of(&credentials, &self.clients, revocations)?));
-        }
-        Ok(is_new)
+        let current = self.current.borrow().revocations.clone();
+        let Some(revocations) = self.reload.changed(&current)? else { return Ok(false) };
+        let credentials = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+        self.current.send_replace(Arc::new(ServerTrust::of(&credentials, &self.clients, revocations)?));
+        tracing::info!("a new revocation list");
+        Ok(true)
     }
-}
-
-fn open_spare() -> Option<File> {
-    File::open("/dev/null").ok()
 }

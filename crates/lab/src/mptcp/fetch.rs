@@ -126,7 +126,7 @@ impl Connection {
                 return Err(too_late(got.bytes, length, now));
             }
         }
-        got.sha256 = digest.map(|digest| digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+        got.sha256 = digest.map(|digest| data_encoding::HEXLOWER.encode(&digest.finalize()));
         Ok(got)
     }
 

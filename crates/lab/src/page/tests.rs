@@ -41,7 +41,8 @@ fn check_well_formed(text: &str) -> Result<(), String> {
     while let Some(start) = rest.find('<') {
         let (before, tag) = rest.split_at(start);
         for (at, _) in before.match_indices('&') {
-            let known = ["&amp;", "&lt;", "&gt;", "&quot;"].iter().any(|name| before[at..].starts_with(name));
+            let known =
+                ["&amp;", "&lt;", "&gt;", "&quot;", "&apos;"].iter().any(|name| before[at..].starts_with(name));
             known.then_some(()).ok_or_else(|| format!("a free & in {before:?}"))?;
         }
         let end = tag.find('>').ok_or_else(|| format!("`{tag:.40}` is never closed"))?;

@@ -2,19 +2,12 @@
 
 /// The text with what XML reserves written out; characters that XML 1.0 forbids become `?`.
 pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\n' | '\t' => out.push(' '),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('?'),
-            c => out.push(c),
-        }
-    }
-    out
+    let allowed = |c| match c {
+        '\n' | '\t' => ' ',
+        c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => '?',
+        c => c,
+    };
+    quick_xml::escape::escape(text.chars().map(allowed).collect::<String>()).into_owned()
 }
 
 /// A coordinate with a tenth of a pixel.

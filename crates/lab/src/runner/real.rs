@@ -128,7 +128,7 @@ pub(crate) fn sha256(file: &Path) -> std::io::Result<String> {
             length => digest.update(buffer.get(..length).unwrap_or_default()),
         }
     }
-    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(data_encoding::HEXLOWER.encode(&digest.finalize()))
 }
 
 fn link(did: &LinkRun, mtu: u64, report: Option<&Value>) -> LinkOutcome {

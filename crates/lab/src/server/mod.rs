@@ -16,6 +16,7 @@ use std::time::Duration;
 use marline_sys::clock;
 use marline_sys::namespace::Network;
 use marline_sys::process::Room;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::network::Networks;
 use crate::places;
@@ -203,8 +204,8 @@ fn last_line(file: &Path) -> String {
 
 /// A file's name as it stands in a URL (RFC 3986 §2.1).
 fn escaped(name: &str) -> String {
-    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._~".contains(b);
-    name.bytes().map(|b| if plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+    const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    utf8_percent_encode(name, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Payload {
             left -= length as u64;
         }
         file.flush()?;
-        let sha256 = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let sha256 = data_encoding::HEXLOWER.encode(&digest.finalize());
         Ok(Self { folder, name, sha256 })
     }
 

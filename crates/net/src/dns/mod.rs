@@ -17,8 +17,8 @@
 //!    the Internet does not lead to this machine later (`rebinding`).
 //! 7. "There is no such name" is an answer, and told apart from silence: only silence is worth another try.
 //!
-//! `hickory-resolver` was not used: it has no sockets per device and no per-link configuration of Linux, which is all
-//! that is special here; and a message of DNS is two hundred lines. DNSSEC and encrypted DNS are left to the system's
+//! Messages are encoded and decoded with hickory-proto (`message`). `hickory-resolver` was not used: it has no sockets per
+//! device and no per-link configuration of Linux, which is all that is special here. DNSSEC and encrypted DNS are left to the system's
 //! resolver: what a download receives is proved by TLS and by its checksum.
 
 mod absolute;

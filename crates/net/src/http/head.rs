@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, ContentRange, ResponseHead, Validator};
 use marline_core::units::DataSize;
+use percent_encoding::percent_encode_byte;
 
 use super::trouble;
 use crate::cookies;
@@ -314,7 +315,7 @@ fn tolerant_number(text: &str) -> Option<u64> {
 /// A URL as a field has it. Bytes that are not UTF-8 are percent-encoded, as in browsers and curl.
 fn url_text(value: &[u8]) -> String {
     let encode = |text: &mut String, byte: &u8| match byte {
-        0x80.. => text.push_str(&format!("%{byte:02X}")),
+        0x80.. => text.push_str(percent_encode_byte(*byte)),
         _ => text.push(char::from(*byte)),
     };
     let text = std::str::from_utf8(value).map(str::to_owned).unwrap_or_else(|_| {

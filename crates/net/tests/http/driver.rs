@@ -202,7 +202,7 @@ pub(crate) fn identity(name: &str, not_after: Option<i32>) -> Identity {
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca_key = rcgen::KeyPair::generate().expect("a key");
     // Its own name, or another authority of the same name would be tried with the wrong key.
-    let own = ca_key.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let own = data_encoding::HEXLOWER.encode(ca_key.public_key_raw());
     params.distinguished_name.push(rcgen::DnType::CommonName, &own[own.len() - 16..]);
     let ca_pem = params.self_signed(&ca_key).expect("an authority").pem();
     let issuer = rcgen::Issuer::new(params, ca_key);

@@ -47,8 +47,8 @@ impl Bus {
         unconnected.connect(&SockAddr::unix(socket)?)?;
         let stream = UnixStream::from(OwnedFd::from(unconnected));
         let mut bus = Self { stream, deadline, serial: 0 };
-        let uid: String =
-            rustix::process::geteuid().as_raw().to_string().bytes().map(|b| format!("{b:02x}")).collect();
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        let uid = data_encoding::HEXLOWER.encode(uid.as_bytes());
         bus.stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes())?;
         if !bus.line()?.starts_with("OK ") {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the bus refuses this user"));

@@ -1,0 +1,218 @@
+//! Atomic replacement of small files: after a crash a file has its old content or its new one, never a part of it.
+//!
+//! The content is written to a new file in the same directory and synced. Then that file takes the name, and the directory is
+//! synced. The new file is always created (`O_EXCL`, `O_NOFOLLOW`), so links that another user has put into the directory
+//! are never followed. Its name is random (`.NAME.0123456789abcdef.new`): two processes that write the same file at a time
+//! do not write into each other's, and the last one wins.
+//!
+//! [`replace`] and [`create`] take a path. `replace_in` and `create_in` take a directory that the caller has opened and
+//! checked, and find the file in that very directory. The `tempfile` crate was not used: it opens files by path only, and
+//! does not sync the directory.
+//!
+//! Downloads are not written here: a part file and its journal are filled over hours (`store`).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use data_encoding::HEXLOWER;
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, linkat, openat, renameat, renameat_with, unlinkat};
+use rustix::io::Errno;
+
+use crate::random::random;
+
+/// The file that could not be written, and the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", path.display())]
+pub struct FileError {
+    /// The file that was to be written, not the temporary one.
+    pub path: PathBuf,
+    /// The reason.
+    pub error: io::Error,
+}
+
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> Self {
+        Self::new(error.error.kind(), error)
+    }
+}
+
+/// What names of temporary files end with. Such a file remains if the process is killed while it writes.
+pub const TEMPORARY: &str = ".new";
+
+/// Writes a file with these permissions, in place of one of the same name.
+///
+/// # Errors
+/// It cannot be written or synced. Unless only the last sync failed, the old file is unchanged.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
+    in_parent(path, |directory, name| replace_in(directory, name, bytes, mode))
+}
+
+/// Writes a file with these permissions, unless the name is taken.
+///
+/// # Errors
+/// As [`replace`], and [`io::ErrorKind::AlreadyExists`].
+pub fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
+    in_parent(path, |directory, name| create_in(directory, name, bytes, mode))
+}
+
+/// Waits until the names in the directory are on the disk. File systems that cannot do that (some in user space) report
+/// EINVAL, which is ignored: nothing more can be done there.
+///
+/// # Errors
+/// The directory cannot be opened or synced.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    sync(&File::open(path)?)
+}
+
+/// The directory of a path.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// [`replace`] in an open directory.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn replace_in(directory: impl AsFd, name: &OsStr, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let directory = directory.as_fd();
+    write_in(directory, name, bytes, mode, |new| Ok(renameat(directory, new, directory, name)?))
+}
+
+/// [`create`] in an open directory.
+///
+/// # Errors
+/// There is a file of that name, or it cannot be written.
+pub fn create_in(directory: impl AsFd, name: &OsStr, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let directory = directory.as_fd();
+    write_in(directory, name, bytes, mode, |new| rename_new(directory, new, name))
+}
+
+fn in_parent(path: &Path, write: impl FnOnce(File, &OsStr) -> io::Result<()>) -> Result<(), FileError> {
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput));
+    let written = name.and_then(|name| write(File::open(parent(path))?, name));
+    written.map_err(|error| FileError { path: path.to_owned(), error })
+}
+
+fn write_in(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    bytes: &[u8],
+    mode: u32,
+    take_name: impl FnOnce(&OsStr) -> io::Result<()>,
+) -> io::Result<()> {
+    let new = temporary(name)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(directory, &new, flags, Mode::from_raw_mode(mode))?);
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| take_name(&new));
+    if let Err(error) = written {
+        // A full disk has room for an empty file: it would stay.
+        let _ = unlinkat(directory, &new, AtFlags::empty());
+        return Err(error);
+    }
+    // The directory may be open as a mere place (`O_PATH`), which cannot be synced.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    sync(&File::from(openat(directory, ".", flags, Mode::empty())?))
+}
+
+fn temporary(name: &OsStr) -> io::Result<OsString> {
+    let mut new = OsString::from(".");
+    new.push(name);
+    new.push(format!(".{}{TEMPORARY}", HEXLOWER.encode(&random::<8>()?)));
+    Ok(new)
+}
+
+/// Renames unless the new name is taken. Not every file system can do both in one step; there a second name (hard link)
+/// refuses as well, and the file has two names for a moment.
+fn rename_new(directory: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    match renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            linkat(directory, from, directory, to, AtFlags::empty())?;
+            Ok(unlinkat(directory, from, AtFlags::empty())?)
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+fn sync(directory: &File) -> io::Result<()> {
+    match directory.sync_all() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_with_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        for (text, mode) in [("first, longer", 0o600), ("second", 0o640)] {
+            replace(&path, text.as_bytes(), mode).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
+        }
+        assert_eq!(names(directory.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_link_is_replaced_and_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("file"), directory.path().join("victim"));
+        fs::write(&victim, "whole").unwrap();
+        symlink(&victim, &path).unwrap();
+        assert_eq!(create(&path, b"new", 0o600).unwrap_err().error.kind(), io::ErrorKind::AlreadyExists);
+        replace(&path, b"new", 0o600).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), b"whole".to_vec()));
+        assert!(path.symlink_metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn an_existing_file_is_not_overwritten_by_create() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        create(&path, b"first", 0o600).unwrap();
+        assert_eq!(create(&path, b"second", 0o600).unwrap_err().error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(names(directory.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_failure_names_the_file_and_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("taken");
+        fs::create_dir_all(path.join("full")).unwrap();
+        let error = replace(&path, b"text", 0o600).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{}: ", path.display())), "{error}");
+        assert_eq!(names(directory.path()), ["taken"]);
+        let absent = replace(&directory.path().join("absent/file"), b"text", 0o600).unwrap_err();
+        assert_eq!(io::Error::from(absent).kind(), io::ErrorKind::NotFound);
+        assert!(replace(Path::new("/"), b"text", 0o600).is_err());
+    }
+
+    #[test]
+    fn writers_at_the_same_time_do_not_mix() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::thread::scope(|scope| {
+            for letter in [b'a', b'b', b'c', b'd'] {
+                let path = &path;
+                scope.spawn(move || (0..20).for_each(|_| replace(path, &[letter; 10_000], 0o600).unwrap()));
+            }
+        });
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.len() == 10_000 && bytes.iter().all(|byte| *byte == bytes[0]));
+        assert_eq!(names(directory.path()), ["file"]);
+    }
+}
