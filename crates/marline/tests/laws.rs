@@ -30,8 +30,9 @@ const ARROWS: [(&str, &[&str]); 7] = [
 ];
 
 /// The rooms of core from below, each with the rooms that it may use beside its own.
-const ROOMS: [(&str, &[&str]); 15] = [
+const ROOMS: [(&str, &[&str]); 16] = [
     ("units", &[]),
+    ("printable", &[]),
     ("machine", &["units"]),
     ("replay", &["units", "machine"]),
     ("wire", BASE),

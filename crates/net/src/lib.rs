@@ -19,13 +19,15 @@ pub mod mptcp;
 mod pass;
 pub mod paths;
 pub mod power;
-pub mod printable;
 pub mod private_file;
 pub mod proxy;
 pub mod queue;
 pub mod reach;
 pub mod run;
 pub mod store;
+
+/// Escaping of text from outside; in core because the laboratory needs it without this crate.
+pub use marline_core::printable;
 
 /// Doors to the private parsers, for the fuzz targets alone: no part of what this crate promises.
 #[cfg(feature = "fuzzing")]
