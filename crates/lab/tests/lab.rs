@@ -16,7 +16,7 @@ use marline_core::units::DataSize;
 use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Segment, Sender, Service, Task, check, cli, prepare};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// This program is also the `marline lab` that some tests start as a process of its own.
+/// This program is also the `marline-lab` that some tests start as a process of its own.
 #[derive(Parser)]
 struct Program {
     #[command(flatten)]

@@ -443,14 +443,14 @@ const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
 /// A price at a lower rate would be no price.
 const SLOWEST: Bitrate = Bitrate::from_bits_per_sec(300_000);
 /// Below this buffer no link rests: a resting one takes a promotion, a round trip and a slow start to come up. chosen:
-/// shorter ones end in interruptions on links that fade (`marline lab reproduce greenbag --sim --case X-fluct`).
+/// shorter ones end in interruptions on links that fade (`marline-lab reproduce greenbag --sim --case X-fluct`).
 const GUARD: Duration = Duration::from_secs(3);
 /// What a fade of the links in use may take of the buffer while the resting ones alone carry the video: of this long.
 const FADE: Duration = Duration::from_secs(4);
 /// In a fade.
 const FADE_GUARD: Duration = Duration::from_secs(5);
 /// A link that brings less than its mean divided by this is nearly gone. chosen: rates that wander by 40 % of their mean
-/// do not get there (`marline lab reproduce greenbag --sim --case X-fluct`); recorded links that drive do.
+/// do not get there (`marline-lab reproduce greenbag --sim --case X-fluct`); recorded links that drive do.
 const FAILS: u64 = 5;
 /// What a link that has been nearly gone may take of the buffer when that happens again.
 const OUTAGE: Duration = Duration::from_secs(15);
