@@ -51,8 +51,8 @@ enum Verb {
 }
 
 const AFTER_HELP: &str = "\
-Commands run `marline` as a process: the program of that name beside marline-lab, or the one that the environment variable MARLINE
-names. Exit codes are those of marline; docs/lab.md explains everything.";
+Commands run `marline` as a process: the one in the directory of marline-lab, or the one that the
+environment variable MARLINE names. Exit codes: as those of marline; docs/lab.md has the details.";
 
 const AFTER_EXEC: &str = "\
 Example:

@@ -70,6 +70,10 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
     let by = if args.sim { By::Sim } else { By::Lab };
     let html = ResultFile::open(&args.page)?;
     begin(by)?;
+    if by == By::Lab {
+        // What is missing is reported before anything is announced.
+        crate::program::marline()?;
+    }
     for case in &scenario.cases {
         let links: Vec<String> = case.links.iter().map(ToString::to_string).collect();
         let made = if args.sim { "in virtual time" } else { "with real TCP and a real web server" };
