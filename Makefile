@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws deny survey soak release-check load smoke bench build static install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test laws deny survey soak release-check load smoke bench build build-lab static install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -10,6 +10,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 TARGET = $(or $(shell PATH="$(PATH)" $(CARGO) metadata --format-version 1 --no-deps 2>/dev/null \
   | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'),target)
 MARLINE = $(TARGET)/release/marline
+# The laboratory's program; it runs the one beside it.
+LAB = $(dir $(MARLINE))marline-lab
 # For `make static`: of this machine's own processor.
 STATIC ?= $(shell uname -m)-unknown-linux-musl
 
@@ -18,8 +20,9 @@ help: ## Show this text
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: need-lab build ## Two emulated links carry one real download at the sum of their speeds
-	@.ci/demo "$(MARLINE)"
+demo: need-lab ## Two emulated links carry one real download at the sum of their speeds
+	$(CARGO) build --profile demo --locked -p marline -p marline-lab
+	@.ci/demo "$(TARGET)/demo/marline-lab"
 
 test: need-test ## Install what the tests need, then run all of them
 	$(CARGO) fmt --all --check
@@ -53,25 +56,29 @@ load: need-test build ## Put the fleet's service and a relay under load, and pri
 	$(CARGO) test --release --locked -p marline-fleet --test service come_back -- --ignored --nocapture
 	MARLINE="$(abspath $(MARLINE))" $(CARGO) test --release --locked -p marline-fleet --test tunnels -- --ignored --nocapture load
 
-# With MARLINE=FILE that program is run, and none is built.
-smoke: need-lab $(if $(filter command line,$(origin MARLINE)),,build) ## Run the program itself, small: what CI does after the tests
+# With MARLINE=FILE that program and the laboratory beside it are run, and none is built.
+smoke: need-lab $(if $(filter command line,$(origin MARLINE)),,build-lab) ## Run the programs themselves, small: what CI does after the tests
 	"$(MARLINE)" --version
 	"$(MARLINE)" links
-	"$(MARLINE)" lab demo --quick --page "$(TARGET)/demo.html"
-	"$(MARLINE)" lab demo live --seconds 10
-	"$(MARLINE)" lab reproduce thesis --quick
-	"$(MARLINE)" lab reproduce greenbag --quick
-	"$(MARLINE)" lab reproduce emptcp --quick
-	"$(MARLINE)" lab reproduce bass --sim --quick
-	"$(MARLINE)" lab reproduce bass --quick --case X-upload
-bench: need-lab build ## Print the tables of speed against curl and aria2 (long; decides no test)
+	"$(LAB)" demo --quick --page "$(TARGET)/demo.html"
+	"$(LAB)" demo live --seconds 10
+	"$(LAB)" reproduce thesis --quick
+	"$(LAB)" reproduce greenbag --quick
+	"$(LAB)" reproduce emptcp --quick
+	"$(LAB)" reproduce bass --sim --quick
+	"$(LAB)" reproduce bass --quick --case X-upload
+
+bench: need-lab build-lab ## Print the tables of speed against curl and aria2 (long; decides no test)
 	@.ci/need aria2c:aria2 haproxy:haproxy
-	"$(MARLINE)" lab bench
+	"$(LAB)" bench
 
 build: need-build ## Build the program into target/release/marline (or below CARGO_TARGET_DIR)
 	$(CARGO) build --release --locked -p marline
 
-static: need-build ## Build one file for a small box: no C library, no laboratory; print where it is and its size
+build-lab: need-build ## Build marline and the laboratory, target/release/marline-lab
+	$(CARGO) build --release --locked -p marline -p marline-lab
+
+static: need-build ## Build one file for a small box: no C library; print where it is and its size
 	@.ci/need musl-gcc:musl-tools
 	@rustup target add $(STATIC) >/dev/null 2>&1 || [ -d "$$(rustc --print target-libdir --target $(STATIC))" ] || { \
 	  echo "Rust's library for $(STATIC) is missing: rustup target add $(STATIC), or this system's package of it" >&2; exit 1; }

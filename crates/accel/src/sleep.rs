@@ -10,7 +10,7 @@
 //!    sender would feel it; half a millisecond, where flows have no loss. One that comes after a pause is taken at once, as ever.
 //! 3. Whoever takes packets one by one has real-time priority, where that is permitted: acknowledgements that wait for other
 //!    programs leave in lumps, a sender that hears a lump sends a burst, and of a burst a full queue drops more, of every
-//!    flow's packets (measured: `harmless congestion` of `marline lab bench accel`). Whoever gathers them has time.
+//!    flow's packets (measured: `harmless congestion` of `marline-lab bench accel`). Whoever gathers them has time.
 //! 4. What is seldom ready stands behind one descriptor, and is not asked each time.
 
 use std::io;

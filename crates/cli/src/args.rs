@@ -7,16 +7,13 @@
 //!    [`fetch`](crate::fetch), because clap repeats a refused value in its message.
 //! 3. Nothing is read or opened.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use marline_core::fetch::MeteredUse;
 use marline_core::units::parse_duration;
-use marline_net::printable::mask_value;
 
 use crate::Exit;
 
@@ -90,9 +87,6 @@ pub enum Verb {
     #[cfg(feature = "accel")]
     #[command(after_help = crate::accel::AFTER_HELP)]
     Accel(Box<crate::accel::AccelArgs>),
-    /// Emulate links on this machine: try commands, run scenarios, reproduce papers.
-    #[cfg(feature = "lab")]
-    Lab(marline_lab::cli::LabArgs),
 }
 
 const AFTER_LINKS: &str = "\
@@ -145,71 +139,13 @@ pub(crate) fn positive_duration(s: &str) -> Result<Duration, String> {
 
 /// Reads the command line. Help and version are printed here and end with success.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Exit> {
-    let args: Vec<OsString> = args.into_iter().collect();
-    Cli::try_parse_from(&args).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed standard output is the reader's choice.
-            let _ = error.print();
-            Exit::silent(0)
-        }
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let (command, name) = spoken_to(&args);
-            Exit::usage(format!("say what to do: {}; `{name} --help` explains them", verbs(&command)))
-        }
-        _ => Exit::usage(one_line(&error, &args)),
-    })
-}
-
-/// Runs the lab and passes its exit code on.
-#[cfg(feature = "lab")]
-pub(crate) fn run_lab(lab: marline_lab::cli::LabArgs) -> Result<(), Exit> {
-    match marline_lab::cli::run(lab) {
-        0 => Ok(()),
-        code => Err(Exit::silent(code)),
-    }
-}
-
-fn verbs(command: &clap::Command) -> String {
-    command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect::<Vec<_>>().join(", ")
-}
-
-/// clap's message as one line: what is wrong, its tip if it has one, and where to read on.
-fn one_line(error: &clap::Error, args: &[OsString]) -> String {
-    let text = error.render().to_string();
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let mut parts = text.split("\n\n");
-    let mut line = parts.next().unwrap_or_default().replace('\n', " ");
-    for part in parts {
-        if let Some(tip) = part.trim().strip_prefix("tip: ") {
-            line = format!("{line} ({})", tip.replace('\n', " "));
-        }
-    }
-    // clap repeats a value as it was typed, a password in it included.
-    for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg] {
-        if let Some(ContextValue::String(value)) = error.get(kind)
-            && let Cow::Owned(masked) = mask_value(&value.replace('\n', " "))
-        {
-            line = line.replace(&value.replace('\n', " "), &masked);
-        }
-    }
-    format!("{line}; see `{} --help`", spoken_to(args).1)
-}
-
-/// The command that the words name, as far as they do, and its name: `marline lab exec`. What stands behind `--` is
-/// somebody else's.
-fn spoken_to(args: &[OsString]) -> (clap::Command, String) {
-    let (mut command, mut name) = (Cli::command(), String::from("marline"));
-    for word in args.iter().skip(1).take_while(|word| *word != "--") {
-        if let Some(verb) = command.find_subcommand(word) {
-            name = format!("{name} {}", verb.get_name());
-            command = verb.clone();
-        }
-    }
-    (command, name)
+    marline_terminal::command_line::parse(args)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     #[test]

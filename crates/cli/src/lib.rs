@@ -19,7 +19,6 @@ mod confine;
 #[cfg(feature = "fleet")]
 mod edge;
 mod energy;
-mod exit;
 mod fetch;
 #[cfg(feature = "fleet")]
 mod fleet;
@@ -43,9 +42,9 @@ use std::process::ExitCode;
 
 pub use args::{Cli, Verb};
 pub use config::{ConfigError, ConfigFile};
-pub use exit::Exit;
 /// Downloads: describe them in a [`download::Batch`], then [`download::run`] it.
 pub use marline_download as download;
+pub use marline_terminal::Exit;
 pub use secret::Secret;
 
 /// Runs one command line, the program's name first, and says how it ended.
@@ -70,30 +69,27 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Verb::Edge(args) => edge::run(*args, cli.config.as_deref()),
             #[cfg(feature = "accel")]
             Verb::Accel(args) => accel::run(*args),
-            #[cfg(feature = "lab")]
-            Verb::Lab(lab) => args::run_lab(lab),
         }
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(exit) => exit.report(),
+        Err(exit) => exit.report(NAME),
     }
 }
 
-/// Starts the log that `MARLINE_LOG` (or `RUST_LOG`) asks for, on standard error.
+/// Starts the log that the environment requests; without one, the daemons of the fleet print what an operator must act on.
 fn start_logging(verb: &Verb) -> Result<(), Exit> {
-    let Some(filter) = std::env::var_os("MARLINE_LOG").or_else(|| std::env::var_os("RUST_LOG")) else {
-        #[cfg(feature = "fleet")]
-        if let Verb::Relay(_) | Verb::Edge(_) | Verb::Fleet(_) = verb {
-            fleet::start_saying();
-        }
-        #[cfg(not(feature = "fleet"))]
-        let _ = verb;
+    if marline_terminal::log::start()? {
         return Ok(());
-    };
-    let filter = filter.to_string_lossy();
-    let filter = tracing_subscriber::EnvFilter::try_new(&filter)
-        .map_err(|e| Exit::usage(format!("MARLINE_LOG={filter}: {e}; write for example MARLINE_LOG=debug")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| output::LogWriter).init();
+    }
+    #[cfg(feature = "fleet")]
+    if let Verb::Relay(_) | Verb::Edge(_) | Verb::Fleet(_) = verb {
+        fleet::start_saying();
+    }
+    #[cfg(not(feature = "fleet"))]
+    let _ = verb;
     Ok(())
 }
+
+/// The program's name, before each of its lines.
+const NAME: &str = "marline";

@@ -8,7 +8,7 @@
 //! The rooms form a ladder; each may use only those named before it:
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
 //! [`stream`]; [`batch`] stands on `fetch`, [`paths`] on `energy`, [`accel`] on `wire` and `link`, and [`assign`] and
-//! [`link_choice`] on `units` alone.
+//! [`link_choice`] on `units` alone. [`printable`] uses none of them: every crate that shows text from outside escapes it there.
 #![no_std]
 
 extern crate alloc;
@@ -25,6 +25,7 @@ pub mod machine;
 pub mod paths;
 pub mod playback;
 pub mod predict;
+pub mod printable;
 pub mod stream;
 pub mod units;
 pub mod wire;

@@ -1,37 +1,40 @@
-//! `marline lab …`: the words of the command line, and what each verb does.
+//! `marline-lab …`: the words of the command line, and what each verb does.
 //!
-//! [`run`] must be called before the process has a second thread (before any runtime): rootless labs need it so.
+//! [`main`] must be called before the process has a second thread (before any runtime): rootless labs need it so.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use marline_core::units::DataSize;
 use marline_sim::spec::{Event, LinkSpec};
 use marline_sys::signal;
+use marline_terminal::{Exit, command_line, log, output};
 use serde_json::{Value, json};
 
 use crate::bench::{self, BenchArgs};
 use crate::demo::{self, DemoArgs};
 use crate::reproduce::{self, ReproduceArgs};
 use crate::result_file::ResultFile;
+use crate::runner::command::print;
 use crate::runner::{self, command::RunArgs};
 use crate::{
-    Congestion, Lab, LabError, LabSpec, Payload, Sender, Service, Task, check, prepare, scenarios, summary,
+    Congestion, Lab, LabError, LabSpec, NAME, Payload, Sender, Service, Task, doctor, prepare, scenarios, summary,
 };
 
-/// Emulated links on this machine.
-#[derive(Clone, Debug, Args)]
-pub struct LabArgs {
+/// Emulate links on this machine: try commands, run scenarios, reproduce papers.
+#[derive(Clone, Debug, Parser)]
+#[command(name = NAME, version, max_term_width = 100, subcommand_required = true, after_help = AFTER_HELP)]
+pub struct Cli {
     #[command(subcommand)]
-    verb: LabVerb,
+    verb: Verb,
 }
 
 /// The verbs of the lab.
 #[derive(Clone, Debug, Subcommand)]
-pub enum LabVerb {
+enum Verb {
     /// Run any command over emulated links, with a real server at the other end.
     #[command(after_help = AFTER_EXEC)]
     Exec(ExecArgs),
@@ -44,12 +47,16 @@ pub enum LabVerb {
     /// Compare with curl and aria2, case by case (long; decides nothing).
     Bench(BenchArgs),
     /// Say what this machine can do for a lab, and why not.
-    Check(CheckArgs),
+    Doctor(DoctorArgs),
 }
+
+const AFTER_HELP: &str = "\
+Commands run `marline` as a process: the one in the directory of marline-lab, or the one that the
+environment variable MARLINE names. Exit codes: as those of marline; docs/lab.md has the details.";
 
 const AFTER_EXEC: &str = "\
 Example:
-  marline lab exec --link wifi,rate=80Mbit/s,rtt=20ms --link lte,rate=61Mbit/s,rtt=50ms \\
+  marline-lab exec --link wifi,rate=80Mbit/s,rtt=20ms --link lte,rate=61Mbit/s,rtt=50ms \\
       --at 3s:wifi=down --serve 100MB -- curl -o /dev/null {url}
 
 In the command {url} stands for what is served, {urls} for the same over HTTPS, {ca} for the file of the certificate
@@ -59,9 +66,9 @@ A link: NAME,rate=R|trace=FILE|medium=PRESET[,up=R|,uptrace=FILE][,rtt=T][,jitte
 PRESET: 11g-mixed, 11g, 11b, 11b-rts, 11b-paper
 An event: TIME:LINK=down|hold|up|rate=R|up=R|loss=P|rtt=T|jitter=T";
 
-/// `marline lab exec`.
+/// `marline-lab exec`.
 #[derive(Clone, Debug, Args)]
-pub struct ExecArgs {
+struct ExecArgs {
     /// A link; the first one is the default route.
     #[arg(long = "link", value_name = "LINK", required = true)]
     links: Vec<LinkSpec>,
@@ -97,26 +104,41 @@ pub struct ExecArgs {
     command: Vec<OsString>,
 }
 
-/// `marline lab check`.
+/// `marline-lab doctor`.
 #[derive(Clone, Debug, Args)]
-pub struct CheckArgs {
+struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Does it, and gives the process's exit code. See the [module](self) for when to call it.
-pub fn run(args: LabArgs) -> u8 {
-    let result = match args.verb {
-        LabVerb::Exec(exec) => run_exec(exec),
-        LabVerb::Demo(demo) => demo::run(&demo),
-        LabVerb::Run(run) => runner::command::run(&run),
-        LabVerb::Reproduce(paper) => reproduce::run(&paper),
-        LabVerb::Bench(bench) => bench::run(&bench),
-        LabVerb::Check(check) => Ok(run_check(&check)),
+/// Runs one command line, the program's name first. See the [module](self) for when to call it.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let ended = command_line::parse(args).and_then(|cli| {
+        log::start()?;
+        match run(cli) {
+            0 => Ok(()),
+            code => Err(Exit::silent(code)),
+        }
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(exit) => exit.report(NAME),
+    }
+}
+
+/// Does it, and gives the process's exit code.
+fn run(cli: Cli) -> u8 {
+    let result = match cli.verb {
+        Verb::Exec(exec) => run_exec(exec),
+        Verb::Demo(demo) => demo::run(&demo),
+        Verb::Run(run) => runner::command::run(&run),
+        Verb::Reproduce(paper) => reproduce::run(&paper),
+        Verb::Bench(bench) => bench::run(&bench),
+        Verb::Doctor(args) => Ok(run_doctor(&args)),
     };
     result.unwrap_or_else(|error| {
-        say(&format!("marline lab: {error}"));
+        say(&format!("marline-lab: {error}"));
         error.exit_code()
     })
 }
@@ -147,7 +169,7 @@ fn run_exec(mut args: ExecArgs) -> Result<u8, LabError> {
     let lab = Lab::start(&spec)?;
     if !lab.congestion().is_granted() {
         let got = lab.congestion();
-        say(&format!("marline lab: {} was refused; client {}, server {}", got.wanted, got.client, got.server));
+        say(&format!("marline-lab: {} was refused; client {}, server {}", got.wanted, got.client, got.server));
     }
     let Some((program, rest)) = args.command.split_first() else {
         return Err(LabError::Spec("say which command to run after --".into()));
@@ -211,11 +233,11 @@ fn record(args: &ExecArgs, lab: &Lab, payload: Option<&Payload>, run: Value) -> 
     })
 }
 
-fn run_check(args: &CheckArgs) -> u8 {
-    let findings = check::machine();
-    let code = u8::from(!check::can_run(&findings));
+fn run_doctor(args: &DoctorArgs) -> u8 {
+    let findings = doctor::machine();
+    let code = u8::from(!doctor::can_run(&findings));
     if args.json {
-        print(&format!("{:#}", check::to_json(&findings)));
+        print(&format!("{:#}", doctor::to_json(&findings)));
         return code;
     }
     for finding in &findings {
@@ -232,12 +254,5 @@ fn run_check(args: &CheckArgs) -> u8 {
 
 /// A line for people, beside the command's own output.
 fn say(text: &str) {
-    let mut stderr = std::io::stderr();
-    // A progress bar of the command may have left the cursor in the middle of a line.
-    let start = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
-    let _ = writeln!(stderr, "{start}{text}");
-}
-
-fn print(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    output::say_after_progress(text);
 }

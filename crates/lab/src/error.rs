@@ -1,6 +1,7 @@
 //! Why a lab could not be built or used, in words that say what to do next.
 
 use std::io;
+use std::path::PathBuf;
 
 /// The exit code of a missing privilege.
 const PRIVILEGE: u8 = 77;
@@ -20,7 +21,7 @@ pub enum LabError {
     /// A user namespace was refused.
     #[error(
         "no user namespace: {source}: run as root, or allow it \
-         (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns); `marline lab check` tells more"
+         (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns); `marline-lab doctor` tells more"
     )]
     UserNamespace {
         /// The kernel's answer.
@@ -51,6 +52,18 @@ pub enum LabError {
         program: String,
         /// Debian's package of it.
         package: &'static str,
+    },
+    /// `marline` is not beside this program, and `MARLINE` names none.
+    #[error("{}: not found: a lab runs the `marline` beside it: cargo build -p marline, or MARLINE=FILE", beside.display())]
+    NoProgram {
+        /// Where it would be.
+        beside: PathBuf,
+    },
+    /// `MARLINE` names no file.
+    #[error("MARLINE={}: not found: name the program `marline`, or unset it to run the one beside this program", path.display())]
+    NamedProgram {
+        /// What is named.
+        path: PathBuf,
     },
     /// The server did not come up.
     #[error("the server did not start: {0}")]

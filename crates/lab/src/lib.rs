@@ -1,4 +1,4 @@
-//! How to fake a net: real programs and real kernel TCP over emulated links, on one machine.
+//! The laboratory, and the program `marline-lab`: real programs and real kernel TCP over emulated links, on one machine.
 //!
 //! A [`Lab`] is two network namespaces, a client's and a server's, joined by one pair of TUN devices per link. Between
 //! the two ends of a pair runs sim's link model, driven in real time by one thread. Programs run in the client's
@@ -14,7 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! 1. Rootless where the machine allows it; see [`prepare`] and `marline lab check`.
+//! 1. Rootless where the machine allows it; see [`prepare`] and `marline-lab doctor`.
 //! 2. Nothing is left behind, not even after `kill -9`: namespaces have no names and end with their last process,
 //!    processes are born in a room that dies with the lab ([`marline_sys::process::Room`]).
 //! 3. A figure from a machine that was too busy is not hidden but marked ([`Emulation::suspect`]).
@@ -22,10 +22,10 @@
 mod accel;
 mod access;
 mod bench;
-pub mod check;
 pub mod cli;
 mod crowd;
 mod demo;
+pub mod doctor;
 mod emulator;
 mod error;
 pub mod evidence;
@@ -40,6 +40,7 @@ pub mod page;
 mod peers;
 mod places;
 mod player;
+mod program;
 mod reproduce;
 mod result_file;
 mod run;
@@ -59,3 +60,6 @@ pub use places::Segment;
 pub use run::{Output, Run, Task};
 pub use server::{Folder, Payload};
 pub use spec::{Congestion, LabSpec, Sender, Service};
+
+/// The program's name, before each of its lines.
+const NAME: &str = "marline-lab";

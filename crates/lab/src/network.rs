@@ -337,7 +337,7 @@ fn tun_error(name: &str, source: io::Error) -> LabError {
             "run as root, or open the node to everybody as most systems do: sudo chmod 666 /dev/net/tun"
         }
         io::ErrorKind::NotFound => "the kernel's TUN driver is not loaded: sudo modprobe tun",
-        _ => "`marline lab check` tells more",
+        _ => "`marline-lab doctor` tells more",
     };
     LabError::Tun { name: name.into(), source, hint }
 }

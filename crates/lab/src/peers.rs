@@ -2,7 +2,7 @@
 //!
 //! | client | command |
 //! |---|---|
-//! | ours | `marline get --link L … --policy P --json -q -o FILE URL`: this very program, as a child |
+//! | ours | `marline get --link L … --policy P --json -q -o FILE URL`: [`crate::program`], as a child |
 //! | aria2 | `aria2c --multiple-interface=L,… -sN -xN -k1M …`: its stock `-k20M` is far worse on unequal links |
 //! | curl | `curl --interface L`: one link |
 //!

@@ -1,6 +1,6 @@
 //! The scenarios that the program carries: the files of the repository's `scenarios` directory.
 //!
-//! A name finds the carried one, a path finds a file; so `marline lab bench` works where nobody has the sources.
+//! A name finds the carried one, a path finds a file; so `marline-lab bench` works where nobody has the sources.
 
 use std::path::{Path, PathBuf};
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{CongestionReport, Emulation, LinkRun, Priority, Run};
 
-/// The table that `marline lab exec` prints.
+/// The table that `marline-lab exec` prints.
 pub(crate) fn table(run: &Run, congestion: &CongestionReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.

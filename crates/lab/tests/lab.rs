@@ -11,17 +11,12 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use marline_core::units::DataSize;
-use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Segment, Sender, Service, Task, check, cli, prepare};
+use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Segment, Sender, Service, Task, doctor, prepare};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// This program is also the `marline lab` that some tests start as a process of its own.
-#[derive(Parser)]
-struct Program {
-    #[command(flatten)]
-    lab: cli::LabArgs,
-}
+/// The program that some tests start as a process of its own.
+const LAB: &str = env!("CARGO_BIN_EXE_marline-lab");
 
 type Test = (&'static str, fn());
 
@@ -62,9 +57,6 @@ const TESTS: [Test; 18] = [
 ];
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|verb| verb == "exec" || verb == "check") {
-        return ExitCode::from(cli::run(Program::parse().lab));
-    }
     if std::env::args().nth(1).is_some_and(|verb| verb == "fetch-over-mptcp") {
         return fetch_over_mptcp();
     }
@@ -73,7 +65,7 @@ fn main() -> ExitCode {
         eprintln!("skipped: {error}");
         return ExitCode::SUCCESS;
     }
-    if let Some(missing) = check::machine().into_iter().find(|finding| finding.required && !finding.ok) {
+    if let Some(missing) = doctor::machine().into_iter().find(|finding| finding.required && !finding.ok) {
         eprintln!("skipped: {}: {}", missing.name, missing.says);
         return ExitCode::SUCCESS;
     }
@@ -450,9 +442,9 @@ fn wait_until(what: &str, ready: impl Fn() -> bool) {
     }
 }
 
-/// `lab exec` as a process of its own, with a command that has left a grandchild; ready when it prints.
+/// `marline-lab exec` as a process of its own, with a command that has left a grandchild; ready when it prints.
 fn separate_lab(mark: &str, command: &str) -> std::process::Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut child = Command::new(LAB)
         .args(["exec", "--link", "wifi,rate=9Mbit/s", "--serve", "10kB", "--", "sh", "-c", command])
         .env("MARLINE_LAB_TEST", mark)
         .stdout(Stdio::piped())
@@ -494,7 +486,7 @@ fn nothing_is_left_after_kill_9() {
 
 fn exit_codes_are_those_of_a_shell() {
     let exec = |words: &[&str]| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = Command::new(LAB);
         let output = command.args(["exec", "--link", "wifi,rate=9Mbit/s"]).args(words).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };

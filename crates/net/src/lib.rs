@@ -27,7 +27,6 @@ pub mod logged;
 pub mod mptcp;
 pub mod pass;
 pub mod power;
-pub mod printable;
 pub mod private_file;
 pub mod queue;
 pub mod random;
@@ -36,6 +35,9 @@ pub mod socks5;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+
+/// Escaping of text from outside; in core because the laboratory needs it without this crate.
+pub use marline_core::printable;
 
 /// Access to the private parsers, for the fuzz targets alone: no part of what this crate promises.
 #[cfg(feature = "fuzzing")]

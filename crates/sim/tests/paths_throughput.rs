@@ -2,7 +2,7 @@
 //!
 //! `cargo test -p marline-sim --test paths_throughput survey -- --ignored --nocapture` prints all figures.
 //!
-//! How far the simulated kernel can be believed, beside `marline lab bench paths --case unequal` (Mbit/s after 5 s, by
+//! How far the simulated kernel can be believed, beside `marline-lab bench paths --case unequal` (Mbit/s after 5 s, by
 //! default): 50 + 5 bring 52.3 here and 51.7 there, 20 + 20 over 150 ms 38.1 and 37.1, 20 + 5 over 150 ms 23.7 and 24.0.
 //! The collapse is too mild: 20 + 1 bring 8.2 here and 4.4 there. So the pairs that gain are held to the default as well,
 //! and what is gained here by less than a seventh proves little.
@@ -91,7 +91,7 @@ fn rate_from(outcome: &Outcome, from: Duration) -> f64 {
 
 const LATER: Duration = Duration::from_secs(5);
 
-/// Far from equal, as over the kernel (`marline lab bench paths --case unequal`).
+/// Far from equal, as over the kernel (`marline-lab bench paths --case unequal`).
 const UNEQUAL: [[u32; 2]; 6] = [[50, 5], [5, 50], [20, 1], [1, 20], [8, 61], [61, 8]];
 const MODERATE: [[u32; 2]; 6] = [[20, 20], [20, 10], [10, 20], [20, 5], [5, 20], [10, 10]];
 

@@ -8,13 +8,12 @@
 
 use std::fmt;
 
+use marline_terminal::output::LogWriter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
-
-use crate::output::LogWriter;
 
 /// Rule 1.
 const WORDS: &str = "off,marline_fleet::renew=info,marline_fleet::relay::announce=info,marline_fleet::relay::trust=warn,marline_fleet::relay::audit=warn,\

@@ -11,7 +11,7 @@
 //! 4. Children are tried in the order of their bounds, depth first: memory is a list of prices for each level.
 //!
 //! A general solver was not used: core has none, and this one proves 8 relays and 60 boxes in the time in which a general one
-//! starts (`marline lab bench assign --size 8/60`).
+//! starts (`marline-lab bench assign --size 8/60`).
 
 use alloc::vec;
 use alloc::vec::Vec;

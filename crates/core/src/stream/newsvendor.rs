@@ -82,7 +82,7 @@ fn upper_tail(z: f64) -> f64 {
     0.5 * libm::erfc(z * core::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// chosen: with 1 radios are woken more often (`marline lab reproduce greenbag --sim --case X-fluct`).
+/// chosen: with 1 radios are woken more often (`marline-lab reproduce greenbag --sim --case X-fluct`).
 const ACTIVATION_WEIGHT: f64 = 2.5;
 /// Nobody is surer than that: about a request.
 const MIN_STD_DEV: DataSize = DataSize::from_kib(32);

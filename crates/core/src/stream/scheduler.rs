@@ -476,14 +476,14 @@ const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
 /// A price at a lower rate would be no price.
 const MIN_RATE: Bitrate = Bitrate::from_bits_per_sec(300_000);
 /// Below this buffer no link rests: a resting one takes a promotion, a round trip and a slow start to come up. chosen:
-/// shorter ones end in interruptions on links that fade (`marline lab reproduce greenbag --sim --case X-fluct`).
+/// shorter ones end in interruptions on links that fade (`marline-lab reproduce greenbag --sim --case X-fluct`).
 const BUFFER_GUARD: Duration = Duration::from_secs(3);
 /// What a fade of the links in use may take of the buffer while the resting ones alone carry the video: of this long.
 const FADE_TIME: Duration = Duration::from_secs(4);
 /// In a fade.
 const FADING_BUFFER_GUARD: Duration = Duration::from_secs(5);
 /// A link that brings less than its mean divided by this is nearly gone. chosen: rates that wander by 40 % of their mean
-/// do not get there (`marline lab reproduce greenbag --sim --case X-fluct`); recorded links that drive do.
+/// do not get there (`marline-lab reproduce greenbag --sim --case X-fluct`); recorded links that drive do.
 const OUTAGE_DIVISOR: u64 = 5;
 /// What a link that has been nearly gone may take of the buffer when that happens again.
 const OUTAGE_BUFFER: Duration = Duration::from_secs(15);

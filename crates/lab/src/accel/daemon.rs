@@ -2,7 +2,7 @@
 //!
 //! In: who helps. Out: the running accelerator; what it says of its flows; the processor time that it took.
 //!
-//! 1. It is this very program as a child, with a home of nobody's, and its files are in a folder of its own.
+//! 1. It is `marline` as a child process, with a home of nobody's, and its files are in a folder of its own.
 //! 2. It is ready when it answers for its state.
 
 use std::fs::File;

@@ -22,9 +22,9 @@ pub(crate) struct Workshop {
 }
 
 impl Workshop {
-    /// This very program is the accelerator.
+    /// Finds the accelerator's program.
     pub(crate) fn new() -> Result<Self, LabError> {
-        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        let program = crate::program::marline()?;
         Ok(Self { program, building: Mutex::default() })
     }
 

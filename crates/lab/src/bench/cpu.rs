@@ -1,4 +1,4 @@
-//! `marline lab bench cpu`: processor time per gigabyte and speed, on wires without any emulation.
+//! `marline-lab bench cpu`: processor time per gigabyte and speed, on wires without any emulation.
 //!
 //! 1. File and output are in memory; nothing but the client, nginx and the kernel is measured.
 //! 2. Clients take turns, one warm-up each; the comparison is within the run, because absolute figures are this
@@ -23,7 +23,7 @@ use crate::runner::command::{begin, print, say};
 use crate::server::Folder;
 use crate::{LabError, Payload, Service};
 
-/// `marline lab bench cpu`.
+/// `marline-lab bench cpu`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CpuArgs {
     /// Repetitions.
@@ -163,7 +163,7 @@ fn download(client: &Client, wires: usize, payload: &Payload) -> Result<Result<C
     let names = &WIRES[..wires.min(WIRES.len())];
     let wired = Wired::start(names, &Service::Files(payload.path()))?;
     let folder = Folder::new().map_err(LabError::at("a place for the file"))?;
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let program = if client.is_ours() { crate::program::marline()? } else { PathBuf::new() };
     let rate = marline_core::units::Bitrate::from_mbps(10_000);
     let links: Vec<LinkSpec> =
         names.iter().map(|name| LinkSpec::constant(name, rate, std::time::Duration::ZERO)).collect();

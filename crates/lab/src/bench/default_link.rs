@@ -1,4 +1,4 @@
-//! `marline lab bench default-link`: the link of the default route fails, and a program begins a flow at the edge: how long until its first
+//! `marline-lab bench default-link`: the link of the default route fails, and a program begins a flow at the edge: how long until its first
 //! byte is back over the other link.
 //!
 //! | way | what the default link does |
@@ -33,7 +33,7 @@ use crate::result_file::ResultFile;
 use crate::runner::command::begin;
 use crate::{Congestion, LabError};
 
-/// `marline lab bench default-link`.
+/// `marline-lab bench default-link`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct DefaultLinkArgs {
     /// Only these: relay, direct, all; or one of their rows, `relay silent`.
@@ -70,7 +70,7 @@ pub(super) fn run(args: &DefaultLinkArgs) -> Result<u8, LabError> {
     let cases = Cases::new("the default link", &CASES, &args.cases)?;
     let file = ResultFile::open_if(args.json.as_ref())?;
     begin(By::Lab)?;
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let program = crate::program::marline()?;
     let mut sheet = Sheet::default();
     turns::each(&cases.wanted(), |case| {
         for (way, is_direct) in WAYS {

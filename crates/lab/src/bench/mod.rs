@@ -1,4 +1,4 @@
-//! `marline lab bench …`: what marline reaches and what others reach, in the same lab, in the same minutes.
+//! `marline-lab bench …`: what marline reaches and what others reach, in the same lab, in the same minutes.
 //!
 //! | verb | what it compares |
 //! |---|---|
@@ -46,10 +46,10 @@ use crate::{LabError, scenarios};
 use judge::Verdict;
 pub(crate) use turns::is_stopped;
 
-/// `marline lab bench`.
+/// `marline-lab bench`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     #[command(subcommand)]
     what: Option<What>,
 }
@@ -57,8 +57,8 @@ pub struct BenchArgs {
 const AFTER: &str = "\
 Without a word it does `floors`: ten sets of links and the pairs of traces (skipped without --traces), 100 MB, three runs
 of marline, aria2 in three settings and curl, in real time. That takes about 40 minutes; how long at least is said at the
-start. Ctrl-C ends it and shows what there is. For a look: `marline lab bench floors --quick` (a quarter of an hour), or
-one case: `marline lab bench floors --case a` (two minutes).
+start. Ctrl-C ends it and shows what there is. For a look: `marline-lab bench floors --quick` (a quarter of an hour), or
+one case: `marline-lab bench floors --case a` (two minutes).
 Needs nginx, curl and aria2c. The exit code is 1 only if a download failed or nothing was run, 130 after Ctrl-C.";
 
 /// What is compared; without a word: floors.
@@ -101,7 +101,7 @@ struct CommonArgs {
     json: Option<PathBuf>,
 }
 
-/// `marline lab bench floors`.
+/// `marline-lab bench floors`.
 #[derive(Clone, Debug, Default, Args)]
 struct FloorArgs {
     /// Only these: a, a-https, b, c, d, e, f, h, i, j, pairs.

@@ -1,4 +1,4 @@
-//! `marline lab bench returning-link`: how soon a link that comes back carries payload of a running transfer again.
+//! `marline-lab bench returning-link`: how soon a link that comes back carries payload of a running transfer again.
 //!
 //! | case | how the link fails for five seconds |
 //! |---|---|
@@ -31,7 +31,7 @@ use crate::result_file::ResultFile;
 use crate::runner::command::begin;
 use crate::{Congestion, Emulation, Lab, LabError, LabSpec, Service};
 
-/// `marline lab bench returning-link`.
+/// `marline-lab bench returning-link`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ReturningArgs {
     /// Only these: down, removed, carrier, lease, silent, dark, all; or one of their rows, `down upload edge`.
@@ -82,7 +82,7 @@ enum Place {
 
 impl Place {
     fn start(links: &[LinkSpec], through: Way, run: u32) -> Result<Self, LabError> {
-        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        let program = crate::program::marline()?;
         let seed = u64::from(run) + 1;
         if through == Way::Edge {
             let (assign, congestion) = (Assign::Fixed, Congestion::Cubic);

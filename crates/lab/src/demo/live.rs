@@ -1,4 +1,4 @@
-//! `marline lab demo live`: a live broadcast over three uplinks, none of which could carry it, two of which fail meanwhile.
+//! `marline-lab demo live`: a live broadcast over three uplinks, none of which could carry it, two of which fail meanwhile.
 //!
 //! In: links, a rate, a length. Out: a table of what arrived; the exit code says whether it was everything.
 //!
@@ -24,7 +24,7 @@ use crate::result_file::ResultFile;
 use crate::runner::command::{begin, print, say};
 use crate::{Congestion, LabError};
 
-/// `marline lab demo live`.
+/// `marline-lab demo live`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct LiveArgs {
     /// So long is the stream.
@@ -93,7 +93,7 @@ pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
     let file = ResultFile::open_if(args.json.as_ref())?;
     begin(By::Lab)?;
     live::check_installed()?;
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let program = crate::program::marline()?;
     announce(args, &links, &cuts);
     let setting = Setting {
         links: &links,

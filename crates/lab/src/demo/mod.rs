@@ -1,11 +1,11 @@
-//! `marline lab demo`: one download over each of two links alone, then over both, before one's eyes.
+//! `marline-lab demo`: one download over each of two links alone, then over both, before one's eyes.
 //!
 //! 1. In real time the program's own progress is shown, as everybody who uses `marline get` sees it: one bar per link on
-//!    a terminal, a line per second otherwise. It is this program, real kernel TCP and a real web server.
+//!    a terminal, a line per second otherwise. It is `marline`, real kernel TCP and a real web server.
 //! 2. In virtual time (`--sim`) each download is shown as it went: one line of throughput over time per link.
 //! 3. At the end a table, and a page with the throughput over time.
 //!
-//! `marline lab demo live` is another one: a broadcast through an edge ([`live`]).
+//! `marline-lab demo live` is another one: a broadcast through an edge ([`live`]).
 
 mod live;
 
@@ -21,10 +21,10 @@ use crate::runner::command::{begin, exit_code, page, print, say};
 use crate::runner::{Plan, Results};
 use crate::{LabError, scenarios};
 
-/// `marline lab demo`.
+/// `marline-lab demo`.
 #[derive(Clone, Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     #[command(subcommand)]
     what: Option<What>,
     /// A tenth of it: 25 MB instead of 250 MB.
@@ -52,7 +52,7 @@ service has chosen, and that on to nginx, which records. Each packet that ffmpeg
 code is 0 if all were received in order over one connection and no frame was dropped, else 1.
 Needs ffmpeg, nginx with libnginx-mod-rtmp, and socat; docs/lab.md tells what the lines of its table are.
 Example:
-  sudo marline lab demo live --seconds 30 --bitrate 6Mbit/s --link wifi,rate=20Mbit/s,up=5Mbit/s,rtt=30ms \\
+  sudo marline-lab demo live --seconds 30 --bitrate 6Mbit/s --link wifi,rate=20Mbit/s,up=5Mbit/s,rtt=30ms \\
       --link lte,rate=20Mbit/s,up=5Mbit/s,rtt=60ms";
 
 /// What `--quick` downloads.
@@ -70,6 +70,10 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8, LabError> {
     let by = if args.sim { By::Sim } else { By::Lab };
     let html = ResultFile::open(&args.page)?;
     begin(by)?;
+    if by == By::Lab {
+        // What is missing is reported before anything is announced.
+        crate::program::marline()?;
+    }
     for case in &scenario.cases {
         let links: Vec<String> = case.links.iter().map(ToString::to_string).collect();
         let made = if args.sim { "in virtual time" } else { "with real TCP and a real web server" };

@@ -14,10 +14,11 @@ use std::time::Duration;
 use marline_sim::spec::{Change, LinkSpec};
 use marline_sys::process::Room;
 use marline_sys::sched;
+use marline_terminal::output;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::LabError;
 use crate::network::TunPair;
+use crate::{LabError, NAME};
 use engine::{Engine, Order};
 pub use lateness::Lateness;
 pub use report::{Emulation, LinkRun, Priority, Sign};
@@ -109,7 +110,7 @@ fn work(engine: Engine, ready: &SyncSender<std::io::Result<Room>>) {
         let _ = sched::nice(-20);
     }
     if let Err(error) = engine.run(real_time) {
-        eprintln!("marline lab: the emulator ended: {error}");
+        output::say(NAME, &format!("the emulator ended: {error}"));
     }
 }
 

@@ -9,7 +9,7 @@
 //! | servers | `10.99.0.1`, on ports of [`PORTS`]; `--allow-net` opens it to the relays, for it is a private address |
 //! | edge | `127.0.0.1:1088` at the client's end; with [`Through::Lan`] also the gateway of a LAN behind it |
 //!
-//! 1. All of them are this very program as children, with a home of nobody's; certificates are made anew each time.
+//! 1. All of them are `marline` as child processes, with a home of nobody's; certificates are made anew each time.
 //! 2. It is ready when the edge is: its links are steered before its first flow, and where the service assigns relays it has
 //!    measured them and been given one.
 //! 3. The links' clock begins before the edge does.

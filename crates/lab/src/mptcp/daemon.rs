@@ -2,7 +2,7 @@
 //!
 //! In: a policy, a device, a place for its files. Out: the running daemon; what it says of itself.
 //!
-//! 1. It is this very program as a child, with a home of nobody's, and its files are in a folder of its own: many labs run
+//! 1. It is `marline` as a child process, with a home of nobody's, and its files are in a folder of its own: many labs run
 //!    side by side.
 //! 2. It is ready when it answers for its state.
 

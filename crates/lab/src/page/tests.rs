@@ -19,7 +19,7 @@ fn example() -> Page {
     Page {
         title: "floor-a: \"two\" <links> & more".into(),
         lead: "one line".into(),
-        facts: vec![("command".into(), "marline lab run scenarios/floor-a.toml".into())],
+        facts: vec![("command".into(), "marline-lab run scenarios/floor-a.toml".into())],
         sections: vec![Section {
             heading: "a".into(),
             lead: "wifi,rate=80Mbit/s".into(),

@@ -1,4 +1,4 @@
-//! `marline lab reproduce NAME`: a paper's tables and figures again, its figures and ours side by side.
+//! `marline-lab reproduce NAME`: a paper's tables and figures again, its figures and ours side by side.
 //!
 //! In: the name of a paper. Out: tables for people, or one [`Row`] per line (`--json`).
 //!
@@ -37,10 +37,10 @@ use crate::{LabError, scenarios};
 use paper::Paper;
 use store::{Kept, Store};
 
-/// `marline lab reproduce`.
+/// `marline-lab reproduce`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
-pub struct ReproduceArgs {
+pub(crate) struct ReproduceArgs {
     /// Which paper: thesis, greenbag, emptcp, bass, super.
     #[arg(value_name = "NAME")]
     name: String,
@@ -131,17 +131,17 @@ fn read<T: Kept>(args: &ReproduceArgs) -> Result<Vec<T>, LabError> {
 
 const AFTER: &str = "\
 Examples:
-  marline lab reproduce bass --sim
+  marline-lab reproduce bass --sim
       BASS's figures 5 and 8 to 12 in virtual time: the paper's numbers beside ours.
-  marline lab reproduce bass --case F11,F12 --jobs 4
+  marline-lab reproduce bass --case F11,F12 --jobs 4
       In real time: edge, relay and origin over emulated links, 60 origins; stop with Ctrl-C, go on with --continue.
-  marline lab reproduce bass --kept
+  marline-lab reproduce bass --kept
       The tables of evidence/bass/lab.jsonl, with the commits that they were measured at.
-  marline lab reproduce super --case F6 --sender cubic
+  marline-lab reproduce super --case F6 --sender cubic
       Super-aggregation's blackouts: plain TCP, the paper's freeze and ours.
-  marline lab reproduce super --jobs 6
+  marline-lab reproduce super --jobs 6
       All of it with cubic, reno and BBR: 1580 cells, 6 at once, about 2.6 hours; one after the other six times as long.
-  marline lab reproduce emptcp --scale 0.25 --runs 3 --case F5
+  marline-lab reproduce emptcp --scale 0.25 --runs 3 --case F5
 
 Artefacts: greenbag F9a F9b F10 to F14, X-over, X-fluct; emptcp T2, F3 to F17, X-unequal, X-grid; bass F5 F8 to F12 X-upload;
 super F1 F2a F2b F2c F5 F6 F7 F8 S8.

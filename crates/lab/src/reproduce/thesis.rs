@@ -246,7 +246,7 @@ pub(super) fn beside_best(outcomes: &[Outcome]) -> Vec<(&'static str, &'static s
 pub(super) const REMARKS: [&str; 3] = [
     "Why they differ is not established. Round trips are not told in the paper: 20 ms (Wi-Fi) and 40 ms (LTE) are chosen here, \
      from its arithmetic example (§4.3.5).",
-    "The order of Algorithms 1 to 3 depends on LTE's round trip: `marline lab run thesis-rtt --sim` has it at 40, 80 and 120 ms. \
+    "The order of Algorithms 1 to 3 depends on LTE's round trip: `marline-lab run thesis-rtt --sim` has it at 40, 80 and 120 ms. \
      At 80 and 120 ms Algorithm 3 is the first one in 9 of 10 cases, as in the paper; at 40 ms Algorithm 1 in 4 of 5.",
     "Not modelled: LTE's slow build-up after a new connection (§3.1.4, §4.4.3.3), HTTP/2 over TLS, a bandwidth constant found by \
      trial for each scenario (§8.2.2; here 240 Mbit/s for every link).",

@@ -1,10 +1,11 @@
-//! `marline lab run SCENARIO`: a scenario with its repetitions, as a table, a JSON file and a page.
+//! `marline-lab run SCENARIO`: a scenario with its repetitions, as a table, a JSON file and a page.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use marline_core::units::DataSize;
 use marline_sim::scenario::{Client, Scenario};
+use marline_terminal::output;
 use serde_json::json;
 
 use super::{Plan, Results, summary};
@@ -13,9 +14,9 @@ use crate::page::Page;
 use crate::result_file::ResultFile;
 use crate::{LabError, prepare, scenarios};
 
-/// `marline lab run`.
+/// `marline-lab run`.
 #[derive(Clone, Debug, Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// A file such as scenarios/floor-a.toml, or the name of a carried one (floor-a).
     #[arg(value_name = "SCENARIO")]
     scenario: String,
@@ -183,18 +184,17 @@ pub(crate) fn tell_unfinished(results: &Results, wanted: usize) {
         say(&format!("interrupted: {done} of {wanted} downloads"));
     } else if done == 0 {
         let why = if results.untraced { "no traces, see --traces" } else { "no client of those named exists here" };
-        say(&format!("marline lab: nothing was run: {why}"));
+        say(&format!("marline-lab: nothing was run: {why}"));
     }
 }
 
 /// For people, beside the results.
 pub(crate) fn say(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = output::print_beside(&format!("{text}\n"));
 }
 
 /// Results.
 pub(crate) fn print(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{text}");
+    // A closed standard output is the reader's choice.
+    let _ = output::print(&format!("{text}\n"));
 }

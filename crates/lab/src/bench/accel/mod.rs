@@ -1,4 +1,4 @@
-//! `marline lab bench accel`: what is asked of `marline accel`, with a stock kernel's TCP at both ends.
+//! `marline-lab bench accel`: what is asked of `marline accel`, with a stock kernel's TCP at both ends.
 //!
 //! | case | what | floor |
 //! |---|---|---|
@@ -47,7 +47,7 @@ use crate::server::Payload;
 use crate::{Congestion, LabError};
 use unit::Unit;
 
-/// `marline lab bench accel`.
+/// `marline-lab bench accel`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct AccelArgs {
@@ -85,8 +85,8 @@ twentieth of two cores; what a crowd spoils all the same is named suspect. Ctrl-
 Needs root, nginx, curl, ip and ss (iproute2). docs/benchmarks.md tells what each case is.
 
 Examples:
-  marline lab bench accel --jobs 6
-  marline lab bench accel --case \"loss 200ms\",blackout --quick --runs 3";
+  marline-lab bench accel --jobs 6
+  marline-lab bench accel --case \"loss 200ms\",blackout --quick --runs 3";
 
 /// The cases, in the order of the table.
 const CASES: [&str; 11] = [

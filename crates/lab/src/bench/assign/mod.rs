@@ -1,4 +1,4 @@
-//! `marline lab bench assign`: how near the matching of boxes and relays comes to the best one, and what it costs.
+//! `marline-lab bench assign`: how near the matching of boxes and relays comes to the best one, and what it costs.
 //!
 //! | case | what | beside |
 //! |---|---|---|
@@ -37,7 +37,7 @@ use crate::page::Table;
 use crate::result_file::ResultFile;
 use crate::runner::command::{print, say};
 
-/// `marline lab bench assign`.
+/// `marline-lab bench assign`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct AssignArgs {
@@ -69,7 +69,7 @@ pub(super) struct AssignArgs {
 }
 
 const AFTER: &str = "\
-All of it takes some six minutes on one core and 0.4 GB of memory. For a look: `marline lab bench assign --size 50/1000`.
+All of it takes some six minutes on one core and 0.4 GB of memory. For a look: `marline-lab bench assign --size 50/1000`.
 Needs no privilege and no program. The exit code is 0 whatever the figures are.";
 
 fn time(word: &str) -> Result<Duration, String> {

@@ -1,4 +1,4 @@
-//! `marline lab bench fleet`: what is asked of `marline edge` and `marline relay`, over emulated uplinks with real round trips.
+//! `marline-lab bench fleet`: what is asked of `marline edge` and `marline relay`, over emulated uplinks with real round trips.
 //!
 //! | case | what | floor |
 //! |---|---|---|
@@ -34,7 +34,7 @@ use crate::result_file::ResultFile;
 use crate::runner::command::begin;
 use crate::{Congestion, LabError};
 
-/// `marline lab bench fleet`.
+/// `marline-lab bench fleet`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FleetArgs {
     /// Only these: upload, download, live, cut, killed, cpu, all; or one of their rows, `upload 20+2`.
@@ -116,7 +116,7 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
             _ => {}
         }
     }
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let program = crate::program::marline()?;
     let bench = Bench::new(args, wanted, program);
     let mut sheet = Sheet::default();
     turns::each(&cases, |case| match case {

@@ -1,4 +1,4 @@
-//! `marline lab bench paths`: what is asked of `marline paths`, over kernel MPTCP and emulated links with real round trips.
+//! `marline-lab bench paths`: what is asked of `marline paths`, over kernel MPTCP and emulated links with real round trips.
 //!
 //! | case | what | beside |
 //! |---|---|---|
@@ -33,7 +33,7 @@ use crate::result_file::ResultFile;
 use crate::runner::command::{begin, say};
 use crate::{Congestion, LabError};
 
-/// `marline lab bench paths`.
+/// `marline-lab bench paths`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct PathsArgs {
     /// Only these: unequal, suspend, small, faults, scale, all; or one of their rows, `unequal 50+5`.
@@ -113,7 +113,7 @@ pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
     if Mptcpd::program().is_none() {
         say("mptcpd is not installed (package mptcpd): it is left out");
     }
-    let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let program = crate::program::marline()?;
     let bench = Bench { args, cases, program };
     let mut sheet = Sheet::default();
     turns::each(&bench.cases.wanted(), |case| match case {

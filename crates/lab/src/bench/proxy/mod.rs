@@ -1,4 +1,4 @@
-//! `marline lab bench proxy`: what players and programs have of `marline proxy`, beside what they would have without it.
+//! `marline-lab bench proxy`: what players and programs have of `marline proxy`, beside what they would have without it.
 //!
 //! | case | what | beside |
 //! |---|---|---|
@@ -35,7 +35,7 @@ use crate::page::Table;
 use crate::result_file::ResultFile;
 use crate::runner::command::{begin, say};
 
-/// `marline lab bench proxy`.
+/// `marline-lab bench proxy`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ProxyArgs {
     /// Only these: speed, start, seek, death, slow, crowd, all.

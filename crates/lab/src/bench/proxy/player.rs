@@ -113,7 +113,7 @@ pub(super) fn is_early(error: &io::Error) -> bool {
 }
 
 /// One player: the proxy tells players apart by what they say of themselves.
-const AGENT: &str = "marline lab bench";
+const AGENT: &str = "marline-lab bench";
 /// As often as the player's state is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// Nothing takes so long.

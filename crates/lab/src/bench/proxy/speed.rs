@@ -86,7 +86,7 @@ fn download(
             Ok(taken.map(|took| (took, cpu(&usage))))
         }
         Who::Get => {
-            let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+            let program = crate::program::marline()?;
             let links: String = names.iter().map(|name| format!(" --link {name}")).collect();
             let ca = world.authority().map(|file| format!(" --ca-file {}", file.display())).unwrap_or_default();
             let line = format!("'{}' get --quiet -o -{links}{ca} {url} | cat > /dev/null", program.display());

@@ -4,7 +4,7 @@
 //! answers of that proxy, as a player reads them.
 //!
 //! 1. Everything is fresh for each measurement: no TCP metrics, no learnt links, no warm connection.
-//! 2. The proxy is this very program as a child, with a home of nobody's.
+//! 2. The proxy is `marline` as a child process, with a home of nobody's.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -124,7 +124,7 @@ pub(super) struct Proxy {
 impl Proxy {
     /// Over these links, with further words of the command line.
     pub(super) fn start(world: &World, links: &[&str], words: &[&str]) -> Result<Self, LabError> {
-        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        let program = crate::program::marline()?;
         let mut command = Command::new(program);
         command.args(["proxy", "--listen", "127.0.0.1:0", "--json", "--quiet"]).args(words);
         command.args(links.iter().flat_map(|link| ["--link", link]));

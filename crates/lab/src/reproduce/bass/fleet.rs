@@ -2,7 +2,7 @@
 //!
 //! In: how many fleets. Out: rows.
 //!
-//! 1. Fleets are those of `marline lab bench assign` ([`marline_sim::fleet`]), a seed for each: nothing of them was measured in a network,
+//! 1. Fleets are those of `marline-lab bench assign` ([`marline_sim::fleet`]), a seed for each: nothing of them was measured in a network,
 //!    and the fall of rates with the distance is drawn into them (`F8` says what the draw is like, and is no finding).
 //! 2. Ours is the solver's plan; Algorithm 1 is cut off after [`PLANS`] plans, for it never ends with 60 boxes; random is BASS's
 //!    baseline. *Best each* is what boxes would have if each had its best relay for itself.
@@ -172,7 +172,7 @@ const EACH: &str = "best each";
 /// Work of a matching: some 0.1 s; and of its proof, at most.
 const WORK: u64 = 20_000_000;
 const PROOF: u64 = 200_000_000;
-/// As in `marline lab bench assign`.
+/// As in `marline-lab bench assign`.
 const PLANS: u64 = 10_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `marline lab reproduce bass`: the evaluation of BASS (§II-B and §V) again.
+//! `marline-lab reproduce bass`: the evaluation of BASS (§II-B and §V) again.
 //!
 //! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`), and floors that are judged.
 //!

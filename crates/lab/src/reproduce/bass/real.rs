@@ -9,7 +9,7 @@
 //! | 1 | the origin |
 //! | 2, 3, … | the relays |
 //!
-//! 1. Edge, relays and service are this very program as processes, with certificates of one authority that is made once.
+//! 1. Edge, relays and service are `marline` as processes, with certificates of one authority that is made once.
 //! 2. Everything is fresh: no metrics of TCP, no learnt rates; only the edge's connections to its relay are ready, as always.
 //! 3. Plain TCP and the edge's subflows have the congestion control that was named. A relay sends to the origin with its own
 //!    default (`marline relay --congestion`: BBR where the kernel has it), so `From` (plain TCP from the relay) does not say
@@ -53,7 +53,7 @@ const MOST_RELAYS: usize = 3;
 impl Workshop {
     /// Makes an authority and its members.
     pub(super) fn new(congestion: Congestion) -> Result<Self, LabError> {
-        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        let program = crate::program::marline()?;
         let folder = Folder::new().map_err(LabError::at("a place for certificates"))?;
         let addresses: Vec<Ipv4Addr> = (0..MOST_RELAYS).map(|relay| address(FIRST_RELAY + relay)).collect();
         let members = Members::new(&program, folder.path(), &addresses)?;

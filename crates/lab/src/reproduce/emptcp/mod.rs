@@ -1,4 +1,4 @@
-//! `marline lab reproduce emptcp`: the evaluation of eMPTCP (CoNEXT 2015, §4 and §5) again, with our own policy beside it.
+//! `marline-lab reproduce emptcp`: the evaluation of eMPTCP (CoNEXT 2015, §4 and §5) again, with our own policy beside it.
 //!
 //! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
 //!

@@ -102,9 +102,9 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
-    /// This very program is the daemon.
+    /// Finds the daemon's program.
     pub(super) fn new(congestion: Congestion, trace: Option<PathBuf>) -> Result<Self, LabError> {
-        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        let program = crate::program::marline()?;
         let folder = Folder::new().map_err(LabError::at("a place for what is served"))?;
         let endless = || std::fs::File::create(folder.path().join(ENDLESS))?.set_len(1 << 36);
         page::write(folder.path()).and_then(|()| endless()).map_err(LabError::at("a page in memory"))?;

@@ -1,4 +1,4 @@
-//! `marline lab reproduce greenbag`: the evaluation of GreenBag (RTSS 2013, §V) again, with our own policy and a
+//! `marline-lab reproduce greenbag`: the evaluation of GreenBag (RTSS 2013, §V) again, with our own policy and a
 //! clairvoyant beside it, and what this project asks of its policy beyond that.
 //!
 //! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).

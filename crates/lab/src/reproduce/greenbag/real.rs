@@ -114,9 +114,9 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
-    /// This very program is the proxy.
+    /// Finds the proxy's program.
     pub(super) fn new(trace: Option<PathBuf>) -> Result<Self, LabError> {
-        let program = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+        let program = crate::program::marline()?;
         Ok(Self { program, films: Films::default(), trace, building: std::sync::Mutex::default() })
     }
 

@@ -1,4 +1,4 @@
-//! `marline lab reproduce super`: the evaluation of Super-aggregation (§2, §3, §6 and §8) again.
+//! `marline-lab reproduce super`: the evaluation of Super-aggregation (§2, §3, §6 and §8) again.
 //!
 //! In: which artefacts, which senders, who. Out: tables for people, or rows in the form of every reproduction (`--json`).
 //!

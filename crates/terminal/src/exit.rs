@@ -48,10 +48,10 @@ impl Exit {
         Self { code, line: None }
     }
 
-    /// Prints the line and becomes the process's exit code.
-    pub fn report(self) -> ExitCode {
+    /// Prints the line with the program's name and becomes the process's exit code.
+    pub fn report(self, program: &str) -> ExitCode {
         if let Some(line) = &self.line {
-            crate::output::say(line);
+            crate::output::say(program, line);
         }
         ExitCode::from(self.code)
     }

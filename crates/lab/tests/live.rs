@@ -1,18 +1,18 @@
-//! `marline lab demo live` and `marline lab bench fleet`: unmodified ffmpeg and nginx at both ends of edge and relay, in a lab.
+//! `marline-lab demo live` and `marline-lab bench fleet`: unmodified ffmpeg and nginx at both ends of edge and relay, in a lab.
 //!
 //! No timed figure decides: packets, connections and bytes do. Where the machine permits no lab the reason is printed and the
 //! test is passed over; a program that is missing fails it, with the name of its package.
-#![cfg(all(feature = "lab", feature = "fleet"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
 fn lab(words: &[&str], place: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.arg("lab").args(words).env("HOME", place).current_dir(place).output().unwrap()
+    common::lab().args(words).env("HOME", place).current_dir(place).output().unwrap()
 }
 
 /// The record of a run that ended with 0; none: there can be no lab here.

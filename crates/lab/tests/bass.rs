@@ -1,18 +1,19 @@
-//! `marline lab reproduce bass`: everything small in virtual time, and one upload over edge, relay and kernel MPTCP.
+//! `marline-lab reproduce bass`: everything small in virtual time, and one upload over edge, relay and kernel MPTCP.
 //!
 //! No timed figure decides: that there are figures, whose, and that floors are judged, does. Where the machine permits no lab the reason
 //! is printed and the rest is tested.
-#![cfg(feature = "fleet")]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
-use std::process::{Command, Output};
+mod common;
+
+use std::process::Output;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 fn reproduce(home: &TempDir, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(["lab", "reproduce", "bass"]).args(words).env("HOME", home.path());
+    let mut command = common::lab();
+    command.args(["reproduce", "bass"]).args(words).env("HOME", home.path());
     command.current_dir(home.path()).output().unwrap()
 }
 

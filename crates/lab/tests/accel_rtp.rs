@@ -7,8 +7,9 @@
 //!    two links.
 //! 2. Pictures decide, and what the server heard; no time does. A machine that permits no lab, or has no ffmpeg, passes it over
 //!    and says why.
-#![cfg(all(feature = "lab", feature = "accel"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -179,7 +180,7 @@ fn said(output: &Output) -> String {
 
 /// Why nothing of this can be done here, if so.
 fn refusal() -> Option<String> {
-    let check = Command::new(env!("CARGO_BIN_EXE_marline")).args(["lab", "check"]).output().unwrap();
+    let check = common::lab().arg("doctor").output().unwrap();
     if !check.status.success() {
         return Some(said(&check));
     }
@@ -204,7 +205,7 @@ fn films(place: &Path) {
 
 /// A run: what `marline` said of itself, what the server was asked, when in the film the key frames are that the player got.
 fn run(place: &Path, name: &str, words: &str) -> (Value, Vec<String>, Vec<f64>) {
-    let marline = env!("CARGO_BIN_EXE_marline");
+    let marline = common::marline().display();
     let server = "rtsp://10.99.0.1:8554";
     let script = format!(
         "{marline} accel rtp --primary wlan0 --secondary wwan0 --json {words} {server}/full >{name}.json 2>{name}.said & \
@@ -216,7 +217,7 @@ fn run(place: &Path, name: &str, words: &str) -> (Value, Vec<String>, Vec<f64>) 
     let exe = std::env::current_exe().unwrap();
     let serving = format!("{} a_server_where_it_is_told_to_be_one --exact --nocapture", exe.display());
     let mut command = Command::new("timeout");
-    command.args(["90", marline, "lab", "exec", "--link", "wlan0,rate=20Mbit/s,rtt=20ms"]);
+    command.args(["90", common::LAB, "exec", "--link", "wlan0,rate=20Mbit/s,rtt=20ms"]);
     command.args(["--link", "wwan0,rate=3Mbit/s,up=400kbit/s,rtt=80ms", "--server", &serving]);
     command.args(["--at", "5s:wlan0=down", "--at", "8s:wlan0=up", "--", "sh", "-c", &script]);
     let output = command.env(FILMS, place).env("HOME", place).current_dir(place).output().unwrap();
@@ -284,8 +285,7 @@ fn a_blackout_costs_no_key_frame_and_reports_and_commands_go_on() {
 #[test]
 fn what_is_written_wrongly_is_said_before_anything_is_opened() {
     let rtp = |words: &[&str]| {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_marline")).args(["accel", "rtp"]).args(words).output().unwrap();
+        let output = Command::new(common::marline()).args(["accel", "rtp"]).args(words).output().unwrap();
         (output.status.code(), said(&output))
     };
     let links = ["--primary", "lo", "--secondary", "nosuch0"];

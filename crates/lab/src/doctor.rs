@@ -40,6 +40,7 @@ pub fn machine() -> Vec<Finding> {
         program("nginx", "-v", "nginx-light", "--serve needs it"),
         program("curl", "--version", "curl", "examples and comparisons use it"),
         program("aria2c", "--version", "aria2", "comparisons use it"),
+        marline(),
     ]);
     all
 }
@@ -151,6 +152,15 @@ fn program(name: &'static str, version: &str, package: &str, purpose: &str) -> F
         None => Err(format!("not installed ({purpose}): apt-get install {package}")),
     };
     finding(name, false, result)
+}
+
+/// The program that is measured.
+fn marline() -> Finding {
+    let found = crate::program::marline().map(|path| {
+        let version = first_line(Command::new(&path).arg("--version")).unwrap_or_else(|| "no version".into());
+        format!("{version}, {}", path.display())
+    });
+    finding("marline", false, found.map_err(|error| error.to_string()))
 }
 
 /// The first line that a program prints.

@@ -1,10 +1,9 @@
 //! The documents against the program and the kept results.
 //!
-//! 1. Each `marline …` in the README and in `docs/` (code spans and code blocks) names a subcommand and options that the program has.
+//! 1. Each `marline …` and `marline-lab …` in the README and in `docs/` (code spans and code blocks) names a subcommand and options that the program has.
 //! 2. Each file under `evidence/` is described in `evidence/README.md`, and the documents name no other.
 //! 3. Each test that `docs/threat-model.md` and `docs/link-failures.md` name exists.
 //! 4. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.
-#![cfg(all(feature = "accel", feature = "fleet", feature = "lab"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 use std::collections::BTreeMap;
@@ -41,12 +40,12 @@ fn code(page: &str) -> Vec<String> {
     all
 }
 
-/// The words after each `marline` in a piece of code, up to the end of that command. One that is a word of another command
-/// (`cargo test -p marline`) or stands in a comment is none.
-fn commands(code: &str) -> Vec<Vec<&str>> {
+/// The words after each `marline`, or whatever else the program is called, in a piece of code, up to the end of that command. One
+/// that is a word of another command (`cargo test -p marline`) or stands in a comment is none.
+fn commands<'a>(code: &'a str, program: &str) -> Vec<Vec<&'a str>> {
     let ends = |word: &str| ["|", "||", "&&", "&", ";", ">", "2>", "--", "…"].contains(&word);
     let words: Vec<&str> = code.split_whitespace().take_while(|word| !word.starts_with('#')).collect();
-    let begins = (0..words.len()).filter(|at| words[*at] == "marline" && (*at == 0 || words[at - 1] != "-p"));
+    let begins = (0..words.len()).filter(|at| words[*at] == program && (*at == 0 || words[at - 1] != "-p"));
     begins.map(|at| words[at + 1..].iter().copied().take_while(|word| !ends(word)).collect()).collect()
 }
 
@@ -97,28 +96,32 @@ fn unknown(program: &Command, words: &[&str]) -> Option<String> {
 
 #[test]
 fn commands_of_the_documents_are_known_to_the_program() {
-    let mut program = marline::Cli::command();
+    let (mut program, mut lab) = (marline::Cli::command(), marline_lab::cli::Cli::command());
     program.build();
-    let (mut seen, mut wrong) = (0, Vec::new());
-    for (page, text) in pages() {
-        for code in code(&text) {
-            for words in commands(&code) {
-                seen += 1;
-                wrong.extend(unknown(&program, &words).map(|why| format!("{page}: {code}: {why}")));
+    lab.build();
+    for (program, at_least) in [(&program, 200), (&lab, 80)] {
+        let (mut seen, mut wrong) = (0, Vec::new());
+        for (page, text) in pages() {
+            for code in code(&text) {
+                for words in commands(&code, program.get_name()) {
+                    seen += 1;
+                    wrong.extend(unknown(program, &words).map(|why| format!("{page}: {code}: {why}")));
+                }
             }
         }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(seen > at_least, "{}: {seen}", program.get_name());
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(seen > 200, "{seen}");
     // The check itself.
-    for (words, is_known) in [
-        (&["lab", "reproduce", "bass", "[--sim]", "--cc", "bbr"][..], true),
-        (&["lab", "reproduce", "bass", "--sims"], false),
-        (&["lab", "reproduced"], false),
-        (&["get", "-o", "-"], true),
-        (&["get", "--config", "FILE", "URL"], true),
+    for (program, words, is_known) in [
+        (&lab, &["reproduce", "bass", "[--sim]", "--cc", "bbr"][..], true),
+        (&lab, &["reproduce", "bass", "--sims"], false),
+        (&lab, &["reproduced"], false),
+        (&program, &["lab", "demo"], false),
+        (&program, &["get", "-o", "-"], true),
+        (&program, &["get", "--config", "FILE", "URL"], true),
     ] {
-        assert_eq!(unknown(&program, words).is_none(), is_known, "{words:?}");
+        assert_eq!(unknown(program, words).is_none(), is_known, "{words:?}");
     }
 }
 

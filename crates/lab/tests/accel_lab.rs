@@ -1,17 +1,18 @@
-//! `marline lab bench accel` and `marline lab reproduce super`: the accelerator between a stock kernel's TCP and curl, in a lab.
+//! `marline-lab bench accel` and `marline-lab reproduce super`: the accelerator between a stock kernel's TCP and curl, in a lab.
 //!
 //! No timed figure decides: that there are figures, whose, and that each byte was the file's, does (a wrong one is a failed run,
 //! and the exit code says so). Where the machine permits no lab the reason is printed and the test is passed over.
-#![cfg(all(feature = "lab", feature = "accel"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn marline(words: &[&str], place: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).env("HOME", place).current_dir(place).output().unwrap()
+fn lab(words: &[&str], place: &Path) -> Output {
+    common::lab().args(words).env("HOME", place).current_dir(place).output().unwrap()
 }
 
 fn said(output: &Output) -> String {
@@ -20,11 +21,11 @@ fn said(output: &Output) -> String {
 
 /// Why nothing of this can be done here, if so.
 fn refusal(place: &Path) -> Option<String> {
-    let check = marline(&["accel", "check"], place);
+    let check = Command::new(common::marline()).args(["accel", "check"]).output().unwrap();
     if !check.status.success() {
         return Some(said(&check));
     }
-    let lab = marline(&["lab", "check"], place);
+    let lab = lab(&["doctor"], place);
     (!lab.status.success()).then(|| said(&lab))
 }
 
@@ -35,8 +36,8 @@ fn a_lossy_link_has_figures_of_plain_and_of_ours() {
         eprintln!("skipped: {why}");
         return;
     }
-    let words = ["lab", "bench", "accel", "--quick", "--case", "loss 50ms", "--json", "record.json"];
-    let output = marline(&words, place.path());
+    let words = ["bench", "accel", "--quick", "--case", "loss 50ms", "--json", "record.json"];
+    let output = lab(&words, place.path());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
     let record: Value = serde_json::from_str(&record).unwrap();
@@ -61,8 +62,8 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
     let mut undone = false;
     let mut lines = Vec::new();
     for _ in 0..3 {
-        let words = ["lab", "bench", "accel", "--quick", "--case", "upload 1% 50ms", "--json", "record.json"];
-        let output = marline(&words, place.path());
+        let words = ["bench", "accel", "--quick", "--case", "upload 1% 50ms", "--json", "record.json"];
+        let output = lab(&words, place.path());
         assert_eq!(output.status.code(), Some(0), "a byte was wrong, or nobody sent: {}", said(&output));
         let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
         let record: Value = serde_json::from_str(&record).unwrap();
@@ -87,8 +88,8 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
 #[test]
 fn a_cell_has_figures_of_tcp_and_of_udp_beside_the_papers() {
     let place = tempfile::tempdir().unwrap();
-    let words = ["lab", "reproduce", "super", "--quick", "--case", "F2a 11b-paper", "--json"];
-    let output = marline(&words, place.path());
+    let words = ["reproduce", "super", "--quick", "--case", "F2a 11b-paper", "--json"];
+    let output = lab(&words, place.path());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     if let Some(why) = said(&output).lines().find(|line| line.starts_with("skipped: the lab")) {
         eprintln!("{why}");
@@ -113,7 +114,7 @@ fn what_is_written_wrongly_is_said_before_anything_is_made() {
         (&["reproduce", "super", "--sender", "vegas"], "`vegas` is none of cubic, bbr, reno"),
         (&["reproduce", "bass", "--sender", "reno"], "--sender changes nothing of bass"),
     ] {
-        let output = marline(&[&["lab"], words].concat(), place.path());
+        let output = lab(words, place.path());
         assert_eq!(output.status.code(), Some(64), "{words:?}: {}", said(&output));
         assert!(said(&output).contains(expected), "{words:?}: {}", said(&output));
     }

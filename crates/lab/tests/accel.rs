@@ -3,8 +3,9 @@
 //!
 //! No timed figure decides: bytes, rules and exit codes do. Where the machine permits no lab, or has no iptables, the reason is
 //! printed and the test is passed over.
-#![cfg(all(feature = "accel", feature = "lab"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,7 +13,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn marline(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).output().unwrap()
+    Command::new(common::marline()).args(words).output().unwrap()
 }
 
 #[test]
@@ -264,10 +265,10 @@ fn plays_with(place: &Path, bytes: &str, links: [&str; 2], script: &str, variabl
         eprintln!("skipped: needs the programs iptables and curl");
         return false;
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(["lab", "exec", "--serve", bytes, "--link", links[0], "--link", links[1]]);
+    let mut command = common::lab();
+    command.args(["exec", "--serve", bytes, "--link", links[0], "--link", links[1]]);
     command.args(["--", "bash", "-c", script]);
-    command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place).env("HOME", place);
+    command.env("PLACE", place).env("HOME", place);
     command.envs(variables.iter().copied());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,9 +1,11 @@
-//! `marline lab reproduce greenbag` over real TCP: a film of ten seconds through the proxy, all policies, beside virtual
+//! `marline-lab reproduce greenbag` over real TCP: a film of ten seconds through the proxy, all policies, beside virtual
 //! time.
 //!
 //! The player itself compares every byte and fails on a wrong one. No timed figure decides: that there are figures, and
 //! whose, does. Where the machine permits no lab the reason is printed and the rest is tested.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+
+mod common;
 
 use std::process::{Command, Output};
 
@@ -11,8 +13,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 fn reproduce(home: &TempDir, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(["lab", "reproduce", "greenbag"]).args(words).env("HOME", home.path());
+    let mut command = common::lab();
+    command.args(["reproduce", "greenbag"]).args(words).env("HOME", home.path());
     command.current_dir(home.path()).output().unwrap()
 }
 
@@ -47,7 +49,7 @@ fn a_short_film_is_played_by_every_policy_over_real_tcp() {
         let logs: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!logs.is_empty(), "{}", folder.display());
         for log in logs {
-            let replay = Command::new(env!("CARGO_BIN_EXE_marline")).arg("replay").arg(&log).output().unwrap();
+            let replay = Command::new(common::marline()).arg("replay").arg(&log).output().unwrap();
             assert!(replay.status.success(), "{policy}: {}", String::from_utf8_lossy(&replay.stderr));
         }
     }

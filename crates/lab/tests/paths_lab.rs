@@ -5,8 +5,9 @@
 //! reason is printed and the test is passed over.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
+mod common;
+
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -79,12 +80,12 @@ fn with_a_client(client: &str, place: &TempDir, links: [&str; 2], events: &[&str
     }
     let record = place.path().join("record.json");
     std::fs::create_dir(place.path().join("run")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(["lab", "exec", "--mptcp", "--keep-window", "--serve", size, "--json"]).arg(&record);
+    let mut command = common::lab();
+    command.args(["exec", "--mptcp", "--keep-window", "--serve", size, "--json"]).arg(&record);
     command.args(links.iter().flat_map(|link| ["--link", link]));
     command.args(events.iter().flat_map(|event| ["--at", event]));
     command.args(["--", "sh", "-c", client]);
-    command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).env("PLACE", place.path()).env("HOME", place.path());
+    command.env("PLACE", place.path()).env("HOME", place.path());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let log = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();

@@ -9,8 +9,10 @@
 //!
 //! Callers escape at the point of output, not where text arrives: comparisons and files need the original.
 
-use std::borrow::Cow;
-use std::fmt::Write as _;
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::String;
+use core::fmt::Write as _;
 
 /// `text` as one line: control characters, line ends included, and invisible or reordering characters as `\uXXXX`.
 pub fn printable(text: &str) -> Cow<'_, str> {
@@ -124,6 +126,10 @@ pub fn is_unprintable(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -2,15 +2,11 @@
 //!
 //! No timed figure decides: what has come to the server from either when the stream has ended does. Where the machine permits no
 //! lab the reason is printed and the test is passed over.
-#![cfg(all(feature = "fleet", feature = "lab"))]
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
-use std::process::Command;
+mod common;
 
-/// The program; `MARLINE` names another one, such as that of `make static`.
-fn program() -> String {
-    std::env::var("MARLINE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_marline").to_owned())
-}
+use std::process::Command;
 
 /// Counts what comes to the stream's port and to the uploads' from the stream's first byte on, and says it when it has ended.
 const SINK: &str = r#"
@@ -64,7 +60,7 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         "fleet ca issue relay r1 --dir ca --address 10.99.0.1 --out .",
         "fleet ca issue edge e1 --dir ca --out .",
     ] {
-        let made = Command::new(program()).current_dir(&place).args(words.split(' ')).output().unwrap();
+        let made = Command::new(common::marline()).current_dir(&place).args(words.split(' ')).output().unwrap();
         assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
     }
     std::fs::create_dir(place.path().join("run")).unwrap();
@@ -75,8 +71,8 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         "cd \"$PLACE\"; perl sink.pl {port} 9000 >came & exec \"$MARLINE\" relay --listen 10.99.0.1:4443 --certificate r1.pem \
          --revoked ca/revoked.pem --allow-net 10.99.0.1 --allow-port {port} --allow-port 9000 2>relay.log"
     );
-    let mut command = Command::new(program());
-    command.args(["lab", "exec", "--link", "a,rate=20Mbit/s,up=5Mbit/s,rtt=40ms"]);
+    let mut command = common::lab();
+    command.args(["exec", "--link", "a,rate=20Mbit/s,up=5Mbit/s,rtt=40ms"]);
     command.args([
         "--link",
         "b,rate=20Mbit/s,up=5Mbit/s,rtt=60ms",
@@ -87,7 +83,7 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         "-c",
         CLIENT,
     ]);
-    command.env("MARLINE", program()).env("PLACE", place.path()).env("PORT", port.to_string());
+    command.env("PLACE", place.path()).env("PORT", port.to_string());
     let output = command.env("HOME", place.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {

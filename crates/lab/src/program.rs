@@ -1,0 +1,47 @@
+//! Where the `marline` program is that a lab runs and measures.
+//!
+//! It is a process of its own, as users run it; this program does not contain it. `$PATH` is not searched: an installed `marline` of
+//! another version would be measured without anyone noticing.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::LabError;
+
+/// The program that `MARLINE` names, else the one in the directory of this program.
+pub(crate) fn marline() -> Result<PathBuf, LabError> {
+    let own = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    find(std::env::var_os(VARIABLE), &own)
+}
+
+/// `own` is the path of this program.
+fn find(named: Option<OsString>, own: &Path) -> Result<PathBuf, LabError> {
+    if let Some(named) = named.filter(|named| !named.is_empty()) {
+        // Commands run in other directories.
+        let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
+        return if path.is_file() { Ok(path) } else { Err(LabError::NamedProgram { path }) };
+    }
+    let beside = own.with_file_name("marline");
+    if beside.is_file() { Ok(beside) } else { Err(LabError::NoProgram { beside }) }
+}
+
+const VARIABLE: &str = "MARLINE";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marline_is_the_named_program_or_the_one_beside_this_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("marline-lab");
+        let error = find(None, &own).unwrap_err().to_string();
+        assert!(error.contains("/marline: ") && error.contains("MARLINE=FILE"), "{error}");
+        std::fs::write(folder.path().join("marline"), "").unwrap();
+        assert_eq!(find(None, &own).unwrap(), folder.path().join("marline"));
+        assert_eq!(find(Some("".into()), &own).unwrap(), folder.path().join("marline"));
+        assert_eq!(find(Some("/bin/sh".into()), &own).unwrap(), Path::new("/bin/sh"));
+        let error = find(Some("/no/such/marline".into()), &own).unwrap_err().to_string();
+        assert!(error.contains("MARLINE=/no/such/marline"), "{error}");
+    }
+}

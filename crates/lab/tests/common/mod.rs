@@ -1,0 +1,55 @@
+//! The two programs that the tests start.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The laboratory's program. It runs [`marline`].
+pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_marline-lab");
+
+/// `marline-lab`, which will run the `marline` under test.
+pub(crate) fn lab() -> Command {
+    let mut command = Command::new(LAB);
+    command.env("MARLINE", marline());
+    command
+}
+
+/// The `marline` under test: the one that `MARLINE` names, else the one that this build has made.
+///
+/// Cargo builds the programs of the packages that it tests, and tells a test the paths of its own package's programs only. So
+/// `cargo test --workspace` has built this one, and `cargo test -p marline-lab` has not.
+///
+/// # Panics
+/// It has not been built, or a source file has changed since.
+pub(crate) fn marline() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        if let Some(named) = std::env::var_os("MARLINE") {
+            return std::path::absolute(named).unwrap();
+        }
+        let built = Path::new(LAB).with_file_name("marline");
+        if let Some(why) = stale(&built) {
+            panic!("{why}: run `cargo build -p marline` first, or test both with `cargo test -p marline -p marline-lab`");
+        }
+        built
+    })
+}
+
+/// Why this program is not of the present sources; none: it is. Cargo writes the sources of a program beside it, in make's form.
+fn stale(program: &Path) -> Option<String> {
+    let shown = program.display();
+    let modified = |file: &Path| file.metadata().and_then(|about| about.modified()).ok();
+    let Some(built) = modified(program) else { return Some(format!("{shown} has not been built")) };
+    let rules = std::fs::read_to_string(program.with_extension("d")).unwrap_or_default();
+    let Some((_, sources)) = rules.split_once(": ") else {
+        return Some(format!("{shown}.d does not list its sources"));
+    };
+    // Spaces in names are escaped.
+    let sources = sources.lines().next().unwrap_or_default().replace("\\ ", "\0");
+    let changed = sources
+        .split_whitespace()
+        .map(|source| source.replace('\0', " "))
+        .find(|source| modified(Path::new(source)).is_none_or(|changed| changed > built));
+    changed.map(|source| format!("{shown} is older than {source}"))
+}
