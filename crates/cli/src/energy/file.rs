@@ -109,7 +109,7 @@ mod tests {
     /// The policy of the same name computes with these figures, without reading a file.
     #[test]
     fn the_greenbag_model_is_the_one_of_the_greenbag_policy() {
-        assert_eq!(find("greenbag").unwrap().model, marline_core::stream::Radio::greenbag());
+        assert_eq!(find("greenbag").unwrap().model, marline_core::stream::GreenBagRadio::greenbag());
     }
 
     /// Table 7.1: seconds and joules for 250 MB; single links, then Algorithm 3 with half of it on each.
