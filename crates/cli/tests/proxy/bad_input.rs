@@ -159,7 +159,7 @@ fn lists_that_are_after_our_stack_or_memory_are_passed_on_as_they_are() {
     for (path, text) in &served {
         let got = proxy.get(&server.url(path), &[]);
         let lines = |text: &str| text.lines().count();
-        assert_eq!((got.status, lines(&got.text())), (200, lines(text)), "{path}");
+        assert_eq!((got.status, lines(&got.text())), (200, lines(text)), "{path}: {:.200}", got.text());
     }
     assert_eq!(proxy.get(&server.url("/deep.mpd"), &[]).text(), served[0].1);
     assert!(peak(proxy.pid()) < 300_000_000, "{} resident", peak(proxy.pid()));

@@ -261,6 +261,8 @@ fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another()
             })
             .unwrap();
         let mut driver = Running::start(Mode::Userspace);
+        // It answers once it listens to events. The server's wish is known of connections that begin after that.
+        driver.snapshot();
         let (_client, _) = Client::download(address);
         let (conn, _) = driver.opened(0);
         driver.hears("the server's wish", |heard| {
