@@ -1,5 +1,7 @@
 //! Members that renew their certificates over the API, before these end.
 
+use std::os::fd::AsRawFd as _;
+
 use marline_fleet::reload::ReloadRequests;
 use marline_fleet::renew::{MemberCert, RenewalError, renew, run_renewal};
 use serde_json::Value;
@@ -112,12 +114,13 @@ fn who_keeps_its_certificate_new_never_has_one_that_has_ended() {
 fn where_its_file_cannot_be_written_it_is_kept_elsewhere() {
     block_on(async {
         let service = TestService::start_default().await;
-        let (files, credentials) = service.aged_member("marline://edge/cam-7", MINUTE * 3 / 4);
+        let (mut files, credentials) = service.aged_member("marline://edge/cam-7", MINUTE * 3 / 4);
         let state = service.path("state");
         std::fs::create_dir(&state).unwrap();
-        // Beside what is read-only nothing can be written: whoever runs the test, the place of the new file is taken.
-        let taken = files.certificate.with_file_name(format!(".cam-7.pem.{}.new", std::process::id()));
-        std::fs::create_dir(&taken).unwrap();
+        // No file can be created in /proc/self/fd, whoever runs the test.
+        let open = std::fs::File::open(&files.certificate).unwrap();
+        files.certificate = format!("/proc/self/fd/{}", open.as_raw_fd()).into();
+        let kept = state.join(files.certificate.file_name().unwrap());
         let (member, url) = (MemberCert::new(files.clone(), Some(&state)), service.url());
         let last_validity = watch::Sender::new(None);
         tokio::select! {
@@ -125,7 +128,7 @@ fn where_its_file_cannot_be_written_it_is_kept_elsewhere() {
                 last_validity.send_replace(credentials.validity().ok());
                 Ok(())
             }) => match never {},
-            () = wait_until("it is kept", async || state.join("cam-7.pem").exists()) => {}
+            () = wait_until("it is kept", async || kept.exists()) => {}
         }
         let read = member.read().unwrap().validity().unwrap();
         assert!(
@@ -143,7 +146,7 @@ fn where_its_file_cannot_be_written_it_is_kept_elsewhere() {
 fn another_certificate_that_somebody_has_put_there_counts() {
     block_on(async {
         let service = TestService::start_default().await;
-        let (files, credentials) = service.aged_member("marline://edge/cam-7", Duration::ZERO);
+        let (mut files, credentials) = service.aged_member("marline://edge/cam-7", Duration::ZERO);
         let (strange, _) = service.aged_member("marline://edge/cam-8", Duration::ZERO);
         let last_validity = watch::Sender::new(None);
         let member = MemberCert::new(files.clone(), None);
