@@ -137,9 +137,7 @@ fn tests_that_the_documents_name_exist() {
         sources += &std::fs::read_to_string(file).unwrap();
     }
     let mut count = 0;
-    let rows =
-        |page: &str| page.lines().filter(|line| line.starts_with('|')).map(str::to_owned).collect::<Vec<_>>();
-    for row in rows(table) {
+    for row in table.lines().filter(|line| line.starts_with('|')) {
         let columns: Vec<&str> = row.split('|').collect();
         for span in columns[2].split('`').skip(1).step_by(2) {
             let place = root().join("crates").join(span);
@@ -151,7 +149,7 @@ fn tests_that_the_documents_name_exist() {
             count += 1;
         }
     }
-    for row in rows(&failures) {
+    for row in failures.lines().filter(|line| line.starts_with('|')) {
         for name in row.split('|').nth(4).unwrap().split('`').skip(1).step_by(2) {
             assert!(sources.contains(&format!("fn {name}(")), "no test {name}: {row}");
             count += 1;
