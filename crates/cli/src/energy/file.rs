@@ -106,12 +106,6 @@ mod tests {
         assert_eq!(typical.radios().count(), 4);
     }
 
-    /// The policy of the same name computes with these figures, without reading a file.
-    #[test]
-    fn the_greenbag_model_is_the_one_of_the_greenbag_policy() {
-        assert_eq!(find("greenbag").unwrap().model, marline_core::stream::GreenBagRadio::greenbag());
-    }
-
     /// Table 7.1: seconds and joules for 250 MB; single links, then Algorithm 3 with half of it on each.
     #[test]
     fn the_thesiss_phones_draw_what_its_tables_say() {
