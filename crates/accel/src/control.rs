@@ -11,8 +11,8 @@ use marline_net::control::{self, AskError, ENDING, Ear};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::engine::Bell;
 use super::status::Status;
+use crate::packet_loop::Bell;
 
 /// The command that listens.
 pub const WHO: &str = "marline accel";

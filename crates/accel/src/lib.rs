@@ -19,49 +19,48 @@
 //! Where to start reading: `engine` (the event loop), `works` (a packet through the machine), `queue` and `rules` (how packets
 //! are held), `raw` (how they are sent), [`streaming`] (RTSP and RTP).
 
-mod calls;
+pub(crate) mod bpf;
+mod capture;
 pub mod control;
-mod engine;
+mod crash_repair;
+mod driver;
 mod error;
-pub(crate) mod fill;
-mod flows;
-mod keeper;
-mod ledger;
-mod needs;
-mod ping;
-mod queue;
-mod raw;
-mod road;
-mod rules;
-mod sight;
-mod sleep;
+mod flow_filter;
+mod gateway_probe;
+mod iptables;
+mod links;
+mod nfqueue;
+mod packet_loop;
+mod pending_file;
+mod poller;
+pub(crate) mod range_client;
+mod raw_socket;
+mod requirements;
+mod reserved_ports;
 pub mod status;
-mod steer;
-mod steering;
 pub mod streaming;
 #[cfg(test)]
 mod tests;
-mod works;
 
-pub use engine::{Bell, Engine, Setup};
+pub use crash_repair::{Paid, run_keeper};
+pub use driver::Errand;
 pub use error::AccelError;
-pub use fill::{Answer, Outfit, run_fills};
-pub use flows::Flows;
-pub use keeper::{Paid, run_keeper};
-pub use ledger::{ledger, orphan};
-pub use needs::{Need, look};
-pub use road::{Road, Wanted, roads};
-pub use works::Errand;
+pub use flow_filter::Flows;
+pub use links::{Road, Wanted, roads};
+pub use packet_loop::{Bell, Engine, Setup};
+pub use pending_file::{ledger, orphan};
+pub use range_client::{Answer, Outfit, run_fills};
+pub use requirements::{Need, look};
 
 /// Removes what runs that were killed have left; the devices that it was for. Rules that a process serves stay.
 ///
 /// # Errors
 /// A privilege is missing; something is there and stays.
 pub fn restore() -> Result<Vec<String>, AccelError> {
-    needs::privileges()?;
-    let removed = rules::left_behind();
+    requirements::privileges()?;
+    let removed = iptables::left_behind();
     for device in &removed {
-        rules::sweep(device)?;
+        iptables::sweep(device)?;
     }
     Ok(removed)
 }
@@ -70,5 +69,5 @@ pub fn restore() -> Result<Vec<String>, AccelError> {
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::fill::fuzzing::byte_ranges;
+    pub use crate::range_client::fuzzing::byte_ranges;
 }

@@ -9,7 +9,7 @@ use marline_core::accel::{Excuse, FlowView, LinkView, Mechanism, ReplayView};
 use marline_core::units::Instant;
 use serde::{Deserialize, Serialize};
 
-use super::road::Road;
+use crate::links::Road;
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -22,13 +22,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use socket2::{Domain, Socket, Type};
 
-use super::ping::Pinger;
-use super::raw::{Inward, Raw};
-use super::rules::{self, Numbers, Rules};
-use super::sight::Eye;
-use super::steer::Steer;
-use super::works::{EVENTS, Works};
 use super::{Engine, Flows, Setup, Wanted, control, restore, roads};
+use crate::bpf::redirect::Steer;
+use crate::capture::Eye;
+use crate::driver::{EVENTS, Works};
+use crate::gateway_probe::Pinger;
+use crate::iptables::{self, Numbers, Rules};
+use crate::raw_socket::{Inward, Raw};
 
 /// A link whose other end is in a test's hands. Strict reverse-path filters are on.
 struct Line {
@@ -417,7 +417,7 @@ fn rules_of_a_run_that_was_killed_let_packets_pass_and_are_found_and_removed() {
         );
         drop(connect(&line, server(SERVERS[0]), None));
         let engine = Engine::start(setup("tcp")).unwrap();
-        assert_eq!(rules::left_behind(), ["wwan0"], "a run begins with its own link swept");
+        assert_eq!(iptables::left_behind(), ["wwan0"], "a run begins with its own link swept");
         assert_eq!(restore().unwrap(), ["wwan0"]);
         assert_eq!(rules_there(), 12, "what is in use stays");
         drop(engine);

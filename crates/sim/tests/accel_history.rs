@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use marline_core::accel::Mechanism;
 use marline_core::units::Instant;
-use marline_sim::accel::history::{Bounds, Defect, draw, gain, judge, play};
+use marline_sim::accel::random::{Bounds, Defect, draw, gain, judge, play};
 use marline_sim::accel::{Scene, World};
 
 use cases::{cases, number};

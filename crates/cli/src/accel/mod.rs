@@ -5,11 +5,11 @@
 //! 3. Nothing here decides or changes anything: `core::accel` and `marline_accel` do.
 
 mod args;
-mod keep;
+mod options;
+mod render;
+mod repair;
 mod rtp;
 mod run;
-mod show;
-mod terms;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -32,14 +32,18 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
         None => run::run(args.run),
         Some(AccelVerb::Status { daemon, json }) => {
             let all = asked(&daemon)?;
-            print(&if json { json_of(&all)? } else { all.iter().map(show::status).collect::<Vec<_>>().join("\n") })
+            print(&if json {
+                json_of(&all)?
+            } else {
+                all.iter().map(render::status).collect::<Vec<_>>().join("\n")
+            })
         }
         Some(AccelVerb::Stop { daemon }) => stop(&daemon),
         Some(AccelVerb::Rtp(args)) => rtp::run(*args),
-        Some(AccelVerb::Keep(args)) => keep::run(&args),
+        Some(AccelVerb::Keep(args)) => repair::run(&args),
         Some(AccelVerb::Check { json }) => {
             let needs = look();
-            print(&if json { json_of(&needs)? } else { show::needs(&needs) })?;
+            print(&if json { json_of(&needs)? } else { render::needs(&needs) })?;
             let fit = needs.iter().all(|need| need.there || !need.must);
             if fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
         }

@@ -2,7 +2,7 @@
 //!
 //! 1. Signals are heard before anything is changed: whoever starts it may stop it at once.
 //! 2. However it ends here, the engine is dropped, which puts everything back. What `kill -9` leaves lets packets pass.
-//! 3. Where bytes may be acknowledged ahead, somebody is there first who outlives this process (`keep`).
+//! 3. Where bytes may be acknowledged ahead, somebody is there first who outlives this process (`repair`).
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::args::RunArgs;
-use super::{exit, json_of, keep, print, run_dir, say, terms};
+use super::{exit, json_of, options, print, repair, run_dir, say};
 use crate::Exit;
 use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 
 /// Helps flows until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
-    let mut config = terms::config(&args)?;
-    let wanted = terms::wanted(&args)?;
+    let mut config = options::config(&args)?;
+    let wanted = options::wanted(&args)?;
     confine(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
@@ -48,10 +48,10 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
     let outfit = Outfit::of(&roads);
-    keep::settle(&dir, primary, &roads)?;
+    repair::settle(&dir, primary, &roads)?;
     let ledger = config.mechanisms.acknowledge_ahead().then(|| ledger(&dir, primary));
     // Closes its input when this is dropped, as any end of this process does.
-    let keeper = ledger.as_ref().map(|ledger| keep::start(ledger, &roads)).transpose();
+    let keeper = ledger.as_ref().map(|ledger| repair::start(ledger, &roads)).transpose();
     let setup = Setup { config, roads, flows, trace: args.trace, ledger, errands: Some(errands) };
     let ended = (|| {
         let keeper = keeper?;

@@ -7,8 +7,8 @@ use core::net::SocketAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::fetcher::{Fetch, FetchId};
-use super::replays::CallId;
+use crate::accel::early_ack::fetch::{Fetch, FetchId};
+use crate::accel::fast_fetch::pool::CallId;
 use crate::link::LinkId;
 
 /// The bytes of a packet from its IP header on; in a log they stand as hexadecimal digits.

@@ -11,54 +11,23 @@
 //! 3. Each mechanism is a file, named as the component in the paper's figure 3; a flow puts them in their order (§3.4).
 //! 4. Nothing is asked and nobody is woken while nothing moves.
 
-mod bounds;
-mod calm;
-mod clock;
+mod ack_offload;
 mod config;
-mod detector;
-mod detour;
+mod early_ack;
+mod eifel_undo;
 mod event;
-mod far;
-mod fetcher;
-mod filling;
+mod fast_fetch;
 mod flow;
-mod freeze;
-mod gain;
-mod gate;
-mod handler;
-mod heads;
-mod helpers;
-mod hider;
-mod hiding;
-mod holes;
-mod interface;
-mod line;
-mod mirror;
-mod mirrored;
-mod odds;
-mod offloader;
-mod owed;
-mod pace;
-mod repair;
-mod replay;
-mod replays;
-mod reserve;
-mod roles;
-mod sender;
-mod shortest;
+mod observation;
+mod outage;
+mod secondary;
+mod seq_space;
+mod status;
 pub mod streaming;
-mod stretch;
-mod tap;
 #[cfg(test)]
 mod tests;
-mod trial;
-mod trip;
-mod trust;
-mod undo;
-mod upward;
-mod view;
-mod ways;
-mod window;
+mod withheld_ack;
+mod zero_window;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -69,29 +38,29 @@ use crate::machine::Machine;
 use crate::units::{DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Flags, FourTuple as Key, IpParams, Segment};
 
+pub use ack_offload::ack_sender::STRETCH;
 pub use config::{Config, Families, Helper, Mechanism, Mechanisms};
+pub use early_ack::fetch::{Fetch, FetchId};
+pub use early_ack::http_head::Refusal;
+pub use early_ack::http_map::{Mirror, Place, Resource, Seen};
+pub use early_ack::pending::{Hole, Owed};
+pub use early_ack::repair::{Patch, Repair, RepairState};
 pub use event::{Bytes, Input, Output, Sight, Wake};
-pub use fetcher::{Fetch, FetchId};
-pub use heads::Refusal;
-pub use mirror::{Mirror, Place, Resource, Seen};
-pub use offloader::STRETCH;
-pub use owed::{Hole, Owed};
-pub use repair::{Patch, Repair, RepairState};
-pub use replays::CallId;
-pub use stretch::{Stretch, Stretches};
-pub use view::{Excuse, FlowView, LinkView, ReplayView};
+pub use fast_fetch::pool::CallId;
+pub use seq_space::{Stretch, Stretches};
+pub use status::{Excuse, FlowView, LinkView, ReplayView};
 
-use detector::{Detector, Turn};
-use detour::Road;
-use fetcher::Fetcher;
+use ack_offload::ack_path::Road;
+use ack_offload::ack_sender::Fate;
+use early_ack::fetch::Fetcher;
+use early_ack::flow_state::Hiding;
+use fast_fetch::pool::Replays;
 use flow::{Flow, May, News, Way};
-use freeze::Frost;
-use helpers::Helpers;
-use hiding::Hiding;
-use offloader::Fate;
-use replays::Replays;
-use shortest::Shortest;
-use trust::Trust;
+use observation::min_rtt::Shortest;
+use observation::path_test::Trust;
+use outage::detector::{Detector, Turn};
+use secondary::Helpers;
+use zero_window::Frost;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::Bpf;
-use super::world::{CELL, PRIMARY};
+use crate::accel::topology::{CELL, PRIMARY};
 use crate::server::Folder;
 use crate::{Lab, LabError};
 

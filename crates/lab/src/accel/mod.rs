@@ -10,7 +10,7 @@
 //!
 //! 1. The sender is a stock kernel's TCP behind a stock nginx, and the receiver is curl: neither is ours.
 //! 2. Links' other ends are gateways that are near, so that a blackout of the first hop is not a blackout of the way: what is
-//!    asked of the gateway is answered in [`world::NEAR`] and not in a round trip to the server.
+//!    asked of the gateway is answered in [`topology::NEAR`] and not in a round trip to the server.
 //! 3. Loss is towards the client alone (`uploss=0%`), or from it alone where data goes up: lost ACKs cost a sender
 //!    nearly nothing, and the figures are held beside others that were made so.
 //! 4. What arrives is compared byte by byte with what is served, as it arrives.
@@ -20,15 +20,15 @@ pub(crate) mod blackouts;
 mod bpf;
 pub(crate) mod daemon;
 pub(crate) mod download;
-pub(crate) mod sender;
+pub(crate) mod tcp_info_sampler;
+pub(crate) mod topology;
 pub(crate) mod trial;
+mod trial_env;
 pub(crate) mod udp;
 pub(crate) mod upload;
-mod workshop;
-pub(crate) mod world;
 
 pub(crate) use bpf::Bpf;
 pub(crate) use daemon::Who;
+pub(crate) use topology::{Air, Queue, World};
 pub(crate) use trial::{Stream, Taken, Trial};
-pub(crate) use workshop::Workshop;
-pub(crate) use world::{Air, Queue, World};
+pub(crate) use trial_env::Workshop;

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::download::{Download, Received};
-use super::sender::{self, Sample};
 use super::{Who, Workshop, World, upload};
+use crate::accel::tcp_info_sampler::{self, Sample};
 use crate::bench::is_stopped;
 use crate::server::Payload;
 use crate::{Emulation, LabError};
@@ -111,7 +111,7 @@ impl Trial<'_> {
                 continue;
             }
             if let Some(every) = self.look.filter(|_| now >= look) {
-                samples.extend(sender::samples(&lab, now)?);
+                samples.extend(tcp_info_sampler::samples(&lab, now)?);
                 look = now + every;
             }
             if let Some(daemon) = daemon.as_ref().filter(|_| now >= ask) {
@@ -126,7 +126,7 @@ impl Trial<'_> {
             }
             std::thread::sleep(TURN.min(self.length.saturating_sub(zero.elapsed())));
         }
-        samples.extend(sender::samples(&lab, zero.elapsed())?);
+        samples.extend(tcp_info_sampler::samples(&lab, zero.elapsed())?);
         if let Some(said) = daemon.as_ref().and_then(|daemon| daemon.status(&lab).ok()) {
             note(&mut in_force, &said);
             status = Some(said);

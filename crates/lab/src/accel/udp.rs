@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::world;
 use crate::Lab;
+use crate::accel::topology;
 
 /// Bytes of a datagram's payload.
 const PAYLOAD: usize = 1464;
@@ -26,7 +26,7 @@ const BEFORE: Duration = Duration::from_secs(1);
 /// See the [module](self). `mbps` is what is offered.
 pub(crate) fn goodput(lab: &Lab, mbps: f64, length: Duration) -> io::Result<f64> {
     let receiver = lab.inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
-    let sender = lab.inside_at(world::place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let sender = lab.inside_at(topology::place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
     receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
     let over = Arc::new(AtomicBool::new(false));
     let told = over.clone();

@@ -3,8 +3,8 @@
 use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, Duration, Instant};
 
-use super::carried::Carried;
-use super::scene::{Blackout, Scene};
+use crate::accel::payload::Carried;
+use crate::accel::scenario::{Blackout, Scene};
 use crate::link::{Direction, Link};
 use crate::rng::{Purpose, Stream};
 use crate::spec::{Carrier, Change, LinkSpec, Uplink};

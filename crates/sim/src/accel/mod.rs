@@ -12,21 +12,21 @@
 //! 4. From a kill on everything passes untouched, and what was held is gone.
 //! 5. What is always checked: one `Leave` or `Hold` for each packet held and none else; what is not TCP leaves as it came;
 //!    no window ends later than the stack's own; without a mechanism that hides, nothing is acknowledged that has not come.
-//! 6. [`history`] draws scenes, and compares each with the same one without an accelerator.
+//! 6. [`random`] draws scenes, and compares each with the same one without an accelerator.
 
-mod calls;
-mod carried;
-mod content;
-pub mod history;
-mod hostile;
+mod byte_stream;
+mod invariants;
 mod link;
+mod malformed;
+mod mirrored_server;
 mod origin;
 mod packet;
-mod scene;
-mod station;
-mod watch;
+mod payload;
+pub mod random;
+mod scenario;
+mod tcp_pair;
 mod world;
 
-pub use content::Content;
-pub use scene::{Blackout, Close, Exchange, Hostility, Manners, Plan, Scene};
+pub use byte_stream::Content;
+pub use scenario::{Blackout, Close, Exchange, Hostility, Manners, Plan, Scene};
 pub use world::{FlowOutcome, Outcome, World};

@@ -14,9 +14,9 @@ use marline_core::accel::{Bytes, Fetch, Input};
 use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
-use super::carried::Piece;
-use super::content::{etag, fill, resource};
-use super::scene::{Manners, Plan};
+use crate::accel::byte_stream::{etag, fill, resource};
+use crate::accel::payload::Piece;
+use crate::accel::scenario::{Manners, Plan};
 use crate::rng::{Purpose, Stream};
 
 /// All fetches that are not answered yet.

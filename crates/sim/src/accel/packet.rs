@@ -15,8 +15,8 @@ use marline_core::wire::packet::{
     TcpTimestamp, Timestamps,
 };
 
-use super::content::Content;
-use super::scene::Plan;
+use crate::accel::byte_stream::Content;
+use crate::accel::scenario::Plan;
 use crate::link::Direction;
 use crate::tcp::{Flags as Bits, Sacks as Blocks, Segment, Seqs};
 

@@ -15,15 +15,15 @@ use marline_core::machine::Machine;
 use marline_core::units::{Duration, Instant};
 use marline_core::wire::packet::{Checksum, IcmpUnreachable, Packet, Segment as View, Seq};
 
-use super::calls::Calls;
-use super::carried::Carried;
-use super::hostile::Hostile;
 use super::link::Links;
 use super::origin::Origin;
 use super::packet::Read;
-use super::scene::Scene;
-use super::station::Station;
-use super::watch::Watch;
+use crate::accel::invariants::Watch;
+use crate::accel::malformed::Hostile;
+use crate::accel::mirrored_server::Calls;
+use crate::accel::payload::Carried;
+use crate::accel::scenario::Scene;
+use crate::accel::tcp_pair::Station;
 use crate::contract::{Checked, Log};
 use crate::link::Direction;
 use crate::link::loss::LossProcess;
@@ -96,7 +96,7 @@ pub struct World {
 enum Planned {
     Attach,
     Carrier(LinkId, bool),
-    Hostile(super::scene::Hostility),
+    Hostile(crate::accel::scenario::Hostility),
     Kill,
 }
 
@@ -609,7 +609,7 @@ impl World {
 
 /// What each flow loses on its own.
 fn hops(scene: &Scene) -> Vec<LossProcess> {
-    let hop = |(n, plan): (usize, &super::scene::Plan)| {
+    let hop = |(n, plan): (usize, &crate::accel::scenario::Plan)| {
         LossProcess::new(plan.loss, scene.seed, &format!("hop {n}"), Direction::Down)
     };
     scene.flows.iter().enumerate().map(hop).collect()

@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::super::fetcher::{Fetcher, Got, Road, Want};
 use super::super::*;
+use crate::accel::early_ack::fetch::{Fetcher, Got, Road, Want};
 use crate::units::Bitrate;
 
 const WIFI: LinkId = LinkId(0);

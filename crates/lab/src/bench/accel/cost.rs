@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
+use super::super::accel::run::Unit;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use super::unit::Unit;
 use crate::accel::{Air, Stream, Taken, Who, World};
 
 pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {

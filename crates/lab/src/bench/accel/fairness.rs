@@ -17,9 +17,9 @@ use std::time::Duration;
 use marline_core::units::Ratio;
 use marline_sim::spec::Loss;
 
+use super::super::accel::run::Unit;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
-use super::unit::Unit;
 use crate::LabError;
 use crate::accel::{Air, Queue, Stream, Taken, Who, World};
 

@@ -11,9 +11,9 @@
 
 use marline_core::units::Ratio;
 
+use super::super::accel::run::Unit;
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use super::unit::Unit;
 use crate::accel::{Who, World};
 
 /// One cell of the grid.

@@ -12,10 +12,10 @@ use marline_core::units::{DataSize, Ratio};
 use marline_sim::rng::{Purpose, Stream as Numbers};
 use marline_sim::spec::{Change, Event};
 
+use super::super::accel::run::Unit;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
-use super::unit::Unit;
-use crate::accel::{Air, Stream, Who, World, world};
+use crate::accel::{Air, Stream, Who, World, topology};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
 
@@ -55,7 +55,7 @@ fn draw(run: u32) -> Drawn {
     let loss = [0, 1_000, 10_000, 30_000][below(4)];
     let dark = Duration::from_millis([0, 300, 1000, 2000, 5000][below(5)]);
     let from = Duration::from_millis(300 + 100 * below(25) as u64);
-    let event = |at, change| Event { at, link: world::PRIMARY.into(), change };
+    let event = |at, change| Event { at, link: topology::PRIMARY.into(), change };
     let events = match dark.is_zero() {
         true => Vec::new(),
         false => vec![event(from, Change::Down), event(from + dark, Change::Back)],

@@ -19,17 +19,17 @@
 //! 2. Loss is towards the client alone; of an upload, from it alone.
 //! 3. A figure decides no exit code: it is 1 only if something could not be done at all, or a byte was wrong. Suspect runs are
 //!    named.
-//! 4. Runs of different seeds and rows may go on side by side (`--jobs`, [`unit`]); those of `cost` are always alone.
+//! 4. Runs of different seeds and rows may go on side by side (`--jobs`, [`run`]); those of `cost` are always alone.
 
 mod cost;
+mod do_no_harm;
 mod fairness;
 mod grid;
-mod harmless;
 mod integrity;
 mod offload;
 mod paired;
 mod rows;
-mod unit;
+mod run;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,7 +45,7 @@ use crate::result_file::ResultFile;
 use crate::runner::command::{begin, print, say};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
-use unit::Unit;
+use run::Unit;
 
 /// `marline-lab bench accel`.
 #[derive(Clone, Debug, Args)]
@@ -131,7 +131,7 @@ impl Bench {
     fn units(&self, case: &str) -> Result<Vec<Unit<'_>>, LabError> {
         Ok(match case {
             "offload" => offload::units(self),
-            "harmless" => harmless::units(self),
+            "harmless" => do_no_harm::units(self),
             "fairness" => fairness::units(self),
             "grid" => grid::units(self),
             "integrity" => integrity::units(self)?,
@@ -213,7 +213,7 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
             ));
         }
     }
-    let sheet = unit::each(&units, usize::from(args.jobs))?;
+    let sheet = run::each(&units, usize::from(args.jobs))?;
     if is_stopped() {
         say("interrupted: what follows is no result");
     }

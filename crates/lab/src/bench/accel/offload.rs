@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
+use super::super::accel::run::Unit;
 use super::super::sheet::{Floor, Sheet};
 use super::super::turns::is_stopped;
 use super::Bench;
-use super::unit::Unit;
 use crate::LabError;
 use crate::accel::{Air, Stream, Who, World, udp};
 

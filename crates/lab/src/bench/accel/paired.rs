@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
+use super::super::accel::run::Unit;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
-use super::unit::Unit;
 use crate::LabError;
 use crate::accel::blackouts::{self, Blackout};
 use crate::accel::{Stream, Taken, Who, World};
@@ -153,7 +153,7 @@ fn turns(run: u32, ours: bool, ideal: bool) -> Vec<Kind> {
 fn one(bench: &Bench, row: &Row, kind: Kind, world: World, dark: &[Blackout]) -> Result<Option<Taken>, LabError> {
     let world = match kind {
         Kind::Ideal => World { loss: Ratio::ZERO, ..world },
-        _ => World { events: blackouts::events(crate::accel::world::PRIMARY, dark), ..world },
+        _ => World { events: blackouts::events(crate::accel::topology::PRIMARY, dark), ..world },
     };
     let who = if kind == Kind::Ours { row.ours.clone() } else { Who::Plain };
     bench.trial(&world, &who, &[Stream::new(row.secure)], row.length)

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
+use super::super::accel::run::Unit;
 use super::Bench;
 use super::paired::{self, Asked, Row};
-use super::unit::Unit;
 use crate::accel::{Who, World};
 
 /// A row as it is written.

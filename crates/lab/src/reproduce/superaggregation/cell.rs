@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Case, Way, Work};
-use crate::accel::sender::Sample;
+use crate::accel::tcp_info_sampler::Sample;
 use crate::accel::{Air, Taken, Trial, Who, Workshop, udp};
 use crate::reproduce::cell::{self, Figures, Name};
 use crate::server::Payload;

@@ -25,7 +25,7 @@ use marline_sim::spec::{Change, Event};
 
 use crate::Congestion;
 use crate::accel::blackouts::{self, Blackout};
-use crate::accel::world::{CELL, PRIMARY};
+use crate::accel::topology::{CELL, PRIMARY};
 use crate::accel::{Air, Stream, Who, World};
 
 /// What is done in a cell.

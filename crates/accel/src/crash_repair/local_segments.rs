@@ -1,0 +1,93 @@
+//! TCP segments that the local stack sends over a device, seen by a packet socket: their acknowledgements tell what the stack has
+//! taken. Packets of this program are not among them, for they have its mark.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use marline_core::accel::SIGHT;
+use marline_sys::batch::Batch;
+use marline_sys::netlink::is_overflow;
+use marline_sys::packet::{self, Instruction};
+use socket2::{Domain, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::raw_socket::MARK;
+
+/// An open packet socket.
+pub(super) struct OwnSegments {
+    socket: AsyncFd<OwnedFd>,
+    batch: Batch,
+}
+
+impl OwnSegments {
+    /// On this device.
+    pub(super) fn open(device: &str) -> io::Result<Self> {
+        let any = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+        let index = rustix::net::netdevice::name_to_index(&any, device)?;
+        let socket = packet::open(index, &FILTER)?;
+        #[allow(deprecated, reason = "its successor is unsafe because of descriptors that change; this one cannot")]
+        let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
+        Ok(Self { socket, batch: Batch::new(64, SIGHT) })
+    }
+
+    /// Takes what was sent, each packet cut to its headers.
+    ///
+    /// # Errors
+    /// The socket cannot be used any more.
+    pub(super) fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        let Self { socket, batch } = self;
+        for _ in 0..AT_ONCE {
+            let received = socket.try_io(Interest::READABLE, |socket| match batch.receive(socket) {
+                // What had no room is lost; the stack says it again.
+                Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::NetworkDown => Ok(false),
+                Err(error) => Err(error),
+                Ok(()) => Ok(true),
+            });
+            match received {
+                Ok(true) => batch.packets().for_each(&mut each),
+                Ok(false) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until something was sent; for ever where nothing can be seen.
+pub(super) async fn seen(own: Option<&OwnSegments>) {
+    match own {
+        Some(own) => drop(own.socket.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Batches between two turns of the repairs.
+const AT_ONCE: usize = 16;
+
+/// Passes the headers of TCP that leaves without our mark (codes of `linux/bpf_common.h`).
+const FILTER: [Instruction; 13] = {
+    const BYTE: u16 = 0x30;
+    const WORD: u16 = 0x20;
+    const EQUAL: u16 = 0x15;
+    const SHIFT: u16 = 0x74;
+    const GIVE: u16 = 0x06;
+    const EXTRA: u32 = 0xffff_f000;
+    [
+        // PACKET_OUTGOING, by SKF_AD_PKTTYPE; then SKF_AD_MARK.
+        (BYTE, 0, 0, EXTRA + 4),
+        (EQUAL, 0, 10, 4),
+        (WORD, 0, 0, EXTRA + 20),
+        (EQUAL, 8, 0, MARK),
+        (BYTE, 0, 0, 0),
+        (SHIFT, 0, 0, 4),
+        (EQUAL, 0, 2, 4),
+        (BYTE, 0, 0, 9),
+        (EQUAL, 2, 3, 6),
+        (BYTE, 0, 0, 6),
+        (EQUAL, 0, 1, 6),
+        (GIVE, 0, 0, SIGHT as u32),
+        (GIVE, 0, 0, 0),
+    ]
+};

@@ -1,0 +1,190 @@
+//! Repairs flows whose data was acknowledged early by a process that has ended: fills the holes, or resets the flow at both ends.
+//!
+//! In: that process's ledger ([`crate::pending_file`]), the devices. Out: the flows have their bytes, or an error; the ledger is gone.
+//!
+//! 1. Every hole is asked for over the first link, then over the next ones, [`TRIES`] times at the most.
+//! 2. What is given to the local stack and when, and when a flow is reset, is decided by [`Repair`], one for each flow. It follows
+//!    what the stack acknowledges (`local_segments`): bytes that were given are not yet bytes that were taken.
+
+mod local_segments;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_core::accel::{Fetch, FetchId, Patch, Repair, RepairState};
+use marline_core::link::LinkId;
+use marline_core::units::Instant;
+use marline_core::wire::packet::Segment;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use self::local_segments::OwnSegments;
+use super::{AccelError, Errand, pending_file};
+use crate::range_client::{Answer, Outfit, run_fills};
+use crate::raw_socket::{Inward, Raw};
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paid {
+    /// Holes that the local stack has acknowledged.
+    pub filled: usize,
+    /// Flows that were reset, as their bytes could not be had, or were not taken.
+    pub ended: usize,
+}
+
+/// A hole that is asked for.
+struct Asked {
+    flow: usize,
+    hole: usize,
+    tries: usize,
+    is_answered: bool,
+}
+
+/// An answer to a fetch.
+type Fetched = (FetchId, Option<Vec<u8>>);
+
+/// Repairs every flow in the ledger, and removes it. Runs on a tokio runtime.
+///
+/// # Errors
+/// Packets cannot be given to the local stack; the ledger stays.
+pub async fn run_keeper(path: &Path, outfit: Outfit) -> Result<Paid, AccelError> {
+    let failed = || AccelError::kernel(format!("{}: the bytes that are missing", path.display()));
+    let owed = pending_file::read(path).map_err(failed())?;
+    let paid = if owed.is_empty() {
+        Paid::default()
+    } else {
+        let begun = tokio::time::Instant::now();
+        let repairs = owed.into_iter().map(|owed| Repair::new(Instant::ZERO, owed)).collect();
+        Keeper::new(begun, repairs, outfit)?.run().await
+    };
+    pending_file::remove(path);
+    Ok(paid)
+}
+
+struct Keeper {
+    begun: tokio::time::Instant,
+    repairs: Vec<Repair>,
+    asked: Vec<Asked>,
+    links: Vec<LinkId>,
+    errands: UnboundedSender<Errand>,
+    fetched: UnboundedReceiver<Fetched>,
+    stack: Inward,
+    /// Towards servers; none: the device is gone, and so are its flows.
+    out: Option<Raw>,
+    /// None: what the local stack sends cannot be seen.
+    own: Option<OwnSegments>,
+}
+
+impl Keeper {
+    fn new(begun: tokio::time::Instant, repairs: Vec<Repair>, outfit: Outfit) -> Result<Self, AccelError> {
+        let primary = outfit.devices.values().next().cloned().unwrap_or_default();
+        let unseen = |error: std::io::Error| {
+            tracing::warn!(link = %primary, %error, "acknowledgements of flows under repair cannot be seen");
+        };
+        let own = OwnSegments::open(&primary).map_err(unseen).ok();
+        let (errands, ordered) = unbounded_channel();
+        let (tell, fetched) = unbounded_channel();
+        let answer: Answer = Arc::new(move |id: FetchId, _, bytes: Option<Vec<u8>>| drop(tell.send((id, bytes))));
+        let mut asked = Vec::new();
+        for (flow, repair) in repairs.iter().enumerate().filter(|(_, repair)| repair.owed().is_sure) {
+            let hole = |hole| Asked { flow, hole, tries: 0, is_answered: false };
+            asked.extend((0..repair.owed().holes.len()).map(hole));
+        }
+        let links = outfit.devices.keys().copied().collect();
+        tokio::spawn(run_fills(outfit, ordered, answer));
+        let (stack, out) = (Inward::open()?, Raw::open(Some(&primary)).ok());
+        Ok(Self { begun, repairs, asked, links, errands, fetched, stack, out, own })
+    }
+
+    async fn run(mut self) -> Paid {
+        (0..self.asked.len()).for_each(|number| self.ask(number));
+        loop {
+            let now = self.now();
+            for repair in &mut self.repairs {
+                for patch in repair.tick(now) {
+                    // A packet that is lost is sent again.
+                    let _ = match &patch {
+                        Patch::Deliver(packet) => self.stack.give(&packet.0),
+                        Patch::Send(packet) => self.out.as_ref().map_or(Ok(()), |out| out.send(&packet.0)),
+                    };
+                }
+            }
+            let Some(due) = self.repairs.iter().filter_map(Repair::deadline).min() else { break };
+            let wait = Duration::from_nanos(u64::try_from(due.since(self.now()).as_nanos()).unwrap_or(u64::MAX));
+            tokio::select! {
+                fetched = self.fetched.recv() => {
+                    if let Some(fetched) = fetched {
+                        self.on_fetched(fetched);
+                    }
+                }
+                () = local_segments::seen(self.own.as_ref()) => self.on_own(),
+                () = tokio::time::sleep(wait.max(TICK)) => {}
+            }
+        }
+        let ended = self.repairs.iter().filter(|repair| repair.state() == RepairState::Ended).count();
+        Paid { filled: self.repairs.iter().map(Repair::filled).sum(), ended }
+    }
+
+    /// Since the beginning.
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn on_own(&mut self) {
+        let now = self.now();
+        let flows: BTreeMap<_, usize> = self
+            .repairs
+            .iter()
+            .enumerate()
+            .map(|(at, repair)| ((repair.owed().local, repair.owed().server), at))
+            .collect();
+        let Some(own) = &mut self.own else { return };
+        let received = own.receive(|packet| {
+            let Ok(segment) = Segment::parse_head(packet) else { return };
+            let flow = segment.four_tuple();
+            let known = flows.get(&(flow.source(), flow.destination()));
+            if let Some(repair) = known.and_then(|at| self.repairs.get_mut(*at)) {
+                repair.on_own(now, &segment);
+            }
+        });
+        if let Err(error) = received {
+            tracing::warn!(%error, "acknowledgements of flows under repair cannot be seen any more");
+            self.own = None;
+        }
+    }
+
+    fn on_fetched(&mut self, (FetchId(number), bytes): Fetched) {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        let Some(one) = self.asked.get_mut(number).filter(|one| !one.is_answered) else { return };
+        if bytes.is_none() {
+            one.tries += 1;
+            return self.ask(number);
+        }
+        one.is_answered = true;
+        if let Some(repair) = self.repairs.get_mut(one.flow) {
+            repair.on_fetched(one.hole, bytes);
+        }
+    }
+
+    /// Asks for a hole over the link whose turn it is; where none is left, its bytes cannot be had.
+    fn ask(&mut self, number: usize) {
+        let Some(one) = self.asked.get_mut(number) else { return };
+        let Some(repair) = self.repairs.get_mut(one.flow) else { return };
+        let fetch = repair.owed().holes.get(one.hole).and_then(|hole| hole.fetch.as_ref());
+        let link = self.links.get(one.tries % self.links.len().max(1)).filter(|_| one.tries < TRIES);
+        let sent = fetch.zip(link).is_some_and(|(fetch, link)| {
+            let fetch = Fetch { id: FetchId(number as u64), link: *link, ..fetch.clone() };
+            self.errands.send(Errand::Fetch(fetch)).is_ok()
+        });
+        if !sent {
+            one.is_answered = true;
+            repair.on_fetched(one.hole, None);
+        }
+    }
+}
+
+/// chosen: each link twice where there are two.
+const TRIES: usize = 4;
+/// A timer of the runtime is no finer.
+const TICK: Duration = Duration::from_millis(1);

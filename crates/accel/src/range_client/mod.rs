@@ -1,0 +1,113 @@
+//! Gets missing bytes from servers: the errands of the accelerator, carried out.
+//!
+//! In: [`Errand`]s. Out: each range of a fetch answered once, with its bytes as soon as they are there, or with nothing.
+//!
+//! ```text
+//!   Errand ──▶ run_fills ──▶ a lane for each link and server ──▶ HTTP/1.1, pipelined ──▶ ranges ──▶ answer
+//! ```
+//!
+//! 1. A connection goes over its link and no other, and to the address that the flow goes to: no name is asked, no proxy
+//!    and no redirection is followed. Its packets have our mark, so that nobody helps the helpers.
+//! 2. Two connections for each link and server, so that one that waits for a lost packet does not hold the next up
+//!    ([`lane`]); they stay open between fetches, for a handshake over a cellular link costs as much as ten holes.
+//! 3. Nothing of an answer is believed: lengths, ranges and the whole must be what was asked for ([`wanted`], [`parts`]).
+//!    Anything but a 206 of the same file is an answer without bytes.
+//! 4. At most [`LANES`] connections at a time. What does not come is given up by a timeout here, too; whether it is asked for
+//!    again is the machine's to say.
+
+mod assembler;
+mod conn;
+mod multipart;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use marline_core::accel::{Fetch, FetchId};
+use marline_core::link::LinkId;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::Errand;
+use crate::links::Road;
+use crate::raw_socket::MARK;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) use multipart::fuzzing;
+
+/// Who hears what became of a range: the fetch, which range, its bytes.
+pub type Answer = Arc<dyn Fn(FetchId, u32, Option<Vec<u8>>) + Send + Sync>;
+
+/// Which devices there are, and whether packets can be marked.
+#[derive(Clone, Debug)]
+pub struct Outfit {
+    /// The name of each link's device.
+    pub devices: BTreeMap<LinkId, String>,
+    /// What marks packets of ours; it needs CAP_NET_ADMIN. None: they are not marked.
+    pub mark: Option<u32>,
+}
+
+impl Outfit {
+    /// For these links, with the mark that the accelerator's rules know.
+    pub fn of(roads: &[Road]) -> Self {
+        let devices = roads.iter().map(|road| (road.link, road.name.clone())).collect();
+        Self { devices, mark: Some(MARK) }
+    }
+}
+
+/// A body is not what it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Broken;
+
+/// A connection's task.
+struct Lane {
+    orders: UnboundedSender<Errand>,
+    /// Fetches that it has not ended.
+    open: Arc<AtomicUsize>,
+}
+
+/// Carries errands out until nobody sends any. Runs on a tokio runtime.
+pub async fn run_fills(outfit: Outfit, mut errands: UnboundedReceiver<Errand>, answer: Answer) {
+    let mut lanes: BTreeMap<(LinkId, SocketAddr), Vec<Lane>> = BTreeMap::new();
+    while let Some(errand) = errands.recv().await {
+        match errand {
+            Errand::Fetch(fetch) => begin(&outfit, &mut lanes, fetch, &answer),
+            Errand::Cancel(id) => {
+                for lane in lanes.values().flatten() {
+                    // A lane that has ended has nothing to cancel.
+                    let _ = lane.orders.send(Errand::Cancel(id));
+                }
+            }
+        }
+    }
+}
+
+/// Gives a fetch to a lane: one that is free, a new one, or the one with the least to do.
+fn begin(outfit: &Outfit, lanes: &mut BTreeMap<(LinkId, SocketAddr), Vec<Lane>>, fetch: Fetch, answer: &Answer) {
+    lanes.values_mut().for_each(|lanes| lanes.retain(|lane| !lane.orders.is_closed()));
+    lanes.retain(|_, lanes| !lanes.is_empty());
+    let all: usize = lanes.values().map(Vec::len).sum();
+    let Some(device) = outfit.devices.get(&fetch.link) else { return conn::refuse(&fetch, answer) };
+    let here = lanes.entry((fetch.link, fetch.server)).or_default();
+    let load = |lane: &Lane| lane.open.load(Ordering::Relaxed);
+    let is_free = here.iter().any(|lane| load(lane) == 0);
+    if !is_free && here.len() < PARALLEL && all < LANES {
+        let (orders, ordered) = unbounded_channel();
+        let open = Arc::new(AtomicUsize::new(0));
+        let to = conn::To { device: device.clone(), mark: outfit.mark, server: fetch.server };
+        tokio::spawn(conn::run_lane(to, ordered, Arc::clone(&open), Arc::clone(answer)));
+        here.push(Lane { orders, open });
+    }
+    let Some(lane) = here.iter().min_by_key(|lane| load(lane)) else { return conn::refuse(&fetch, answer) };
+    lane.open.fetch_add(1, Ordering::Relaxed);
+    if let Err(back) = lane.orders.send(Errand::Fetch(fetch))
+        && let Errand::Fetch(fetch) = back.0
+    {
+        conn::refuse(&fetch, answer);
+    }
+}
+
+/// Connections for each link and server.
+const PARALLEL: usize = 2;
+/// chosen: descriptors of a host are few; 16 servers at a time over two links.
+const LANES: usize = 64;

@@ -1,0 +1,122 @@
+//! Offloader: pure ACKs over the second link, no more than it bears (Super-aggregation §3.1, §4.2).
+//!
+//! In: ACKs that may go there. Out: those that go now, and when the next may.
+//!
+//! 1. One place for each flow. An ACK that comes while the one before it still waits takes its place, if whoever gets
+//!    only the newer one misses nothing ([`Ack::says_all_of`]): so a link of 100 kbit/s carries what matters of the
+//!    ACKs of any rate. The paper discards replaceable ACKs as well when the second link is short (§4.2); [`Offloader::spill`], which sends the
+//!    rest over the first link, is its form without that.
+//! 2. Flows take turns.
+//! 3. One that cannot be replaced leaves at once, ahead of the newer one: order within a flow stays.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use crate::accel::event::{Bytes, Output};
+use crate::accel::secondary::link_probe::Interface;
+use crate::units::Instant;
+use crate::wire::packet::{Ack, FourTuple};
+
+/// Bytes of data for each byte of ACKs: a flow so fast that it needs more is not offloaded. chosen: an ACK with timestamps
+/// for 21 segments. Where more hang on each, senders wait for one and then send all that it allows: 300 Mbit/s become 250 with
+/// 400 kbit/s for their ACKs.
+pub const STRETCH: u64 = 600;
+
+/// What waits for one helping link.
+#[derive(Clone, Debug, Default)]
+pub(in crate::accel) struct Offloader {
+    places: BTreeMap<FourTuple, (Ack, Vec<u8>)>,
+    turns: VecDeque<FourTuple>,
+}
+
+/// What became of an ACK that waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::accel) enum Fate {
+    /// It had a free place.
+    Alone,
+    /// It took an older one's place.
+    Replaced,
+}
+
+impl Offloader {
+    /// This ACK may go over the link. `scale`: how the flow's windows are shifted.
+    pub(in crate::accel) fn offer(
+        &mut self,
+        now: Instant,
+        to: &mut Interface,
+        flow: FourTuple,
+        new: (Ack, Vec<u8>),
+        scale: u8,
+        outputs: &mut VecDeque<Output>,
+    ) -> Fate {
+        let replaces = self.places.get(&flow).map(|(old, _)| new.0.supersedes(old, scale));
+        let old = self.places.insert(flow, new);
+        match (replaces, old) {
+            (Some(true), _) => Fate::Replaced,
+            (Some(false), Some((_, packet))) => {
+                send(now, to, packet, outputs);
+                Fate::Alone
+            }
+            _ => {
+                self.turns.push_back(flow);
+                Fate::Alone
+            }
+        }
+    }
+
+    /// Sends what there is room for.
+    pub(in crate::accel) fn flush(&mut self, now: Instant, to: &mut Interface, outputs: &mut VecDeque<Output>) {
+        while let Some(flow) = self.turns.front() {
+            let size = self.places.get(flow).map_or(0, |(_, packet)| packet.len());
+            if to.room_at(now, size) > now {
+                return;
+            }
+            if let Some((_, packet)) = self.turns.pop_front().and_then(|flow| self.places.remove(&flow)) {
+                send(now, to, packet, outputs);
+            }
+        }
+    }
+
+    /// As published: the ACK goes over the link if there is room now; else it is given back.
+    pub(in crate::accel) fn spill(
+        now: Instant,
+        to: &mut Interface,
+        packet: Vec<u8>,
+        outputs: &mut VecDeque<Output>,
+    ) -> Option<Vec<u8>> {
+        if to.room_at(now, packet.len()) > now {
+            return Some(packet);
+        }
+        send(now, to, packet, outputs);
+        None
+    }
+
+    /// What waits of this flow, if anything; it waits no more.
+    pub(in crate::accel) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
+        let waiting = self.places.remove(flow)?;
+        self.turns.retain(|turn| turn != flow);
+        Some(waiting)
+    }
+
+    /// Whether something of this flow waits.
+    pub(in crate::accel) fn holds(&self, flow: &FourTuple) -> bool {
+        self.places.contains_key(flow)
+    }
+
+    /// When the first of those that wait may go.
+    pub(in crate::accel) fn deadline(&self, now: Instant, to: &Interface) -> Option<Instant> {
+        let (_, packet) = self.places.get(self.turns.front()?)?;
+        Some(to.room_at(now, packet.len()))
+    }
+
+    /// Everything that waits, in its order; nothing waits any more.
+    pub(in crate::accel) fn drain(&mut self) -> Vec<Vec<u8>> {
+        let turns = core::mem::take(&mut self.turns);
+        turns.iter().filter_map(|flow| self.places.remove(flow)).map(|(_, packet)| packet).collect()
+    }
+}
+
+fn send(now: Instant, to: &mut Interface, packet: Vec<u8>, outputs: &mut VecDeque<Output>) {
+    to.spend(now, packet.len());
+    outputs.push_back(Output::Send { link: to.link(), packet: Bytes(packet) });
+}

@@ -1,0 +1,162 @@
+//! A link as the fetcher sees it: how much it was asked for, and how fast it answers.
+//!
+//! In: what is known of the link, questions and answers. Out: whether it may be asked for more, and how long that takes.
+//!
+//! 1. What an answer says around its bytes counts: a head, a part's head, headers of packets ([`cost`]).
+//! 2. Where nobody says what it brings, its rate is found by what has to wait: an answer with much before it takes longer
+//!    than the quickest one by the time that those bytes take. Holes alone fill no link and say nothing of it; until
+//!    something has waited it is [`UNKNOWN`].
+//! 3. What was late does not count as room taken for ever: a link that answers nothing is asked for little, not for
+//!    nothing, for that is how it is found to live again.
+
+use core::net::SocketAddr;
+
+use super::QUEUE;
+use super::in_flight::Open;
+use crate::accel::Families;
+use crate::link::LinkId;
+use crate::units::{Bitrate, DataSize, Duration, Instant};
+
+/// What is known of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::accel) struct Road {
+    /// Which.
+    pub(in crate::accel) link: LinkId,
+    /// Whether it is the one that is helped.
+    pub(in crate::accel) is_primary: bool,
+    /// Whether it brings nothing at all now.
+    pub(in crate::accel) is_dark: bool,
+    /// What it brings, if that is known.
+    pub(in crate::accel) down: Option<Bitrate>,
+    /// Its round trip, if that is known.
+    pub(in crate::accel) rtt: Option<Duration>,
+    /// To whom it leads.
+    pub(in crate::accel) families: Families,
+}
+
+/// A link, and what it was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) road: Road,
+    /// What was asked before something was late counts as room taken no more.
+    since: Instant,
+    /// What it was found to bring.
+    pub(super) found: Option<Bitrate>,
+    /// Everything that was answered.
+    pub(super) total: DataSize,
+    /// The quickest answer.
+    least: Option<Duration>,
+    /// When something was late last.
+    late: Option<Instant>,
+}
+
+impl Lane {
+    pub(super) fn new(road: Road) -> Self {
+        Self { road, since: Instant::ZERO, found: None, total: DataSize::ZERO, least: None, late: None }
+    }
+
+    pub(super) fn with(self, road: Road) -> Self {
+        Self { road, ..self }
+    }
+
+    /// What it brings, as far as is known.
+    pub(super) fn rate(&self) -> Bitrate {
+        self.road.down.or(self.found).unwrap_or(self.guess())
+    }
+
+    const fn guess(&self) -> Bitrate {
+        if self.road.is_primary { UNKNOWN_PRIMARY } else { UNKNOWN }
+    }
+
+    /// Whether it may be asked for what this server has.
+    pub(super) const fn leads_to(&self, server: SocketAddr) -> bool {
+        let families = self.road.families;
+        !self.road.is_dark && if server.is_ipv6() { families.has_v6() } else { families.has_v4() }
+    }
+
+    /// Whether it may be asked for more, where `out` is asked for and not answered.
+    pub(super) fn has_room(&self, now: Instant, out: DataSize) -> bool {
+        out.is_zero() || (!self.was_late_for(now, SULK) && out < self.window())
+    }
+
+    /// Whether something was late of late, and nothing has been answered since.
+    pub(super) fn is_doubtful(&self, now: Instant) -> bool {
+        self.was_late_for(now, DOUBT)
+    }
+
+    fn was_late_for(&self, now: Instant, time: Duration) -> bool {
+        self.late.is_some_and(|late| now.since(late) < time)
+    }
+
+    /// What takes room of it, of what is open.
+    pub(super) fn out<'a>(&self, open: impl Iterator<Item = &'a Open>) -> DataSize {
+        let counts = |open: &&Open| open.link == self.road.link && open.asked >= self.since;
+        open.filter(counts).map(Open::cost).sum()
+    }
+
+    /// The most bytes of one question.
+    pub(super) fn most(&self, is_bulk: bool) -> u64 {
+        if is_bulk { self.window().bytes().max(BULK_MOST) } else { self.window().bytes().max(4096) }
+    }
+
+    /// How long an answer takes that is asked for now, behind so much.
+    pub(super) fn wait(&self, out: DataSize) -> Duration {
+        let nanos = out.bytes().saturating_mul(8_000_000_000) / self.rate().bits_per_sec().max(1);
+        Duration::from_nanos(nanos) + self.rtt() * 2
+    }
+
+    /// An answer after so long, with so many bytes up to its end when it was asked for.
+    pub(super) fn done(&mut self, took: Duration, ahead: DataSize, cost: DataSize, came: bool) {
+        if !came {
+            return;
+        }
+        self.late = None;
+        self.total += cost;
+        let least = *self.least.insert(self.least.map_or(took, |least| least.min(took)));
+        if ahead >= SAMPLE && took > least {
+            let rate = bits(ahead, took - least);
+            let old = self.found.unwrap_or(self.guess());
+            self.found = Some((old * 7 + rate.min(old * 4)) / 8);
+        }
+    }
+
+    pub(super) const fn was_late(&mut self, now: Instant) {
+        (self.late, self.since) = (Some(now), now);
+    }
+
+    fn window(&self) -> DataSize {
+        self.rate() * (self.rtt() + QUEUE)
+    }
+
+    fn rtt(&self) -> Duration {
+        self.road.rtt.unwrap_or(RTT)
+    }
+}
+
+/// What an answer of so many bytes takes of a link.
+pub(super) fn cost(bytes: u64) -> DataSize {
+    // 52 bytes of headers to 1448 of a segment.
+    DataSize::from_bytes(bytes + bytes / 27 + PART)
+}
+
+fn bits(bytes: DataSize, time: Duration) -> Bitrate {
+    let nanos = time.as_nanos().max(1);
+    Bitrate::from_bits_per_sec(u64::try_from(u128::from(bytes.bytes()) * 8_000_000_000 / nanos).unwrap_or(u64::MAX))
+}
+
+/// chosen: below what a 3G link brings, above what it needs at 1 % of loss and 20 Mbit/s (facts C: 0.22 Mbit/s).
+const UNKNOWN: Bitrate = Bitrate::from_bits_per_sec(500_000);
+/// chosen: a fifth of the link that the floors are about.
+const UNKNOWN_PRIMARY: Bitrate = Bitrate::from_mbps(4);
+/// chosen: a cellular link's round trip (the floors' 150 ms).
+const RTT: Duration = Duration::from_millis(150);
+/// What nginx writes around one of several ranges: 110 to 130 bytes; a head of its own has about 300.
+const PART: u64 = 130;
+/// chosen: what has waited behind so much has waited for the link: at 900 kbit/s 73 ms.
+const SAMPLE: DataSize = DataSize::from_kib(8);
+/// chosen: after something was late, so long only one question at a time.
+const SULK: Duration = Duration::from_secs(1);
+/// chosen: of a link that brings nothing, one hole in so long waits for the answer that does not come.
+const DOUBT: Duration = Duration::from_secs(10);
+/// chosen: one question for what a blackout has cost.
+const BULK_MOST: u64 = 256 * 1024;

@@ -1,0 +1,380 @@
+//! Heads of HTTP/1.0 and 1.1: what a request asks for, and what an answer says of its body.
+//!
+//! In: the bytes of one head, up to and with its empty line. Out: how long the body behind it is, and whether its bytes
+//! can be had a second time.
+//!
+//! 1. Two questions are kept apart. Where the next head begins must be beyond doubt, or the flow cannot be followed
+//!    (`Err`). Whether the body can be fetched is a [`Refusal`] of that body alone.
+//! 2. What is fetched has status 200, or 206 with one range of a known whole; a Content-Length; no coding of any kind;
+//!    a strong validator (RFC 9110 §8.8.3), for otherwise nobody could say that the bytes are of the same file; and no
+//!    `Accept-Ranges: none`.
+//! 3. Only GET is asked a second time: it is safe (RFC 9110 §9.2.1). A request with `Authorization` or `Cookie` is not
+//!    sent again, although it might be: who asks under a name may be counted, charged or logged out for asking twice,
+//!    and its name would be shown to a second access network.
+//! 4. The second request is the first one without what names ranges and conditions, connections and codings.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+
+/// Why bytes are not fetched a second time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It began as TLS does.
+    Secure,
+    /// It is not HTTP/1, or a head is not as RFC 9112 has it.
+    NotHttp,
+    /// A head is longer than is kept, or too many requests wait.
+    TooMuch,
+    /// A part of a head was not seen.
+    NotSeen,
+    /// An answer that no request was seen for.
+    Unasked,
+    /// Where the body ends is not known before it ends.
+    NoLength,
+    /// The connection speaks another protocol from here on.
+    Upgraded,
+    /// Not a GET.
+    Method,
+    /// The request names a user.
+    Named,
+    /// The target is not a path.
+    Target,
+    /// Another status than 200 and 206.
+    Status(u16),
+    /// The answer has a content coding, or several ranges.
+    Coded,
+    /// No strong validator.
+    NoValidator,
+    /// The server says that it gives no ranges.
+    NoRanges,
+    /// The bytes fetched are not those that came.
+    Differs,
+    /// Too short to be worth a second request.
+    Short,
+    /// Nothing more is asked over the connection.
+    Over,
+    /// Too many others are looked at.
+    Crowded,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Secure => f.write_str("encrypted: its bytes cannot be fetched a second time"),
+            Self::NotHttp => f.write_str("not plain HTTP: its bytes cannot be fetched a second time"),
+            Self::TooMuch => f.write_str("more of its HTTP than can be kept"),
+            Self::NotSeen => f.write_str("a part of its HTTP was not seen"),
+            Self::Unasked => f.write_str("an answer whose request was not seen"),
+            Self::NoLength => f.write_str("an answer that does not say how long it is"),
+            Self::Upgraded => f.write_str("no HTTP any more"),
+            Self::Method => f.write_str("not a GET: asking twice could do something twice"),
+            Self::Named => f.write_str("a request with a cookie or a password is not sent twice"),
+            Self::Target => f.write_str("a request to a proxy is not sent twice"),
+            Self::Status(status) => write!(f, "an answer with status {status}"),
+            Self::Coded => f.write_str("an answer in a coding that has no ranges"),
+            Self::NoValidator => {
+                f.write_str("an answer without a strong ETag: a second one could be of another file")
+            }
+            Self::NoRanges => f.write_str("the server gives no ranges"),
+            Self::Differs => f.write_str("fetched a second time, it was not the same"),
+            Self::Short => f.write_str("short answers are left to TCP"),
+            Self::Over => f.write_str("it has all that it has asked for"),
+            Self::Crowded => f.write_str("as many others as can be followed are looked at"),
+        }
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::accel) struct Request {
+    /// Whether its answer has no body, whatever it says.
+    pub(in crate::accel) is_head: bool,
+    /// Bytes of its own body.
+    pub(in crate::accel) body: u64,
+    /// The request to be sent again, as [`Fetch`](crate::accel::Fetch) has it.
+    pub(in crate::accel) again: Result<String, Refusal>,
+}
+
+/// What an answer says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::accel) struct Answer {
+    /// Whether another answer to the same request follows (1xx).
+    pub(in crate::accel) is_interim: bool,
+    /// Bytes of its body, unless the request was a HEAD.
+    pub(in crate::accel) body: u64,
+    /// Which bytes of what these are.
+    pub(in crate::accel) part: Result<Part, Refusal>,
+}
+
+/// Bytes of a resource.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::accel) struct Part {
+    /// Where in the resource the body begins.
+    pub(in crate::accel) offset: u64,
+    /// How long the resource is.
+    pub(in crate::accel) length: u64,
+    /// Its strong validator, quotes included.
+    pub(in crate::accel) etag: String,
+}
+
+impl Request {
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// It cannot be said where the next one begins.
+    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, Refusal> {
+        let (first, fields) = lines(head)?;
+        let mut words = first.split(' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let version = words.next().unwrap_or_default();
+        let is_method = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase());
+        if !is_method || !is_version(version) || words.next().is_some() {
+            return Err(Refusal::NotHttp);
+        }
+        if method == "CONNECT" {
+            return Err(Refusal::Upgraded);
+        }
+        let (mut length, mut is_named, mut again) = (None, false, first.to_string() + "\r\n");
+        for (name, value) in fields {
+            let (name, value) = field(name, value)?;
+            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            if is("content-length") {
+                add_length(&mut length, value)?;
+            } else if is("transfer-encoding") {
+                return Err(Refusal::NoLength);
+            }
+            is_named |= NAMES.iter().any(|wanted| is(wanted));
+            if !OWN.iter().any(|wanted| is(wanted)) {
+                again = again + name + ": " + value + "\r\n";
+            }
+        }
+        again += "Accept-Encoding: identity\r\n";
+        let again = match () {
+            () if method != "GET" || length.is_some_and(|length| length > 0) => Err(Refusal::Method),
+            () if is_named => Err(Refusal::Named),
+            () if !target.starts_with('/') => Err(Refusal::Target),
+            () => Ok(again),
+        };
+        Ok(Self { is_head: method == "HEAD", body: length.unwrap_or(0), again })
+    }
+}
+
+impl Answer {
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// It cannot be said where the next one begins.
+    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, Refusal> {
+        let (first, fields) = lines(head)?;
+        let mut words = first.splitn(3, ' ');
+        let version = words.next().filter(|version| is_version(version));
+        let status = words.next().filter(|word| word.len() == 3).and_then(digits);
+        let (Some(_), Some(status)) = (version, status.and_then(|n| u16::try_from(n).ok())) else {
+            return Err(Refusal::NotHttp);
+        };
+        let (mut length, mut range, mut etag) = (None, None, None);
+        let (mut is_coded, mut is_unframed, mut has_ranges) = (false, false, true);
+        for (name, value) in fields {
+            let (name, value) = field(name, value)?;
+            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            if is("content-length") {
+                add_length(&mut length, value)?;
+            } else if is("transfer-encoding") {
+                is_unframed = true;
+            } else if is("content-encoding") {
+                is_coded |= !value.eq_ignore_ascii_case("identity");
+            } else if is("content-range") {
+                range = content_range(value);
+            } else if is("accept-ranges") {
+                has_ranges &= !value.eq_ignore_ascii_case("none");
+            } else if is("etag") {
+                etag = is_strong(value).then(|| value.to_string());
+            }
+        }
+        let body = match status {
+            101 => return Err(Refusal::Upgraded),
+            100..=199 | 204 | 304 => 0,
+            _ if is_unframed => return Err(Refusal::NoLength),
+            _ => length.ok_or(Refusal::NoLength)?,
+        };
+        let part = match (status, range) {
+            _ if is_coded => Err(Refusal::Coded),
+            _ if !has_ranges => Err(Refusal::NoRanges),
+            (200, _) => Ok((0, body)),
+            (206, Some((start, end, whole))) if end - start == body => Ok((start, whole)),
+            (206, _) => Err(Refusal::Coded),
+            _ => Err(Refusal::Status(status)),
+        };
+        let part = part.and_then(|(offset, length)| {
+            etag.map(|etag| Part { offset, length, etag }).ok_or(Refusal::NoValidator)
+        });
+        Ok(Self { is_interim: status < 200, body, part })
+    }
+}
+
+/// The first line, and the lines of fields.
+fn lines(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>), Refusal> {
+    let text = core::str::from_utf8(head).map_err(|_| Refusal::NotHttp)?;
+    let text = text.strip_suffix("\r\n\r\n").ok_or(Refusal::NotHttp)?;
+    let (first, rest) = text.split_once("\r\n").unwrap_or((text, ""));
+    let fields = rest.split("\r\n").filter(|line| !line.is_empty());
+    Ok((first, fields.map(|line| line.split_once(':').unwrap_or(("", line)))))
+}
+
+/// A field whose name is a token and whose value has no control character, which a folded line's or a smuggled one's
+/// would (RFC 9112 §5).
+fn field<'a>(name: &'a str, value: &'a str) -> Result<(&'a str, &'a str), Refusal> {
+    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    let value = value.trim_matches([' ', '\t']);
+    let is_field = !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(|b| b >= b' ' && b != 0x7f);
+    if is_field { Ok((name, value)) } else { Err(Refusal::NotHttp) }
+}
+
+/// One Content-Length more; several must agree (RFC 9112 §6.3).
+fn add_length(length: &mut Option<u64>, value: &str) -> Result<(), Refusal> {
+    let new = digits(value).ok_or(Refusal::NotHttp)?;
+    if length.is_some_and(|old| old != new) || new > LONGEST {
+        return Err(Refusal::NotHttp);
+    }
+    *length = Some(new);
+    Ok(())
+}
+
+fn is_version(word: &str) -> bool {
+    word == "HTTP/1.1" || word == "HTTP/1.0"
+}
+
+/// `bytes 5-9/20`: first, one past the last, whole.
+fn content_range(value: &str) -> Option<(u64, u64, u64)> {
+    let (range, whole) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, last) = range.split_once('-')?;
+    let (start, end, whole) = (digits(start)?, digits(last)?.checked_add(1)?, digits(whole)?);
+    (start < end && end <= whole && whole <= LONGEST).then_some((start, end, whole))
+}
+
+/// Quotes, and between them neither quote, blank nor control character; a weak one begins with `W/`.
+fn is_strong(etag: &str) -> bool {
+    let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inner.is_some_and(|inner| inner.bytes().all(|b| b > b' ' && b != b'"' && b != 0x7f))
+}
+
+/// Decimal digits only.
+fn digits(text: &str) -> Option<u64> {
+    let are = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if are { text.parse().ok() } else { None }
+}
+
+/// Longer than any resource, and short enough for positions never to reach their end.
+const LONGEST: u64 = 1 << 48;
+
+/// Who asks.
+const NAMES: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+
+/// What the second request says itself, or what holds for one connection only.
+const OWN: [&str; 15] = [
+    "range",
+    "if-range",
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    "accept-encoding",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "upgrade",
+    "te",
+    "expect",
+    "content-length",
+    "http2-settings",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn a_request_is_sent_again_without_what_is_its_own() {
+        let head = "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nRange: bytes=5-\r\nIf-Range: \"x\"\r\n\
+                    Connection: keep-alive\r\nAccept-Encoding: gzip\r\nAccept: */*\r\n\r\n";
+        let request = Request::parse(head.as_bytes()).expect("read");
+        let again =
+            "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nAccept: */*\r\nAccept-Encoding: identity\r\n";
+        assert_eq!(request, Request { is_head: false, body: 0, again: Ok(again.into()) });
+    }
+
+    #[test]
+    fn what_is_asked_twice_is_a_nameless_get_and_nothing_else() {
+        for (head, want) in [
+            ("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", Ok((5, Err(Refusal::Method)))),
+            ("HEAD / HTTP/1.1\r\n\r\n", Ok((0, Err(Refusal::Method)))),
+            ("GET / HTTP/1.1\r\ncookie: a=b\r\n\r\n", Ok((0, Err(Refusal::Named)))),
+            ("GET / HTTP/1.1\r\nAuthorization: Basic eA==\r\n\r\n", Ok((0, Err(Refusal::Named)))),
+            ("GET http://h/ HTTP/1.1\r\n\r\n", Ok((0, Err(Refusal::Target)))),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", Err(Refusal::NoLength)),
+            ("CONNECT h:443 HTTP/1.1\r\n\r\n", Err(Refusal::Upgraded)),
+            ("GET / HTTP/2\r\n\r\n", Err(Refusal::NotHttp)),
+            ("GET  / HTTP/1.1\r\n\r\n", Err(Refusal::NotHttp)),
+            ("GET / HTTP/1.1\r\n folded: x\r\n\r\n", Err(Refusal::NotHttp)),
+            ("GET / HTTP/1.1\r\nA: b\nEvil: c\r\n\r\n", Err(Refusal::NotHttp)),
+            ("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", Err(Refusal::NotHttp)),
+            ("SSH-2.0-x\r\n\r\n", Err(Refusal::NotHttp)),
+        ] {
+            let got = Request::parse(head.as_bytes()).map(|request| (request.body, request.again));
+            assert_eq!(got, want, "{head}");
+        }
+    }
+
+    #[test]
+    fn an_answer_says_which_bytes_it_has() {
+        let part = |fields: &str| {
+            let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
+            Answer::parse(head.as_bytes()).map(|answer| (answer.body, answer.part))
+        };
+        let etag = "ETag: \"x\"\r\nContent-Length: 9";
+        assert_eq!(part(etag), Ok((9, Ok(Part { offset: 0, length: 9, etag: "\"x\"".into() }))));
+        for (fields, refusal) in [
+            ("Content-Length: 9", Refusal::NoValidator),
+            ("ETag: W/\"x\"\r\nContent-Length: 9", Refusal::NoValidator),
+            ("Content-Encoding: gzip\r\nETag: \"x\"\r\nContent-Length: 9", Refusal::Coded),
+            ("Accept-Ranges: none\r\nETag: \"x\"\r\nContent-Length: 9", Refusal::NoRanges),
+        ] {
+            assert_eq!(part(fields), Ok((9, Err(refusal))), "{fields}");
+        }
+        for fields in ["ETag: \"x\"", "Transfer-Encoding: chunked", "Transfer-Encoding: gzip\r\nContent-Length: 9"]
+        {
+            assert_eq!(part(fields), Err(Refusal::NoLength), "{fields}");
+        }
+        assert_eq!(part("Content-Length: +9"), Err(Refusal::NotHttp));
+        assert_eq!(part("Content-Length: 99999999999999999"), Err(Refusal::NotHttp));
+    }
+
+    #[test]
+    fn a_part_is_one_range_of_a_known_whole() {
+        let part = |range: &str| {
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag: \"x\"\r\nContent-Range: {range}\r\n\r\n"
+            );
+            Answer::parse(head.as_bytes()).expect("followed").part
+        };
+        assert_eq!(part("bytes 5-9/20"), Ok(Part { offset: 5, length: 20, etag: "\"x\"".into() }));
+        for range in ["bytes 5-9/*", "bytes 5-8/20", "bytes 9-5/20", "bytes 18-22/20", "bytes */20", "items 5-9/20"]
+        {
+            assert_eq!(part(range), Err(Refusal::Coded), "{range}");
+        }
+    }
+
+    #[test]
+    fn some_answers_have_no_body() {
+        for (line, interim) in [("100 Continue", true), ("204 No Content", false), ("304 Not Modified", false)] {
+            let answer = Answer::parse(format!("HTTP/1.1 {line}\r\nContent-Length: 9\r\n\r\n").as_bytes());
+            let answer = answer.expect("followed");
+            assert_eq!((answer.body, answer.is_interim), (0, interim), "{line}");
+        }
+        assert_eq!(Answer::parse(b"HTTP/1.1 101 Switching\r\n\r\n"), Err(Refusal::Upgraded));
+        assert_eq!(Answer::parse(b"HTTP/1.1 20 OK\r\n\r\n"), Err(Refusal::NotHttp));
+        let lost = Answer::parse(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n").expect("followed");
+        assert_eq!((lost.body, lost.part), (9, Err(Refusal::Status(404))));
+    }
+}

@@ -1,0 +1,104 @@
+//! What a flow's other end has said last: what is given to the own stack in its name says it again.
+//!
+//! In: segments of the other end as they pass, and how far the own stack has sent. Out: the newest acknowledgement, window and
+//! timestamps.
+//!
+//! 1. What passes may be forged, or damaged. So nothing counts that acknowledges what was never sent, or what is long past
+//!    (RFC 5961 §5.2); and of what the own stack has sent nothing that is far beyond what was acknowledged.
+
+use crate::wire::packet::{Segment, Seq, Timestamps};
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::accel) struct Far {
+    /// One past the last number that the own stack has sent.
+    sent: Option<Seq>,
+    /// What seemed to be sent, and was too far to be believed at once.
+    stray: Option<Seq>,
+    ack: Option<Seq>,
+    pub(in crate::accel) window: u16,
+    pub(in crate::accel) stamps: Option<Timestamps>,
+}
+
+impl Far {
+    /// The own stack has sent everything before this.
+    pub(in crate::accel) fn on_sent(&mut self, end: Seq) {
+        let is_far = |from: Seq| !(-PAST..=PAST).contains(&end.offset_from(from));
+        if self.ack.or(self.sent).is_none_or(|from| !is_far(from)) {
+            self.sent = Some(self.sent.map_or(end, |sent| sent.later(end)));
+            self.stray = None;
+        } else if self.stray.replace(end).is_some_and(|stray| !is_far(stray)) {
+            // Two that agree: the one before was none of it, or much has left unseen.
+            (self.sent, self.stray) = (Some(end), None);
+        }
+    }
+
+    /// A segment of the other end that acknowledges this; false: it is none of it.
+    pub(in crate::accel) fn on_arrival(&mut self, segment: &Segment<'_>, ack: Seq) -> bool {
+        if self.sent.is_some_and(|sent| !(0..=PAST).contains(&sent.offset_from(ack))) {
+            return false;
+        }
+        if self.ack.is_none_or(|old| !ack.is_before(old)) {
+            (self.ack, self.window) = (Some(ack), segment.window());
+        }
+        let is_newer = |new: &Timestamps| self.stamps.is_none_or(|old| !new.ts_val.is_before(old.ts_val));
+        self.stamps = segment.timestamps().filter(is_newer).or(self.stamps);
+        true
+    }
+
+    /// What it has acknowledged.
+    pub(in crate::accel) fn ack(&self) -> Seq {
+        self.ack.unwrap_or_default()
+    }
+}
+
+/// Bytes. chosen: more than a window of a request's direction, a 256th of all numbers.
+const PAST: i32 = 1 << 24;
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::wire::packet::{AddrPair, FourTuple, NewSegment, TcpTimestamp};
+
+    /// A far end that was sent everything before 1000, and whether it has said this.
+    fn says(ack: u32) -> (Far, bool) {
+        let mut far = Far::default();
+        far.on_sent(Seq::new(1000));
+        let pair = AddrPair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
+        let flow = FourTuple { addrs: pair, source_port: 80, destination_port: 9 };
+        let stamps = Some(Timestamps { ts_val: TcpTimestamp::new(7), ts_ecr: TcpTimestamp::new(6) });
+        let packet = NewSegment::data(&flow, Seq::new(1), Seq::new(ack), 5, stamps, b"x").emit().unwrap();
+        let is_its = far.on_arrival(&Segment::parse(&packet).unwrap(), Seq::new(ack));
+        (far, is_its)
+    }
+
+    #[test]
+    fn a_forged_packet_of_the_own_end_does_not_deafen_it() {
+        let mut forged_first = Far::default();
+        forged_first.on_sent(Seq::new(0x4000_0000));
+        forged_first.on_sent(Seq::new(1000));
+        forged_first.on_sent(Seq::new(1100));
+        assert_eq!(forged_first.sent, Some(Seq::new(1100)));
+        let (mut far, _) = says(1000);
+        far.on_sent(Seq::new(0x4000_0000));
+        far.on_sent(Seq::new(1200));
+        assert_eq!(far.sent, Some(Seq::new(1200)));
+        for sent in [0x5000_0000, 0x5000_0500] {
+            far.on_sent(Seq::new(sent));
+        }
+        assert_eq!(far.sent, Some(Seq::new(0x5000_0500)), "much was sent that nobody saw");
+    }
+
+    #[test]
+    fn what_was_sent_may_be_acknowledged_and_nothing_else() {
+        let (far, is_its) = says(1000);
+        assert!(is_its && far.ack() == Seq::new(1000) && far.window == 5 && far.stamps.is_some());
+        assert!(says(900).1);
+        for forged in [1001, 0x1200_0000, 900_u32.wrapping_sub(1 << 25)] {
+            let (far, is_its) = says(forged);
+            assert!(!is_its && far.ack() == Seq::default() && far.stamps.is_none(), "{forged}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What is owed: bytes that were acknowledged ahead of the local TCP stack and are not here.
+//!
+//! In: the flows that hide. Out: for each, all that somebody else needs to bring it to its end if this process is no
+//! more: where each hole lies in its resource, and the segments that fill it; else the segments that end the flow.
+//!
+//! 1. Nobody will send these bytes again, for they were acknowledged. So they are known to somebody before they are
+//!    ([`Accelerator::owing`] changes in the very call that makes the acknowledgement).
+//! 2. Bytes that the sender has sent may be given twice; bytes that it has not sent yet may not be given at all, for it takes no
+//!    acknowledgement of them. So a flow of which it is not known how much was believed (after a ladder, until the local TCP stack is past
+//!    it) cannot be filled by somebody who does not see its packets, and is ended ([`Owed::is_sure`]).
+//! 3. It says nothing that is not needed for it; but of requests it has all fields, and is to be kept as secret as they are.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::fetch::{Fetch, FetchId};
+use super::flow_state::{Hiding, PIECE};
+use crate::accel::Accelerator;
+use crate::accel::event::Bytes;
+use crate::accel::flow::Flow;
+use crate::link::LinkId;
+use crate::units::DataSize;
+use crate::wire::packet::{FourTuple as Key, NewSegment, Seq, TcpTimestamp, Timestamps};
+
+/// A flow with holes that its sender takes for received.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Owed {
+    /// This end.
+    pub local: SocketAddr,
+    /// The sender's.
+    pub server: SocketAddr,
+    /// What the sender has acknowledged last, and the window that it gave.
+    pub said: (u32, u16),
+    /// What a segment of the sender has as timestamps: its own, and the one that it echoes.
+    pub stamps: Option<(u32, u32)>,
+    /// What the local TCP stack waits for.
+    pub here: u32,
+    /// Everything before this was acknowledged to the sender.
+    #[serde(default)]
+    pub told: Option<u32>,
+    /// Whether nothing else was acknowledged. If not, the flow cannot be brought to its end.
+    pub is_sure: bool,
+    /// The holes, in their order.
+    pub holes: Vec<Hole>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hole {
+    /// The number of its first byte.
+    pub seq: u32,
+    /// The same as a timestamp of the sender at that time, where there are timestamps.
+    pub stamp: Option<u32>,
+    /// How its bytes can be got; of the link it says nothing. None: they cannot.
+    pub fetch: Option<Fetch>,
+}
+
+impl Hole {
+    /// One past the number of its last byte. A hole whose length is not known counts as two bytes, and so does one of a single byte,
+    /// since the last byte of a flow may be withheld.
+    pub(in crate::accel) fn end(&self) -> Seq {
+        let ranges = self.fetch.iter().flat_map(|fetch| &fetch.ranges);
+        let bytes: u64 = ranges.map(|(start, end)| end.saturating_sub(*start)).sum();
+        Seq::new(self.seq).plus(u32::try_from(bytes.max(2)).unwrap_or(u32::MAX))
+    }
+}
+
+impl Owed {
+    /// From the sender to here; none, if the ends are of two families.
+    fn flow(&self) -> Option<Key> {
+        Key::new(self.server, self.local)
+    }
+
+    /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the local TCP stack has accepted, if that is known; an
+    /// older one would be discarded.
+    pub fn fill(&self, hole: &Hole, bytes: &[u8], least: Option<TcpTimestamp>) -> Vec<Bytes> {
+        let Some(flow) = self.flow() else { return Vec::new() };
+        let stamps = self.stamps.map(|(value, echo)| {
+            let value = TcpTimestamp::new(hole.stamp.unwrap_or(value));
+            let value = least.filter(|least| value.is_before(*least)).unwrap_or(value);
+            Timestamps { ts_val: value, ts_ecr: TcpTimestamp::new(echo) }
+        });
+        let (ack, window) = (Seq::new(self.said.0), self.said.1);
+        let pieces = bytes.chunks(PIECE).zip(0_u32..).filter_map(|(piece, at)| {
+            let seq = Seq::new(hole.seq).plus(at * PIECE as u32);
+            NewSegment::data(&flow, seq, ack, window, stamps, piece).emit()
+        });
+        pieces.map(Bytes).collect()
+    }
+
+    /// A segment with a byte that the local TCP stack has had, which it answers with an acknowledgement.
+    pub fn ask(&self, here: Seq) -> Option<Bytes> {
+        let (ack, window) = (Seq::new(self.said.0), self.said.1);
+        let stamps = self
+            .stamps
+            .map(|(value, echo)| Timestamps { ts_val: TcpTimestamp::new(value), ts_ecr: TcpTimestamp::new(echo) });
+        NewSegment::data(&self.flow()?, here.minus(1), ack, window, stamps, &[0]).emit().map(Bytes)
+    }
+
+    /// A segment that ends the flow at the sender, if `next` is the number that the local TCP stack sends next.
+    pub fn end_server(&self, next: Seq, here: Seq) -> Option<Bytes> {
+        NewSegment::reset(&self.flow()?.reversed(), next, here).emit().map(Bytes)
+    }
+
+    /// Segments one of which ends the flow, at whichever of its holes the local TCP stack waits, or at `here`.
+    pub fn end(&self, here: Seq) -> Vec<Bytes> {
+        let Some(flow) = self.flow() else { return Vec::new() };
+        let ack = Seq::new(self.said.0);
+        let mut places: Vec<u32> =
+            [here.number(), self.here].into_iter().chain(self.holes.iter().map(|hole| hole.seq)).collect();
+        places.dedup();
+        let resets = places.iter().filter_map(|seq| NewSegment::reset(&flow, Seq::new(*seq), ack).emit());
+        resets.map(Bytes).collect()
+    }
+}
+
+impl Accelerator {
+    /// Changes whenever [`owed`](Self::owed) does, and costs little to ask.
+    pub fn owing(&self) -> (u64, u64) {
+        let sum = |(total, missing): (u64, u64), hiding: &Hiding| {
+            let (hidden, open) = hiding.owing();
+            (total.wrapping_add(hidden), missing.wrapping_add(open))
+        };
+        self.hidings().fold((0, 0), sum)
+    }
+
+    /// What is owed now.
+    pub fn owed(&self) -> Vec<Owed> {
+        self.hidings().filter_map(Hiding::owed).collect()
+    }
+
+    fn hidings(&self) -> impl Iterator<Item = &Hiding> {
+        let flow = |(key, _): &(Key, crate::accel::Sight)| self.flows.get(key);
+        self.mirrored.values().filter_map(flow).filter_map(Flow::hiding)
+    }
+}
+
+/// A hole, as [`Hiding`] knows it.
+pub(in crate::accel) fn hole(
+    seq: Seq,
+    bytes: u64,
+    stamp: Option<TcpTimestamp>,
+    place: Option<(SocketAddr, super::http_map::Place)>,
+) -> Hole {
+    let fetch = place.map(|(server, place)| Fetch {
+        id: FetchId(0),
+        link: LinkId(0),
+        server,
+        request: place.resource.request.clone(),
+        etag: place.resource.etag.clone(),
+        length: DataSize::from_bytes(place.resource.length),
+        ranges: alloc::vec![(place.offset, place.offset + bytes)],
+    });
+    Hole { seq: seq.number(), stamp: stamp.map(TcpTimestamp::ticks), fetch }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::packet::{Flags, Segment};
+
+    fn owed() -> Owed {
+        let hole = |seq, stamp| Hole { seq, stamp, fetch: None };
+        Owed {
+            local: ([10, 0, 0, 2], 40_000).into(),
+            server: ([192, 0, 2, 1], 80).into(),
+            said: (77, 500),
+            stamps: Some((1000, 9)),
+            here: u32::MAX - 99,
+            told: None,
+            is_sure: true,
+            holes: alloc::vec![hole(u32::MAX - 99, Some(900)), hole(5000, None)],
+        }
+    }
+
+    #[test]
+    fn a_hole_is_filled_by_segments_of_the_sender_around_the_end_of_the_numbers() {
+        let owed = owed();
+        let bytes: Vec<u8> = (0..3000_u32).map(|at| (at % 251) as u8).collect();
+        let packets = owed.fill(&owed.holes[0], &bytes, None);
+        let mut all = Vec::new();
+        for (packet, seq) in packets.iter().zip([u32::MAX - 99, 1300, 2700]) {
+            let segment = Segment::parse(&packet.0).unwrap();
+            assert_eq!((segment.seq(), segment.ack()), (Seq::new(seq), Some(Seq::new(77))));
+            assert_eq!(segment.four_tuple().destination(), owed.local);
+            let stamps = segment.timestamps().unwrap();
+            assert_eq!((stamps.ts_val, stamps.ts_ecr), (TcpTimestamp::new(900), TcpTimestamp::new(9)));
+            all.extend_from_slice(segment.payload());
+        }
+        assert_eq!((packets.len(), all), (3, bytes));
+        let second = owed.fill(&owed.holes[1], b"x", Some(TcpTimestamp::new(990)));
+        let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
+        assert_eq!(second.ts_val, TcpTimestamp::new(1000), "what came last, where the hole's own is not known");
+        let late = owed.fill(&owed.holes[0], b"x", Some(TcpTimestamp::new(950)));
+        let late = Segment::parse(&late[0].0).unwrap().timestamps().unwrap();
+        assert_eq!(late.ts_val, TcpTimestamp::new(950), "an older one would be discarded");
+    }
+
+    #[test]
+    fn a_flow_is_ended_at_each_number_that_it_may_wait_for() {
+        let packets = owed().end(Seq::new(owed().here));
+        let seqs: Vec<Seq> = packets.iter().map(|packet| Segment::parse(&packet.0).unwrap().seq()).collect();
+        assert_eq!(seqs, [Seq::new(u32::MAX - 99), Seq::new(5000)]);
+        assert!(packets.iter().all(|packet| Segment::parse(&packet.0).unwrap().flags().contains(Flags::RST)));
+    }
+}

@@ -1,0 +1,249 @@
+//! Repairs one flow whose data was acknowledged early by a process that has ended ([`Owed`]).
+//!
+//! The sender holds the missing bytes for received and never repeats them. This machine gives them to the local stack, and then
+//! watches the stack's own acknowledgements until they are past every hole. A hole is repaired when the stack says so, not when
+//! its bytes were given: the stack may drop them.
+//!
+//! 1. The usual reason for a drop is PAWS (RFC 7323 section 5): a segment older than the newest timestamp that the stack has
+//!    accepted in order is discarded. That timestamp moves on when the sender repairs another, earlier hole itself, long after
+//!    the hole's own timestamp was written down. The stack echoes it in each acknowledgement, so a segment given here carries
+//!    the newest echo, or the hole's own timestamp if that is newer.
+//! 2. A flow is reset at both ends if a hole's bytes cannot be fetched, if the stack stands still at bytes that the sender takes
+//!    for received, or if it is not known how far the sender's belief reaches ([`Owed::is_sure`]): within [`PATIENCE`].
+//! 3. Where the stack waits for other bytes, the sender repeats those, and may take as long as TCP does ([`LONGEST`]).
+
+use alloc::vec::Vec;
+
+use super::pending::Owed;
+use crate::accel::event::Bytes;
+use crate::units::{Duration, Instant};
+use crate::wire::packet::{Flags, Segment, Seq, TcpTimestamp};
+
+/// The repair of one flow.
+#[derive(Clone, Debug)]
+pub struct Repair {
+    owed: Owed,
+    /// In the order of the holes.
+    works: Vec<Work>,
+    /// What the local stack acknowledges.
+    here: Seq,
+    /// When it last acknowledged something new.
+    since: Instant,
+    /// The newest timestamp that it echoes.
+    echo: Option<TcpTimestamp>,
+    /// The number of what it sends next.
+    next: Seq,
+    is_seen: bool,
+    began: Instant,
+    state: RepairState,
+    resets: u8,
+    acted: Option<Instant>,
+}
+
+/// What is known of one hole.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    bytes: Option<Vec<u8>>,
+    has_failed: bool,
+    given: Option<Instant>,
+}
+
+/// How far a repair has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RepairState {
+    /// Some holes are not filled yet.
+    Open,
+    /// The local stack has acknowledged every hole.
+    Filled,
+    /// The flow is being reset, or was.
+    Ended,
+    /// The flow no longer existed.
+    Gone,
+}
+
+/// A packet of a repair.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Patch {
+    /// For the local stack.
+    Deliver(Bytes),
+    /// For the server, over the flow's own link.
+    Send(Bytes),
+}
+
+impl Repair {
+    /// A repair that begins at `now`.
+    pub fn new(now: Instant, owed: Owed) -> Self {
+        Self {
+            works: owed.holes.iter().map(|_| Work::default()).collect(),
+            here: Seq::new(owed.here),
+            since: now,
+            echo: None,
+            next: Seq::new(owed.said.0),
+            is_seen: false,
+            began: now,
+            state: RepairState::Open,
+            resets: 0,
+            acted: None,
+            owed,
+        }
+    }
+
+    /// The holes that this repair fills.
+    pub const fn owed(&self) -> &Owed {
+        &self.owed
+    }
+
+    /// How far it has come.
+    pub const fn state(&self) -> RepairState {
+        self.state
+    }
+
+    /// Whether nothing is left to do.
+    pub const fn is_over(&self) -> bool {
+        match self.state {
+            RepairState::Open => false,
+            RepairState::Filled | RepairState::Gone => true,
+            RepairState::Ended => self.resets >= RESETS,
+        }
+    }
+
+    /// Holes that were filled.
+    pub fn filled(&self) -> usize {
+        let is_filled = |(at, work): (usize, &Work)| work.given.is_some() && self.is_past(at);
+        self.works.iter().enumerate().filter(|one| is_filled(*one)).count()
+    }
+
+    /// The local stack has sent this packet of the flow.
+    pub fn on_own(&mut self, now: Instant, segment: &Segment<'_>) {
+        let flags = segment.flags();
+        if flags.contains(Flags::RST) {
+            // It knows of no such connection, or has just ended it.
+            if self.state == RepairState::Open {
+                self.state = RepairState::Gone;
+            }
+            self.resets = RESETS;
+            return;
+        }
+        let Some(ack) = segment.ack() else { return };
+        if !self.is_seen || ack.is_after(self.here) {
+            (self.here, self.since) = (ack, now);
+        }
+        self.is_seen = true;
+        self.next = self.next.later(segment.seq_range().end);
+        if let Some(stamps) = segment.timestamps()
+            && self.echo.is_none_or(|old| old.is_before(stamps.ts_ecr))
+        {
+            self.echo = Some(stamps.ts_ecr);
+        }
+    }
+
+    /// The bytes of a hole; none: they cannot be had.
+    pub fn on_fetched(&mut self, hole: usize, bytes: Option<Vec<u8>>) {
+        if let Some(work) = self.works.get_mut(hole) {
+            work.has_failed |= bytes.is_none();
+            work.bytes = bytes.or(work.bytes.take());
+        }
+    }
+
+    /// What is to be done now. To be called after each input, and at [`deadline`](Self::deadline).
+    pub fn tick(&mut self, now: Instant) -> Vec<Patch> {
+        if self.state == RepairState::Open {
+            if self.owed.is_sure && (0..self.works.len()).all(|hole| self.is_past(hole)) && !self.is_behind() {
+                self.state = RepairState::Filled;
+            } else if self.must_end(now) {
+                (self.state, self.acted) = (RepairState::Ended, None);
+            }
+        }
+        match self.state {
+            RepairState::Open => self.give(now),
+            RepairState::Ended if !self.is_over() => self.end(now),
+            _ => Vec::new(),
+        }
+    }
+
+    /// When to tick next.
+    pub fn deadline(&self) -> Option<Instant> {
+        let next = self.acted.map_or(self.began, |acted| acted + AGAIN);
+        (!self.is_over()).then_some(next)
+    }
+
+    /// Whether the stack has acknowledged a hole. Its last byte may be kept back by another run's `reserve`.
+    fn is_past(&self, hole: usize) -> bool {
+        self.owed.holes.get(hole).is_none_or(|hole| !self.here.is_before(hole.end().minus(1)))
+    }
+
+    /// Whether the sender takes more for received than the stack has, in order.
+    fn is_behind(&self) -> bool {
+        self.owed.told.is_some_and(|told| self.here.is_before(Seq::new(told).minus(1)))
+    }
+
+    /// Whether the stack waits for bytes that the sender does not repeat.
+    fn is_stuck(&self) -> bool {
+        let covers = |hole: &super::pending::Hole| {
+            !self.here.is_before(Seq::new(hole.seq)) && self.here.is_before(hole.end().minus(1))
+        };
+        self.is_behind() || self.owed.holes.iter().any(covers)
+    }
+
+    fn must_end(&self, now: Instant) -> bool {
+        let lacks = |test: fn(&Work) -> bool| {
+            self.works.iter().enumerate().any(|(hole, work)| test(work) && !self.is_past(hole))
+        };
+        let stood = now.since(self.since);
+        !self.owed.is_sure
+            || lacks(|work| work.has_failed && work.bytes.is_none())
+            || (now.since(self.began) >= PATIENCE && lacks(|work| work.bytes.is_none()))
+            || (self.is_seen && self.is_stuck() && stood >= PATIENCE)
+            || now.since(self.began) >= LONGEST
+    }
+
+    /// Gives each hole's bytes once, and again those at which the stack waits; where there are none yet, a byte that it has, which
+    /// it answers with its position.
+    fn give(&mut self, now: Instant) -> Vec<Patch> {
+        let is_due = |at: Option<Instant>| at.is_none_or(|at| now.since(at) >= AGAIN);
+        let (may_repeat, mut packets) = (is_due(self.acted), Vec::new());
+        for (at, hole) in self.owed.holes.iter().enumerate() {
+            let is_past = self.is_past(at);
+            let waits = !self.here.is_before(Seq::new(hole.seq));
+            let Some(work) = self.works.get_mut(at) else { continue };
+            let Some(bytes) = work.bytes.as_deref().filter(|_| !is_past) else { continue };
+            if work.given.is_none() || (waits && is_due(work.given)) || (!self.is_seen && may_repeat) {
+                packets.extend(self.owed.fill(hole, bytes, self.echo));
+                work.given = Some(now);
+            }
+        }
+        if packets.is_empty() && may_repeat {
+            packets.extend(self.owed.ask(self.here));
+        }
+        if !packets.is_empty() {
+            self.acted = Some(now);
+        }
+        packets.into_iter().map(Patch::Deliver).collect()
+    }
+
+    /// Resets for both ends. The local stack takes only one that has the very number it waits for, so the byte behind them asks
+    /// for that number, or shows that the connection is gone.
+    fn end(&mut self, now: Instant) -> Vec<Patch> {
+        if self.acted.is_some_and(|acted| now.since(acted) < AGAIN) {
+            return Vec::new();
+        }
+        self.acted = Some(now);
+        self.resets += 1;
+        let mut packets: Vec<Patch> = self.owed.end(self.here).into_iter().map(Patch::Deliver).collect();
+        packets.extend(self.owed.end_server(self.next, self.here).map(Patch::Send));
+        packets.extend(self.owed.ask(self.here).map(Patch::Deliver));
+        packets
+    }
+}
+
+/// Until the flow is reset. chosen: the application has its error within five seconds.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// chosen: beyond the timeouts of a sender that repairs a hole of its own.
+const LONGEST: Duration = Duration::from_secs(120);
+/// As in the process that has ended: given again after so long.
+const AGAIN: Duration = Duration::from_millis(60);
+/// chosen: over a link that loses one of ten, five resets all get lost once in 100,000 times.
+const RESETS: u8 = 5;
+
+#[cfg(test)]
+mod tests;

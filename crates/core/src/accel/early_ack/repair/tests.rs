@@ -1,0 +1,195 @@
+//! Repair of the flows of a killed run: what is resent, reset, and when it is over.
+
+use alloc::vec;
+
+use super::*;
+use crate::accel::early_ack::fetch::{Fetch, FetchId};
+use crate::accel::early_ack::pending::Hole;
+use crate::link::LinkId;
+use crate::units::DataSize;
+use crate::wire::packet::{FourTuple, NewSegment, SeqRange, Timestamps};
+
+const PORTS: [&str; 2] = ["10.0.0.2:40000", "192.0.2.1:80"];
+
+/// A flow that waits for 1000, with early acknowledged holes of 1000 bytes from these numbers on, written down at 500.
+fn owed(holes: &[u32]) -> Owed {
+    let hole = |seq: &u32| Hole {
+        seq: *seq,
+        stamp: Some(500),
+        fetch: Some(Fetch {
+            id: FetchId(0),
+            link: LinkId(0),
+            server: PORTS[1].parse().unwrap(),
+            request: "GET / HTTP/1.1\r\n".into(),
+            etag: "\"x\"".into(),
+            length: DataSize::from_bytes(100_000),
+            ranges: vec![(u64::from(*seq), u64::from(*seq) + 1000)],
+        }),
+    };
+    Owed {
+        local: PORTS[0].parse().unwrap(),
+        server: PORTS[1].parse().unwrap(),
+        said: (77, 500),
+        stamps: Some((510, 9)),
+        here: 1000,
+        told: Some(1000),
+        is_sure: true,
+        holes: holes.iter().map(hole).collect(),
+    }
+}
+
+/// A receiver by RFC 9293 and RFC 7323: what it waits for, its newest timestamp, and what it has beyond. It has sent 100 bytes.
+struct Stack {
+    next: u32,
+    recent: u32,
+    beyond: Vec<(u32, u32)>,
+    discarded: u32,
+    is_open: bool,
+}
+
+impl Stack {
+    fn new(beyond: &[(u32, u32)]) -> Self {
+        Self { next: 1000, recent: 490, beyond: beyond.to_vec(), discarded: 0, is_open: true }
+    }
+
+    /// A segment comes; what the stack answers.
+    fn take(&mut self, segment: &Segment<'_>) -> Vec<u8> {
+        let flow = FourTuple::new(PORTS[0].parse().unwrap(), PORTS[1].parse().unwrap()).unwrap();
+        if segment.flags().contains(Flags::RST) && segment.seq() == Seq::new(self.next) {
+            self.is_open = false;
+        }
+        if !self.is_open {
+            return NewSegment::reset(&flow, Seq::new(100), Seq::new(self.next)).emit().unwrap();
+        }
+        self.hold(segment.payload_range(), segment.timestamps());
+        let stamps = Timestamps { ts_val: TcpTimestamp::new(9), ts_ecr: TcpTimestamp::new(self.recent) };
+        let ack = NewSegment::data(&flow, Seq::new(100), Seq::new(self.next), 500, Some(stamps), &[]);
+        ack.emit().unwrap()
+    }
+
+    fn hold(&mut self, span: SeqRange, stamps: Option<Timestamps>) {
+        let value = stamps.map_or(self.recent, |stamps| stamps.ts_val.ticks());
+        if span.is_empty() || value < self.recent {
+            self.discarded += u32::from(!span.is_empty() && value < self.recent);
+            return;
+        }
+        if span.start.number() <= self.next {
+            self.recent = value;
+        }
+        self.beyond.push((span.start.number(), span.end.number()));
+        while let Some((_, end)) = self.beyond.iter().find(|(start, end)| *start <= self.next && self.next < *end) {
+            self.next = *end;
+        }
+    }
+
+    /// Carries out what the repair wants, and tells it what the stack answers.
+    fn serve(&mut self, now: Instant, repair: &mut Repair) -> Vec<Bytes> {
+        let mut sent = Vec::new();
+        for patch in repair.tick(now) {
+            match patch {
+                Patch::Deliver(packet) => {
+                    let answer = self.take(&Segment::parse(&packet.0).unwrap());
+                    repair.on_own(now, &Segment::parse(&answer).unwrap());
+                }
+                Patch::Send(packet) => sent.push(packet),
+            }
+        }
+        sent
+    }
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// Runs it from `from` on until it is over, and when that was; what went to the server.
+fn run(repair: &mut Repair, stack: &mut Stack, from: u64) -> (u64, Vec<Bytes>) {
+    let mut sent = Vec::new();
+    for now in (from..from + 200_000).step_by(10) {
+        if repair.deadline().is_some_and(|due| due <= at(now)) {
+            sent.extend(stack.serve(at(now), repair));
+        }
+        if repair.is_over() {
+            return (now, sent);
+        }
+    }
+    panic!("it does not end");
+}
+
+/// The case that stood still: the sender repairs an earlier hole itself, with a newer timestamp than the one written down.
+#[test]
+fn a_hole_older_than_the_senders_own_repair_is_filled_with_a_timestamp_that_the_stack_accepts() {
+    let mut repair = Repair::new(at(0), owed(&[3000]));
+    let mut stack = Stack::new(&[(2000, 3000), (4000, 5000)]);
+    stack.hold(
+        SeqRange::new(Seq::new(1000), Seq::new(2000)),
+        Some(Timestamps { ts_val: TcpTimestamp::new(700), ts_ecr: TcpTimestamp::new(9) }),
+    );
+    repair.on_fetched(0, Some(vec![7; 1000]));
+    let (ended, sent) = run(&mut repair, &mut stack, 100);
+    assert_eq!((repair.state(), repair.filled(), stack.next), (RepairState::Filled, 1, 5000));
+    assert!(stack.discarded > 0 && ended < 300, "the first was discarded, the next was not: {ended}");
+    assert_eq!(sent, []);
+}
+
+#[test]
+fn it_is_not_over_before_the_senders_own_repair_and_gives_again_what_was_dropped() {
+    let mut repair = Repair::new(at(0), owed(&[3000, 6000]));
+    let mut stack = Stack::new(&[(2000, 3000), (4000, 6000)]);
+    (0..2).for_each(|hole| repair.on_fetched(hole, Some(vec![7; 1000])));
+    // Given once while the stack waits for 1000, and dropped for want of room.
+    let first = repair.tick(at(10));
+    assert_eq!(first.len(), 2);
+    assert_eq!(repair.state(), RepairState::Open);
+    for now in (20..30_000).step_by(20) {
+        stack.serve(at(now), &mut repair);
+    }
+    assert_eq!((repair.state(), stack.next), (RepairState::Open, 1000), "the sender's repair takes half a minute");
+    stack.hold(
+        SeqRange::new(Seq::new(1000), Seq::new(2000)),
+        Some(Timestamps { ts_val: TcpTimestamp::new(30_000), ts_ecr: TcpTimestamp::new(9) }),
+    );
+    let (_, sent) = run(&mut repair, &mut stack, 30_000);
+    assert_eq!((repair.state(), repair.filled(), stack.next, sent.len()), (RepairState::Filled, 2, 7000, 0));
+}
+
+#[test]
+fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
+    for has_failed in [false, true] {
+        let mut repair = Repair::new(at(0), owed(&[1000]));
+        // It waits for another number than was written down.
+        let mut stack = Stack::new(&[(2000, 3000)]);
+        stack.next = 1200;
+        if has_failed {
+            repair.on_fetched(0, None);
+        }
+        let (ended, sent) = run(&mut repair, &mut stack, 0);
+        assert_eq!(repair.state(), RepairState::Ended);
+        assert!(!stack.is_open && ended < if has_failed { 1000 } else { 5000 }, "{ended}");
+        let reset = Segment::parse(&sent.last().unwrap().0).unwrap();
+        assert!(reset.flags().contains(Flags::RST));
+        assert_eq!((reset.four_tuple().destination(), reset.seq()), (PORTS[1].parse().unwrap(), Seq::new(100)));
+    }
+}
+
+#[test]
+fn a_stack_that_stands_at_bytes_the_sender_takes_for_received_ends_its_flow() {
+    // It has dropped what lay beyond the hole, which was acknowledged up to 5000.
+    let mut repair = Repair::new(at(0), Owed { told: Some(5000), ..owed(&[1000]) });
+    let mut stack = Stack::new(&[]);
+    repair.on_fetched(0, Some(vec![7; 1000]));
+    let (ended, sent) = run(&mut repair, &mut stack, 0);
+    assert_eq!((repair.state(), stack.next, stack.is_open), (RepairState::Ended, 2000, false));
+    assert!(ended < 5000 && !sent.is_empty(), "{ended}");
+}
+
+#[test]
+fn an_uncertain_flow_is_reset_at_once_and_one_that_is_gone_is_left_alone() {
+    let mut repair = Repair::new(at(0), Owed { is_sure: false, ..owed(&[]) });
+    let mut stack = Stack::new(&[]);
+    assert!(run(&mut repair, &mut stack, 0).0 < 100);
+    assert_eq!((repair.state(), stack.is_open), (RepairState::Ended, false));
+    let mut repair = Repair::new(at(0), owed(&[1000]));
+    run(&mut repair, &mut stack, 0);
+    assert_eq!(repair.state(), RepairState::Gone);
+}

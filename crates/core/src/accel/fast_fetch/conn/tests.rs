@@ -1,0 +1,376 @@
+//! The client machine against a server that is played by hand.
+
+use alloc::string::String;
+use alloc::vec;
+
+use super::*;
+use crate::accel::early_ack::http_map::Place;
+use crate::accel::seq_space::{Stretch, first};
+use crate::wire::packet::Segment;
+
+/// Its server: what it says, and what it was told.
+struct Played {
+    replay: Replay,
+    /// The number of the server's SYN.
+    isn: u32,
+    now: Instant,
+}
+
+const LENGTH: u64 = 10_000_000;
+const OWN: u32 = u32::MAX - 20;
+
+fn key() -> Key {
+    Key::new(([10, 1, 0, 2], 24_000).into(), ([192, 0, 2, 1], 80).into()).unwrap()
+}
+
+fn resource() -> Arc<Resource> {
+    let request = String::from("GET /film HTTP/1.1\r\nHost: here\r\n");
+    Arc::new(Resource { request, etag: "\"a\"".into(), length: LENGTH })
+}
+
+fn head(etag: &str, length: u64) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nETag: {etag}\r\n\r\n").into_bytes()
+}
+
+fn body(offset: u64, length: usize) -> Vec<u8> {
+    (offset..).take(length).map(|at| (at % 251) as u8).collect()
+}
+
+fn want(offset: u64, length: u64) -> Want {
+    let stretch = Stretch::new((7 << 32) + offset, (7 << 32) + offset + length);
+    Want { flow: 3, stretch, place: Place { resource: resource(), offset }, server: key().destination() }
+}
+
+impl Played {
+    fn new(isn: u32) -> Self {
+        let beat = Duration::from_millis(4);
+        let replay = Replay::new(Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
+        Self { replay, isn, now: Instant::ZERO }
+    }
+
+    /// One that has the head, and whose flow has come so far.
+    fn walking(isn: u32, follow: u64) -> Self {
+        let mut played = Self::new(isn);
+        played.accept();
+        played.say(1, &head("\"a\"", LENGTH));
+        played.replay.follow(played.now, follow);
+        assert_eq!(played.replay.phase, Phase::Walking);
+        played.said();
+        played
+    }
+
+    /// It says something, so many numbers behind its SYN.
+    fn say(&mut self, at: u64, payload: &[u8]) {
+        self.say_with(at, Flags::ACK, self.replay.own(), payload);
+    }
+
+    fn say_with(&mut self, at: u64, flags: Flags, ack: Seq, payload: &[u8]) {
+        let seq = Seq::new(self.isn.wrapping_add(at as u32));
+        let plain = NewSegment::data(&key().reversed(), seq, ack, 1000, None, payload);
+        let packet = NewSegment { flags, ..plain }.emit().unwrap();
+        self.replay.on_packet(self.now, &Segment::parse(&packet).unwrap());
+    }
+
+    /// Its SYN.
+    fn accept(&mut self) {
+        self.pass(100);
+        self.say_with(0, Flags::SYN | Flags::ACK, Seq::new(OWN).plus(1), &[]);
+    }
+
+    /// Bytes of the body.
+    fn give(&mut self, offset: u64, length: usize) {
+        self.say(1 + head("\"a\"", LENGTH).len() as u64 + offset, &body(offset, length));
+    }
+
+    fn pass(&mut self, millis: u64) {
+        let until = self.now + Duration::from_millis(millis);
+        while let Some(at) = self.replay.deadline().filter(|at| *at <= until) {
+            assert!(at >= self.now || self.replay.deadline() <= Some(self.now), "not behind");
+            self.now = self.now.max(at);
+            self.replay.tick(self.now);
+        }
+        self.now = until;
+    }
+
+    /// What was said to it: flags, the acknowledged offset of the body, and the payload's length.
+    fn said(&mut self) -> Vec<(Flags, i64, usize)> {
+        let base = Seq::new(self.isn).plus(1 + head("\"a\"", LENGTH).len() as u32);
+        let read = |packet: Vec<u8>| {
+            let segment = Segment::parse(&packet).unwrap();
+            let told = segment.ack().map_or(-1, |ack| i64::from(ack.offset_from(base)));
+            (segment.flags(), told, segment.payload().len())
+        };
+        core::mem::take(&mut self.replay.out.packets).into_iter().map(read).collect()
+    }
+
+    fn acked(&mut self) -> i64 {
+        self.said().into_iter().map(|(_, told, _)| told).max().unwrap_or(-1)
+    }
+}
+
+#[test]
+fn a_handshake_and_a_head_lead_to_a_walk_as_far_as_the_flow_has_come() {
+    let mut played = Played::new(1000);
+    assert_eq!(played.said(), [(Flags::SYN, -1, 0)]);
+    played.accept();
+    let request = "GET /film HTTP/1.1\r\nHost: here\r\n\r\n";
+    let said = played.said();
+    assert!(matches!(said[..], [(_, _, length)] if length == request.len()), "{said:?}");
+    let head = head("\"a\"", LENGTH);
+    played.say(1, &head[..20]);
+    played.say(21, &head[20..]);
+    assert_eq!(played.said().last().map(|said| said.1), Some(0), "it is read in order");
+    played.replay.follow(played.now, 500_000);
+    played.pass(40);
+    let first = played.acked();
+    assert!((20_000..50_000).contains(&first), "{first}: two segments each 4 ms");
+    for step in 0..100 {
+        // It follows.
+        played.give(500_000 + step * 1400, 1400);
+        played.pass(10);
+    }
+    assert_eq!(played.acked(), 500_000, "and no further");
+}
+
+#[test]
+fn a_lost_syn_is_sent_again_and_three_are_enough() {
+    let mut played = Played::new(1000);
+    played.pass(999);
+    assert_eq!(played.said().len(), 1);
+    played.pass(5001);
+    let said = played.said();
+    assert_eq!(said.iter().filter(|(flags, ..)| *flags == Flags::SYN).count(), 2);
+    assert_eq!(played.replay.end(), Some(End::Silent));
+    assert_eq!(played.replay.deadline(), None);
+}
+
+#[test]
+fn a_lost_request_is_sent_again() {
+    let mut played = Played::new(1000);
+    played.accept();
+    played.said();
+    played.pass(1000);
+    assert!(matches!(played.said()[..], [(_, _, length)] if length > 20));
+    played.say(1, &head("\"a\"", LENGTH));
+    assert_eq!(played.replay.phase, Phase::Walking);
+}
+
+#[test]
+fn what_is_not_the_flows_answer_is_not_walked() {
+    let partial = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/10000000\r\nETag: \"a\"\r\n\r\n";
+    let heads = [
+        head("\"b\"", LENGTH),
+        head("\"a\"", LENGTH - 1),
+        head("W/\"a\"", LENGTH),
+        b"HTTP/1.1 404 No\r\nContent-Length: 10000000\r\nETag: \"a\"\r\n\r\n".to_vec(),
+        partial.to_vec(),
+        b"220 a server of mail\r\n\r\n".to_vec(),
+        vec![b'x'; 200_000],
+    ];
+    for head in heads {
+        let mut played = Played::new(1000);
+        played.accept();
+        for (at, piece) in head.chunks(1400).enumerate() {
+            played.say(1 + at as u64 * 1400, piece);
+        }
+        assert_eq!(played.replay.end(), Some(End::Differs), "{}", String::from_utf8_lossy(&head[..20]));
+        assert!(played.said().last().is_some_and(|(flags, ..)| flags.contains(Flags::RST)), "it is told");
+    }
+}
+
+#[test]
+fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
+    // Both numbers go round on the way.
+    for isn in [1000, u32::MAX - 100_000, u32::MAX - 60] {
+        let mut played = Played::walking(isn, 100_000);
+        played.replay.want(played.now, want(100_000, 2000)).unwrap();
+        played.replay.follow(played.now, 100_000);
+        played.give(99_000, 1000);
+        played.pass(140);
+        assert_eq!(played.acked(), 100_000);
+        played.pass(250);
+        let pleas = played.said();
+        assert_eq!(pleas.len(), 4, "after the guard: {pleas:?}");
+        assert!(pleas.iter().all(|(_, told, _)| *told == 100_000));
+        played.give(101_400, 1400);
+        assert_eq!(played.replay.out.got.len(), 0, "a part of it");
+        played.give(100_000, 1400);
+        let Yield { packets, got, back } = played.replay.drain();
+        assert_eq!((packets.len(), back.len()), (0, 0), "the flow itself has not come further");
+        assert_eq!(
+            got,
+            [Got { flow: 3, start: (7 << 32) + 100_000, bytes: body(100_000, 2000), took: None, is_late: false }]
+        );
+        played.replay.follow(played.now, 300_000);
+        played.pass(100);
+        assert!(played.acked() > 102_000, "it goes on");
+    }
+}
+
+#[test]
+fn a_part_that_has_come_is_acknowledged_so_that_the_rest_follows() {
+    let mut played = Played::walking(1000, 100_000);
+    played.replay.want(played.now, want(100_000, 2000)).unwrap();
+    played.pass(400);
+    played.said();
+    played.give(100_000, 1352);
+    assert_eq!(played.acked(), 101_352);
+    played.give(101_352, 1400);
+    assert_eq!(played.replay.out.got.len(), 1);
+}
+
+#[test]
+fn what_does_not_come_in_time_is_given_back() {
+    let mut played = Played::walking(1000, 10_000);
+    played.replay.want(played.now, want(10_000, 1400)).unwrap();
+    played.replay.want(played.now, want(9_000_000, 1400)).unwrap_err();
+    played.replay.want(played.now, want(20_000, 100_000)).unwrap_err();
+    for _ in 0..30 {
+        played.pass(100);
+        // It answers, and gives nothing of what is wanted.
+        played.give(50_000, 1400);
+    }
+    assert_eq!(played.replay.out.back, [want(10_000, 1400)]);
+    assert_eq!(played.replay.end(), None);
+}
+
+#[test]
+fn a_server_that_does_not_follow_is_asked_where_it_is_and_walked_slower() {
+    let mut played = Played::walking(1000, 4_000_000);
+    played.pass(400);
+    let told = played.acked();
+    assert!(told > 100_000);
+    let before = played.replay.stride.bytes();
+    // All it has sent is less.
+    played.pass(400);
+    let question = played.said().into_iter().any(|(_, told, _)| told > 100_000);
+    assert!(question && played.replay.questions > 0);
+    played.give(60_000, 0);
+    assert_eq!(played.said().last().map(|said| said.1), Some(60_000), "it goes on from there");
+    assert!(played.replay.stride.bytes() < before);
+    assert_eq!(played.replay.questions, 0);
+}
+
+#[test]
+fn a_server_that_says_nothing_any_more_is_given_up() {
+    let mut played = Played::walking(1000, 4_000_000);
+    played.replay.want(played.now, want(900_000, 1400)).unwrap();
+    played.pass(10_000);
+    assert_eq!(played.replay.end(), Some(End::Silent));
+    assert_eq!(played.replay.out.back.len(), 1);
+    assert_eq!(played.replay.deadline(), None);
+}
+
+#[test]
+fn a_reset_or_a_close_ends_it_and_gives_back_what_was_wanted() {
+    for flags in [Flags::RST | Flags::ACK, Flags::RST, Flags::FIN | Flags::ACK] {
+        let mut played = Played::walking(1000, 10_000);
+        played.replay.want(played.now, want(10_000, 1400)).unwrap();
+        let at = played.replay.told - first(Seq::new(1000));
+        played.say_with(at, flags, played.replay.own(), &[]);
+        assert_eq!(played.replay.end(), Some(End::Closed), "{flags:?}");
+        assert_eq!(played.replay.out.back, [want(10_000, 1400)]);
+    }
+    let mut played = Played::walking(1000, 10_000);
+    played.say_with(1 << 30, Flags::RST, Seq::default(), &[]);
+    played.say_with(5, Flags::RST | Flags::ACK, Seq::new(77), &[]);
+    assert_eq!(played.replay.end(), None, "who does not know the numbers cannot end it");
+}
+
+#[test]
+fn a_flow_that_is_done_or_too_fast_ends_it() {
+    let mut played = Played::walking(1000, 10_000);
+    played.replay.follow(played.now, LENGTH);
+    assert_eq!(played.replay.end(), Some(End::Done));
+    let slow = Duration::from_millis(40);
+    let mut replay = Replay::new(Instant::ZERO, key(), Seq::new(1), resource(), slow);
+    replay.follow(Instant::ZERO, LENGTH / 2);
+    assert_eq!(replay.end(), Some(End::Behind));
+    assert!(!Replay::is_in_time(LENGTH / 2, slow));
+}
+
+#[test]
+fn one_whose_flow_rests_leaves_its_place_to_others() {
+    let mut played = Played::walking(1000, 10_000);
+    let followed = played.now;
+    played.replay.told = played.replay.limit();
+    assert_eq!(played.replay.deadline(), Some(followed + LEFT));
+    played.replay.tick(followed + LEFT - Duration::from_millis(1));
+    assert_eq!(played.replay.end(), None);
+    played.replay.tick(followed + LEFT);
+    assert_eq!((played.replay.end(), played.replay.deadline()), (Some(End::Done), None));
+}
+
+#[test]
+fn one_that_had_nothing_to_do_is_not_asked_where_it_is_when_it_has() {
+    let mut played = Played::walking(1000, 10_000);
+    played.replay.told = played.replay.limit();
+    let later = played.now + Duration::from_secs(5);
+    played.replay.follow(later, 50_000);
+    played.replay.tick(later);
+    assert_eq!((played.replay.questions, played.replay.end()), (0, None));
+}
+
+#[test]
+fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bounded() {
+    let mut seed = 1_u64;
+    let mut draw = move |n: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % n
+    };
+    for round in 0..200 {
+        let mut played = if round % 4 == 0 { Played::new(draw(1 << 32) as u32) } else { Played::walking(9, 5000) };
+        let mut wanted = Vec::new();
+        for _ in 0..200 {
+            let flags = [Flags::ACK, Flags::SYN | Flags::ACK, Flags::ACK | Flags::PSH, Flags::SYN];
+            let ack = if draw(3) == 0 { Seq::new(draw(1 << 32) as u32) } else { played.replay.own() };
+            let at = if draw(2) == 0 { draw(1 << 32) } else { draw(20_000) };
+            let bytes = vec![draw(256) as u8; draw(1500) as usize];
+            let flags = flags[draw(4) as usize];
+            played.say_with(at, flags, ack, &bytes);
+            played.pass(draw(300));
+            let offset = played.replay.offset() + draw(30_000);
+            let length = 1 + draw(3000);
+            if draw(4) == 0 && played.replay.want(played.now, want(offset, length)).is_ok() {
+                wanted.push((offset, length));
+            }
+            if draw(4) == 0 {
+                played.replay.follow(played.now, draw(40_000));
+                // What the flow has is wanted no more.
+                wanted.retain(|(offset, length)| offset + length > played.replay.follow);
+            }
+            let out = played.replay.drain();
+            wanted.retain(|(offset, _)| {
+                let is_of = |start: u64| start == (7 << 32) + offset;
+                !out.got.iter().any(|got| is_of(got.start))
+                    && !out.back.iter().any(|want| is_of(want.stretch.start))
+            });
+            assert!(wanted.iter().all(|(offset, _)| played.replay.told <= played.replay.body + offset + 3000));
+            assert!(played.replay.hunts.count() <= 40 && out.packets.len() < 2000);
+        }
+    }
+}
+
+#[test]
+fn what_came_late_by_itself_is_not_hunted_on() {
+    let mut played = Played::walking(7, 0);
+    assert!(played.replay.want(played.now, want(20_000, 1000)).is_ok());
+    assert_eq!(played.replay.hunts.count(), 1);
+    played.replay.follow(played.now, 30_000);
+    assert_eq!(played.replay.hunts.count(), 0);
+}
+
+#[test]
+fn a_long_request_is_asked_in_pieces() {
+    let mut played = Played::new(7);
+    let request = format!("GET /{} HTTP/1.1\r\nHost: here\r\n", "a".repeat(3000));
+    let resource = Arc::new(Resource { request, etag: "\"a\"".into(), length: LENGTH });
+    played.replay = Replay::new(Instant::ZERO, key(), Seq::new(OWN), resource, Duration::from_millis(4));
+    played.accept();
+    let sizes: Vec<usize> = played.replay.out.packets.iter().map(Vec::len).collect();
+    assert!(sizes.len() >= 4 && sizes.iter().all(|size| *size <= 1500), "{sizes:?}");
+    // A piece of it has come.
+    played.say_with(1, Flags::ACK, Seq::new(OWN).plus(1).plus(SEGMENT.into()), &[]);
+    played.say(1, &head("\"a\"", LENGTH));
+    assert_eq!(played.replay.phase, Phase::Walking);
+}

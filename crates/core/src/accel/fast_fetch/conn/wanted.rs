@@ -1,0 +1,102 @@
+//! What is wanted of a replayed connection, as far as it has come.
+//!
+//! In: stretches of the resource that a flow misses, bytes of it in any order. Out: whole stretches ([`Hunts::take`]), and
+//! those that did not come in time ([`Hunts::late`]).
+
+use alloc::vec::Vec;
+
+use crate::accel::early_ack::fetch::{Got, Want};
+use crate::accel::seq_space::{Stretch, Stretches};
+use crate::units::Instant;
+
+/// All of them, the first in the resource first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hunts(Vec<Hunt>);
+
+#[derive(Clone, Debug)]
+struct Hunt {
+    want: Want,
+    /// In the resource.
+    range: Stretch,
+    bytes: Vec<u8>,
+    have: Stretches,
+    since: Instant,
+    until: Instant,
+}
+
+impl Hunts {
+    /// One more.
+    pub(super) fn add(&mut self, want: Want, since: Instant, until: Instant) {
+        let range = Stretch::new(want.place.offset, want.place.offset + want.stretch.bytes());
+        let bytes = alloc::vec![0; usize::try_from(range.bytes()).unwrap_or(0)];
+        self.0.push(Hunt { want, range, bytes, have: Stretches::default(), since, until });
+        self.0.sort_by_key(|hunt| hunt.range.start);
+    }
+
+    /// These came, from this offset of the resource on; whether some of them were wanted.
+    pub(super) fn see(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let shown = Stretch::new(offset, offset + bytes.len() as u64);
+        let mut any = false;
+        for hunt in &mut self.0 {
+            let common = hunt.range.common(&shown);
+            if common.is_empty() {
+                continue;
+            }
+            let length = common.bytes() as usize;
+            let (to, of) = ((common.start - hunt.range.start) as usize, (common.start - shown.start) as usize);
+            if let (Some(to), Some(of)) = (hunt.bytes.get_mut(to..to + length), bytes.get(of..of + length)) {
+                to.copy_from_slice(of);
+                hunt.have.insert(common);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Those that are whole, and since when they were wanted.
+    pub(super) fn take(&mut self) -> Vec<(Got, Instant)> {
+        let is_whole = |hunt: &mut Hunt| hunt.have.run_from(hunt.range.start) >= hunt.range.end;
+        let whole = self.0.extract_if(.., is_whole);
+        whole
+            .map(|hunt| {
+                let Want { flow, stretch, .. } = hunt.want;
+                (Got { flow, start: stretch.start, bytes: hunt.bytes, took: None, is_late: false }, hunt.since)
+            })
+            .collect()
+    }
+
+    /// Those that did not come in time.
+    pub(super) fn late(&mut self, now: Instant) -> Vec<Want> {
+        self.0.extract_if(.., |hunt| hunt.until <= now).map(|hunt| hunt.want).collect()
+    }
+
+    /// Nobody misses any more what lies before this: it was late, not lost.
+    pub(super) fn forget_before(&mut self, offset: u64) {
+        self.0.retain(|hunt| hunt.range.end > offset);
+    }
+
+    /// All that have not come.
+    pub(super) fn drain(&mut self) -> Vec<Want> {
+        self.0.drain(..).map(|hunt| hunt.want).collect()
+    }
+
+    /// Where the first one begins, and the first byte of it that has not come.
+    pub(super) fn first(&self) -> Option<(u64, u64)> {
+        self.0.first().map(|hunt| (hunt.range.start, hunt.have.run_from(hunt.range.start)))
+    }
+
+    /// When the next one is late.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.0.iter().map(|hunt| hunt.until).min()
+    }
+
+    /// How many.
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Their bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().map(|hunt| hunt.range.bytes()).sum()
+    }
+}

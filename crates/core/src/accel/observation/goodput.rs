@@ -1,0 +1,102 @@
+//! How fast a flow brings bytes, as its ACKs say.
+//!
+//! In: bytes that were acknowledged. Out: the rate of the last two seconds, and whether the flow is in full swing.
+
+use crate::units::{Bitrate, DataSize, Duration, Instant};
+
+/// One flow's pace.
+#[derive(Clone, Debug, Default)]
+pub(in crate::accel) struct Pace {
+    slots: [u64; SLOTS],
+    /// Which slot of time is being filled, counted from zero; slots before it that lie within the window count.
+    at: u64,
+    first: u64,
+    total: u64,
+}
+
+impl Pace {
+    /// So many bytes more are here.
+    pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
+        let slot = slot(now);
+        if self.total == 0 {
+            (self.first, self.at) = (slot, slot);
+        }
+        // Slots that passed in silence.
+        for passed in (self.at + 1..=slot).take(SLOTS) {
+            if let Some(old) = self.slots.get_mut(index(passed)) {
+                *old = 0;
+            }
+        }
+        self.at = self.at.max(slot);
+        if let Some(current) = self.slots.get_mut(index(slot)) {
+            *current += u64::from(bytes);
+        }
+        self.total += u64::from(bytes);
+    }
+
+    /// All of it.
+    pub(in crate::accel) const fn total(&self) -> DataSize {
+        DataSize::from_bytes(self.total)
+    }
+
+    /// The mean of the whole slots in the last two seconds.
+    pub(in crate::accel) fn rate(&self, now: Instant) -> Bitrate {
+        let (bytes, slots) = self.last(now, SLOTS as u64 - 1);
+        DataSize::from_bytes(bytes) / (SLOT * u32::try_from(slots.max(1)).unwrap_or(1))
+    }
+
+    /// Bytes of the last two slots and of what there is of the current one.
+    pub(in crate::accel) fn lately(&self, now: Instant) -> DataSize {
+        let current = if slot(now) == self.at { self.slots.get(index(self.at)).copied().unwrap_or(0) } else { 0 };
+        DataSize::from_bytes(self.last(now, 2).0 + current)
+    }
+
+    /// Bytes in the last so many whole slots, and how many of them the flow has seen.
+    fn last(&self, now: Instant, slots: u64) -> (u64, u64) {
+        let now = slot(now);
+        let from = now.saturating_sub(slots).max(self.first);
+        let kept = |slot: &u64| *slot <= self.at && self.at - *slot < SLOTS as u64;
+        let bytes = (from..now).filter(kept).filter_map(|slot| self.slots.get(index(slot))).sum();
+        (bytes, now.saturating_sub(from))
+    }
+}
+
+fn slot(now: Instant) -> u64 {
+    u64::try_from(now.since(Instant::ZERO).as_nanos() / SLOT.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn index(slot: u64) -> usize {
+    usize::try_from(slot % SLOTS as u64).unwrap_or(0)
+}
+
+const SLOT: Duration = Duration::from_millis(100);
+/// Two seconds, and the slot that is being filled.
+const SLOTS: usize = 21;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_two_seconds() {
+        let mut pace = Pace::default();
+        for n in 0..100_u64 {
+            pace.on_bytes(Instant::from_millis(10_000 + n * 50), 12_500);
+        }
+        let now = Instant::from_millis(15_000);
+        assert_eq!(pace.rate(now), Bitrate::from_mbps(2));
+        assert_eq!(pace.lately(now), DataSize::from_bytes(50_000));
+        assert_eq!(pace.rate(now + Duration::from_secs(1)), Bitrate::from_mbps(1));
+        assert!(pace.rate(now + Duration::from_secs(30)).is_zero());
+        assert!(pace.lately(now + Duration::from_secs(30)).is_zero());
+        assert_eq!(pace.total(), DataSize::from_bytes(1_250_000));
+    }
+
+    #[test]
+    fn a_young_flow_is_measured_over_its_life() {
+        let mut pace = Pace::default();
+        pace.on_bytes(Instant::from_millis(5000), 12_500);
+        pace.on_bytes(Instant::from_millis(5150), 12_500);
+        assert_eq!(pace.rate(Instant::from_millis(5200)), Bitrate::from_mbps(1));
+    }
+}

@@ -1,0 +1,54 @@
+//! The shortest round trip of the flows that move now: how long an acknowledgement may wait for others depends on it.
+//!
+//! In: round trips of flows, each time when one is heard. Out: the least of the last second, for whatever number of flows.
+//!
+//! One whose acknowledgements may not wait counts as the shortest there is.
+
+use crate::units::{Duration, Instant};
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::accel) struct Shortest {
+    /// Of the running slot of time and of the one before.
+    least: [Option<Duration>; 2],
+    began: Instant,
+}
+
+impl Shortest {
+    /// A flow of this round trip moves.
+    pub(in crate::accel) fn on_trip(&mut self, now: Instant, trip: Option<Duration>) {
+        if now.since(self.began) >= SLOT {
+            (self.least, self.began) = ([None, self.least[0]], now);
+        }
+        let (trip, least) = (trip.unwrap_or_default(), &mut self.least[0]);
+        *least = Some(least.map_or(trip, |least| least.min(trip)));
+    }
+
+    /// None: nothing has moved yet.
+    pub(in crate::accel) fn least(&self) -> Option<Duration> {
+        self.least.into_iter().flatten().min()
+    }
+}
+
+/// chosen: longer than a round trip, shorter than what a user waits for.
+const SLOT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_least_of_those_who_were_heard_lately() {
+        let (mut shortest, ms, at) = (Shortest::default(), Duration::from_millis, Instant::from_millis);
+        assert_eq!(shortest.least(), None);
+        shortest.on_trip(at(5000), Some(ms(50)));
+        shortest.on_trip(at(5001), Some(ms(200)));
+        assert_eq!(shortest.least(), Some(ms(50)));
+        shortest.on_trip(at(6100), Some(ms(200)));
+        assert_eq!(shortest.least(), Some(ms(50)));
+        shortest.on_trip(at(7200), Some(ms(200)));
+        assert_eq!(shortest.least(), Some(ms(200)));
+        shortest.on_trip(at(7201), None);
+        assert_eq!(shortest.least(), Some(Duration::ZERO), "nothing is known of it");
+    }
+}

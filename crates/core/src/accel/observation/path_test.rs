@@ -1,0 +1,377 @@
+//! Tests whether the losses of a path depend on the sending rate. If they do, they are congestion, whatever the queueing delay says,
+//! and reductions of the congestion window stand.
+//!
+//! Policers and buffers of a millisecond drop packets without a queueing delay that could be measured. They differ from a lossy radio
+//! link in one thing: they drop fewer packets when the sender slows down. So reductions are undone only on a path that has passed
+//! this test, and one of them is left in place from time to time to repeat it (an A/B probe). Only bytes and losses that come
+//! while the queue is empty count ([`super::loss_classifier::Gate::is_empty`]).
+//!
+//! ```text
+//!   Plain ── six losses in ≥ 4 s, and a queue has stood ──▶ Trial ── as rare as before ──▶ Due ── a loss ──▶ Probe
+//!     ▲ ▲                                                     │ more frequent                ▲                 │ │
+//!     │ └──────────── a minute or more ─────────────────── Refused ◀─────────── rarer ───────┼─────────────────┘ │
+//!     │                                                                       now and then   │                   │
+//!     └───────────────────────── more frequent ─────────────────────────────────────────── Trusted ◀─ as before ─┘
+//! ```
+//!
+//! 1. **Plain:** every reduction stands. Losses per byte are counted. A burst resets the counts: it is the overshoot of
+//!    slow start, and would make every later loss look rare. Losses within four round trips count once ([`APART`]).
+//! 2. **Trial:** reductions are undone, and the sender speeds up. If there are more losses per byte, they are congestion.
+//!    The trial ends at the first significant result, so that it costs a policed path a few packets.
+//! 3. **Probe:** one reduction is left in place. If there are fewer losses per byte at the lower rate, they are congestion.
+//! 4. Losses of one flow within a round trip count once, since a sender reacts to them once (RFC 6675 section 5).
+//! 5. A trial needs a standing queue: for a quarter of a round trip, and for [`QUEUE`] at least, every packet waited for [`QUEUE`]
+//!    or longer ([`Standing`]). A path on which none ever stands may have a policer as its bottleneck. A trial does not detect
+//!    that where several flows share the policer: it drops packets of each flow whatever the rate of that flow is, and such a
+//!    trial undoes several reductions before it ends. A single packet that has waited is no evidence: a burst that a policer
+//!    lets through queues at the next link.
+//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARKED`] after it.
+//!
+//! A path is the address of a server. Its flows are counted together, so that two flows through one policer do not mistake each
+//! other's losses for random loss, and a later flow begins with the result.
+
+use crate::units::{Duration, Instant};
+
+/// What is known of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::accel) struct Trust {
+    phase: Phase,
+    since: Instant,
+    /// The counts of an earlier phase, which those of this phase are compared with.
+    baseline: Counts,
+    counts: Counts,
+    lost: Instant,
+    marked: Option<Instant>,
+    standing: Standing,
+    /// The duration of the last refusal, and of the last pause between two probes.
+    refusal: Option<Duration>,
+    pause: Option<Duration>,
+    heard: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Phase {
+    #[default]
+    Plain,
+    Trial,
+    /// Waits for the next loss, whose reduction will stand.
+    Due,
+    Probe,
+    Trusted {
+        until: Instant,
+    },
+    Refused {
+        until: Instant,
+    },
+}
+
+/// Whether a queue has stood on the path, so that its bottleneck has a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Standing {
+    #[default]
+    No,
+    /// Every packet since then has waited.
+    For { since: Instant, newest: Instant },
+    /// A standing queue was seen.
+    Seen,
+}
+
+/// Bytes and losses while the queue was empty.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    bytes: u64,
+    losses: u64,
+}
+
+impl Trust {
+    /// This many bytes were acknowledged while the queue was empty.
+    pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
+        self.heard = now;
+        self.counts.bytes += u64::from(bytes);
+        let has_enough = self.counts.losses >= MEASURED;
+        match self.phase {
+            Phase::Refused { until } if now >= until => self.begin(now, Phase::Plain),
+            Phase::Trial if self.expected() >= ENOUGH && has_enough => self.probe(),
+            Phase::Trusted { until } if now >= until && has_enough => self.probe(),
+            Phase::Probe if self.expected() >= ENOUGH && self.counts.losses < RARE => self.refuse(now),
+            Phase::Probe if self.expected() >= ENOUGH => self.pass(now),
+            _ => {}
+        }
+    }
+
+    /// A flow with this round trip has a loss while the queue is empty, its first in a round trip. Returns true if the reduction
+    /// may be undone.
+    pub(in crate::accel) fn on_loss(&mut self, now: Instant, rtt: Duration) -> bool {
+        self.heard = now;
+        // One overshoot of a token bucket causes several losses. The baseline counts overshoots, not those losses.
+        if self.phase == Phase::Plain && self.counts.losses > 0 && now.since(self.lost) < rtt * APART {
+            return false;
+        }
+        self.lost = now;
+        self.counts.losses += 1;
+        match self.phase {
+            Phase::Plain
+                if self.standing == Standing::Seen
+                    && self.counts.losses >= MEASURED
+                    && now.since(self.since) >= CYCLE =>
+            {
+                self.baseline = self.counts;
+                self.begin(now, Phase::Trial);
+            }
+            Phase::Trial if self.is_more_frequent() => self.refuse(now),
+            // The path has changed.
+            Phase::Trusted { .. } if self.is_more_frequent() => self.begin(now, Phase::Plain),
+            Phase::Trusted { .. } if self.expected() >= LONG => self.counts = self.counts.half(),
+            Phase::Due => {
+                self.begin(now, Phase::Probe);
+                return false;
+            }
+            _ => {}
+        }
+        self.may_undo(now)
+    }
+
+    /// The newest packet of a flow with this round trip has waited for so long.
+    pub(in crate::accel) fn on_wait(&mut self, now: Instant, waited: Duration, rtt: Duration) {
+        let enough = (rtt / PART).max(QUEUE);
+        self.standing = match self.standing {
+            Standing::Seen => Standing::Seen,
+            _ if waited < QUEUE => Standing::No,
+            // Between two packets that are far apart the queue may have been empty.
+            Standing::For { since, newest } if now.since(newest) < enough => match now.since(since) >= enough {
+                true => Standing::Seen,
+                false => Standing::For { since, newest: now },
+            },
+            Standing::For { .. } | Standing::No => Standing::For { since: now, newest: now },
+        };
+    }
+
+    /// Many segments were lost together: the burst was larger than a queue or a token bucket.
+    pub(in crate::accel) fn on_burst(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Plain => self.begin(now, Phase::Plain),
+            Phase::Trial => self.refuse(now),
+            _ => {}
+        }
+    }
+
+    /// A packet with a CE mark came, or an acknowledgement with ECE.
+    pub(in crate::accel) const fn on_mark(&mut self, now: Instant) {
+        self.marked = Some(now);
+    }
+
+    /// Whether reductions may be undone now.
+    pub(in crate::accel) fn may_undo(&self, now: Instant) -> bool {
+        !self.is_marked(now) && !matches!(self.phase, Phase::Plain | Phase::Refused { .. })
+    }
+
+    /// Whether also a loss while the queue is not empty may be undone, if the delay gate calls it random.
+    pub(in crate::accel) fn is_trusted(&self, now: Instant) -> bool {
+        !self.is_marked(now) && matches!(self.phase, Phase::Trusted { .. })
+    }
+
+    /// Whether the network has reported congestion of late.
+    pub(in crate::accel) fn is_marked(&self, now: Instant) -> bool {
+        self.marked.is_some_and(|at| now.since(at) < MARKED)
+    }
+
+    /// Whether losses were found to depend on the rate.
+    pub(in crate::accel) const fn is_refused(&self) -> bool {
+        matches!(self.phase, Phase::Refused { .. })
+    }
+
+    /// When it was used last.
+    pub(in crate::accel) const fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// A path that stays trusted, for tests of other parts.
+    #[cfg(test)]
+    pub(in crate::accel) fn proven() -> Self {
+        Self { phase: Phase::Trusted { until: Instant::FAR_FUTURE }, ..Self::default() }
+    }
+
+    const fn begin(&mut self, now: Instant, phase: Phase) {
+        (self.phase, self.since, self.counts) = (phase, now, Counts { bytes: 0, losses: 0 });
+    }
+
+    const fn probe(&mut self) {
+        (self.phase, self.baseline) = (Phase::Due, self.counts);
+    }
+
+    fn pass(&mut self, now: Instant) {
+        let pause = self.pause.map_or(PAUSE, |pause| (pause * 2).min(PAUSE_MOST));
+        (self.pause, self.refusal) = (Some(pause), None);
+        self.begin(now, Phase::Trusted { until: now + pause });
+    }
+
+    fn refuse(&mut self, now: Instant) {
+        let refusal = self.refusal.map_or(REFUSAL, |refusal| (refusal * 2).min(REFUSAL_MOST));
+        (self.refusal, self.pause) = (Some(refusal), None);
+        self.begin(now, Phase::Refused { until: now + refusal });
+    }
+
+    /// The losses that these bytes have at the rate of the baseline.
+    fn expected(&self) -> f64 {
+        self.counts.bytes as f64 * self.baseline.losses as f64 / (self.baseline.bytes as f64).max(1.0)
+    }
+
+    /// Whether there are more losses than chance explains. By Poisson's distribution this is wrong in up to 2 % of single checks,
+    /// and in about 5 % of trials, which check at every loss.
+    fn is_more_frequent(&self) -> bool {
+        let (losses, expected) = (self.counts.losses as f64, self.expected());
+        losses > 2.0 + 2.0 * expected || (losses >= 2.0 && expected < 0.1)
+    }
+}
+
+impl Counts {
+    const fn half(self) -> Self {
+        Self { bytes: self.bytes / 2, losses: self.losses / 2 }
+    }
+}
+
+/// Losses that make a baseline. chosen: with fewer, the rate is within a factor of two in less than 90 % of cases; the table
+/// `accel-fairness.txt`.
+const MEASURED: u64 = 6;
+/// A shorter delay counts as an empty queue. The usual timestamp clock is finer (1 ms).
+const QUEUE: Duration = Duration::from_millis(3);
+/// The part of a round trip for which a queue must stand. chosen: `accel-fairness.txt`; a burst of 64 KiB stands for a tenth of 50 ms at 100 Mbit/s, and a flow that fills its link
+/// for all of it. With a half, flows that lose 1 % at random never begin.
+const PART: u32 = 4;
+/// Round trips between two losses of a baseline. chosen: the same table; an overshoot of a policed sender takes one to three.
+const APART: u32 = 4;
+/// chosen: a cycle of CUBIC at 10 Mbit/s and 50 ms (RFC 9438 section 4.1).
+const CYCLE: Duration = Duration::from_secs(4);
+/// Expected losses that a decision needs.
+const ENOUGH: f64 = 6.0;
+/// From this many expected losses on, both counts are halved.
+const LONG: f64 = 24.0;
+/// Fewer losses than this where [`ENOUGH`] were expected: by chance once in 57 times.
+const RARE: u64 = 2;
+/// chosen: longer than any cycle of a sender on a queue that marks.
+const MARKED: Duration = Duration::from_secs(60);
+/// chosen: one trial costs a policed path about as much as one cycle of its sender does.
+const REFUSAL: Duration = Duration::from_secs(60);
+const REFUSAL_MOST: Duration = Duration::from_secs(960);
+/// chosen: a reduction that stands costs CUBIC about five seconds among random losses.
+const PAUSE: Duration = Duration::from_secs(20);
+const PAUSE_MOST: Duration = Duration::from_secs(160);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(50);
+
+    /// A minute of a sender on a path: each round trip brings `full` segments while reductions are undone and `plain` ones while they
+    /// stand, and shows a loss where `loses` says so. For how many of its last 20 seconds reductions were undone.
+    fn run(trust: &mut Trust, plain: u64, full: u64, mut loses: impl FnMut(u64, bool) -> bool) -> u64 {
+        (0..20).for_each(|ms| trust.on_wait(Instant::from_millis(ms), QUEUE, RTT));
+        let (mut undone, mut is_fast) = (0, false);
+        for n in 0..1200_u64 {
+            let now = Instant::from_millis(50 * n);
+            let segments = if is_fast { full } else { plain };
+            trust.on_bytes(now, u32::try_from(segments * 1448).unwrap());
+            if loses(segments, is_fast) {
+                is_fast = trust.on_loss(now, RTT);
+            }
+            undone += u64::from(n >= 800 && trust.may_undo(now));
+        }
+        undone / 20
+    }
+
+    /// One segment of so many.
+    fn every(nth: u64) -> impl FnMut(u64, bool) -> bool {
+        let mut sum = 0;
+        move |segments, _| {
+            sum += segments;
+            let loses = sum >= nth;
+            sum %= nth;
+            loses
+        }
+    }
+
+    #[test]
+    fn losses_that_do_not_depend_on_the_rate_are_undone() {
+        for nth in [100, 300] {
+            let mut trust = Trust::default();
+            assert_eq!(run(&mut trust, 15, 60, every(nth)), 20, "one of {nth}");
+            assert!(trust.is_trusted(Instant::from_millis(60_000)));
+        }
+    }
+
+    #[test]
+    fn losses_that_become_more_frequent_with_the_rate_are_not() {
+        // A loss each four seconds at the policed rate, and one each round trip above it.
+        let mut cycle = 0;
+        let mut losses = 0;
+        let policed = |_, is_fast| {
+            cycle += 1;
+            let loses = is_fast || cycle % 80 == 0;
+            losses += u64::from(loses);
+            loses
+        };
+        let mut trust = Trust::default();
+        assert_eq!(run(&mut trust, 40, 50, policed), 0);
+        assert!(trust.is_refused() && losses < 20, "{losses} of 15 that a plain sender has");
+    }
+
+    #[test]
+    fn a_path_has_a_queue_when_one_has_stood_and_not_when_bursts_or_single_packets_waited() {
+        let stands = |waits: &mut dyn Iterator<Item = (u64, u64)>| {
+            let mut trust = Trust::default();
+            for (at, waited) in waits {
+                trust.on_wait(Instant::from_millis(at), Duration::from_millis(waited), RTT);
+            }
+            trust.standing == Standing::Seen
+        };
+        assert!(stands(&mut (0..14).map(|ms| (ms, 4))));
+        assert!(!stands(&mut (0..12).map(|ms| (ms, 4))), "too short");
+        // A burst of 64 KiB in each round trip: packets of 7 ms, each of which waits longer than the one before.
+        assert!(!stands(&mut (0..60_000).filter(|ms| ms % 50 < 7).map(|ms| (ms, ms % 50))));
+        assert!(!stands(&mut (0..20).map(|n| (n * 1000, 9))), "what was between is not known");
+    }
+
+    #[test]
+    fn a_probe_finds_a_path_on_which_losses_have_begun_to_depend_on_the_rate() {
+        let mut trust = Trust::default();
+        run(&mut trust, 15, 60, every(100));
+        let mut probes = 0;
+        for n in 1200..40_000_u64 {
+            let now = Instant::from_millis(50 * n);
+            trust.on_bytes(now, 60 * 1448);
+            let stands = trust.phase == Phase::Probe;
+            probes += u64::from(stands);
+            if n % 2 == 0 && !stands {
+                trust.on_loss(now, RTT);
+            }
+            if trust.is_refused() {
+                break;
+            }
+        }
+        assert!(trust.is_refused() && probes > 0);
+    }
+
+    #[test]
+    fn nothing_is_undone_behind_a_mark_of_congestion_or_after_a_burst_in_a_trial() {
+        let mut trust = Trust::default();
+        run(&mut trust, 15, 60, every(100));
+        let now = Instant::from_millis(60_000);
+        trust.on_mark(now);
+        assert!(!trust.may_undo(now) && !trust.is_trusted(now + MARKED / 2) && trust.may_undo(now + MARKED));
+        let mut trust = Trust { phase: Phase::Trial, ..Trust::default() };
+        trust.on_burst(now);
+        assert!(trust.is_refused());
+    }
+
+    #[test]
+    fn a_refusal_ends_and_the_next_one_lasts_twice_as_long() {
+        let mut trust = Trust { phase: Phase::Trial, ..Trust::default() };
+        trust.on_burst(Instant::ZERO);
+        trust.on_bytes(Instant::ZERO + REFUSAL, 1);
+        assert_eq!(trust.phase, Phase::Plain);
+        trust.phase = Phase::Trial;
+        trust.on_burst(Instant::ZERO);
+        assert_eq!(trust.phase, Phase::Refused { until: Instant::ZERO + REFUSAL * 2 });
+    }
+}

@@ -1,0 +1,147 @@
+//! A flow's round trip, as seen from the receiving end.
+//!
+//! In: its SYN and its ACKs as they leave, timestamps echoed by what comes. Out: the smoothed round trip.
+//!
+//! 1. The first measure is the handshake's: from the SYN to the ACK of its answer, which may carry data already.
+//! 2. Later ones are from an ACK to the first packet that echoes its timestamp; they are there only while packets are
+//!    shown ([`crate::accel::Sight`]), from before the ACK on, and not over a blackout.
+
+use crate::units::{Duration, Instant};
+use crate::wire::packet::TcpTimestamp;
+
+/// One flow's round trip.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::accel) struct Trip {
+    opened: Option<Instant>,
+    probe: Option<(TcpTimestamp, Instant)>,
+    smoothed: Option<Duration>,
+    least: Option<Duration>,
+}
+
+impl Trip {
+    /// The own SYN leaves.
+    pub(in crate::accel) fn on_syn(&mut self, now: Instant) {
+        // One that is sent again has no measure: which of the two was answered is not known.
+        self.opened = if self.opened.is_some() { None } else { Some(now) };
+    }
+
+    /// The first packet behind the SYN leaves, or any later one.
+    pub(in crate::accel) fn on_open(&mut self, now: Instant) {
+        if let Some(opened) = self.opened.take() {
+            self.on_sample(now.since(opened));
+        }
+    }
+
+    /// An ACK leaves with this timestamp of the own clock; `is_watched`: what comes is shown.
+    pub(in crate::accel) fn on_leaving(&mut self, now: Instant, value: TcpTimestamp, is_watched: bool) {
+        self.on_open(now);
+        if !is_watched {
+            self.probe = None;
+        } else if self.probe.is_none_or(|(_, sent)| now.since(sent) >= LOST) {
+            self.probe = Some((value, now));
+        }
+    }
+
+    /// A packet comes that echoes this one.
+    pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
+        let Some((value, sent)) = self.probe else { return };
+        if echo.is_before(value) {
+            return;
+        }
+        self.on_measure(now.since(sent));
+        self.probe = None;
+    }
+
+    /// What is on its way will not be answered soon: the link is dark.
+    pub(in crate::accel) fn on_dark(&mut self) {
+        (self.probe, self.opened) = (None, None);
+    }
+
+    /// It was measured elsewhere. What is longer than [`LOST`] is a silence.
+    pub(in crate::accel) fn on_measure(&mut self, trip: Duration) {
+        if trip < LOST {
+            self.on_sample(trip);
+        }
+    }
+
+    fn on_sample(&mut self, sample: Duration) {
+        self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
+        self.least = Some(self.least.map_or(sample, |least| least.min(sample)));
+    }
+
+    /// None before the first measure.
+    pub(in crate::accel) const fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// The shortest there was; none before the first measure.
+    pub(in crate::accel) const fn shortest(&self) -> Option<Duration> {
+        self.least
+    }
+
+    /// The shortest there was: without waiting. Something usual before the first measure.
+    pub(in crate::accel) fn least(&self) -> Duration {
+        self.least.unwrap_or(USUAL)
+    }
+
+    /// For decisions: something usual before the first measure.
+    pub(in crate::accel) fn assumed(&self) -> Duration {
+        self.smoothed.unwrap_or(USUAL)
+    }
+}
+
+/// chosen: between a cable and a mobile link.
+const USUAL: Duration = Duration::from_millis(80);
+/// chosen: a probe whose echo did not come by then is gone.
+const LOST: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handshake_is_the_first_measure_and_echoes_are_the_next() {
+        let (mut trip, at) = (Trip::default(), Instant::from_millis);
+        assert_eq!(trip.assumed(), USUAL);
+        trip.on_syn(at(0));
+        trip.on_leaving(at(50), TcpTimestamp::new(7), true);
+        assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
+        trip.on_echo(at(60), TcpTimestamp::new(6));
+        trip.on_echo(at(108), TcpTimestamp::new(7));
+        assert_eq!(trip.smoothed(), Some(Duration::from_millis(51)));
+    }
+
+    #[test]
+    fn an_echo_that_may_be_old_is_no_measure() {
+        let (mut trip, at) = (Trip::default(), Instant::from_millis);
+        trip.on_leaving(at(0), TcpTimestamp::new(7), false);
+        trip.on_echo(at(900), TcpTimestamp::new(7));
+        trip.on_leaving(at(1000), TcpTimestamp::new(1007), true);
+        trip.on_leaving(at(1020), TcpTimestamp::new(1027), false);
+        trip.on_echo(at(1900), TcpTimestamp::new(1027));
+        trip.on_leaving(at(2000), TcpTimestamp::new(2007), true);
+        trip.on_dark();
+        trip.on_echo(at(2100), TcpTimestamp::new(2007));
+        trip.on_leaving(at(3000), TcpTimestamp::new(3007), true);
+        trip.on_echo(at(9000), TcpTimestamp::new(3007));
+        assert_eq!(trip.smoothed(), None);
+    }
+
+    #[test]
+    fn a_handshake_ends_with_data_too() {
+        let (mut trip, at) = (Trip::default(), Instant::from_millis);
+        trip.on_syn(at(0));
+        trip.on_open(at(50));
+        trip.on_leaving(at(900), TcpTimestamp::new(7), true);
+        assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
+    }
+
+    #[test]
+    fn a_syn_that_is_sent_again_has_no_measure() {
+        let mut trip = Trip::default();
+        trip.on_syn(Instant::ZERO);
+        trip.on_syn(Instant::from_millis(1000));
+        trip.on_leaving(Instant::from_millis(1050), TcpTimestamp::new(7), true);
+        assert_eq!(trip.smoothed(), None);
+    }
+}

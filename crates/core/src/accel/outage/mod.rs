@@ -1,0 +1,4 @@
+//! Outages of the primary link: their detection, and what restarts senders when they end (Super-aggregation §3.2).
+
+pub(super) mod detector;
+pub(super) mod recovery;

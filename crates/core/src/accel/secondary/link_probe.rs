@@ -1,0 +1,465 @@
+//! Interface Characterizer: what does a helping link bear, and is it there? (Super-aggregation §4.2)
+//!
+//! In: what is sent over it, its gateway's answers, the time. Out: how many bytes may go now, its round trip, whether it
+//! lives, and questions.
+//!
+//! 1. Nothing is asked of a link that is not used: its radio may sleep. While it is, its gateway is asked five times a
+//!    second, and that question waits in the same queue as everything else that leaves.
+//! 2. Where the uplink's rate was told, nine tenths of it may be used. Else the allowance grows by a quarter with each
+//!    answer that did not wait. It is halved where the first answer behind a growth has waited, or any for long: what waits there
+//!    makes the round trips of all flows longer. It shrinks by a tenth where some in a row have waited. What was too much is not
+//!    tried again for a while, each time for longer.
+//! 3. An answer says nothing of an allowance that is newer than its question, nor of one that is not used: a radio that wakes is
+//!    late as well.
+//! 4. A link that owes answers for a second is dead until it answers.
+//!
+//! Its capacity by a burst of packets was not measured: on a radio that costs more than all ACKs of a minute.
+
+use alloc::collections::VecDeque;
+
+use crate::accel::config::Helper;
+use crate::accel::event::Output;
+use crate::accel::observation::minmax_filter::Window;
+use crate::link::LinkId;
+use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+
+/// One helping link.
+#[derive(Clone, Debug)]
+pub(in crate::accel) struct Interface {
+    terms: Helper,
+    allowance: Bitrate,
+    /// When it changed last, and whether it grew and has not been found to be too much.
+    changed: Instant,
+    is_trial: bool,
+    ceiling: Option<Ceiling>,
+    /// Answers in a row that have waited.
+    waits: u32,
+    /// What may go at once, in nanoseconds of the allowance; negative after something that could not wait.
+    credit: i64,
+    credited: Instant,
+    used: u64,
+    sent: DataSize,
+    wanted: Option<Instant>,
+    next_question: Option<Instant>,
+    next_sequence: u16,
+    asked: VecDeque<(u16, Instant)>,
+    /// The shortest round trips: a link may get slower, or another way.
+    base: Window<Duration>,
+    rtt: Option<Duration>,
+    heard: Option<Instant>,
+    /// When it brought something else than answers last.
+    brought: Option<Instant>,
+    is_down: bool,
+}
+
+/// What it may grow to until then, and how long that was.
+#[derive(Clone, Copy, Debug)]
+struct Ceiling {
+    rate: Bitrate,
+    until: Instant,
+    again: Duration,
+}
+
+impl Interface {
+    /// On these terms.
+    pub(in crate::accel) fn new(terms: Helper) -> Self {
+        Self {
+            terms,
+            allowance: terms.up.map_or(FIRST, |up| up.share(USABLE)),
+            changed: Instant::ZERO,
+            is_trial: false,
+            ceiling: None,
+            waits: 0,
+            credit: 0,
+            credited: Instant::ZERO,
+            used: 0,
+            sent: DataSize::ZERO,
+            wanted: None,
+            next_question: None,
+            next_sequence: 0,
+            asked: VecDeque::new(),
+            base: Window::default(),
+            rtt: None,
+            heard: None,
+            brought: None,
+            is_down: false,
+        }
+    }
+
+    /// Which link.
+    pub(in crate::accel) const fn link(&self) -> LinkId {
+        self.terms.link
+    }
+
+    /// The most that may ever be allowed, as far as it is known.
+    pub(in crate::accel) fn hope(&self) -> Bitrate {
+        self.terms.up.map_or(MOST, |up| up.share(USABLE))
+    }
+
+    /// Something is to be sent over it soon.
+    pub(in crate::accel) fn want(&mut self, now: Instant) {
+        self.wanted = Some(now);
+        if self.next_question.is_none() {
+            self.next_question = Some(now);
+            self.asked.clear();
+        }
+    }
+
+    /// Whether it answers.
+    pub(in crate::accel) fn is_alive(&self, now: Instant) -> bool {
+        let owes = self.asked.front().is_some_and(|(_, asked)| now.since(*asked) >= DEAD);
+        !self.is_down && !owes && self.heard.is_some_and(|heard| now.since(heard) < STALE)
+    }
+
+    /// Whether it is known to bring nothing: no carrier, or it owes answers. A link that nobody has asked is not.
+    pub(in crate::accel) fn is_dark(&self, now: Instant) -> bool {
+        self.is_down || self.asked.front().is_some_and(|(_, asked)| now.since(*asked) >= DEAD)
+    }
+
+    /// Whether its gateway has never answered, so that nobody knows.
+    pub(in crate::accel) fn is_deaf(&self, now: Instant) -> bool {
+        self.is_dark(now) && !self.is_down && self.rtt.is_none()
+    }
+
+    /// So many bytes go over it now, whether there is room or not.
+    pub(in crate::accel) fn spend(&mut self, now: Instant, bytes: usize) {
+        self.credit = self.credit_at(now) - self.cost(bytes);
+        self.credited = self.credited.max(now);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.used += bytes;
+        self.sent += DataSize::from_bytes(bytes);
+    }
+
+    /// When there is room for so many bytes: `now`, or later.
+    pub(in crate::accel) fn room_at(&self, now: Instant, bytes: usize) -> Instant {
+        let lacks = self.cost(bytes).min(BURST) - self.credit_at(now);
+        now + Duration::from_nanos(u64::try_from(lacks).unwrap_or(0))
+    }
+
+    /// The gateway answers.
+    pub(in crate::accel) fn on_answer(&mut self, now: Instant, sequence: u16) {
+        let Some(at) = self.asked.iter().position(|(asked, _)| *asked == sequence) else { return };
+        let Some((_, asked)) = self.asked.drain(..=at).next_back() else { return };
+        let rtt = now.since(asked);
+        self.heard = Some(now);
+        self.rtt = Some(rtt);
+        let base = self.base.on_value(now, LATELY, rtt, Duration::min);
+        // An answer that waits behind what a server sends says nothing of the way up.
+        let waits_there = self.brought.is_some_and(|at| now.since(at) < DEAD);
+        if self.terms.up.is_none() && !waits_there {
+            self.adapt(now, asked, rtt.saturating_sub(base));
+        }
+        self.used = 0;
+    }
+
+    /// It has brought something of the accelerator's own: it lives, whatever its gateway owes in a full queue.
+    pub(in crate::accel) fn on_traffic(&mut self, now: Instant) {
+        self.asked.retain(|(_, asked)| now.since(*asked) < RHYTHM);
+        (self.heard, self.brought) = (Some(now), Some(now));
+    }
+
+    /// The carrier came or went.
+    pub(in crate::accel) fn on_carrier(&mut self, is_up: bool) {
+        self.is_down = !is_up;
+        if !is_up {
+            self.heard = None;
+        }
+    }
+
+    /// Time has passed.
+    pub(in crate::accel) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
+        if self.next_question.is_none_or(|due| now < due) {
+            return;
+        }
+        if self.wanted.is_none_or(|wanted| now.since(wanted) >= REST) {
+            self.next_question = None;
+            self.asked.clear();
+            return;
+        }
+        self.next_sequence = self.next_sequence.wrapping_add(1);
+        if self.asked.len() == REMEMBERED {
+            // The oldest tells for how long it owes answers; the newest may be answered yet.
+            self.asked.remove(1);
+        }
+        self.asked.push_back((self.next_sequence, now));
+        self.next_question = Some(now + RHYTHM);
+        outputs.push_back(Output::Ask { link: self.terms.link, sequence: self.next_sequence });
+    }
+
+    /// When to tick next.
+    pub(in crate::accel) const fn deadline(&self) -> Option<Instant> {
+        self.next_question
+    }
+
+    /// The last round trip to its gateway.
+    pub(in crate::accel) const fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// What may be sent over it.
+    pub(in crate::accel) const fn allowance(&self) -> Bitrate {
+        self.allowance
+    }
+
+    /// Whether what it bears was told, or something was too much.
+    pub(in crate::accel) const fn is_known(&self) -> bool {
+        self.terms.up.is_some() || self.ceiling.is_some()
+    }
+
+    /// On what terms it is used.
+    pub(in crate::accel) const fn terms(&self) -> &Helper {
+        &self.terms
+    }
+
+    /// All that was sent over it.
+    pub(in crate::accel) const fn sent(&self) -> DataSize {
+        self.sent
+    }
+
+    /// What an answer says of the allowance.
+    fn adapt(&mut self, now: Instant, asked: Instant, waited: Duration) {
+        let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
+        if !is_used || asked < self.changed {
+            return;
+        }
+        self.waits = if waited < SHORT { 0 } else { self.waits + 1 };
+        if waited >= LONG || (self.is_trial && waited >= SHORT) {
+            self.shrink(now, Ratio::from_percent(50), Ratio::from_percent(75));
+        } else if self.waits >= OFTEN {
+            self.shrink(now, Ratio::from_percent(90), Ratio::from_percent(90));
+        } else if waited < CLEAR && asked.since(self.changed) >= SHOWS {
+            self.is_trial = false;
+            self.grow(now);
+        }
+    }
+
+    /// It keeps so much, and may soon grow to so much.
+    fn shrink(&mut self, now: Instant, keeps: Ratio, most: Ratio) {
+        let rate = self.allowance.share(most).max(LEAST);
+        match &mut self.ceiling {
+            // One that is below has a queue which is left over, and tells nothing of less.
+            Some(ceiling) if now < ceiling.until && self.allowance < ceiling.rate => {}
+            Some(ceiling) if now < ceiling.until => ceiling.rate = rate,
+            ended => {
+                let recent = ended.filter(|ceiling| now.since(ceiling.until) < AT_LAST);
+                let again = recent.map_or(AGAIN, |ceiling| (ceiling.again * 2).min(AT_LAST));
+                *ended = Some(Ceiling { rate, until: now + again, again });
+            }
+        }
+        self.allowance = self.allowance.share(keeps).max(LEAST);
+        (self.changed, self.is_trial, self.waits) = (now, false, 0);
+    }
+
+    fn grow(&mut self, now: Instant) {
+        let ceiling = self.ceiling.filter(|ceiling| now < ceiling.until);
+        let most = ceiling.map_or(MOST, |ceiling| ceiling.rate.min(MOST));
+        let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(most);
+        if more > self.allowance {
+            (self.allowance, self.changed, self.is_trial) = (more, now, true);
+        }
+    }
+
+    fn credit_at(&self, now: Instant) -> i64 {
+        let passed = i64::try_from(now.since(self.credited).as_nanos()).unwrap_or(i64::MAX);
+        self.credit.saturating_add(passed).min(BURST)
+    }
+
+    /// Nanoseconds of the allowance.
+    fn cost(&self, bytes: usize) -> i64 {
+        let bits = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(8_000_000_000);
+        i64::try_from(bits / self.allowance.bits_per_sec().max(1)).unwrap_or(i64::MAX)
+    }
+}
+
+/// Facts, D.
+const USABLE: Ratio = Ratio::from_percent(90);
+/// chosen: the least link that is worth it has 50 kbit/s.
+const FIRST: Bitrate = Bitrate::from_bits_per_sec(50_000);
+/// chosen: two ACKs a round trip.
+const LEAST: Bitrate = Bitrate::from_bits_per_sec(16_000);
+/// chosen: six hundred ACKs a second; more of them change nothing.
+const MOST: Bitrate = Bitrate::from_bits_per_sec(280_000);
+/// In nanoseconds. chosen: two ACKs in one at 100 kbit/s.
+const BURST: i64 = 10_000_000;
+const RHYTHM: Duration = Duration::from_millis(200);
+/// chosen: two ACKs' time at 50 kbit/s.
+const CLEAR: Duration = Duration::from_millis(15);
+/// chosen: less is the radio's scheduling.
+const SHORT: Duration = Duration::from_millis(30);
+const LONG: Duration = Duration::from_millis(80);
+/// chosen: a second of them.
+const OFTEN: u32 = 5;
+/// chosen: an overload adds a queue of this order at least within it.
+const SHOWS: Duration = Duration::from_millis(100);
+/// chosen: one late answer may be the radio's doing, and costs no more than some seconds; a mobile link's rate changes within
+/// minutes.
+const AGAIN: Duration = Duration::from_secs(4);
+const AT_LAST: Duration = Duration::from_secs(60);
+/// chosen: longer than a queue of ours stands.
+const LATELY: Duration = Duration::from_secs(30);
+/// chosen: longer than any round trip of a link that is worth it.
+const DEAD: Duration = Duration::from_secs(1);
+const STALE: Duration = Duration::from_millis(1500);
+/// chosen: a link that nothing was wanted of for so long may sleep.
+const REST: Duration = Duration::from_secs(1);
+const REMEMBERED: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(up: Option<Bitrate>) -> Interface {
+        Interface::new(Helper { up, ..Helper::new(LinkId(1)) })
+    }
+
+    /// A minute of 52-byte ACKs, each sent as soon as there is room, over a link of this rate with 75 ms each way.
+    fn send(interface: &mut Interface, rate: u64) -> (u64, Duration) {
+        let (mut queue_ends, mut bytes, mut worst) = (Instant::ZERO, 0, Duration::ZERO);
+        let mut outputs = VecDeque::new();
+        let mut answers: VecDeque<(Instant, u16)> = VecDeque::new();
+        let mut pass = |now: Instant, size: u64| {
+            queue_ends = queue_ends.max(now) + Duration::from_nanos(size * 8_000_000_000 / rate);
+            queue_ends
+        };
+        for ms in 0..60_000 {
+            let now = Instant::from_millis(ms);
+            interface.want(now);
+            interface.tick(now, &mut outputs);
+            for output in outputs.drain(..) {
+                if let Output::Ask { sequence, .. } = output {
+                    let left = pass(now, 60);
+                    worst = worst.max(left.since(now));
+                    answers.push_back((left + Duration::from_millis(150), sequence));
+                }
+            }
+            while answers.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, sequence) = answers.pop_front().unwrap();
+                interface.on_answer(now, sequence);
+            }
+            while interface.is_alive(now) && interface.room_at(now, 52) <= now {
+                interface.spend(now, 52);
+                pass(now, 52);
+                bytes += 52;
+            }
+        }
+        (bytes * 8 / 60, worst)
+    }
+
+    #[test]
+    fn a_rate_that_was_told_is_used_to_nine_tenths() {
+        let (rate, worst) = send(&mut cell(Some(Bitrate::from_bits_per_sec(400_000))), 400_000);
+        assert!((350_000..=361_000).contains(&rate), "{rate}");
+        assert!(worst < Duration::from_millis(20), "{worst:?}");
+    }
+
+    #[test]
+    fn an_unknown_rate_is_found_without_a_long_queue() {
+        for real in [50_000, 100_000, 400_000] {
+            let mut interface = cell(None);
+            let (rate, worst) = send(&mut interface, real);
+            assert!(rate > real * 6 / 10 && rate <= real, "{rate} of {real}");
+            assert!(worst < Duration::from_millis(200), "{worst:?}");
+        }
+    }
+
+    /// What it may use, in kbit/s, after an answer at this time that has waited so long, in ms.
+    fn answer(interface: &mut Interface, ms: u64, waited: u64) -> u64 {
+        let now = Instant::from_millis(ms);
+        interface.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
+        interface.allowance().bits_per_sec() / 1000
+    }
+
+    #[test]
+    fn what_was_too_much_is_taken_back_at_once_and_one_late_answer_is_soon_forgotten() {
+        let mut interface = cell(None);
+        interface.used = 10_000;
+        let mut answer = |ms: u64, waited: u64| answer(&mut interface, ms, waited);
+        assert_eq!(answer(1000, 0), 62, "it grows");
+        assert_eq!(answer(1100, 0), 62, "asked too early to tell");
+        assert_eq!(answer(1200, 40), 31, "the first that tells has waited");
+        assert_eq!(answer(1250, 100), 31, "asked before that");
+        assert_eq!(
+            [answer(1400, 0), answer(1600, 0), answer(1800, 0)],
+            [39, 46, 46],
+            "not beyond what was too much"
+        );
+        assert_eq!([answer(5300, 0), answer(5500, 0)], [58, 73], "four seconds later it is tried again");
+        assert_eq!(answer(5700, 40), 36);
+        assert_eq!([answer(13_400, 0), answer(13_600, 0)], [45, 54], "the second time for eight");
+        // Much later once more: it is soon forgotten again.
+        assert_eq!([answer(90_000, 0), answer(90_200, 90)], [68, 34]);
+        assert_eq!([answer(93_800, 0), answer(94_000, 0), answer(94_300, 0)], [42, 51, 64]);
+    }
+
+    #[test]
+    fn a_queue_that_is_left_over_counts_once_and_a_radio_that_wakes_not_at_all() {
+        let mut interface = cell(None);
+        for n in 0..5 {
+            assert_eq!(answer(&mut interface, 1000 + n * 200, 300), 50, "nothing was sent");
+        }
+        interface.used = 10_000;
+        let grown = (0..8).map(|n| answer(&mut interface, 3000 + n * 200, 0)).last();
+        assert_eq!(grown, Some(280));
+        let late = [5000, 5600, 6200, 6800].map(|ms| answer(&mut interface, ms, 500));
+        assert_eq!(late, [140, 70, 35, 17]);
+        let later = (0..14).map(|n| answer(&mut interface, 7000 + n * 200, 0)).last();
+        assert_eq!(later, Some(280), "the ceiling was that of the first, and is gone");
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_no_queue_for_ever() {
+        let mut interface = cell(None);
+        let mut at = 0;
+        let mut minute = |interface: &mut Interface, rtt: u64| {
+            for _ in 0..300 {
+                at += 200;
+                interface.want(Instant::from_millis(at));
+                interface.tick(Instant::from_millis(at), &mut VecDeque::new());
+                interface.used = 10_000;
+                let sequence = interface.next_sequence;
+                interface.on_answer(Instant::from_millis(at + rtt), sequence);
+            }
+            interface.allowance()
+        };
+        assert_eq!(minute(&mut interface, 20), MOST);
+        minute(&mut interface, 130);
+        assert_eq!(minute(&mut interface, 130), MOST);
+    }
+
+    #[test]
+    fn a_link_with_a_long_way_that_was_dark_is_seen_when_it_answers() {
+        let mut interface = cell(None);
+        for n in 0..50 {
+            let at = Instant::from_millis(n * 200);
+            interface.want(at);
+            interface.tick(at, &mut VecDeque::new());
+            if n >= 30 {
+                // Two questions later.
+                interface.on_answer(at + Duration::from_millis(1), interface.next_sequence - 2);
+            }
+        }
+        assert!(interface.is_alive(Instant::from_millis(10_000)));
+    }
+
+    #[test]
+    fn a_link_that_owes_answers_is_dead_and_one_that_is_not_used_is_not_asked() {
+        let (mut interface, mut outputs) = (cell(None), VecDeque::new());
+        let at = Instant::from_millis;
+        assert_eq!(interface.deadline(), None);
+        interface.want(at(0));
+        interface.tick(at(0), &mut outputs);
+        assert!(!interface.is_alive(at(0)), "it has not answered yet");
+        assert!(!interface.is_deaf(at(900)) && interface.is_deaf(at(1000)), "nobody knows");
+        interface.on_answer(at(150), 1);
+        assert!(interface.is_alive(at(150)));
+        interface.want(at(200));
+        interface.tick(at(200), &mut outputs);
+        assert!(interface.is_alive(at(1100)) && !interface.is_alive(at(1200)));
+        assert!(interface.is_dark(at(1200)) && !interface.is_deaf(at(1200)), "it has answered before");
+        for n in 1..20 {
+            interface.tick(at(200 * n), &mut outputs);
+        }
+        assert_eq!(interface.deadline(), None, "a second after the last wish");
+        assert!(outputs.len() < 9);
+    }
+}

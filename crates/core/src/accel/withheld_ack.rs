@@ -1,0 +1,121 @@
+//! A byte kept back, to restart the sender with when a blackout ends.
+//!
+//! In: what the own stack acknowledges. Out: what is said instead, and when the rest must be said.
+//!
+//! 1. Anything that moves the sender's left edge restarts it at once, however long its timeout has become (measured on
+//!    6.18; a repeated ACK or a window update does not). So while bytes flow in order, one byte less is acknowledged,
+//!    and that byte when the link is back. It has come: nothing is acknowledged that is not here.
+//! 2. The byte is given out after some time without another ACK, so that nothing waits for it, and with every ACK that
+//!    tells of holes, else the sender takes the segment for lost. Giving it out over a dark link costs nothing.
+//! 3. Behind a hole, and for some seconds after it, no byte is kept back ([`super::flow`] decides). The sender would hear of its
+//!    last segment later than without a reserve and repair its losses at another time, which takes goodput from the flows
+//!    beside it where the loss is that of a policer.
+//! 4. What was said is never taken back.
+
+use crate::units::{Duration, Instant};
+use crate::wire::packet::Seq;
+
+/// One flow's byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reserve {
+    said: Option<Seq>,
+    /// Until when a byte is kept back, and what is to be acknowledged then.
+    kept: Option<(Instant, Seq)>,
+    /// It was given out, and nothing came since, so that perhaps it did not arrive; or it is put aside.
+    is_out: bool,
+}
+
+impl Reserve {
+    /// This is acknowledged; `keep`: for so long one byte may be kept back. The answer is what goes on.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: Option<Duration>) -> Seq {
+        let less = self.said.map_or(ack.minus(1), |said| ack.minus(1).later(said));
+        self.kept = keep.filter(|_| less.is_before(ack)).map(|patience| (now + patience, ack));
+        let says = if self.kept.is_some() { less } else { ack };
+        self.is_out = false;
+        self.said = Some(self.said.map_or(says, |said| said.later(says)));
+        says
+    }
+
+    /// Everything before this was acknowledged.
+    pub(super) const fn said(&self) -> Option<Seq> {
+        self.said
+    }
+
+    /// Something else has acknowledged this.
+    pub(super) fn on_said(&mut self, ack: Seq) {
+        self.said = Some(self.said.map_or(ack, |said| said.later(ack)));
+        if self.kept.is_some_and(|(_, kept)| !kept.is_after(ack)) {
+            self.kept = None;
+        }
+    }
+
+    /// When it is to be given out, for nothing came behind it.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.kept.map(|(until, _)| until)
+    }
+
+    /// It is given out, if there is one.
+    pub(super) fn give_out(&mut self) -> bool {
+        let kept = self.kept.take();
+        if let Some((_, ack)) = kept {
+            self.on_said(ack);
+        }
+        self.is_out |= kept.is_some();
+        kept.is_some()
+    }
+
+    /// The link is dark: the byte is kept for the end of that.
+    pub(super) fn put_aside(&mut self) {
+        self.is_out |= self.kept.take().is_some();
+    }
+
+    /// Whether acknowledging all that is here may restart the sender: it may never have heard of the last byte.
+    pub(super) const fn may_restart(&self) -> bool {
+        self.kept.is_some() || self.is_out
+    }
+}
+
+/// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
+pub(super) const PATIENCE: Duration = Duration::from_millis(60);
+/// Towards the own stack, where a byte that is given out is spent, even in the dark: longer than a blackout takes to be
+/// noticed ([`crate::accel::outage::detector`]) while the gateway answers within 80 ms.
+pub(super) const UPWARD: Duration = Duration::from_millis(400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+
+    #[test]
+    fn one_byte_less_is_said_while_the_stream_moves() {
+        let mut reserve = Reserve::default();
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(999));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE)), Seq::new(1999));
+        assert!(reserve.may_restart());
+        assert_eq!(reserve.due(), Some(NOW + PATIENCE));
+    }
+
+    #[test]
+    fn what_was_said_is_never_taken_back() {
+        let mut reserve = Reserve::default();
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), None), Seq::new(1000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(1000));
+        assert!(!reserve.may_restart() && reserve.due().is_none());
+        reserve.on_said(Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3000), Some(PATIENCE)), Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3001), Some(PATIENCE)), Seq::new(3000));
+    }
+
+    #[test]
+    fn it_is_given_out_once() {
+        let mut reserve = Reserve::default();
+        reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE));
+        assert!(reserve.give_out());
+        assert!(!reserve.give_out() && reserve.due().is_none());
+        assert!(reserve.may_restart(), "it may be lost");
+        reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE));
+        reserve.on_said(Seq::new(2000));
+        assert!(!reserve.may_restart());
+    }
+}

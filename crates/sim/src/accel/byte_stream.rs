@@ -1,0 +1,169 @@
+//! What the bytes of a flow are, both ways.
+//!
+//! In: what is asked and answered. Out: any stretch of either stream.
+//!
+//! 1. A stream is a row of texts and resources; a resource's byte is a function of its name and its place, so that nothing
+//!    has to be kept and everything can be compared.
+//! 2. A flow of plain HTTP has heads that can be read; any other looks like TLS: bytes that mean nothing.
+
+use std::net::SocketAddr;
+
+use crate::accel::scenario::Plan;
+use crate::link::Direction;
+
+/// Both streams of a flow.
+#[derive(Clone, Debug, Default)]
+pub struct Content {
+    up: Vec<Piece>,
+    down: Vec<Piece>,
+    /// Where each request and each answer ends.
+    requests: Vec<u64>,
+    answers: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Piece {
+    start: u64,
+    end: u64,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Text(Vec<u8>),
+    Resource(u64),
+}
+
+impl Content {
+    /// Of the flow that is the n-th of its scene.
+    pub(super) fn new(plan: &Plan, n: usize, server: SocketAddr) -> Self {
+        let mut content = Self { up: Vec::new(), down: Vec::new(), requests: Vec::new(), answers: Vec::new() };
+        for (exchange, k) in plan.exchanges.iter().zip(0_u64..) {
+            let name = resource(n as u64, k);
+            if plan.is_http {
+                let request = format!("GET /{name} HTTP/1.1\r\nHost: {server}\r\nAccept: */*\r\n\r\n");
+                push(&mut content.up, request.len() as u64, What::Text(request.into_bytes()));
+                let head = head(name, exchange.answer);
+                push(&mut content.down, head.len() as u64, What::Text(head.into_bytes()));
+            } else {
+                push(&mut content.up, exchange.request, What::Resource(!name));
+            }
+            push(&mut content.down, exchange.answer, What::Resource(name));
+            content.requests.push(end(&content.up));
+            content.answers.push(end(&content.down));
+        }
+        content
+    }
+
+    /// Of a connection that asks for one resource.
+    pub(super) fn answer(name: u64, length: u64) -> Self {
+        let mut content = Self::default();
+        let head = head(name, length);
+        push(&mut content.down, head.len() as u64, What::Text(head.into_bytes()));
+        push(&mut content.down, length, What::Resource(name));
+        content.answers.push(end(&content.down));
+        content
+    }
+
+    /// Where the requests end in the stream up.
+    pub(super) fn requests(&self) -> &[u64] {
+        &self.requests
+    }
+
+    /// Where the answers end in the stream down.
+    pub(super) fn answers(&self) -> &[u64] {
+        &self.answers
+    }
+
+    /// The bytes `from..to` of a stream; what lies behind its end is zero.
+    pub(super) fn bytes(&self, direction: Direction, from: u64, to: u64) -> Vec<u8> {
+        let pieces = match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        };
+        let mut bytes = Vec::with_capacity(usize::try_from(to - from).unwrap_or(0));
+        let first = pieces.partition_point(|piece| piece.end <= from);
+        let mut at = from;
+        for piece in pieces.iter().skip(first).take_while(|piece| piece.start < to) {
+            let (start, end) = (at - piece.start, to.min(piece.end) - piece.start);
+            match &piece.what {
+                What::Text(text) => bytes.extend_from_slice(text.get(index(start)..index(end)).unwrap_or(&[])),
+                What::Resource(name) => fill(&mut bytes, *name, start, end),
+            }
+            at = piece.start + end;
+        }
+        bytes.resize(index(to - from), 0);
+        bytes
+    }
+}
+
+/// The name of what the k-th request of the n-th flow asks for.
+pub(super) const fn resource(n: u64, k: u64) -> u64 {
+    n * 1000 + k + 1
+}
+
+/// The strong validator of a resource.
+pub(super) fn etag(name: u64) -> String {
+    format!("\"r{name}\"")
+}
+
+/// Bytes `from..to` of a resource.
+pub(super) fn fill(bytes: &mut Vec<u8>, name: u64, from: u64, to: u64) {
+    let mut at = from;
+    while at < to {
+        let word = scramble(name, at / 8).to_le_bytes();
+        let (first, last) = (index(at % 8), index((to - at / 8 * 8).min(8)));
+        bytes.extend_from_slice(word.get(first..last).unwrap_or(&[]));
+        at = (at / 8 + 1) * 8;
+    }
+}
+
+fn head(name: u64, length: u64) -> String {
+    let etag = etag(name);
+    format!(
+        "HTTP/1.1 200 OK\r\nServer: origin\r\nAccept-Ranges: bytes\r\nETag: {etag}\r\n\
+         Content-Type: application/octet-stream\r\nContent-Length: {length}\r\n\r\n"
+    )
+}
+
+fn push(pieces: &mut Vec<Piece>, length: u64, what: What) {
+    let start = end(pieces);
+    pieces.push(Piece { start, end: start + length, what });
+}
+
+fn end(pieces: &[Piece]) -> u64 {
+    pieces.last().map_or(0, |piece| piece.end)
+}
+
+/// A word that differs for each name and place.
+const fn scramble(name: u64, word: u64) -> u64 {
+    let z = (name << 40 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z ^ (z >> 32)
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accel::scenario::Exchange;
+
+    #[test]
+    fn any_cut_of_a_stream_gives_the_same_bytes() {
+        let mut plan = Plan::download(20_000);
+        plan.is_http = true;
+        plan.exchanges.push(Exchange { answer: 77, ..plan.exchanges[0] });
+        let content = Content::new(&plan, 0, "192.0.2.1:80".parse().unwrap());
+        let end = *content.answers().last().unwrap();
+        let whole = content.bytes(Direction::Down, 0, end);
+        assert!(whole.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        for (from, to) in [(0, 1), (3, 200), (100, 400), (20_000, end - 5), (end - 3, end)] {
+            assert_eq!(content.bytes(Direction::Down, from, to), &whole[index(from)..index(to)], "{from}..{to}");
+        }
+        let request = content.bytes(Direction::Up, 0, content.requests()[0]);
+        assert!(request.starts_with(b"GET /1 HTTP/1.1\r\n") && request.ends_with(b"\r\n\r\n"));
+    }
+}
