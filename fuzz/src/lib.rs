@@ -93,7 +93,7 @@ pub const TARGETS: [Target; 37] = [
     Target::new("mptcp", kernel::mptcp),
     Target::new("diag", kernel::diag),
     Target::new("packet", packet::packet),
-    Target::new("mirror", accel::mirror),
+    Target::new("http_map", accel::http_map),
     Target::new("rtsp", streaming::rtsp),
     Target::new("rtp_merge", streaming::merge),
     Target::new("byte_ranges", accel::ranges),

@@ -15,7 +15,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use marline_core::accel::{SIGHT, Sight};
+use marline_core::accel::{CaptureLevel, SNAP_LENGTH};
 use marline_sys::batch::{self, Batch};
 use marline_sys::clock;
 use marline_sys::netlink::is_overflow;
@@ -23,49 +23,49 @@ use marline_sys::packet::{self, Instruction};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 
 use super::AccelError;
-use crate::iptables::SMALL;
+use crate::iptables::MAX_QUEUED_PACKET;
 use crate::raw_socket::MARK;
 
 /// An open eye.
 #[derive(Debug)]
-pub(super) struct Eye {
+pub(super) struct Capture {
     socket: OwnedFd,
     batch: Batch,
-    sight: Sight,
+    level: CaptureLevel,
 }
 
-impl Eye {
+impl Capture {
     /// On the device with this name and number; none: nothing is to be seen.
-    pub(super) fn open(device: &str, index: u32, sight: Sight) -> Result<Option<Self>, AccelError> {
-        if sight == Sight::None {
+    pub(super) fn open(device: &str, index: u32, sight: CaptureLevel) -> Result<Option<Self>, AccelError> {
+        if sight == CaptureLevel::None {
             return Ok(None);
         }
         let failed = AccelError::kernel(format!("{device}: a packet socket"));
-        let socket = packet::open(index, &filter(part(sight))).map_err(failed)?;
+        let socket = packet::open(index, &filter(snap_length(sight))).map_err(failed)?;
         // Without it a packet has come when it is looked at.
         let _ = batch::stamp(&socket);
-        if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
+        if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
             // What the system allows anybody is better than nothing.
-            let _ = set_socket_recv_buffer_size(&socket, BUFFER);
+            let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         }
-        Ok(Some(Self { socket, batch: room(sight), sight }))
+        Ok(Some(Self { socket, batch: batch_for(sight), level: sight }))
     }
 
     /// Sees more or less of each packet from now on.
-    pub(super) fn turn(&mut self, sight: Sight) -> io::Result<()> {
-        packet::attach(&self.socket, &filter(part(sight)))?;
+    pub(super) fn set_level(&mut self, sight: CaptureLevel) -> io::Result<()> {
+        packet::attach(&self.socket, &filter(snap_length(sight)))?;
         // What passed before stays as it was cut.
-        (self.batch, self.sight) = (room(sight), sight);
+        (self.batch, self.level) = (batch_for(sight), sight);
         Ok(())
     }
 
     /// Closes it, and does not wait for that.
-    pub(super) fn close(self) {
-        close_apart(self.socket);
+    pub(super) fn close_in_background(self) {
+        close_in_background(self.socket);
     }
 
-    pub(super) const fn sight(&self) -> Sight {
-        self.sight
+    pub(super) const fn level(&self) -> CaptureLevel {
+        self.level
     }
 
     /// Takes what has passed; false: nothing more now.
@@ -99,30 +99,30 @@ impl Eye {
     }
 }
 
-impl AsFd for Eye {
+impl AsFd for Capture {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 /// Closes packet sockets, which takes a while, by a thread of its own.
-pub(super) fn close_apart(sockets: impl Send + 'static) {
+pub(super) fn close_in_background(sockets: impl Send + 'static) {
     // Where no thread is to be had they are closed here.
     let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(sockets));
 }
 
 /// How many bytes of each packet are shown.
-const fn part(sight: Sight) -> usize {
+const fn snap_length(sight: CaptureLevel) -> usize {
     match sight {
-        Sight::None => 0,
-        Sight::Heads => SIGHT,
-        Sight::Whole => LONGEST,
+        CaptureLevel::None => 0,
+        CaptureLevel::Headers => SNAP_LENGTH,
+        CaptureLevel::Full => MAX_PACKET,
     }
 }
 
 /// For as many packets as are taken at once.
-fn room(sight: Sight) -> Batch {
-    Batch::new(if sight == Sight::Whole { 16 } else { 64 }, part(sight))
+fn batch_for(sight: CaptureLevel) -> Batch {
+    Batch::new(if sight == CaptureLevel::Full { 16 } else { 64 }, snap_length(sight))
 }
 
 /// What the header says; of one that says nothing (jumbograms) what is here.
@@ -168,13 +168,13 @@ fn filter(cut: usize) -> [Instruction; 17] {
         (WORD, 0, 0, MARKED),
         (EQUAL, 3, 0, MARK),
         (LENGTH, 0, 0, 0),
-        (GREATER, 0, 1, SMALL),
+        (GREATER, 0, 1, MAX_QUEUED_PACKET),
         (GIVE, 0, 0, cut),
         (GIVE, 0, 0, 0),
     ]
 }
 
 /// chosen: the longest packet of IP.
-const LONGEST: usize = 65_536;
+const MAX_PACKET: usize = 65_536;
 /// chosen: a tenth of a second of heads at 1 Gbit/s, with what the kernel counts for each.
-const BUFFER: usize = 8 << 20;
+const RECEIVE_BUFFER: usize = 8 << 20;

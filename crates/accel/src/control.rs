@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::status::Status;
-use crate::packet_loop::Bell;
+use crate::packet_loop::LoopHandle;
 
 /// The command that listens.
-pub const WHO: &str = "marline accel";
+pub const COMMAND: &str = "marline accel";
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
-pub enum Question {
+pub enum Request {
     /// How does it stand?
     Status,
     /// Put everything back, and end.
@@ -30,11 +30,11 @@ pub enum Question {
 /// What is answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Response {
     /// How it stands.
     Status(Box<Status>),
     /// It is about to end.
-    Ending {
+    Stopping {
         /// This process.
         pid: u32,
     },
@@ -61,17 +61,19 @@ pub fn primaries(run_dir: &Path) -> Vec<String> {
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn listen(run_dir: &Path, primary: &str, bell: Bell, stop: Arc<Notify>) -> io::Result<Ear> {
+pub fn listen(run_dir: &Path, primary: &str, bell: LoopHandle, stop: Arc<Notify>) -> io::Result<Ear> {
     let answer = move |question| {
         let (bell, stop) = (bell.clone(), Arc::clone(&stop));
         async move {
             match question {
-                Question::Status => {
-                    bell.status().await.map(|status| Answer::Status(Box::new(status))).ok_or_else(|| ENDING.into())
-                }
-                Question::Stop => {
+                Request::Status => bell
+                    .status()
+                    .await
+                    .map(|status| Response::Status(Box::new(status)))
+                    .ok_or_else(|| ENDING.into()),
+                Request::Stop => {
                     stop.notify_one();
-                    Ok(Answer::Ending { pid: std::process::id() })
+                    Ok(Response::Stopping { pid: std::process::id() })
                 }
             }
         }
@@ -81,13 +83,13 @@ pub fn listen(run_dir: &Path, primary: &str, bell: Bell, stop: Arc<Notify>) -> i
 
 /// Whether an accelerator of this primary link answers.
 pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
-    ask(run_dir, primary, Question::Status).is_ok()
+    ask(run_dir, primary, Request::Status).is_ok()
 }
 
 /// Asks the accelerator of this primary link.
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
-pub fn ask(run_dir: &Path, primary: &str, question: Question) -> Result<Answer, AskError> {
-    control::ask(WHO, &socket(run_dir, primary), &question)
+pub fn ask(run_dir: &Path, primary: &str, question: Request) -> Result<Response, AskError> {
+    control::ask(COMMAND, &socket(run_dir, primary), &question)
 }

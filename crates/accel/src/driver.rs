@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use marline_core::accel::{Accelerator, Bytes, CallId, Config, Fetch, FetchId, Input, Output, Sight};
+use marline_core::accel::{Accelerator, CaptureLevel, Config, ConnId, Fetch, FetchId, Input, Output, PacketBytes};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Address, Link, Message, Request, Route, group, kind, messages};
@@ -23,21 +23,21 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::AccelError;
 use super::status::Counts;
-use crate::capture::Eye;
-use crate::gateway_probe::Pinger;
-use crate::links::Road;
-use crate::nfqueue::Fate;
-use crate::pending_file::Ledger;
-use crate::raw_socket::{Inward, Raw};
-use crate::reserved_ports::{self, Calls};
+use crate::capture::Capture;
+use crate::gateway_probe::GatewayProber;
+use crate::links::AccelLink;
+use crate::nfqueue::Verdict;
+use crate::pending_file::PendingFile;
+use crate::raw_socket::{LocalInjector, RawSocket};
+use crate::reserved_ports::{self, ReservedPorts};
 
 /// What is to be heard of interfaces.
-pub(super) const EVENTS: u32 =
+pub(super) const NETLINK_GROUPS: u32 =
     group::LINK | group::ADDRESS_V4 | group::ADDRESS_V6 | group::ROUTE_V4 | group::ROUTE_V6;
 
 /// What is asked of whoever gets bytes from servers; the answers go back by [`Bell::fetched`](super::Bell::fetched).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Errand {
+pub enum FetchCommand {
     /// Get these; each range is answered once.
     Fetch(Fetch),
     /// No answer is wanted any more.
@@ -46,30 +46,35 @@ pub enum Errand {
 
 /// A link and its sockets.
 #[derive(Debug)]
-pub(super) struct Way {
-    pub(super) road: Road,
-    pub(super) pinger: Pinger,
-    raw: Raw,
+pub(super) struct LinkSockets {
+    pub(super) link: AccelLink,
+    pub(super) prober: GatewayProber,
+    raw: RawSocket,
     is_up: bool,
 }
 
-impl Way {
-    pub(super) fn open(road: Road) -> Result<Self, AccelError> {
-        let raw = Raw::open(Some(&road.name))?;
-        Ok(Self { pinger: Pinger::open(&road.name, road.index, road.gateway)?, raw, road, is_up: true })
+impl LinkSockets {
+    pub(super) fn open(road: AccelLink) -> Result<Self, AccelError> {
+        let raw = RawSocket::open(Some(&road.name))?;
+        Ok(Self {
+            prober: GatewayProber::open(&road.name, road.index, road.gateway)?,
+            raw,
+            link: road,
+            is_up: true,
+        })
     }
 
     /// Whether it is this interface, and its gateway of this address's family.
-    fn is_by(&self, index: u32, address: IpAddr) -> bool {
-        self.road.index == index && self.road.gateway.is_ipv6() == address.is_ipv6()
+    fn is_on(&self, index: u32, address: IpAddr) -> bool {
+        self.link.index == index && self.link.gateway.is_ipv6() == address.is_ipv6()
     }
 
     /// Its gateway is asked by another socket, from an address that it has now.
-    fn ask_anew(&mut self) {
-        match Pinger::open(&self.road.name, self.road.index, self.road.gateway) {
-            Ok(pinger) => self.pinger = pinger,
+    fn reopen_prober(&mut self) {
+        match GatewayProber::open(&self.link.name, self.link.index, self.link.gateway) {
+            Ok(pinger) => self.prober = pinger,
             // It has no address; the next one will be heard of.
-            Err(error) => tracing::debug!(link = %self.road.name, %error, "the gateway cannot be asked now"),
+            Err(error) => tracing::debug!(link = %self.link.name, %error, "the gateway cannot be asked now"),
         }
     }
 }
@@ -78,104 +83,104 @@ type Machine = Logged<Accelerator, Config>;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Works {
+pub(super) struct Driver {
     pub(super) machine: Machine,
-    ledger: Option<Ledger>,
-    pub(super) ways: Vec<Way>,
-    pub(super) eye: Option<Eye>,
-    pub(super) calls: Calls,
+    pending_file: Option<PendingFile>,
+    pub(super) links: Vec<LinkSockets>,
+    pub(super) capture: Option<Capture>,
+    pub(super) reserved_ports: ReservedPorts,
     pub(super) counts: Counts,
     /// What the clock said when the machine's time began.
-    begun: u64,
-    local: Inward,
-    counters: RouteSocket,
-    errands: Option<UnboundedSender<Errand>>,
-    later: VecDeque<Input>,
+    started: u64,
+    local_injector: LocalInjector,
+    route_socket: RouteSocket,
+    fetch_commands: Option<UnboundedSender<FetchCommand>>,
+    deferred: VecDeque<Input>,
     /// How much the machine wants to see of what passes.
-    sight: Sight,
+    capture_level: CaptureLevel,
     /// It could not be had.
-    is_blind: bool,
+    is_capture_refused: bool,
 }
 
-impl Works {
+impl Driver {
     pub(super) fn new(
         machine: Machine,
-        ledger: Option<Ledger>,
-        roads: Vec<Road>,
-        errands: Option<UnboundedSender<Errand>>,
+        ledger: Option<PendingFile>,
+        roads: Vec<AccelLink>,
+        errands: Option<UnboundedSender<FetchCommand>>,
     ) -> Result<Self, AccelError> {
         Ok(Self {
             machine,
-            ledger,
-            ways: roads.into_iter().map(Way::open).collect::<Result<_, _>>()?,
-            eye: None,
-            calls: Calls::default(),
+            pending_file: ledger,
+            links: roads.into_iter().map(LinkSockets::open).collect::<Result<_, _>>()?,
+            capture: None,
+            reserved_ports: ReservedPorts::default(),
             counts: Counts::default(),
-            begun: clock::now(),
-            local: Inward::open()?,
-            counters: RouteSocket::open().map_err(AccelError::kernel("a socket for counters"))?,
-            errands,
-            later: VecDeque::new(),
-            sight: Sight::None,
-            is_blind: false,
+            started: clock::now(),
+            local_injector: LocalInjector::open()?,
+            route_socket: RouteSocket::open().map_err(AccelError::kernel("a socket for counters"))?,
+            fetch_commands: errands,
+            deferred: VecDeque::new(),
+            capture_level: CaptureLevel::None,
+            is_capture_refused: false,
         })
     }
 
     /// Since the machine's beginning.
     pub(super) fn now(&self) -> Instant {
-        Instant::from_nanos(clock::now().saturating_sub(self.begun))
+        Instant::from_nanos(clock::now().saturating_sub(self.started))
     }
 
     /// How long until the machine wants to be woken; none: it does not.
-    pub(super) fn rest(&self) -> Option<Duration> {
+    pub(super) fn time_to_deadline(&self) -> Option<Duration> {
         self.machine.deadline().map(|at| at.since(self.now()))
     }
 
     /// A packet that waits, and the word of it for the machine; `give` is told what becomes of it, once.
-    pub(super) fn held(&mut self, input: Input, packet: &[u8], give: &mut dyn FnMut(Fate<'_>)) {
+    pub(super) fn decide_queued(&mut self, input: Input, packet: &[u8], give: &mut dyn FnMut(Verdict<'_>)) {
         self.counts.queued += 1;
-        self.counts.arriving += u64::from(matches!(input, Input::Arriving(_)));
-        self.hear_of(self.now(), input);
+        self.counts.incoming += u64::from(matches!(input, Input::Incoming(_)));
+        self.feed_machine(self.now(), input);
         let mut said = false;
         while let Some(output) = self.machine.poll() {
             let fate = match &output {
-                Output::Leave(bytes) if bytes.0 == packet => Fate::Leave,
-                Output::Leave(bytes) => Fate::Change(&bytes.0),
-                Output::Hold => Fate::Drop,
+                Output::Forward(bytes) if bytes.0 == packet => Verdict::Accept,
+                Output::Forward(bytes) => Verdict::Replace(&bytes.0),
+                Output::Suppress => Verdict::Drop,
                 _ => {
-                    self.act(output);
+                    self.execute(output);
                     continue;
                 }
             };
             debug_assert!(!said, "a second word for one packet");
             if !std::mem::replace(&mut said, true) {
-                self.counts.changed += u64::from(matches!(fate, Fate::Change(_)));
-                self.counts.held += u64::from(fate == Fate::Drop);
+                self.counts.rewritten += u64::from(matches!(fate, Verdict::Replace(_)));
+                self.counts.suppressed += u64::from(fate == Verdict::Drop);
                 give(fate);
             }
         }
         if !said {
-            give(Fate::Leave);
+            give(Verdict::Accept);
         }
-        self.catch_up();
+        self.process_deferred();
     }
 
     /// Anything else that happened.
-    pub(super) fn tell(&mut self, input: Input) {
-        self.hear_of(self.now(), input);
+    pub(super) fn handle_input(&mut self, input: Input) {
+        self.feed_machine(self.now(), input);
         self.drain();
-        self.catch_up();
+        self.process_deferred();
     }
 
     /// The machine hears it; what is owed then is written down before anything is done.
-    fn hear_of(&mut self, at: Instant, input: Input) {
+    fn feed_machine(&mut self, at: Instant, input: Input) {
         self.machine.handle(at, input);
-        self.note();
+        self.update_pending_file();
     }
 
-    fn note(&mut self) {
-        if let Some(ledger) = &mut self.ledger {
-            ledger.note(self.machine.machine());
+    fn update_pending_file(&mut self) {
+        if let Some(ledger) = &mut self.pending_file {
+            ledger.update(self.machine.machine());
         }
     }
 
@@ -184,189 +189,197 @@ impl Works {
         let now = self.now();
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now);
-            self.note();
+            self.update_pending_file();
             self.drain();
-            self.catch_up();
+            self.process_deferred();
         }
     }
 
     /// What has passed since the last time; false: nothing.
-    pub(super) fn look(&mut self) -> std::io::Result<bool> {
-        let Some(mut eye) = self.eye.take() else { return Ok(false) };
+    pub(super) fn drain_capture(&mut self) -> std::io::Result<bool> {
+        let Some(mut eye) = self.capture.take() else { return Ok(false) };
         let (mut came, mut more) = (false, true);
         while more && eye.receive()? {
             more = eye.is_full();
             for (packet, length, at) in eye.packets() {
                 came = true;
-                self.counts.seen += 1;
-                let input = Input::Seen { packet: Bytes(packet.to_vec()), length };
-                self.hear_of(Instant::from_nanos(at.saturating_sub(self.begun)), input);
+                self.counts.captured += 1;
+                let input = Input::Captured { packet: PacketBytes(packet.to_vec()), length };
+                self.feed_machine(Instant::from_nanos(at.saturating_sub(self.started)), input);
                 self.drain();
             }
-            self.catch_up();
+            self.process_deferred();
         }
-        self.eye = Some(eye);
+        self.capture = Some(eye);
         Ok(came)
     }
 
     /// Opens, turns or closes the eye as the machine wants it; whether it did. One that cannot be had is tried again with the next
     /// change. `closing` is told of one before it closes.
-    pub(super) fn adjust(&mut self, closing: impl FnOnce(&Eye)) -> bool {
-        if self.eye.as_ref().map_or(Sight::None, Eye::sight) == self.sight || self.is_blind {
+    pub(super) fn adjust_capture(&mut self, closing: impl FnOnce(&Capture)) -> bool {
+        if self.capture.as_ref().map_or(CaptureLevel::None, Capture::level) == self.capture_level
+            || self.is_capture_refused
+        {
             return false;
         }
-        self.take_stock();
-        match self.eye.as_mut().filter(|_| self.sight != Sight::None).map(|eye| eye.turn(self.sight)) {
+        self.update_counters();
+        match self
+            .capture
+            .as_mut()
+            .filter(|_| self.capture_level != CaptureLevel::None)
+            .map(|eye| eye.set_level(self.capture_level))
+        {
             Some(Ok(())) => return true,
             Some(Err(error)) => tracing::warn!(%error, "packets that pass are seen anew"),
             None => {}
         }
-        if let Some(eye) = self.eye.take() {
+        if let Some(eye) = self.capture.take() {
             closing(&eye);
-            eye.close();
+            eye.close_in_background();
         }
-        let Some(Way { road, .. }) = self.ways.first() else { return false };
-        match Eye::open(&road.name, road.index, self.sight) {
-            Ok(eye) => self.eye = eye,
+        let Some(LinkSockets { link: road, .. }) = self.links.first() else { return false };
+        match Capture::open(&road.name, road.index, self.capture_level) {
+            Ok(eye) => self.capture = eye,
             Err(error) => {
                 tracing::warn!(%error, "packets that pass are not seen");
-                self.is_blind = true;
+                self.is_capture_refused = true;
             }
         }
         true
     }
 
     /// Answers of gateways.
-    pub(super) fn hear(&mut self) {
-        for at in 0..self.ways.len() {
-            let Some(way) = self.ways.get_mut(at) else { continue };
-            let link = way.road.link;
-            for sequence in way.pinger.answers() {
-                self.counts.answered += 1;
-                self.tell(Input::Answered { link, sequence });
+    pub(super) fn handle_probe_replies(&mut self) {
+        for at in 0..self.links.len() {
+            let Some(way) = self.links.get_mut(at) else { continue };
+            let link = way.link.link;
+            for sequence in way.prober.take_replies() {
+                self.counts.probe_replies += 1;
+                self.handle_input(Input::ProbeReply { link, sequence });
             }
         }
     }
 
     /// Packets of the machine's own connections.
-    pub(super) fn hear_calls(&mut self) {
-        for (call, packet) in self.calls.hear() {
-            self.tell(Input::Heard { call, packet });
+    pub(super) fn handle_reserved_ports(&mut self) {
+        for (call, packet) in self.reserved_ports.receive() {
+            self.handle_input(Input::ConnPacket { call, packet });
         }
     }
 
     /// A message about an interface: it may be one of ours that came, went or changed.
-    fn changed(&mut self, changed: &Link, is_gone: bool) {
-        let Some(way) = self.ways.iter_mut().find(|way| way.road.name == changed.name) else { return };
-        if is_gone && way.road.index != changed.index {
+    fn on_link(&mut self, changed: &Link, is_gone: bool) {
+        let Some(way) = self.links.iter_mut().find(|way| way.link.name == changed.name) else { return };
+        if is_gone && way.link.index != changed.index {
             return;
         }
-        if !is_gone && way.road.index != changed.index {
+        if !is_gone && way.link.index != changed.index {
             // It is another device by the same name: a modem that was plugged in again.
-            match Way::open(Road { index: changed.index, ..way.road.clone() }) {
-                Ok(new) => *way = Way { is_up: way.is_up, ..new },
+            match LinkSockets::open(AccelLink { index: changed.index, ..way.link.clone() }) {
+                Ok(new) => *way = LinkSockets { is_up: way.is_up, ..new },
                 Err(error) => {
-                    tracing::warn!(link = %way.road.name, %error, "the interface that came back cannot be used")
+                    tracing::warn!(link = %way.link.name, %error, "the interface that came back cannot be used")
                 }
             }
-            self.is_blind = false;
-            if way.road.link.0 == 0 {
-                self.eye.take().into_iter().for_each(Eye::close);
+            self.is_capture_refused = false;
+            if way.link.link.0 == 0 {
+                self.capture.take().into_iter().for_each(Capture::close_in_background);
             }
         }
-        let Some(way) = self.ways.iter_mut().find(|way| way.road.name == changed.name) else { return };
+        let Some(way) = self.links.iter_mut().find(|way| way.link.name == changed.name) else { return };
         let is_up = !is_gone && changed.is_up() && changed.has_carrier();
         if std::mem::replace(&mut way.is_up, is_up) != is_up {
-            let link = way.road.link;
-            self.tell(Input::Carrier { link, is_up });
+            let link = way.link.link;
+            self.handle_input(Input::Carrier { link, is_up });
         }
     }
 
     /// One of [`EVENTS`].
     pub(super) fn on_event(&mut self, message: &Message<'_>) {
         if let Some(link) = Link::parse(message) {
-            self.changed(&link, message.kind == kind::DEL_LINK);
+            self.on_link(&link, message.kind == kind::DEL_LINK);
         } else if let Some(changed) = Address::parse(message) {
-            let is_meant = |way: &&mut Way| way.is_by(changed.interface, changed.address);
+            let is_meant = |way: &&mut LinkSockets| way.is_on(changed.interface, changed.address);
             // A gateway is asked from an address that the link has.
-            self.ways.iter_mut().filter(is_meant).for_each(Way::ask_anew);
+            self.links.iter_mut().filter(is_meant).for_each(LinkSockets::reopen_prober);
         } else if let Some(route) = Route::parse(message).filter(|_| message.kind == kind::NEW_ROUTE) {
-            self.rerouted(&route);
+            self.on_route(&route);
         }
     }
 
     /// Events were lost: links and addresses as they are now.
-    pub(super) fn hear_all(&mut self) {
+    pub(super) fn resync_netlink(&mut self) {
         for request in [Request::dump_links(), Request::dump_addresses()] {
             // What cannot be had now changes nothing.
-            let all = self.counters.request(&request.finish(1)).unwrap_or_default();
+            let all = self.route_socket.request(&request.finish(1)).unwrap_or_default();
             messages(&all).for_each(|message| self.on_event(&message));
         }
     }
 
     /// A route came. A default one names who is to be asked from now on, where the user has named nobody.
-    fn rerouted(&mut self, route: &Route) {
+    fn on_route(&mut self, route: &Route) {
         let (Some(index), Some(gateway)) = (route.interface, route.gateway) else { return };
         if route.destination.is_some() || route.table != Route::MAIN {
             return;
         }
-        let is_other =
-            |way: &&mut Way| way.is_by(index, gateway) && !way.road.is_named && way.road.gateway != gateway;
-        for way in self.ways.iter_mut().filter(is_other) {
-            way.road.gateway = gateway;
-            way.ask_anew();
+        let is_other = |way: &&mut LinkSockets| {
+            way.is_on(index, gateway) && !way.link.has_named_gateway && way.link.gateway != gateway
+        };
+        for way in self.links.iter_mut().filter(is_other) {
+            way.link.gateway = gateway;
+            way.reopen_prober();
         }
     }
 
     /// Counts what has been lost to the eye.
-    pub(super) fn take_stock(&mut self) {
-        self.counts.unseen += self.eye.as_ref().map_or(0, Eye::drops);
+    pub(super) fn update_counters(&mut self) {
+        self.counts.capture_drops += self.capture.as_ref().map_or(0, Capture::drops);
     }
 
     fn drain(&mut self) {
         while let Some(output) = self.machine.poll() {
-            self.act(output);
+            self.execute(output);
         }
     }
 
     /// What outputs have brought.
-    fn catch_up(&mut self) {
-        while let Some(input) = self.later.pop_front() {
-            self.hear_of(self.now(), input);
+    fn process_deferred(&mut self) {
+        while let Some(input) = self.deferred.pop_front() {
+            self.feed_machine(self.now(), input);
             self.drain();
         }
     }
 
-    fn act(&mut self, output: Output) {
+    fn execute(&mut self, output: Output) {
         match output {
-            Output::Leave(_) | Output::Hold => debug_assert!(false, "no packet waits"),
+            Output::Forward(_) | Output::Suppress => debug_assert!(false, "no packet waits"),
             Output::Send { link, packet } => {
-                let sent = self.way(link).map(|way| way.raw.send(&packet.0));
+                let sent = self.link(link).map(|way| way.raw.send(&packet.0));
                 self.count(sent.is_some_and(|sent| sent.is_ok()), |counts| &mut counts.sent);
             }
             Output::Deliver(packet) => {
-                let sent = self.local.give(&packet.0);
+                let sent = self.local_injector.inject(&packet.0);
                 self.count(sent.is_ok(), |counts| &mut counts.delivered);
             }
-            Output::Count { link } => {
-                let packets = self.way(link).and_then(|way| arrived(&way.road.name));
-                self.later.extend(packets.map(|packets| Input::Counted { link, packets }));
+            Output::CountPackets { link } => {
+                let packets = self.link(link).and_then(|way| received_packets(&way.link.name));
+                self.deferred.extend(packets.map(|packets| Input::PacketCount { link, packets }));
             }
-            Output::Ask { link, sequence } => {
-                let asked = self.way(link).map(|way| way.pinger.ask(sequence));
-                self.count(asked.is_some_and(|asked| asked.is_ok()), |counts| &mut counts.asked);
+            Output::Probe { link, sequence } => {
+                let asked = self.link(link).map(|way| way.prober.probe(sequence));
+                self.count(asked.is_some_and(|asked| asked.is_ok()), |counts| &mut counts.probes);
             }
-            Output::Call { call, link, server } => {
-                let local = self.call(call, link, server);
-                self.later.push_back(Input::Called { call, local, number: reserved_ports::number() });
+            Output::ReservePort { call, link, server } => {
+                let local = self.reserve_port(call, link, server);
+                self.deferred.push_back(Input::PortReserved { call, local, number: reserved_ports::random_isn() });
             }
-            Output::HangUp(call) => self.calls.close(call),
-            Output::Watch(sight) => (self.sight, self.is_blind) = (sight, false),
+            Output::ReleasePort(call) => self.reserved_ports.close(call),
+            Output::Capture(sight) => (self.capture_level, self.is_capture_refused) = (sight, false),
             Output::Fetch(fetch) => self.fetch(fetch),
             Output::Cancel(fetch) => {
-                if let Some(errands) = &self.errands {
+                if let Some(errands) = &self.fetch_commands {
                     // Whoever is gone has nothing to cancel.
-                    let _ = errands.send(Errand::Cancel(fetch));
+                    let _ = errands.send(FetchCommand::Cancel(fetch));
                 }
             }
         }
@@ -377,9 +390,9 @@ impl Works {
     }
 
     /// A port towards a server; none: it cannot be had.
-    fn call(&mut self, call: CallId, link: LinkId, server: SocketAddr) -> Option<SocketAddr> {
-        let road = self.ways.get(usize::from(link.0)).map(|way| &way.road)?;
-        match self.calls.open(call, road, server) {
+    fn reserve_port(&mut self, call: ConnId, link: LinkId, server: SocketAddr) -> Option<SocketAddr> {
+        let road = self.links.get(usize::from(link.0)).map(|way| &way.link)?;
+        match self.reserved_ports.open(call, road, server) {
             Ok(local) => Some(local),
             Err(error) => {
                 tracing::warn!(link = %road.name, %server, %error, "no connection can be replayed over it");
@@ -391,20 +404,21 @@ impl Works {
     /// Where nobody gets bytes, they cannot be had.
     fn fetch(&mut self, fetch: Fetch) {
         let (id, ranges) = (fetch.id, fetch.ranges.len());
-        let sent = self.errands.as_ref().is_some_and(|errands| errands.send(Errand::Fetch(fetch)).is_ok());
+        let sent =
+            self.fetch_commands.as_ref().is_some_and(|errands| errands.send(FetchCommand::Fetch(fetch)).is_ok());
         if !sent {
             let none = |range| Input::Fetched { fetch: id, range, bytes: None };
-            self.later.extend((0..u32::try_from(ranges).unwrap_or(u32::MAX)).map(none));
+            self.deferred.extend((0..u32::try_from(ranges).unwrap_or(u32::MAX)).map(none));
         }
     }
 
-    fn way(&self, link: LinkId) -> Option<&Way> {
-        self.ways.get(usize::from(link.0))
+    fn link(&self, link: LinkId) -> Option<&LinkSockets> {
+        self.links.get(usize::from(link.0))
     }
 }
 
 /// Packets that a device has brought; none: it is gone. Netlink would have this wait for whoever changes interfaces.
-fn arrived(device: &str) -> Option<u64> {
+fn received_packets(device: &str) -> Option<u64> {
     let devices = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
     let counted = |line: &str| line.trim_start().strip_prefix(device)?.strip_prefix(':').map(str::to_owned);
     // Bytes, packets.

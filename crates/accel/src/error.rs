@@ -9,7 +9,7 @@ use marline_net::links::LinksError;
 pub enum AccelError {
     /// What was asked for makes no sense.
     #[error("{0}")]
-    Wrong(String),
+    Usage(String),
     /// A link is not there, or leads nowhere.
     #[error("{0}")]
     Link(String),
@@ -23,7 +23,7 @@ pub enum AccelError {
     NotPermitted(String),
     /// This machine has not what is needed.
     #[error("{0}")]
-    Unfit(String),
+    Unsupported(String),
     /// The kernel refuses something.
     #[error("{what}: {error}")]
     Kernel {
@@ -36,8 +36,8 @@ pub enum AccelError {
 
 impl AccelError {
     /// One accelerator is enough for a link.
-    pub fn taken(link: &str) -> Self {
-        Self::Unfit(format!(
+    pub fn already_running(link: &str) -> Self {
+        Self::Unsupported(format!(
             "link {link}: another `marline accel` helps it already; stop it first with `marline accel stop`"
         ))
     }

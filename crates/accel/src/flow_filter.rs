@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 /// Alternatives, each of which is a list of conditions; none: all flows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Flows {
+pub struct FlowFilter {
     alternatives: Vec<Vec<Condition>>,
     text: String,
 }
@@ -23,19 +23,19 @@ pub struct Flows {
 /// What must be so, at one end of a flow; one of the values is enough.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Condition {
-    here: bool,
+    is_source: bool,
     values: Vec<Value>,
 }
 
 impl Condition {
     /// Whether it is about ports; else it is about addresses.
-    fn is_of_ports(&self) -> bool {
+    fn is_port(&self) -> bool {
         self.values.iter().any(|value| matches!(value, Value::Ports(..)))
     }
 
     /// Whether no rule can have both.
     fn excludes(&self, other: &Self) -> bool {
-        self.here == other.here && self.is_of_ports() == other.is_of_ports()
+        self.is_source == other.is_source && self.is_port() == other.is_port()
     }
 }
 
@@ -46,7 +46,7 @@ enum Value {
     Net(IpAddr, u8),
 }
 
-impl Flows {
+impl FlowFilter {
     /// Whether all TCP is meant.
     pub(super) fn is_all(&self) -> bool {
         self.alternatives.is_empty()
@@ -57,11 +57,11 @@ impl Flows {
         if self.alternatives.is_empty() {
             return vec![Vec::new()];
         }
-        self.alternatives.iter().flat_map(|conditions| rules(conditions, v6)).collect()
+        self.alternatives.iter().flat_map(|conditions| rules_for(conditions, v6)).collect()
     }
 
     /// The same for what comes back: the ends are changed.
-    pub(super) fn matches_coming(&self, v6: bool) -> Vec<Vec<String>> {
+    pub(super) fn matches_incoming(&self, v6: bool) -> Vec<Vec<String>> {
         let turned = |word: String| match word.as_str() {
             "--sport" => "--dport".to_owned(),
             "--dport" => "--sport".to_owned(),
@@ -74,10 +74,10 @@ impl Flows {
 }
 
 /// One rule for each choice of one value of each condition; none where a family does not fit.
-fn rules(conditions: &[Condition], v6: bool) -> Vec<Vec<String>> {
+fn rules_for(conditions: &[Condition], v6: bool) -> Vec<Vec<String>> {
     let mut rules = vec![Vec::new()];
     for condition in conditions {
-        let chosen = |value: &Value| words(condition.here, value, v6);
+        let chosen = |value: &Value| match_words(condition.is_source, value, v6);
         let choices: Vec<Vec<String>> = condition.values.iter().filter_map(chosen).collect();
         let with = |rule: &Vec<String>| choices.iter().map(|words| [&rule[..], words].concat()).collect::<Vec<_>>();
         rules = rules.iter().flat_map(with).collect();
@@ -85,7 +85,7 @@ fn rules(conditions: &[Condition], v6: bool) -> Vec<Vec<String>> {
     rules
 }
 
-fn words(here: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
+fn match_words(here: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
     let (name, text) = match value {
         Value::Ports(from, to) => (if here { "--sport" } else { "--dport" }, format!("{from}:{to}")),
         Value::Net(address, _) if address.is_ipv6() != v6 => return None,
@@ -94,13 +94,13 @@ fn words(here: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
     Some(vec![name.to_owned(), text])
 }
 
-impl fmt::Display for Flows {
+impl fmt::Display for FlowFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.text.is_empty() { "all TCP" } else { &self.text })
     }
 }
 
-impl FromStr for Flows {
+impl FromStr for FlowFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -110,9 +110,9 @@ impl FromStr for Flows {
         let mut conditions = Vec::new();
         // `tcp` alone means what is meant anyway.
         while rest != ["tcp"] || !alternatives.is_empty() || !conditions.is_empty() {
-            let next = condition(&mut rest)?;
+            let next = take_condition(&mut rest)?;
             if conditions.iter().any(|one: &Condition| one.excludes(&next)) {
-                let kind = if next.is_of_ports() { "port" } else { "address" };
+                let kind = if next.is_port() { "port" } else { "address" };
                 return Err(format!("a packet has one {kind} at that end; `or` in place of `and` means either"));
             }
             conditions.push(next);
@@ -132,7 +132,7 @@ impl FromStr for Flows {
 }
 
 /// Takes one condition from the beginning of `rest`.
-fn condition(rest: &mut &[&str]) -> Result<Condition, String> {
+fn take_condition(rest: &mut &[&str]) -> Result<Condition, String> {
     if let Some((&"tcp", behind)) = rest.split_first() {
         *rest = behind;
     }
@@ -150,20 +150,20 @@ fn condition(rest: &mut &[&str]) -> Result<Condition, String> {
         return Err(format!("`{word}`: expected {KINDS}, perhaps after `tcp`, `dst` or `src`"));
     }
     let word = take().ok_or_else(|| format!("`{kind}` has no value"))?;
-    let mut values = vec![value(kind, word)?];
+    let mut values = vec![parse_value(kind, word)?];
     while let [first, second, behind @ ..] = *rest
         && *first == "or"
         && !KEYWORDS.contains(second)
     {
-        values.push(value(kind, second)?);
+        values.push(parse_value(kind, second)?);
         *rest = behind;
     }
-    Ok(Condition { here, values })
+    Ok(Condition { is_source: here, values })
 }
 
 const KEYWORDS: [&str; 8] = ["tcp", "dst", "src", "port", "host", "net", "and", "or"];
 
-fn value(kind: &str, word: &str) -> Result<Value, String> {
+fn parse_value(kind: &str, word: &str) -> Result<Value, String> {
     match kind {
         "port" => {
             let (from, to) = word.split_once('-').unwrap_or((word, word));
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn matches(text: &str, v6: bool) -> Vec<String> {
-        text.parse::<Flows>().unwrap().matches(v6).iter().map(|words| words.join(" ")).collect()
+        text.parse::<FlowFilter>().unwrap().matches(v6).iter().map(|words| words.join(" ")).collect()
     }
 
     #[test]
@@ -221,9 +221,9 @@ mod tests {
                 (&v4.map_words()[..], &v6.map_words()[..]),
                 "{text}"
             );
-            assert_eq!(text.parse::<Flows>().unwrap().to_string(), *text);
+            assert_eq!(text.parse::<FlowFilter>().unwrap().to_string(), *text);
         }
-        assert_eq!(Flows::default().matches(true), [Vec::<String>::new()], "none said: all");
+        assert_eq!(FlowFilter::default().matches(true), [Vec::<String>::new()], "none said: all");
     }
 
     trait Words {
@@ -255,7 +255,7 @@ mod tests {
             ("port 80 and port 443", "a packet has one port at that end"),
             ("host 10.0.0.1 and port 80 and net 10.0.0.0/8", "a packet has one address at that end"),
         ] {
-            let error = text.parse::<Flows>().unwrap_err();
+            let error = text.parse::<FlowFilter>().unwrap_err();
             assert!(error.starts_with(says), "{text}: {error}");
         }
     }

@@ -23,7 +23,7 @@ use super::AccelError;
 
 /// Asks one gateway.
 #[derive(Debug)]
-pub(super) struct Pinger {
+pub(super) struct GatewayProber {
     socket: Socket,
     gateway: IpAddr,
     id: u16,
@@ -31,7 +31,7 @@ pub(super) struct Pinger {
     batch: Batch,
 }
 
-impl Pinger {
+impl GatewayProber {
     /// Of the gateway of the device with this name and number.
     pub(super) fn open(device: &str, index: u32, gateway: IpAddr) -> Result<Self, AccelError> {
         let (domain, protocol) = match gateway {
@@ -60,22 +60,22 @@ impl Pinger {
     ///
     /// # Errors
     /// It cannot be sent now (no carrier, no neighbour): then there is no answer either.
-    pub(super) fn ask(&self, sequence: u16) -> io::Result<()> {
+    pub(super) fn probe(&self, sequence: u16) -> io::Result<()> {
         let echo = IcmpEcho { is_reply: false, id: self.id, sequence, data: &self.data };
         self.socket.send(&echo.emit_message(self.gateway.is_ipv6())).map(drop)
     }
 
     /// The numbers of what was answered since.
-    pub(super) fn answers(&mut self) -> Vec<u16> {
+    pub(super) fn take_replies(&mut self) -> Vec<u16> {
         let mut answers = Vec::new();
         // An error that the network reports (unreachable) is no answer, and is gone once it is read.
         while self.batch.receive(&self.socket).is_ok() {
-            answers.extend(self.batch.packets().filter_map(|bytes| self.answer(bytes)));
+            answers.extend(self.batch.packets().filter_map(|bytes| self.reply_sequence(bytes)));
         }
         answers
     }
 
-    fn answer(&self, bytes: &[u8]) -> Option<u16> {
+    fn reply_sequence(&self, bytes: &[u8]) -> Option<u16> {
         let echo = match self.gateway {
             IpAddr::V4(_) => IcmpEcho::of(Packet::parse(bytes).ok()?).ok()?,
             IpAddr::V6(_) => IcmpEcho::parse_message(bytes, true).ok()?,
@@ -85,7 +85,7 @@ impl Pinger {
     }
 }
 
-impl AsFd for Pinger {
+impl AsFd for GatewayProber {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -16,27 +16,27 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::AccelError;
-use crate::flow_filter::Flows;
+use crate::flow_filter::FlowFilter;
 use crate::nfqueue::is_open;
 use crate::raw_socket::MARK;
 
 /// The longest packet that is led to the queue, in bytes. chosen: the headers of IPv6 and TCP with all 40 bytes of
 /// options, and a few that a small header of extensions takes.
-pub(super) const SMALL: u32 = 120;
+pub(super) const MAX_QUEUED_PACKET: u32 = 120;
 
 /// What the chains' names begin with; the device's name follows.
-const CHAIN: &str = "marline-";
+const OUTGOING_CHAIN: &str = "marline-";
 /// The same of what comes. A chain's name has 28 bytes at most, a device's 15.
-const COMING: &str = "marline_in-";
+const INCOMING_CHAIN: &str = "marline_in-";
 /// Acknowledgements, and those of a beginning: nothing that ends a connection or carries the end of what was written.
 const ACKS: &str = "--tcp-flags FIN,RST,PSH,ACK ACK";
 
 /// The queues that rules lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Numbers {
-    pub(super) leaving: u16,
+pub(super) struct QueueNumbers {
+    pub(super) outgoing: u16,
     /// None: what comes is not held.
-    pub(super) arriving: Option<u16>,
+    pub(super) incoming: Option<u16>,
 }
 
 /// The rules of one primary device.
@@ -49,10 +49,10 @@ pub(super) struct Rules {
 
 impl Rules {
     /// Puts them in force, in the network namespace of the calling thread.
-    pub(super) fn set(device: &str, flows: &Flows, numbers: Numbers) -> Result<Self, AccelError> {
+    pub(super) fn set(device: &str, flows: &FlowFilter, numbers: QueueNumbers) -> Result<Self, AccelError> {
         let mut rules = Self { device: device.to_owned(), programs: Vec::new() };
         for v6 in families() {
-            let program = set(v6, &table(device, flows, numbers, v6))?;
+            let program = set(v6, &ruleset(device, flows, numbers, v6))?;
             rules.programs.push(program);
         }
         Ok(rules)
@@ -70,67 +70,71 @@ impl Drop for Rules {
 }
 
 /// The devices for which rules are there that lead to a queue which nobody reads.
-pub(super) fn left_behind() -> Vec<String> {
-    dead(&everything(), is_open)
+pub(super) fn orphaned_devices() -> Vec<String> {
+    orphaned_in(&list_all(), is_open)
 }
 
 /// Whether rules are there for this device that lead to a queue which somebody reads.
-pub(super) fn are_served(device: &str) -> bool {
-    queues(&everything(), device).any(is_open)
+pub(super) fn is_in_use(device: &str) -> bool {
+    queues_of(&list_all(), device).any(is_open)
 }
 
 /// What all programs hold.
-fn everything() -> String {
-    holders().iter().map(|program| listed(program)).collect()
+fn list_all() -> String {
+    listable_programs().iter().map(|program| list_rules(program)).collect()
 }
 
 /// The devices for which a listing has chains, and no queue that is open. Of flows that are of one family the other one's chain
 /// leads nowhere: all is judged together.
-fn dead(listed: &str, is_open: impl Fn(u16) -> bool) -> Vec<String> {
-    let mut devices: Vec<String> = chains(listed).filter(|device| !queues(listed, device).any(&is_open)).collect();
+fn orphaned_in(listed: &str, is_open: impl Fn(u16) -> bool) -> Vec<String> {
+    let mut devices: Vec<String> =
+        devices_with_chains(listed).filter(|device| !queues_of(listed, device).any(&is_open)).collect();
     devices.sort();
     devices.dedup();
     devices
 }
 
 /// The queues to which a device's rules lead.
-fn queues(listed: &str, device: &str) -> impl Iterator<Item = u16> {
-    listed.lines().filter_map(move |rule| queue_in(rule, device))
+fn queues_of(listed: &str, device: &str) -> impl Iterator<Item = u16> {
+    listed.lines().filter_map(move |rule| queue_of_rule(rule, device))
 }
 
 /// Removes what is there for this device; whether anything was.
 ///
 /// # Errors
 /// It is there and stays.
-pub(super) fn sweep(device: &str) -> Result<bool, AccelError> {
+pub(super) fn remove_orphaned(device: &str) -> Result<bool, AccelError> {
     let mut was = false;
-    for program in holders().iter().filter(|program| chains(&listed(program)).any(|of| of == device)) {
+    for program in listable_programs()
+        .iter()
+        .filter(|program| devices_with_chains(&list_rules(program)).any(|of| of == device))
+    {
         remove(program, device)
-            .map_err(|why| AccelError::Unfit(format!("{device}: rules that were left behind: {why}")))?;
+            .map_err(|why| AccelError::Unsupported(format!("{device}: rules that were left behind: {why}")))?;
         was = true;
     }
     Ok(was)
 }
 
 /// The program that would set rules, and its version; an error says what is missing.
-pub(super) fn program() -> Result<String, AccelError> {
-    let program = programs(false).into_iter().next().ok_or_else(missing)?;
-    let said = Command::new(&program).arg("--version").output().map_err(|_| missing())?;
+pub(super) fn find_program() -> Result<String, AccelError> {
+    let program = programs(false).into_iter().next().ok_or_else(missing_program)?;
+    let said = Command::new(&program).arg("--version").output().map_err(|_| missing_program())?;
     Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }
 
-fn missing() -> AccelError {
-    AccelError::Unfit("the program iptables is not there; it is in the package iptables".into())
+fn missing_program() -> AccelError {
+    AccelError::Unsupported("the program iptables is not there; it is in the package iptables".into())
 }
 
 /// The transaction that sets the rules of one family.
-fn table(device: &str, flows: &Flows, numbers: Numbers, v6: bool) -> String {
-    let leaving = chain((CHAIN, device), &flows.matches(v6), numbers.leaving);
-    let plain = format!("-m length --length 0:{SMALL} -m mark ! --mark {MARK:#x}");
-    let mut text = format!("*mangle\n{leaving}-A OUTPUT -o {device} -p tcp {plain} -j {CHAIN}{device}\n");
-    if let Some(arriving) = numbers.arriving {
-        let coming = chain((COMING, device), &flows.matches_coming(v6), arriving);
-        text += &format!("{coming}-A INPUT -i {device} -p tcp {plain} {ACKS} -j {COMING}{device}\n");
+fn ruleset(device: &str, flows: &FlowFilter, numbers: QueueNumbers, v6: bool) -> String {
+    let leaving = chain((OUTGOING_CHAIN, device), &flows.matches(v6), numbers.outgoing);
+    let plain = format!("-m length --length 0:{MAX_QUEUED_PACKET} -m mark ! --mark {MARK:#x}");
+    let mut text = format!("*mangle\n{leaving}-A OUTPUT -o {device} -p tcp {plain} -j {OUTGOING_CHAIN}{device}\n");
+    if let Some(arriving) = numbers.incoming {
+        let coming = chain((INCOMING_CHAIN, device), &flows.matches_incoming(v6), arriving);
+        text += &format!("{coming}-A INPUT -i {device} -p tcp {plain} {ACKS} -j {INCOMING_CHAIN}{device}\n");
     }
     text + "COMMIT\n"
 }
@@ -149,20 +153,20 @@ fn chain((prefix, device): (&str, &str), all: &[Vec<String>], queue: u16) -> Str
 fn set(v6: bool, table: &str) -> Result<String, AccelError> {
     let mut why = None;
     for program in programs(v6) {
-        match run(&format!("{program}-restore"), &["--noflush", "--wait", WAIT], table) {
+        match run(&format!("{program}-restore"), &["--noflush", "--wait", LOCK_WAIT], table) {
             Ok(()) => return Ok(program),
             Err(said) => why = why.or(Some(format!("{program}: {said}"))),
         }
     }
-    let why = why.ok_or_else(missing)?;
+    let why = why.ok_or_else(missing_program)?;
     let is_privilege = ["ermission denied", "not permitted", "must be root"].iter().any(|word| why.contains(word));
     let is_locked = why.contains("xtables lock");
     Err(if is_privilege {
         AccelError::NotPermitted(why)
     } else if is_locked {
-        AccelError::Unfit(format!("{why}: another program is changing rules; try again when it is done"))
+        AccelError::Unsupported(format!("{why}: another program is changing rules; try again when it is done"))
     } else {
-        AccelError::Unfit(format!(
+        AccelError::Unsupported(format!(
             "{why}: the kernel takes no such rule (for the target NFQUEUE it needs NETFILTER_XT_TARGET_NFQUEUE and the matches length and mark)"
         ))
     })
@@ -171,8 +175,8 @@ fn set(v6: bool, table: &str) -> Result<String, AccelError> {
 /// Removes a device's chains and whatever names them.
 fn remove(program: &str, device: &str) -> Result<(), String> {
     let mut text = String::from("*mangle\n");
-    let listed = listed(program);
-    for chain in [CHAIN, COMING].map(|prefix| format!("{prefix}{device}")) {
+    let listed = list_rules(program);
+    for chain in [OUTGOING_CHAIN, INCOMING_CHAIN].map(|prefix| format!("{prefix}{device}")) {
         if !listed.lines().any(|line| line.strip_prefix("-N ") == Some(&chain)) {
             continue;
         }
@@ -184,29 +188,29 @@ fn remove(program: &str, device: &str) -> Result<(), String> {
         text += &format!("-F {chain}\n-X {chain}\n");
     }
     text += "COMMIT\n";
-    run(&format!("{program}-restore"), &["--noflush", "--wait", WAIT], &text)
+    run(&format!("{program}-restore"), &["--noflush", "--wait", LOCK_WAIT], &text)
 }
 
 /// The devices for which a listing has chains.
-fn chains(listed: &str) -> impl Iterator<Item = String> {
+fn devices_with_chains(listed: &str) -> impl Iterator<Item = String> {
     let device = |line: &str| {
         let chain = line.strip_prefix("-N ")?;
-        [CHAIN, COMING].iter().find_map(|prefix| chain.strip_prefix(prefix)).map(str::to_owned)
+        [OUTGOING_CHAIN, INCOMING_CHAIN].iter().find_map(|prefix| chain.strip_prefix(prefix)).map(str::to_owned)
     };
     listed.lines().filter_map(device)
 }
 
 /// The queue that a rule leads to, if it is one of this device's.
-fn queue_in(rule: &str, device: &str) -> Option<u16> {
+fn queue_of_rule(rule: &str, device: &str) -> Option<u16> {
     let rule = rule.strip_prefix("-A ")?;
-    let rule = [CHAIN, COMING].iter().find_map(|prefix| rule.strip_prefix(prefix))?;
+    let rule = [OUTGOING_CHAIN, INCOMING_CHAIN].iter().find_map(|prefix| rule.strip_prefix(prefix))?;
     let rule = rule.strip_prefix(device)?.strip_prefix(' ')?;
     rule.split_once("--queue-num ")?.1.split_whitespace().next()?.parse().ok()
 }
 
-fn listed(program: &str) -> String {
+fn list_rules(program: &str) -> String {
     let mut command = Command::new(program);
-    command.args(["--wait", WAIT, "-t", "mangle", "-S"]).env("LC_ALL", "C");
+    command.args(["--wait", LOCK_WAIT, "-t", "mangle", "-S"]).env("LC_ALL", "C");
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
@@ -236,18 +240,18 @@ fn families() -> impl Iterator<Item = bool> {
 }
 
 /// The programs that may hold rules. One that only has to look would make the tables of its kind where there are none.
-fn holders() -> Vec<String> {
+fn listable_programs() -> Vec<String> {
     let old = |v6| {
         let names = if v6 { "ip6_tables_names" } else { "ip_tables_names" };
         let names = std::fs::read_to_string(Path::new("/proc/thread-self/net").join(names)).unwrap_or_default();
         names.lines().any(|name| name == "mangle")
     };
-    let may = |v6: bool| programs(v6).into_iter().filter(move |program| !is_old(program) || old(v6));
+    let may = |v6: bool| programs(v6).into_iter().filter(move |program| !is_legacy(program) || old(v6));
     families().flat_map(may).collect()
 }
 
 /// Whether it is of the old kind, with tables of its own in the kernel.
-fn is_old(program: &str) -> bool {
+fn is_legacy(program: &str) -> bool {
     let said = Command::new(program).arg("--version").output();
     said.is_ok_and(|said| !String::from_utf8_lossy(&said.stdout).contains("nf_tables"))
 }
@@ -263,7 +267,7 @@ fn programs(v6: bool) -> Vec<String> {
 }
 
 /// Seconds. chosen: another program's transaction takes less.
-const WAIT: &str = "5";
+const LOCK_WAIT: &str = "5";
 
 #[cfg(test)]
 mod tests {
@@ -271,19 +275,19 @@ mod tests {
 
     #[test]
     fn a_table_has_a_chain_of_its_own_and_one_rule_that_names_it() {
-        let flows: Flows = "host 10.0.0.1 and port 443".parse().unwrap();
-        let alone = Numbers { leaving: 7, arriving: None };
+        let flows: FlowFilter = "host 10.0.0.1 and port 443".parse().unwrap();
+        let alone = QueueNumbers { outgoing: 7, incoming: None };
         let leaving = "*mangle\n:marline-wlan0 - [0:0]\n\
              -A marline-wlan0 -p tcp -d 10.0.0.1/32 --dport 443:443 -j NFQUEUE --queue-num 7 --queue-bypass\n\
              -A OUTPUT -o wlan0 -p tcp -m length --length 0:120 -m mark ! --mark 0x6d616363 -j marline-wlan0\n";
-        assert_eq!(table("wlan0", &flows, alone, false), format!("{leaving}COMMIT\n"));
-        assert!(!table("wlan0", &flows, alone, true).contains("NFQUEUE"), "an address has one family");
+        assert_eq!(ruleset("wlan0", &flows, alone, false), format!("{leaving}COMMIT\n"));
+        assert!(!ruleset("wlan0", &flows, alone, true).contains("NFQUEUE"), "an address has one family");
         let coming = ":marline_in-wlan0 - [0:0]\n\
              -A marline_in-wlan0 -p tcp -s 10.0.0.1/32 --sport 443:443 -j NFQUEUE --queue-num 8 --queue-bypass\n\
              -A INPUT -i wlan0 -p tcp -m length --length 0:120 -m mark ! --mark 0x6d616363 \
              --tcp-flags FIN,RST,PSH,ACK ACK -j marline_in-wlan0\n";
-        let both = Numbers { arriving: Some(8), ..alone };
-        assert_eq!(table("wlan0", &flows, both, false), format!("{leaving}{coming}COMMIT\n"));
+        let both = QueueNumbers { incoming: Some(8), ..alone };
+        assert_eq!(ruleset("wlan0", &flows, both, false), format!("{leaving}{coming}COMMIT\n"));
     }
 
     #[test]
@@ -292,19 +296,19 @@ mod tests {
                   -A marline-wlan0 -p tcp -d 10.0.0.1/32 -j NFQUEUE --queue-num 7 --queue-bypass\n";
         let v6 = "-N marline-wlan0\n-A OUTPUT -o wlan0 -p tcp -j marline-wlan0\n";
         let both = format!("{v4}{v6}");
-        assert_eq!(dead(&both, |queue| queue == 7), [""; 0]);
-        assert_eq!(dead(&both, |_| false), ["wlan0"]);
+        assert_eq!(orphaned_in(&both, |queue| queue == 7), [""; 0]);
+        assert_eq!(orphaned_in(&both, |_| false), ["wlan0"]);
     }
 
     #[test]
     fn a_listing_tells_devices_and_their_queues() {
         let listed = "-P OUTPUT ACCEPT\n-N marline-wlan0\n-N other\n-A OUTPUT -o wlan0 -p tcp -j marline-wlan0\n\
                       -A marline-wlan0 -p tcp -j NFQUEUE --queue-num 27906 --queue-bypass\n";
-        assert_eq!(chains(listed).collect::<Vec<_>>(), ["wlan0"]);
-        assert_eq!(listed.lines().filter_map(|rule| queue_in(rule, "wlan0")).collect::<Vec<_>>(), [27906]);
-        assert_eq!(listed.lines().find_map(|rule| queue_in(rule, "wlan")), None);
+        assert_eq!(devices_with_chains(listed).collect::<Vec<_>>(), ["wlan0"]);
+        assert_eq!(listed.lines().filter_map(|rule| queue_of_rule(rule, "wlan0")).collect::<Vec<_>>(), [27906]);
+        assert_eq!(listed.lines().find_map(|rule| queue_of_rule(rule, "wlan")), None);
         let coming = "-N marline_in-wwan0\n-A marline_in-wwan0 -p tcp -j NFQUEUE --queue-num 5 --queue-bypass\n";
-        assert_eq!(chains(coming).collect::<Vec<_>>(), ["wwan0"]);
-        assert_eq!(coming.lines().find_map(|rule| queue_in(rule, "wwan0")), Some(5));
+        assert_eq!(devices_with_chains(coming).collect::<Vec<_>>(), ["wwan0"]);
+        assert_eq!(coming.lines().find_map(|rule| queue_of_rule(rule, "wwan0")), Some(5));
     }
 }

@@ -42,25 +42,25 @@ pub mod streaming;
 #[cfg(test)]
 mod tests;
 
-pub use crash_repair::{Paid, run_keeper};
-pub use driver::Errand;
+pub use crash_repair::{RepairReport, run_repair};
+pub use driver::FetchCommand;
 pub use error::AccelError;
-pub use flow_filter::Flows;
-pub use links::{Road, Wanted, roads};
-pub use packet_loop::{Bell, Engine, Setup};
-pub use pending_file::{ledger, orphan};
-pub use range_client::{Answer, Outfit, run_fills};
-pub use requirements::{Need, look};
+pub use flow_filter::FlowFilter;
+pub use links::{AccelLink, LinkArg, resolve_links};
+pub use packet_loop::{Engine, EngineConfig, LoopHandle};
+pub use pending_file::{orphaned_path, pending_path};
+pub use range_client::{FetchCallback, LinkDevices, run_range_client};
+pub use requirements::{Requirement, check_requirements};
 
 /// Removes what runs that were killed have left; the devices that it was for. Rules that a process serves stay.
 ///
 /// # Errors
 /// A privilege is missing; something is there and stays.
 pub fn restore() -> Result<Vec<String>, AccelError> {
-    requirements::privileges()?;
-    let removed = iptables::left_behind();
+    requirements::check_privileges()?;
+    let removed = iptables::orphaned_devices();
     for device in &removed {
-        iptables::sweep(device)?;
+        iptables::remove_orphaned(device)?;
     }
     Ok(removed)
 }

@@ -10,18 +10,18 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use marline_core::accel::Families;
+use marline_core::accel::AddressFamilies;
 use marline_core::link::LinkId;
 use marline_net::links::{Interface, Network, Reason, Survey, Verdict};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::AccelError;
-use crate::gateway_probe::Pinger;
+use crate::gateway_probe::GatewayProber;
 
 /// A link as the user names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wanted {
+pub struct LinkArg {
     /// The interface's name.
     pub name: String,
     /// Who is asked whether it is alive; none: whom its routes name.
@@ -30,7 +30,7 @@ pub struct Wanted {
 
 /// A link that can be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Road {
+pub struct AccelLink {
     /// Its number here; the primary one's is zero.
     pub link: LinkId,
     /// The interface's name.
@@ -40,9 +40,9 @@ pub struct Road {
     /// Who is asked whether it is alive.
     pub gateway: IpAddr,
     /// The user has named that one.
-    pub is_named: bool,
+    pub has_named_gateway: bool,
     /// Where it leads to.
-    pub families: Families,
+    pub families: AddressFamilies,
     /// The router of its default route of IPv6.
     pub router: Option<Ipv6Addr>,
 }
@@ -51,10 +51,10 @@ pub struct Road {
 ///
 /// # Errors
 /// One of them cannot be used.
-pub fn roads(survey: &Survey, wanted: &[Wanted]) -> Result<Vec<Road>, AccelError> {
+pub fn resolve_links(survey: &Survey, wanted: &[LinkArg]) -> Result<Vec<AccelLink>, AccelError> {
     for (at, one) in wanted.iter().enumerate() {
         if wanted.iter().take(at).any(|other| other.name == one.name) {
-            return Err(AccelError::Wrong(format!(
+            return Err(AccelError::Usage(format!(
                 "link {}: it is named twice; a link cannot help itself",
                 one.name
             )));
@@ -62,31 +62,39 @@ pub fn roads(survey: &Survey, wanted: &[Wanted]) -> Result<Vec<Road>, AccelError
     }
     let interfaces: Vec<&Interface> =
         wanted.iter().map(|wanted| interface(survey, wanted)).collect::<Result<_, _>>()?;
-    let roads = wanted.iter().zip(interfaces).zip(0..);
-    roads.map(|((wanted, interface), number)| road(wanted, interface, LinkId(number))).collect()
+    let links = wanted.iter().zip(interfaces).zip(0..);
+    links.map(|((wanted, interface), number)| resolve_link(wanted, interface, LinkId(number))).collect()
 }
 
-fn road(wanted: &Wanted, interface: &Interface, link: LinkId) -> Result<Road, AccelError> {
+fn resolve_link(wanted: &LinkArg, interface: &Interface, link: LinkId) -> Result<AccelLink, AccelError> {
     let of_routes = [interface.v4, interface.v6].into_iter().flatten().find_map(|route| route.gateway);
     let gateway = match wanted.gateway.or(of_routes) {
         Some(gateway) => gateway,
-        None => guessed(interface)?,
+        None => guess_gateway(interface)?,
     };
     let is_named = wanted.gateway.is_some();
     let families = match (interface.has_v4(), interface.has_v6()) {
-        (true, false) => Families::V4,
-        (false, true) => Families::V6,
-        _ => Families::Both,
+        (true, false) => AddressFamilies::V4,
+        (false, true) => AddressFamilies::V6,
+        _ => AddressFamilies::Both,
     };
     let router = interface.v6.and_then(|route| route.gateway).and_then(|router| match router {
         IpAddr::V6(router) => Some(router),
         IpAddr::V4(_) => None,
     });
-    Ok(Road { link, name: interface.name.clone(), index: interface.index, gateway, is_named, families, router })
+    Ok(AccelLink {
+        link,
+        name: interface.name.clone(),
+        index: interface.index,
+        gateway,
+        has_named_gateway: is_named,
+        families,
+        router,
+    })
 }
 
 /// The interface, if it can be a link.
-fn interface<'a>(survey: &'a Survey, wanted: &Wanted) -> Result<&'a Interface, AccelError> {
+fn interface<'a>(survey: &'a Survey, wanted: &LinkArg) -> Result<&'a Interface, AccelError> {
     let name = &wanted.name;
     let Some(interface) = survey.named(name) else {
         return Err(AccelError::Link(format!(
@@ -95,12 +103,12 @@ fn interface<'a>(survey: &'a Survey, wanted: &Wanted) -> Result<&'a Interface, A
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
     if name.starts_with('-') || !name.chars().all(plain) {
-        return Err(AccelError::Wrong(format!(
+        return Err(AccelError::Usage(format!(
             "link {name}: a rule for packets cannot name it; rename the interface"
         )));
     }
     match &interface.verdict {
-        Verdict::Unused(Reason::Loopback) => Err(AccelError::Wrong(format!(
+        Verdict::Unused(Reason::Loopback) => Err(AccelError::Usage(format!(
             "link {name}: it is the loopback; name the interface that leads to the servers"
         ))),
         Verdict::Unused(why @ (Reason::Down | Reason::NoCarrier | Reason::NoAddress | Reason::PartOf(_))) => {
@@ -115,11 +123,12 @@ fn interface<'a>(survey: &'a Survey, wanted: &Wanted) -> Result<&'a Interface, A
 }
 
 /// The gateway of a line with two ends.
-fn guessed(interface: &Interface) -> Result<IpAddr, AccelError> {
+fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
     let name = &interface.name;
-    let candidate = interface.networks.iter().find_map(other_end);
-    let asked =
-        candidate.map(|candidate| answers(interface, candidate).map(|answers| (candidate, answers))).transpose()?;
+    let candidate = interface.networks.iter().find_map(first_other_address);
+    let asked = candidate
+        .map(|candidate| gateway_replies(interface, candidate).map(|answers| (candidate, answers)))
+        .transpose()?;
     let tried = match asked {
         Some((candidate, true)) => return Ok(candidate),
         Some((candidate, false)) => format!(", and {candidate}, the likeliest, does not answer"),
@@ -132,7 +141,7 @@ fn guessed(interface: &Interface) -> Result<IpAddr, AccelError> {
 }
 
 /// The first address of a network that is not the interface's own.
-fn other_end(network: &Network) -> Option<IpAddr> {
+fn first_other_address(network: &Network) -> Option<IpAddr> {
     let candidates: [IpAddr; 2] = match network.address {
         IpAddr::V4(own) => {
             let bits = u32::from(network.prefix);
@@ -152,16 +161,16 @@ fn other_end(network: &Network) -> Option<IpAddr> {
 }
 
 /// Whether somebody answers there.
-fn answers(interface: &Interface, gateway: IpAddr) -> Result<bool, AccelError> {
-    let mut pinger = Pinger::open(&interface.name, interface.index, gateway)?;
-    for sequence in 0..TRIES {
-        let until = Instant::now() + PATIENCE;
+fn gateway_replies(interface: &Interface, gateway: IpAddr) -> Result<bool, AccelError> {
+    let mut pinger = GatewayProber::open(&interface.name, interface.index, gateway)?;
+    for sequence in 0..MAX_TRIES {
+        let until = Instant::now() + REPLY_TIMEOUT;
         // One that cannot be sent is not answered.
-        let _ = pinger.ask(sequence);
+        let _ = pinger.probe(sequence);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             let wait = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
             let _ = poll(&mut [PollFd::new(&pinger, PollFlags::IN)], Some(&wait));
-            if !pinger.answers().is_empty() {
+            if !pinger.take_replies().is_empty() {
                 return Ok(true);
             }
         }
@@ -170,9 +179,9 @@ fn answers(interface: &Interface, gateway: IpAddr) -> Result<bool, AccelError> {
 }
 
 /// chosen: one may be lost, and a sleeping neighbour has to be found first.
-const TRIES: u16 = 3;
+const MAX_TRIES: u16 = 3;
 /// chosen: longer than the round trip over any access link.
-const PATIENCE: Duration = Duration::from_millis(700);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
 #[cfg(test)]
 mod tests {
@@ -193,7 +202,7 @@ mod tests {
             ("fd00::2", 128, None),
         ] {
             let network = Network { address: own.parse().unwrap(), prefix };
-            assert_eq!(other_end(&network), other.map(|other| other.parse().unwrap()), "{own}/{prefix}");
+            assert_eq!(first_other_address(&network), other.map(|other| other.parse().unwrap()), "{own}/{prefix}");
         }
     }
 }

@@ -21,49 +21,54 @@ use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
 
 use super::{AccelError, requirements};
-use crate::iptables::Numbers;
+use crate::iptables::QueueNumbers;
 
 /// The queues of this process.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct NfQueue {
     socket: Socket,
-    numbers: Numbers,
+    numbers: QueueNumbers,
     batch: Batch,
     verdicts: Vec<u8>,
 }
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Going {
+pub(super) enum Direction {
     /// It leaves.
-    Out,
+    Outgoing,
     /// It comes.
-    In,
+    Incoming,
 }
 
 /// What is to become of a packet that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate<'a> {
+pub(super) enum Verdict<'a> {
     /// It leaves as it came.
-    Leave,
+    Accept,
     /// This leaves instead.
-    Change(&'a [u8]),
+    Replace(&'a [u8]),
     /// It does not leave.
     Drop,
 }
 
-impl Queue {
+impl NfQueue {
     /// Opens queues of these numbers in the network namespace of the calling thread.
-    pub(super) fn open(numbers: Numbers) -> Result<Self, AccelError> {
-        let socket = Socket::open(Protocol::Netfilter).map_err(|error| refused(numbers.leaving, error))?;
-        for number in [Some(numbers.leaving), numbers.arriving].into_iter().flatten() {
-            let request = Request::open_queue(number, LONGEST as u32, WAITING).finish(1);
-            socket.request(&request).map_err(|error| refused(number, error))?;
+    pub(super) fn open(numbers: QueueNumbers) -> Result<Self, AccelError> {
+        let socket = Socket::open(Protocol::Netfilter).map_err(|error| open_error(numbers.outgoing, error))?;
+        for number in [Some(numbers.outgoing), numbers.incoming].into_iter().flatten() {
+            let request = Request::open_queue(number, MAX_PACKET as u32, QUEUE_LENGTH).finish(1);
+            socket.request(&request).map_err(|error| open_error(number, error))?;
         }
         let failed = AccelError::kernel("a socket for packets");
-        let ready = socket.make_room(BUFFER).and_then(|_| socket.set_nonblocking());
+        let ready = socket.make_room(SOCKET_BUFFER).and_then(|_| socket.set_nonblocking());
         ready.map_err(failed)?;
-        Ok(Self { socket, numbers, batch: Batch::new(AT_ONCE, LONGEST + OVERHEAD), verdicts: Vec::new() })
+        Ok(Self {
+            socket,
+            numbers,
+            batch: Batch::new(MAX_BATCH, MAX_PACKET + MESSAGE_OVERHEAD),
+            verdicts: Vec::new(),
+        })
     }
 
     /// Takes what waits; false: nothing does.
@@ -78,33 +83,33 @@ impl Queue {
     }
 
     /// Hands each packet that was received to `each`, which says what becomes of it.
-    pub(super) fn decide(&mut self, mut each: impl FnMut(Going, &[u8], &mut dyn FnMut(Fate<'_>))) {
+    pub(super) fn decide(&mut self, mut each: impl FnMut(Direction, &[u8], &mut dyn FnMut(Verdict<'_>))) {
         let Self { batch, verdicts, numbers, .. } = self;
         // The last packet of each queue that leaves as it came, and of which nothing was said yet.
         let (mut leaves, mut comes) = (None, None);
         for message in batch.packets().flat_map(messages) {
             let Some(NfqPacket { queue, id, packet }) = NfqPacket::parse(&message) else { continue };
-            let going = if queue == numbers.leaving { Going::Out } else { Going::In };
-            let passes = if going == Going::Out { &mut leaves } else { &mut comes };
-            let mut give = |fate: Fate<'_>| {
-                if let Some(last) = passes.take().filter(|_| fate != Fate::Leave) {
+            let going = if queue == numbers.outgoing { Direction::Outgoing } else { Direction::Incoming };
+            let passes = if going == Direction::Outgoing { &mut leaves } else { &mut comes };
+            let mut give = |fate: Verdict<'_>| {
+                if let Some(last) = passes.take().filter(|_| fate != Verdict::Accept) {
                     accept_up_to(verdicts, queue, last);
                 }
                 match fate {
-                    Fate::Leave => *passes = Some(id),
-                    Fate::Change(packet) => verdict(verdicts, queue, id, Some(packet)),
-                    Fate::Drop => verdict(verdicts, queue, id, None),
+                    Verdict::Accept => *passes = Some(id),
+                    Verdict::Replace(packet) => verdict(verdicts, queue, id, Some(packet)),
+                    Verdict::Drop => verdict(verdicts, queue, id, None),
                 }
             };
-            if packet.is_empty() { give(Fate::Leave) } else { each(going, packet, &mut give) }
+            if packet.is_empty() { give(Verdict::Accept) } else { each(going, packet, &mut give) }
         }
-        for (queue, last) in [(Some(numbers.leaving), leaves), (numbers.arriving, comes)] {
+        for (queue, last) in [(Some(numbers.outgoing), leaves), (numbers.incoming, comes)] {
             queue.zip(last).into_iter().for_each(|(queue, last)| accept_up_to(verdicts, queue, last));
         }
     }
 
     /// Whether more may wait than what was received.
-    pub(super) fn is_full(&self) -> bool {
+    pub(super) fn may_have_more(&self) -> bool {
         self.batch.is_full()
     }
 
@@ -124,21 +129,21 @@ impl Queue {
     }
 }
 
-impl AsFd for Queue {
+impl AsFd for NfQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 /// Why there is no such queue.
-fn refused(number: u16, error: io::Error) -> AccelError {
+fn open_error(number: u16, error: io::Error) -> AccelError {
     match error.raw_os_error() {
         // What another socket has is refused so (`nfqnl_recv_config`).
-        Some(EPERM) if requirements::privileges().is_ok() => AccelError::Unfit(format!(
+        Some(EPERM) if requirements::check_privileges().is_ok() => AccelError::Unsupported(format!(
             "NFQUEUE {number}: another program has it already, or this network namespace is not this user's"
         )),
         Some(EINVAL | EPROTONOSUPPORT) => {
-            AccelError::Unfit("this kernel has no NFQUEUE (CONFIG_NETFILTER_NETLINK_QUEUE): `modprobe nfnetlink_queue` helps where it is a module".into())
+            AccelError::Unsupported("this kernel has no NFQUEUE (CONFIG_NETFILTER_NETLINK_QUEUE): `modprobe nfnetlink_queue` helps where it is a module".into())
         }
         _ => AccelError::kernel(format!("NFQUEUE {number}"))(error),
     }
@@ -150,7 +155,7 @@ pub(super) fn is_open(number: u16) -> bool {
         Ok(list) => list.lines().any(|line| line.split_whitespace().next() == Some(&number.to_string())),
         // Shown to root alone; but a queue that somebody has is refused to everybody else.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Queue::open(Numbers { leaving: number, arriving: None }).is_err()
+            NfQueue::open(QueueNumbers { outgoing: number, incoming: None }).is_err()
         }
         // Nobody can have one.
         Err(_) => false,
@@ -161,19 +166,19 @@ const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 const EPROTONOSUPPORT: i32 = rustix::io::Errno::PROTONOSUPPORT.raw_os_error();
 /// chosen: far above what the rules let through ([`crate::iptables::SMALL`]); what is longer leaves as it came.
-const LONGEST: usize = 1024;
+const MAX_PACKET: usize = 1024;
 /// What a message has beside its packet. chosen: four times what kernels of today write.
-const OVERHEAD: usize = 512;
+const MESSAGE_OVERHEAD: usize = 512;
 /// chosen: the acknowledgements of a tenth of a second at 1 Gbit/s.
-const AT_ONCE: usize = 64;
+const MAX_BATCH: usize = 64;
 /// chosen: a process that is not let run for a tenth of a second loses nothing.
-const WAITING: u32 = 8192;
+const QUEUE_LENGTH: u32 = 8192;
 /// chosen: so many packets with all that the kernel counts for each.
-const BUFFER: usize = 8 << 20;
+const SOCKET_BUFFER: usize = 8 << 20;
 
 /// Whether a queue can be had; it is closed again at once.
-pub(super) fn try_out() -> Result<(), AccelError> {
+pub(super) fn check_available() -> Result<(), AccelError> {
     /// chosen: no primary link's ([`crate::packet_loop`]).
     const SPARE: u16 = 0x5fff;
-    Queue::open(Numbers { leaving: SPARE, arriving: None }).map(drop)
+    NfQueue::open(QueueNumbers { outgoing: SPARE, incoming: None }).map(drop)
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use marline_core::accel::{Accelerator, Bytes, Config, FetchId, Input, Mechanism};
+use marline_core::accel::{Accelerator, Config, FetchId, Input, Mechanism, PacketBytes};
 use marline_core::wire::netlink::messages;
 use marline_net::logged::Logged;
 use marline_sys::clock;
@@ -26,52 +26,52 @@ use tokio::sync::{mpsc::UnboundedSender, oneshot};
 use super::status::{self, Status};
 use super::{AccelError, requirements};
 use crate::bpf::driver;
-use crate::driver::{EVENTS, Errand, Works};
-use crate::flow_filter::Flows;
-use crate::iptables::{self, Numbers, Rules};
-use crate::links::Road;
-use crate::nfqueue::{Fate, Going, Queue, is_open};
-use crate::pending_file::Ledger;
-use crate::poller::Sleep;
+use crate::driver::{Driver, FetchCommand, NETLINK_GROUPS};
+use crate::flow_filter::FlowFilter;
+use crate::iptables::{self, QueueNumbers, Rules};
+use crate::links::AccelLink;
+use crate::nfqueue::{Direction, NfQueue, Verdict, is_open};
+use crate::pending_file::PendingFile;
+use crate::poller::Poller;
 
 /// What an engine is made from.
 #[derive(Debug)]
-pub struct Setup {
+pub struct EngineConfig {
     /// What the machine is told.
     pub config: Config,
     /// The links, in the order of their numbers.
-    pub roads: Vec<Road>,
+    pub links: Vec<AccelLink>,
     /// Which flows are meant.
-    pub flows: Flows,
+    pub flow_filter: FlowFilter,
     /// Where the log of decisions goes; none: nowhere.
     pub trace: Option<PathBuf>,
     /// Where what is owed to flows is written down ([`crate::pending_file::ledger()`]); none: nowhere, and nobody pays it after a death.
-    pub ledger: Option<PathBuf>,
+    pub pending_file: Option<PathBuf>,
     /// Who gets bytes from servers; none: they cannot be had.
-    pub errands: Option<UnboundedSender<Errand>>,
+    pub fetch_commands: Option<UnboundedSender<FetchCommand>>,
 }
 
 /// Packets pass the machine while this lives. Dropped, everything is as it was before.
 #[derive(Debug)]
 pub struct Engine {
     rules: Option<Rules>,
-    bell: Bell,
+    handle: LoopHandle,
     thread: Option<JoinHandle<()>>,
-    ended: oneshot::Receiver<AccelError>,
+    failure: oneshot::Receiver<AccelError>,
 }
 
 /// Reaches the thread from anywhere.
 #[derive(Clone, Debug)]
-pub struct Bell {
-    orders: mpsc::Sender<Order>,
-    wake: Arc<OwnedFd>,
+pub struct LoopHandle {
+    commands: mpsc::Sender<Command>,
+    wake_fd: Arc<OwnedFd>,
 }
 
 #[derive(Debug)]
-pub(super) enum Order {
-    Tell(oneshot::Sender<Status>),
+pub(super) enum Command {
+    Status(oneshot::Sender<Status>),
     Fetched(FetchId, u32, Option<Vec<u8>>),
-    End,
+    Stop,
 }
 
 impl Engine {
@@ -79,23 +79,23 @@ impl Engine {
     ///
     /// # Errors
     /// Something is missing, or taken; nothing is changed then.
-    pub fn start(setup: Setup) -> Result<Self, AccelError> {
-        requirements::privileges()?;
+    pub fn start(setup: EngineConfig) -> Result<Self, AccelError> {
+        requirements::check_privileges()?;
         let primary =
-            setup.roads.first().ok_or_else(|| AccelError::Wrong("there is no primary link".into()))?.clone();
-        let arriving = coming(&setup.config).then(|| coming_queue_of(&primary));
-        let numbers = Numbers { leaving: queue_of(&primary), arriving };
+            setup.links.first().ok_or_else(|| AccelError::Usage("there is no primary link".into()))?.clone();
+        let arriving = needs_incoming(&setup.config).then(|| incoming_queue(&primary));
+        let numbers = QueueNumbers { outgoing: outgoing_queue(&primary), incoming: arriving };
         // One that runs since before its interface was plugged in again has another number.
-        let was_served = iptables::are_served(&primary.name);
+        let was_served = iptables::is_in_use(&primary.name);
         // Whoever has it is the only one on this link.
-        let queue = Queue::open(numbers);
-        if was_served || (queue.is_err() && is_open(numbers.leaving)) {
-            return Err(AccelError::taken(&primary.name));
+        let queue = NfQueue::open(numbers);
+        if was_served || (queue.is_err() && is_open(numbers.outgoing)) {
+            return Err(AccelError::already_running(&primary.name));
         }
         // What a run that was killed has left.
-        iptables::sweep(&primary.name)?;
+        iptables::remove_orphaned(&primary.name)?;
         // The least intrusive that serves; where the kernel cannot, packets wait for a word instead.
-        match driver::suits(&setup).map(|up| driver::open(&setup, up)) {
+        match driver::secondary_rate(&setup).map(|up| driver::open(&setup, up)) {
             Some(Ok(steering)) => {
                 // Nothing comes there. A kernel without queues knows no other driver.
                 let taken = queue.ok();
@@ -110,24 +110,35 @@ impl Engine {
         let queue = queue?;
         let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
         let machine = machine.map_err(|(path, error)| {
-            AccelError::Unfit(format!("{}: the log cannot be written: {error}", path.display()))
+            AccelError::Unsupported(format!("{}: the log cannot be written: {error}", path.display()))
         })?;
-        let ledger = setup.ledger.map(|path| {
-            Ledger::open(&path).map_err(AccelError::kernel(format!("{}: what is owed to flows", path.display())))
+        let ledger = setup.pending_file.map(|path| {
+            PendingFile::open(&path)
+                .map_err(AccelError::kernel(format!("{}: what is owed to flows", path.display())))
         });
-        let works = Works::new(machine, ledger.transpose()?, setup.roads, setup.errands)?;
-        let monitor = RouteSocket::listen(EVENTS).map_err(AccelError::kernel("a socket for events of links"))?;
-        let meant = setup.flows.to_string();
+        let works = Driver::new(machine, ledger.transpose()?, setup.links, setup.fetch_commands)?;
+        let monitor =
+            RouteSocket::listen(NETLINK_GROUPS).map_err(AccelError::kernel("a socket for events of links"))?;
+        let meant = setup.flow_filter.to_string();
         let mut engine = Self::run(move |wake, ordered| {
-            Loop { sleep: Sleep::new()?, queue, works, monitor, wake, ordered, meant }.run()
+            PacketLoop {
+                poller: Poller::new()?,
+                queue,
+                driver: works,
+                monitor,
+                wake,
+                commands: ordered,
+                flow_filter: meant,
+            }
+            .run()
         })?;
-        engine.rules = Some(Rules::set(&primary.name, &setup.flows, numbers)?);
+        engine.rules = Some(Rules::set(&primary.name, &setup.flow_filter, numbers)?);
         Ok(engine)
     }
 
     /// Starts the thread.
     fn run(
-        body: impl FnOnce(Arc<OwnedFd>, mpsc::Receiver<Order>) -> io::Result<()> + Send + 'static,
+        body: impl FnOnce(Arc<OwnedFd>, mpsc::Receiver<Command>) -> io::Result<()> + Send + 'static,
     ) -> Result<Self, AccelError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(io::Error::from).map_err(AccelError::kernel("an eventfd"))?);
@@ -142,25 +153,30 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("packets".into()).spawn(body);
         let thread = thread.map_err(AccelError::kernel("a thread"))?;
-        Ok(Self { rules: None, bell: Bell { orders, wake }, thread: Some(thread), ended })
+        Ok(Self {
+            rules: None,
+            handle: LoopHandle { commands: orders, wake_fd: wake },
+            thread: Some(thread),
+            failure: ended,
+        })
     }
 
     /// What reaches it from other threads.
-    pub fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub fn handle(&self) -> LoopHandle {
+        self.handle.clone()
     }
 
     /// Waits until it cannot go on.
-    pub async fn lost(&mut self) -> AccelError {
-        let ended = (&mut self.ended).await;
-        ended.unwrap_or_else(|_| AccelError::Unfit("the packets' thread is gone".into()))
+    pub async fn failed(&mut self) -> AccelError {
+        let ended = (&mut self.failure).await;
+        ended.unwrap_or_else(|_| AccelError::Unsupported("the packets' thread is gone".into()))
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         drop(self.rules.take());
-        self.bell.ring(Order::End);
+        self.handle.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             // A panic of its own has been told already.
             let _ = thread.join();
@@ -168,137 +184,137 @@ impl Drop for Engine {
     }
 }
 
-impl Bell {
+impl LoopHandle {
     /// How it stands; none: it has ended.
     pub async fn status(&self) -> Option<Status> {
         let (tell, told) = oneshot::channel();
-        self.ring(Order::Tell(tell));
+        self.send(Command::Status(tell));
         told.await.ok()
     }
 
     /// What became of a range of a fetch; none: it cannot be had.
     pub fn fetched(&self, fetch: FetchId, range: u32, bytes: Option<Vec<u8>>) {
-        self.ring(Order::Fetched(fetch, range, bytes));
+        self.send(Command::Fetched(fetch, range, bytes));
     }
 
-    fn ring(&self, order: Order) {
+    fn send(&self, order: Command) {
         // One that has ended hears nothing.
-        let _ = self.orders.send(order);
-        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        let _ = self.commands.send(order);
+        let _ = rustix::io::write(&*self.wake_fd, &1_u64.to_ne_bytes());
     }
 }
 
 /// The queue of a primary link. chosen: an even number from 0x6000 on, by the device's number, so that two primaries have two
 /// queues.
-pub(super) fn queue_of(primary: &Road) -> u16 {
+pub(super) fn outgoing_queue(primary: &AccelLink) -> u16 {
     0x6000 + u16::try_from(primary.index % 0x800).unwrap_or(0) * 2
 }
 
 /// The queue of what comes over it.
-fn coming_queue_of(primary: &Road) -> u16 {
-    queue_of(primary) + 1
+fn incoming_queue(primary: &AccelLink) -> u16 {
+    outgoing_queue(primary) + 1
 }
 
 /// Whether something may be done for uploads: then the far end's acknowledgements wait for a word, too.
-fn coming(config: &Config) -> bool {
-    use Mechanism::{Freeze, Reserve, Revert, Undo};
-    config.mechanisms.has_any(&[Undo, Reserve, Revert, Freeze])
+fn needs_incoming(config: &Config) -> bool {
+    use Mechanism::{EifelUndo, OutageRevert, WithheldAck, ZeroWindowFreeze};
+    config.mechanisms.has_any(&[EifelUndo, WithheldAck, OutageRevert, ZeroWindowFreeze])
 }
 
 /// What the thread owns.
-struct Loop {
-    sleep: Sleep,
-    queue: Queue,
-    works: Works,
+struct PacketLoop {
+    poller: Poller,
+    queue: NfQueue,
+    driver: Driver,
     monitor: RouteSocket,
     wake: Arc<OwnedFd>,
-    ordered: mpsc::Receiver<Order>,
-    meant: String,
+    commands: mpsc::Receiver<Command>,
+    flow_filter: String,
 }
 
-impl Loop {
+impl PacketLoop {
     fn run(&mut self) -> io::Result<()> {
         let mut flushed = clock::now();
-        self.sleep.mind(&self.wake)?;
-        self.sleep.mind(&self.monitor)?;
-        self.works.ways.iter().try_for_each(|way| self.sleep.mind(&way.pinger))?;
+        self.poller.register(&self.wake)?;
+        self.poller.register(&self.monitor)?;
+        self.driver.links.iter().try_for_each(|way| self.poller.register(&way.prober))?;
         loop {
-            if self.works.adjust(|closing| self.sleep.on_seen(Some(closing))) {
-                self.sleep.on_seen(self.works.eye.as_ref());
+            if self.driver.adjust_capture(|closing| self.poller.on_captured(Some(closing))) {
+                self.poller.on_captured(self.driver.capture.as_ref());
             }
-            self.works.calls.added().try_for_each(|line| self.sleep.mind(line))?;
-            let rest = self.works.rest().unwrap_or(LONGEST).min(LONGEST);
-            let trip = || self.works.machine.machine().shortest_trip();
-            let is_called = self.sleep.sleep(&self.queue, self.works.eye.as_ref(), rest, trip)?;
-            for _ in 0..TURNS {
+            self.driver.reserved_ports.added().try_for_each(|line| self.poller.register(line))?;
+            let rest = self.driver.time_to_deadline().unwrap_or(MAX_SLEEP).min(MAX_SLEEP);
+            let trip = || self.driver.machine.machine().min_rtt();
+            let is_called = self.poller.wait(&self.queue, self.driver.capture.as_ref(), rest, trip)?;
+            for _ in 0..MAX_BATCHES {
                 // What came before a packet leaves is known when it leaves.
-                if self.works.look()? {
-                    self.sleep.on_seen(self.works.eye.as_ref());
+                if self.driver.drain_capture()? {
+                    self.poller.on_captured(self.driver.capture.as_ref());
                 }
-                let more = self.take()?;
-                self.works.tick();
+                let more = self.handle_batch()?;
+                self.driver.tick();
                 if !more {
                     break;
                 }
             }
-            if is_called && !self.called()? {
+            if is_called && !self.handle_wakeup()? {
                 break;
             }
             if clock::now() - flushed > SECOND {
                 flushed = clock::now();
-                self.works.machine.flush();
-                if let Some((path, error)) = self.works.machine.failed() {
+                self.driver.machine.flush();
+                if let Some((path, error)) = self.driver.machine.failed() {
                     tracing::error!(file = %path.display(), %error, "the log ends here");
                 }
-                self.works.take_stock();
+                self.driver.update_counters();
             }
         }
         // Whoever waits still leaves as he came.
         while self.queue.receive()? {
-            self.queue.decide(|_, _, give| give(Fate::Leave));
+            self.queue.decide(|_, _, give| give(Verdict::Accept));
             self.queue.flush()?;
         }
-        self.works.machine.flush();
+        self.driver.machine.flush();
         Ok(())
     }
 
     /// Something else than a packet that leaves is there; false: this is the end.
-    fn called(&mut self) -> io::Result<bool> {
-        self.listen();
+    fn handle_wakeup(&mut self) -> io::Result<bool> {
+        self.handle_netlink();
         // A device that came back has another socket.
-        self.works.ways.iter().try_for_each(|way| self.sleep.mind(&way.pinger))?;
-        self.works.hear();
-        self.works.hear_calls();
-        Ok(self.obey())
+        self.driver.links.iter().try_for_each(|way| self.poller.register(&way.prober))?;
+        self.driver.handle_probe_replies();
+        self.driver.handle_reserved_ports();
+        Ok(self.handle_commands())
     }
 
     /// One batch of those that wait; whether more may.
-    fn take(&mut self) -> io::Result<bool> {
-        let Self { queue, works, sleep, .. } = self;
+    fn handle_batch(&mut self) -> io::Result<bool> {
+        let Self { queue, driver: works, poller: sleep, .. } = self;
         if !queue.receive()? {
             return Ok(false);
         }
         queue.decide(|going, packet, give| {
-            let bytes = Bytes(packet.to_vec());
-            let input = if going == Going::Out { Input::Leaving(bytes) } else { Input::Arriving(bytes) };
-            works.held(input, packet, give);
+            let bytes = PacketBytes(packet.to_vec());
+            let input = if going == Direction::Outgoing { Input::Outgoing(bytes) } else { Input::Incoming(bytes) };
+            works.decide_queued(input, packet, give);
         });
         queue.flush()?;
         works.counts.batches += 1;
         sleep.on_taken(queue.count());
-        Ok(queue.is_full())
+        Ok(queue.may_have_more())
     }
 
     /// Links that came, went or changed, with their addresses and routes.
-    fn listen(&mut self) {
+    fn handle_netlink(&mut self) {
         loop {
             match self.monitor.event() {
                 Ok(bytes) => {
                     for message in messages(&bytes) {
-                        self.works.on_event(&message);
+                        self.driver.on_event(&message);
                     }
                 }
-                Err(error) if is_overflow(&error) => self.works.hear_all(),
+                Err(error) if is_overflow(&error) => self.driver.resync_netlink(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
@@ -306,48 +322,48 @@ impl Loop {
     }
 
     /// Does what others ask; false: this is the end.
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         let mut rung = [0; 8];
         // Nobody may have rung.
         let _ = rustix::io::read(&*self.wake, &mut rung);
         loop {
-            match self.ordered.try_recv() {
-                Ok(Order::Tell(to)) => {
+            match self.commands.try_recv() {
+                Ok(Command::Status(to)) => {
                     // Whoever asked may have gone.
                     let _ = to.send(self.status());
                 }
-                Ok(Order::Fetched(fetch, range, bytes)) => {
-                    self.works.tell(Input::Fetched { fetch, range, bytes: bytes.map(Bytes) });
+                Ok(Command::Fetched(fetch, range, bytes)) => {
+                    self.driver.handle_input(Input::Fetched { fetch, range, bytes: bytes.map(PacketBytes) });
                 }
-                Ok(Order::End) | Err(mpsc::TryRecvError::Disconnected) => return false,
+                Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return false,
                 Err(mpsc::TryRecvError::Empty) => return true,
             }
         }
     }
 
     fn status(&mut self) -> Status {
-        self.works.take_stock();
-        let (now, machine) = (self.works.now(), self.works.machine.machine());
+        self.driver.update_counters();
+        let (now, machine) = (self.driver.now(), self.driver.machine.machine());
         let views = machine.links(now);
-        let link = |way: &crate::driver::Way| {
-            status::Link::of(&way.road, views.iter().find(|view| view.link == way.road.link))
+        let link = |way: &crate::driver::LinkSockets| {
+            status::Link::of(&way.link, views.iter().find(|view| view.link == way.link.link))
         };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            up_s: now.as_secs_f64(),
-            meant: self.meant.clone(),
+            uptime_s: now.as_secs_f64(),
+            flow_filter: self.flow_filter.clone(),
             mechanisms: machine.config().mechanisms.iter().collect(),
             driver: "nfqueue".to_owned(),
-            links: self.works.ways.iter().map(link).collect(),
+            links: self.driver.links.iter().map(link).collect(),
             flows: machine.flows(now).into_iter().map(|view| status::Flow::of(view, now)).collect(),
-            counts: status::Counts { cpu_s: clock::thread_time().as_secs_f64(), ..self.works.counts },
+            counts: status::Counts { cpu_s: clock::thread_time().as_secs_f64(), ..self.driver.counts },
         }
     }
 }
 
 /// chosen: nobody who gives orders waits for longer than a millisecond, however many packets come.
-const TURNS: usize = 8;
+const MAX_BATCHES: usize = 8;
 const SECOND: u64 = 1_000_000_000;
 /// chosen: often enough for a log that is flushed each second.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);

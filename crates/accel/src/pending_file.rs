@@ -13,37 +13,37 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use marline_core::accel::{Accelerator, Owed};
+use marline_core::accel::{Accelerator, PendingRepair};
 use marline_net::directory::Directory;
 
 /// An open ledger.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct PendingFile {
     file: File,
     directory: Directory,
     path: PathBuf,
-    owing: (u64, u64),
+    fingerprint: (u64, u64),
     is_empty: bool,
 }
 
-impl Ledger {
+impl PendingFile {
     /// A new one; what is there by its name is gone.
     ///
     /// # Errors
     /// Another user can write its directory, or it cannot be made.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let (directory, name) = place(path)?;
+        let (directory, name) = open_directory(path)?;
         let file = directory.create(name)?;
-        Ok(Self { file, directory, path: path.to_owned(), owing: (0, 0), is_empty: true })
+        Ok(Self { file, directory, path: path.to_owned(), fingerprint: (0, 0), is_empty: true })
     }
 
     /// Writes what is owed now, if that is not what stands there.
-    pub(super) fn note(&mut self, machine: &Accelerator) {
-        let owing = machine.owing();
-        if std::mem::replace(&mut self.owing, owing) == owing {
+    pub(super) fn update(&mut self, machine: &Accelerator) {
+        let owing = machine.pending_fingerprint();
+        if std::mem::replace(&mut self.fingerprint, owing) == owing {
             return;
         }
-        let owed = machine.owed();
+        let owed = machine.pending_repairs();
         if owed.is_empty() && self.is_empty {
             return;
         }
@@ -59,11 +59,11 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
+impl Drop for PendingFile {
     fn drop(&mut self) {
         // What is owed is for the keeper to read.
         if self.is_empty
-            && let Some(name) = name(&self.path)
+            && let Some(name) = file_name(&self.path)
         {
             let _ = self.directory.unlink(name);
         }
@@ -71,7 +71,7 @@ impl Drop for Ledger {
 }
 
 /// Where the ledger of this process is.
-pub fn ledger(run_dir: &Path, primary: &str) -> PathBuf {
+pub fn pending_path(run_dir: &Path, primary: &str) -> PathBuf {
     run_dir.join(format!("accel-{primary}-{}.owed", std::process::id()))
 }
 
@@ -80,7 +80,7 @@ pub fn ledger(run_dir: &Path, primary: &str) -> PathBuf {
 ///
 /// # Errors
 /// Another user can write the directory.
-pub fn orphan(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
+pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
     let is_orphan = |name: &str| {
         let number =
             name.strip_prefix("accel-")?.strip_prefix(primary)?.strip_prefix('-')?.strip_suffix(".owed")?;
@@ -123,52 +123,52 @@ pub fn orphan(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
 ///
 /// # Errors
 /// It is not this user's alone, or cannot be read.
-pub(super) fn read(path: &Path) -> io::Result<Vec<Owed>> {
-    let (directory, name) = place(path)?;
+pub(super) fn read(path: &Path) -> io::Result<Vec<PendingRepair>> {
+    let (directory, name) = open_directory(path)?;
     let Some(file) = directory.written(name)? else { return Ok(Vec::new()) };
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text)?;
-    let first = serde_json::Deserializer::from_slice(&text).into_iter::<Vec<Owed>>().next();
+    file.take(MAX_SIZE).read_to_end(&mut text)?;
+    let first = serde_json::Deserializer::from_slice(&text).into_iter::<Vec<PendingRepair>>().next();
     Ok(first.and_then(Result::ok).unwrap_or_default())
 }
 
 /// Removes a ledger.
 pub(super) fn remove(path: &Path) {
     // It may be gone already.
-    let _ = place(path).and_then(|(directory, name)| directory.unlink(name));
+    let _ = open_directory(path).and_then(|(directory, name)| directory.unlink(name));
 }
 
-fn place(path: &Path) -> io::Result<(Directory, &str)> {
+fn open_directory(path: &Path) -> io::Result<(Directory, &str)> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok((Directory::own(directory)?, name(path).ok_or(io::ErrorKind::InvalidInput)?))
+    Ok((Directory::own(directory)?, file_name(path).ok_or(io::ErrorKind::InvalidInput)?))
 }
 
-fn name(path: &Path) -> Option<&str> {
+fn file_name(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()
 }
 
 /// chosen: thousands of holes with their requests.
-const LONGEST: u64 = 64 << 20;
+const MAX_SIZE: u64 = 64 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_core::accel::Hole;
+    use marline_core::accel::PendingHole;
     use std::os::unix::fs::symlink;
 
     #[test]
     fn what_stands_there_is_read_whatever_is_behind_it() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("ledger");
-        let hole = |seq| Hole { seq, stamp: Some(7), fetch: None };
-        let owed = Owed {
+        let hole = |seq| PendingHole { seq, ts_val: Some(7), fetch: None };
+        let owed = PendingRepair {
             local: ([10, 0, 0, 2], 40_000).into(),
             server: ([192, 0, 2, 1], 80).into(),
-            said: (1, 2),
-            stamps: None,
-            here: 1,
-            told: Some(3),
-            is_sure: true,
+            acked_by_server: (1, 2),
+            timestamps: None,
+            next_expected: 1,
+            acked_to_server: Some(3),
+            is_acked_known: true,
             holes: vec![hole(1), hole(2)],
         };
         let mut text = serde_json::to_string(&[&owed]).unwrap();
@@ -187,15 +187,15 @@ mod tests {
         let names =
             ["accel-wlan0-4194998.owed", "accel-wlan0-1.owed", "accel-wlan1-4194999.owed", "accel-wlan0.sock"];
         names.iter().for_each(|name| std::fs::write(place.path().join(name), "").unwrap());
-        drop(Ledger::open(&ledger(place.path(), "wlan0")).unwrap());
-        let newest = || orphan(place.path(), "wlan0").unwrap();
+        drop(PendingFile::open(&pending_path(place.path(), "wlan0")).unwrap());
+        let newest = || orphaned_path(place.path(), "wlan0").unwrap();
         assert_eq!(newest(), Some(place.path().join(names[0])));
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 4, "one that owes nothing leaves nothing");
         std::thread::sleep(std::time::Duration::from_millis(20));
         std::fs::write(place.path().join("accel-wlan0-4194997.owed"), "").unwrap();
         assert_eq!(newest(), Some(place.path().join("accel-wlan0-4194997.owed")));
         assert!(!place.path().join(names[0]).exists());
-        assert_eq!(orphan(&place.path().join("none"), "wlan0").unwrap(), None);
+        assert_eq!(orphaned_path(&place.path().join("none"), "wlan0").unwrap(), None);
     }
 
     #[test]
@@ -204,15 +204,18 @@ mod tests {
         let (run, victim) = (place.path().join("run"), place.path().join("victim"));
         std::fs::create_dir(&run).unwrap();
         std::fs::write(&victim, "whole").unwrap();
-        symlink(&victim, ledger(&run, "wlan0")).unwrap();
+        symlink(&victim, pending_path(&run, "wlan0")).unwrap();
         symlink(&victim, run.join("accel-wlan0-4194998.owed")).unwrap();
         std::fs::hard_link(&victim, run.join("accel-wlan0-4194997.owed")).unwrap();
-        drop(Ledger::open(&ledger(&run, "wlan0")).unwrap());
-        assert_eq!(orphan(&run, "wlan0").unwrap(), None);
+        drop(PendingFile::open(&pending_path(&run, "wlan0")).unwrap());
+        assert_eq!(orphaned_path(&run, "wlan0").unwrap(), None);
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole");
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&run, Some(65_534), None).unwrap();
-            for error in [Ledger::open(&ledger(&run, "wlan0")).unwrap_err(), orphan(&run, "wlan0").unwrap_err()] {
+            for error in [
+                PendingFile::open(&pending_path(&run, "wlan0")).unwrap_err(),
+                orphaned_path(&run, "wlan0").unwrap_err(),
+            ] {
                 assert!(error.to_string().ends_with("it belongs to another user"), "{error}");
             }
         }

@@ -21,48 +21,48 @@ use marline_sys::{clock, sched};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::time::Timespec;
 
-use crate::capture::Eye;
-use crate::nfqueue::Queue;
+use crate::capture::Capture;
+use crate::nfqueue::NfQueue;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Sleep {
+pub(super) struct Poller {
     /// Everything but the queues.
     others: OwnedFd,
     /// The eye is among them.
-    is_alert: bool,
+    has_capture: bool,
     /// When the eye saw something last, or was opened.
-    saw: u64,
+    last_capture: u64,
     /// When the running count of packets began, and how many were taken since.
-    counted: (u64, usize),
+    count_window: (u64, usize),
     /// So long is slept for more packets, as the last count says.
-    gather: Option<Duration>,
+    batch_time: Option<Duration>,
     /// Packets were taken since the last sleep.
     has_taken: bool,
     /// The thread goes before others.
-    is_first: bool,
+    is_real_time: bool,
     /// It may not, and stays where whoever started it has put it.
-    is_refused: bool,
+    is_priority_refused: bool,
 }
 
-impl Sleep {
+impl Poller {
     /// Nothing wakes it yet but the queue.
     pub(super) fn new() -> io::Result<Self> {
         let others = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self {
             others,
-            is_alert: false,
-            saw: 0,
-            counted: (0, 0),
-            gather: None,
+            has_capture: false,
+            last_capture: 0,
+            count_window: (0, 0),
+            batch_time: None,
             has_taken: false,
-            is_first: false,
-            is_refused: false,
+            is_real_time: false,
+            is_priority_refused: false,
         })
     }
 
     /// This wakes from now on, until it is closed.
-    pub(super) fn mind(&self, fd: impl AsFd) -> io::Result<()> {
+    pub(super) fn register(&self, fd: impl AsFd) -> io::Result<()> {
         match epoll::add(&self.others, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
@@ -71,37 +71,37 @@ impl Sleep {
 
     /// So many packets were taken from the queue.
     pub(super) fn on_taken(&mut self, packets: usize) {
-        self.counted.1 += packets;
+        self.count_window.1 += packets;
         self.has_taken = true;
     }
 
     /// Counts what came, and looks how long to gather where it is much; `trip` is the shortest round trip.
-    fn count(&mut self, now: u64, trip: impl FnOnce() -> Option<Duration>) {
-        let (began, packets) = self.counted;
+    fn update_batch_time(&mut self, now: u64, trip: impl FnOnce() -> Option<Duration>) {
+        let (began, packets) = self.count_window;
         let time = Duration::from_nanos(now.saturating_sub(began));
-        if time >= COUNT {
+        if time >= COUNT_TIME {
             let packets = u32::try_from(packets).unwrap_or(u32::MAX);
             // Three in two spans.
             let are_many = |span: Duration| span.saturating_mul(packets) * 2 >= time * 3;
-            let span = || (trip().unwrap_or_default() / SHARE).clamp(LEAST, MOST);
-            self.gather = are_many(MOST).then(span).filter(|span| are_many(*span));
-            self.counted = (now, 0);
+            let span = || (trip().unwrap_or_default() / MIN_RTT_PART).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
+            self.batch_time = are_many(MAX_BATCH_TIME).then(span).filter(|span| are_many(*span));
+            self.count_window = (now, 0);
         }
     }
 
     /// Goes before other programs' threads or among them.
-    fn take_place(&mut self) {
-        let first = self.gather.is_none();
-        if first != self.is_first && !self.is_refused {
+    fn set_priority(&mut self) {
+        let first = self.batch_time.is_none();
+        if first != self.is_real_time && !self.is_priority_refused {
             let placed = if first { sched::real_time(PRIORITY) } else { sched::normal() };
-            (self.is_first, self.is_refused) = (first, placed.is_err());
+            (self.is_real_time, self.is_priority_refused) = (first, placed.is_err());
         }
     }
 
     /// This eye has seen something, or is new, or is to be closed: it does not wake.
-    pub(super) fn on_seen(&mut self, eye: Option<&Eye>) {
-        self.saw = clock::now();
-        let was_alert = std::mem::take(&mut self.is_alert);
+    pub(super) fn on_captured(&mut self, eye: Option<&Capture>) {
+        self.last_capture = clock::now();
+        let was_alert = std::mem::take(&mut self.has_capture);
         if let Some(eye) = eye.filter(|_| was_alert) {
             // What is not minded is not forgotten.
             let _ = epoll::delete(&self.others, eye);
@@ -110,37 +110,37 @@ impl Sleep {
 
     /// Sleeps until something is there, for `rest` at most; whether it is something else than a packet of the queue. `trip` tells
     /// the shortest round trip.
-    pub(super) fn sleep(
+    pub(super) fn wait(
         &mut self,
-        queue: &Queue,
-        eye: Option<&Eye>,
+        queue: &NfQueue,
+        eye: Option<&Capture>,
         rest: Duration,
         trip: impl FnOnce() -> Option<Duration>,
     ) -> io::Result<bool> {
         let now = clock::now();
         let mut rest = rest;
-        if let Some(eye) = eye.filter(|_| !self.is_alert) {
-            match QUIET.checked_sub(Duration::from_nanos(now.saturating_sub(self.saw))) {
+        if let Some(eye) = eye.filter(|_| !self.has_capture) {
+            match CAPTURE_QUIET_TIME.checked_sub(Duration::from_nanos(now.saturating_sub(self.last_capture))) {
                 Some(left) if !left.is_zero() => rest = rest.min(left),
                 _ => {
-                    self.mind(eye)?;
-                    self.is_alert = true;
+                    self.register(eye)?;
+                    self.has_capture = true;
                 }
             }
         }
-        self.count(now, trip);
-        self.take_place();
+        self.update_batch_time(now, trip);
+        self.set_priority();
         let read = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let others = read(self.others.as_fd());
-        match self.gather.filter(|_| std::mem::take(&mut self.has_taken)) {
-            Some(gather) => wait(&mut [others], gather.min(rest)),
-            None => wait(&mut [others, read(queue.as_fd())], rest),
+        match self.batch_time.filter(|_| std::mem::take(&mut self.has_taken)) {
+            Some(gather) => poll_until(&mut [others], gather.min(rest)),
+            None => poll_until(&mut [others, read(queue.as_fd())], rest),
         }
     }
 }
 
 /// Waits for any of these; whether the first is ready.
-fn wait(all: &mut [PollFd<'_>], rest: Duration) -> io::Result<bool> {
+fn poll_until(all: &mut [PollFd<'_>], rest: Duration) -> io::Result<bool> {
     let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
     match poll(all, Some(&rest)) {
         Ok(_) => Ok(all.first().is_some_and(|first| !first.revents().is_empty())),
@@ -150,18 +150,18 @@ fn wait(all: &mut [PollFd<'_>], rest: Duration) -> io::Result<bool> {
 }
 
 /// chosen: a tenth of the silence after which a link is asked whether it is there.
-const QUIET: Duration = Duration::from_millis(20);
+const CAPTURE_QUIET_TIME: Duration = Duration::from_millis(20);
 /// Of the shortest round trip so much may be slept for more packets. chosen: on average a packet waits for half of it, which
 /// lengthens a round trip by 4 % at the most.
-const SHARE: u32 = 12;
+const MIN_RTT_PART: u32 = 12;
 /// chosen: with what the kernel adds to a sleep, less than a millisecond, which nothing on a network is too short for.
-const LEAST: Duration = Duration::from_micros(500);
+const MIN_BATCH_TIME: Duration = Duration::from_micros(500);
 /// chosen: a burst of acknowledgements lets no more than a few packets go at once.
-const MOST: Duration = Duration::from_millis(4);
+const MAX_BATCH_TIME: Duration = Duration::from_millis(4);
 /// chosen: above everything that is not real-time, below what else may be.
 const PRIORITY: i32 = 1;
 /// chosen: several of the longest sleeps, far shorter than a flow.
-const COUNT: Duration = Duration::from_millis(20);
+const COUNT_TIME: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
@@ -179,11 +179,11 @@ mod tests {
         let body = || {
             let is_permitted = sched::real_time(PRIORITY).is_ok();
             sched::normal().unwrap();
-            let mut sleep = Sleep::new().unwrap();
-            sleep.take_place();
+            let mut sleep = Poller::new().unwrap();
+            sleep.set_priority();
             assert_eq!(policy(), u32::from(is_permitted), "SCHED_FIFO is 1");
-            sleep.gather = Some(LEAST);
-            sleep.take_place();
+            sleep.batch_time = Some(MIN_BATCH_TIME);
+            sleep.set_priority();
             assert_eq!(policy(), 0, "SCHED_OTHER");
         };
         std::thread::spawn(body).join().unwrap();
@@ -191,13 +191,13 @@ mod tests {
 
     #[test]
     fn what_comes_fast_is_gathered_and_a_burst_is_not() {
-        let mut sleep = Sleep::new().unwrap();
+        let mut sleep = Poller::new().unwrap();
         let mut run = |packets: usize, every: u64, trip: u64, from: u64| {
             let mut gathered = Vec::new();
             for turn in 0..400 {
                 sleep.on_taken(packets);
-                sleep.count(from + turn * every, || Some(Duration::from_millis(trip)));
-                gathered.extend(sleep.gather);
+                sleep.update_batch_time(from + turn * every, || Some(Duration::from_millis(trip)));
+                gathered.extend(sleep.batch_time);
             }
             gathered.sort();
             gathered.dedup();
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(run(1, 1_350_000, 48, 1_000_000_000), [Duration::from_millis(4)], "20 Mbit/s");
         assert_eq!(run(1, 1_350_000, 10, 2_000_000_000).last(), None, "of a shorter round trip one has to be felt");
         assert_eq!(run(6, 500_000, 9, 3_000_000_000), [Duration::from_micros(750)], "300 Mbit/s");
-        assert_eq!(run(6, 500_000, 1, 4_000_000_000), [LEAST]);
+        assert_eq!(run(6, 500_000, 1, 4_000_000_000), [MIN_BATCH_TIME]);
         assert!(run(5, 50_000_000, 200, 5_000_000_000).is_empty(), "a window of ten segments");
     }
 }

@@ -25,23 +25,23 @@ pub(super) const MARK: u32 = 0x6d61_6363;
 
 /// Sends whole packets.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(super) struct RawSocket {
     v4: Socket,
     /// None: this kernel has no IPv6.
     v6: Option<Socket>,
 }
 
-impl Raw {
+impl RawSocket {
     /// Over the device of this name; without one, where routes lead.
     pub(super) fn open(device: Option<&str>) -> Result<Self, AccelError> {
         let open = |domain| -> io::Result<Socket> {
-            let socket = Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(WHOLE)))?;
+            let socket = Socket::new(domain, Type::RAW.nonblocking().cloexec(), Some(Protocol::from(IPPROTO_RAW)))?;
             socket.set_mark(MARK)?;
             if let Some(device) = device {
                 bind_to_device(&socket, device)?;
             }
             // It hears nothing, and is to hold nothing up.
-            socket.set_send_buffer_size(BUFFER)?;
+            socket.set_send_buffer_size(SEND_BUFFER)?;
             Ok(socket)
         };
         let failed = || AccelError::kernel(format!("a raw socket on {}", device.unwrap_or("this machine")));
@@ -59,7 +59,7 @@ impl Raw {
     /// # Errors
     /// No whole packet; no room or no way now: it is lost, as packets are.
     pub(super) fn send(&self, packet: &[u8]) -> io::Result<()> {
-        let read = whole(packet)?;
+        let read = parse_whole(packet)?;
         let (socket, to) = match read.addrs() {
             AddrPair::V4(_, to) => (&self.v4, SocketAddr::from((to, 0))),
             AddrPair::V6(_, to) => (self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?, SocketAddr::from((to, 0))),
@@ -70,32 +70,32 @@ impl Raw {
 
 /// Gives packets to the own stack, as if they had come.
 #[derive(Debug)]
-pub(super) struct Inward {
-    v4: Raw,
+pub(super) struct LocalInjector {
+    v4: RawSocket,
     /// None: this kernel has no IPv6.
-    v6: Option<Sixes>,
+    v6: Option<RawV6>,
 }
 
 /// Of each protocol its socket, whose header the kernel makes.
 #[derive(Debug)]
-struct Sixes {
+struct RawV6 {
     tcp: Socket,
     icmp: Socket,
 }
 
-impl Inward {
+impl LocalInjector {
     pub(super) fn open() -> Result<Self, AccelError> {
-        let v4 = Raw::open(None)?;
+        let v4 = RawSocket::open(None)?;
         let open = |protocol| -> io::Result<Socket> {
             let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
             // It would hear all of its protocol that comes to this machine.
             socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
             socket.set_freebind_v6(true)?;
-            socket.bind(&SockAddr::from(NOWHERE))?;
+            socket.bind(&SockAddr::from(DISCARD_ADDRESS))?;
             socket.set_mark(MARK)?;
             Ok(socket)
         };
-        let open = || Ok(Sixes { tcp: open(Protocol::TCP)?, icmp: open(Protocol::ICMPV6)? });
+        let open = || Ok(RawV6 { tcp: open(Protocol::TCP)?, icmp: open(Protocol::ICMPV6)? });
         let v6 = v4.v6.is_some().then(open).transpose();
         Ok(Self { v6: v6.map_err(AccelError::kernel("a raw socket of IPv6"))?, v4 })
     }
@@ -104,8 +104,8 @@ impl Inward {
     ///
     /// # Errors
     /// As [`Raw::send`].
-    pub(super) fn give(&self, packet: &[u8]) -> io::Result<()> {
-        let read = whole(packet)?;
+    pub(super) fn inject(&self, packet: &[u8]) -> io::Result<()> {
+        let read = parse_whole(packet)?;
         let AddrPair::V6(from, to) = read.addrs() else { return self.v4.send(packet) };
         let sockets = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let socket = if read.protocol() == protocol::ICMP_V6 { &sockets.icmp } else { &sockets.tcp };
@@ -114,16 +114,16 @@ impl Inward {
     }
 }
 
-fn whole(packet: &[u8]) -> io::Result<Packet<'_>> {
+fn parse_whole(packet: &[u8]) -> io::Result<Packet<'_>> {
     Packet::parse(packet).map_err(|refusal| io::Error::new(io::ErrorKind::InvalidInput, refusal))
 }
 
 /// An address that nobody has (RFC 6666): what is bound to it hears nothing.
-const NOWHERE: SocketAddrV6 = SocketAddrV6::new(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1), 0, 0, 0);
+const DISCARD_ADDRESS: SocketAddrV6 = SocketAddrV6::new(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1), 0, 0, 0);
 /// A filter's instruction that passes no bytes (`BPF_RET`).
 const DROP: u16 = 0x06;
 /// `IPPROTO_RAW`: packets come with their header, in both families.
-const WHOLE: i32 = 255;
+const IPPROTO_RAW: i32 = 255;
 const NO_FAMILY: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
 /// chosen: a second of a thin link's packets; what does not fit is lost, as on any full link.
-const BUFFER: usize = 1 << 20;
+const SEND_BUFFER: usize = 1 << 20;

@@ -12,15 +12,15 @@ use crate::{AccelError, iptables, nfqueue};
 
 /// One thing that is needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Need {
+pub struct Requirement {
     /// What.
     pub name: &'static str,
     /// Whether it is there.
-    pub there: bool,
+    pub is_met: bool,
     /// Without it nothing can be done; else only a part cannot.
-    pub must: bool,
+    pub is_required: bool,
     /// What was found.
-    pub says: String,
+    pub finding: String,
     /// What helps; empty where nothing has to.
     pub remedy: &'static str,
 }
@@ -29,8 +29,8 @@ pub struct Need {
 ///
 /// # Errors
 /// CAP_NET_ADMIN or CAP_NET_RAW is missing.
-pub(super) fn privileges() -> Result<(), AccelError> {
-    let missing = missing();
+pub(super) fn check_privileges() -> Result<(), AccelError> {
+    let missing = missing_capabilities();
     if missing.is_empty() {
         Ok(())
     } else {
@@ -38,7 +38,7 @@ pub(super) fn privileges() -> Result<(), AccelError> {
     }
 }
 
-fn missing() -> Vec<&'static str> {
+fn missing_capabilities() -> Vec<&'static str> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
@@ -48,18 +48,18 @@ fn missing() -> Vec<&'static str> {
 }
 
 /// Whether acknowledgements can be led by the kernel itself, and which of its features is missing if not.
-fn bpf() -> Need {
-    let tried = redirect::try_out();
+fn bpf_requirement() -> Requirement {
+    let tried = redirect::check_available();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let remedy = match &tried {
         Ok(()) => "",
         Err(why) => bpf_remedy(why, release.trim()),
     };
-    Need {
+    Requirement {
         name: "BPF (TCX)",
-        there: tried.is_ok(),
-        must: false,
-        says: match tried {
+        is_met: tried.is_ok(),
+        is_required: false,
+        finding: match tried {
             Ok(()) => "`offload` alone can be done by the kernel itself".to_owned(),
             Err(why) => format!("`offload` alone goes through the queue, too: the program: {why}"),
         },
@@ -80,14 +80,14 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
 }
 
 /// Whether packets wait for no other program.
-fn real_time() -> Need {
+fn real_time_requirement() -> Requirement {
     let tried = sched::try_real_time();
     let there = tried.is_ok();
-    Need {
+    Requirement {
         name: "real-time",
-        there,
-        must: false,
-        says: match tried {
+        is_met: there,
+        is_required: false,
+        finding: match tried {
             Ok(()) => "packets wait for no other program".to_owned(),
             Err(error) => format!("no SCHED_FIFO ({error}): on a busy machine acknowledgements leave in lumps"),
         },
@@ -96,47 +96,47 @@ fn real_time() -> Need {
 }
 
 /// Looks at all of them. Nothing is changed.
-pub fn look() -> Vec<Need> {
-    let missing = missing();
-    let program = iptables::program();
-    let (opened, says) = match nfqueue::try_out() {
+pub fn check_requirements() -> Vec<Requirement> {
+    let missing = missing_capabilities();
+    let program = iptables::find_program();
+    let (opened, finding) = match nfqueue::check_available() {
         Ok(()) => (true, "packets can wait for a word".to_owned()),
         Err(error) => (false, error.to_string()),
     };
     let v6 = Path::new("/proc/thread-self/net/if_inet6").exists();
     vec![
-        Need {
+        Requirement {
             name: "privileges",
-            there: missing.is_empty(),
-            must: true,
-            says: if missing.is_empty() {
+            is_met: missing.is_empty(),
+            is_required: true,
+            finding: if missing.is_empty() {
                 "CAP_NET_ADMIN and CAP_NET_RAW are there".to_owned()
             } else {
                 format!("{} missing", missing.join(" and "))
             },
             remedy: if missing.is_empty() { "" } else { "run as root, or with both as ambient capabilities" },
         },
-        Need {
+        Requirement {
             name: "iptables",
-            there: program.is_ok(),
-            must: true,
+            is_met: program.is_ok(),
+            is_required: true,
             remedy: if program.is_ok() { "" } else { "install the package iptables" },
-            says: program.unwrap_or_else(|error| error.to_string()),
+            finding: program.unwrap_or_else(|error| error.to_string()),
         },
-        Need {
+        Requirement {
             name: "NFQUEUE",
-            there: opened,
-            must: true,
-            says,
+            is_met: opened,
+            is_required: true,
+            finding,
             remedy: if opened || !missing.is_empty() { "" } else { "modprobe nfnetlink_queue" },
         },
-        bpf(),
-        real_time(),
-        Need {
+        bpf_requirement(),
+        real_time_requirement(),
+        Requirement {
             name: "IPv6",
-            there: v6,
-            must: false,
-            says: if v6 { "there" } else { "this machine has none: IPv4 alone is helped" }.to_owned(),
+            is_met: v6,
+            is_required: false,
+            finding: if v6 { "there" } else { "this machine has none: IPv4 alone is helped" }.to_owned(),
             remedy: "",
         },
     ]
@@ -156,7 +156,7 @@ mod tests {
         ] {
             assert!(bpf_remedy(why, release).contains(says), "{why}");
         }
-        let need = bpf();
-        assert_eq!(need.there, need.remedy.is_empty(), "{need:?}");
+        let need = bpf_requirement();
+        assert_eq!(need.is_met, need.remedy.is_empty(), "{need:?}");
     }
 }

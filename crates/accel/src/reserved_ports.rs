@@ -13,60 +13,60 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use marline_core::accel::{Bytes, CallId};
+use marline_core::accel::{ConnId, PacketBytes};
 use marline_sys::batch::Batch;
 use marline_sys::device::bind_to_device;
 use marline_sys::packet::{self, Instruction};
 use marline_sys::repair::repair;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
-use crate::capture::close_apart;
-use crate::links::Road;
+use crate::capture::close_in_background;
+use crate::links::AccelLink;
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
-    lines: Vec<Line>,
+pub(super) struct ReservedPorts {
+    ports: Vec<ReservedPort>,
     /// Room for what comes; none while there was no call.
     batch: Option<Batch>,
     is_new: bool,
 }
 
 #[derive(Debug)]
-struct Line {
-    call: CallId,
-    ear: OwnedFd,
+struct ReservedPort {
+    conn_id: ConnId,
+    capture: OwnedFd,
     /// Keeps the port.
-    _held: Socket,
+    _socket: Socket,
 }
 
-impl Calls {
+impl ReservedPorts {
     /// Holds a port on this link towards that server: the address and the port.
     ///
     /// # Errors
     /// No way there, no address, or a kernel that does not do it.
-    pub(super) fn open(&mut self, call: CallId, road: &Road, server: SocketAddr) -> io::Result<SocketAddr> {
+    pub(super) fn open(&mut self, call: ConnId, road: &AccelLink, server: SocketAddr) -> io::Result<SocketAddr> {
         let held =
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-        held.attach_filter(&[SockFilter::new(GIVE, 0, 0, 0)])?;
+        held.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
         bind_to_device(&held, &road.name)?;
         repair(&held)?;
         held.connect(&SockAddr::from(server))?;
         let local = held.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let ear = packet::open(road.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
-        self.batch.get_or_insert_with(|| Batch::new(AT_ONCE, LONGEST));
-        self.lines.push(Line { call, ear, _held: held });
+        self.batch.get_or_insert_with(|| Batch::new(MAX_BATCH, MAX_PACKET));
+        self.ports.push(ReservedPort { conn_id: call, capture: ear, _socket: held });
         self.is_new = true;
         Ok(local)
     }
 
     /// Gives a port back.
-    pub(super) fn close(&mut self, call: CallId) {
-        let closed: Vec<Line> = self.lines.extract_if(.., |line| line.call == call).collect();
+    pub(super) fn close(&mut self, call: ConnId) {
+        let closed: Vec<ReservedPort> = self.ports.extract_if(.., |line| line.conn_id == call).collect();
         if !closed.is_empty() {
-            close_apart(closed);
+            close_in_background(closed);
         }
-        if self.lines.is_empty() {
+        if self.ports.is_empty() {
             self.batch = None;
         }
     }
@@ -74,17 +74,17 @@ impl Calls {
     /// What wakes the thread, if something was added since the last time this was asked.
     pub(super) fn added(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let is_new = std::mem::take(&mut self.is_new);
-        self.lines.iter().filter(move |_| is_new).map(|line| line.ear.as_fd())
+        self.ports.iter().filter(move |_| is_new).map(|line| line.capture.as_fd())
     }
 
     /// What has come, at most [`AT_ONCE`] packets of each; the rest wakes the thread again.
-    pub(super) fn hear(&mut self) -> Vec<(CallId, Bytes)> {
+    pub(super) fn receive(&mut self) -> Vec<(ConnId, PacketBytes)> {
         let Some(batch) = &mut self.batch else { return Vec::new() };
         let mut heard = Vec::new();
-        for line in &self.lines {
+        for line in &self.ports {
             // A device that is gone brings nothing.
-            if batch.receive(&line.ear).is_ok() {
-                heard.extend(batch.packets().map(|packet| (line.call, Bytes(packet.to_vec()))));
+            if batch.receive(&line.capture).is_ok() {
+                heard.extend(batch.packets().map(|packet| (line.conn_id, PacketBytes(packet.to_vec()))));
             }
         }
         heard
@@ -92,7 +92,7 @@ impl Calls {
 }
 
 /// A number for a connection to begin with, that nobody else can guess (RFC 6528).
-pub(super) fn number() -> u32 {
+pub(super) fn random_isn() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     // Keyed by the kernel's random numbers, another key each time.
     RandomState::new().hash_one(0_u8) as u32
@@ -122,8 +122,8 @@ fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
     ];
     program.extend(if is_v4 { vec![(HEADER, 0, 0, 0), (WORD_BEHIND, 0, 0, 0)] } else { vec![(WORD, 0, 0, 40)] });
     program.push((EQUAL, 0, 0, ports));
-    program.push((GIVE, 0, 0, u32::MAX));
-    program.push((GIVE, 0, 0, 0));
+    program.push((RETURN, 0, 0, u32::MAX));
+    program.push((RETURN, 0, 0, 0));
     let last = program.len() - 1;
     for (at, instruction) in program.iter_mut().enumerate() {
         if instruction.0 == EQUAL {
@@ -134,18 +134,18 @@ fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
 }
 
 /// `BPF_RET`: passes so many bytes.
-const GIVE: u16 = 0x06;
+const RETURN: u16 = 0x06;
 /// chosen: what a thin link brings while the thread does something else.
-const AT_ONCE: usize = 16;
+const MAX_BATCH: usize = 16;
 /// chosen: the longest packet of IP.
-const LONGEST: usize = 65_536;
+const MAX_PACKET: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
     use std::net::{TcpListener, TcpStream};
 
-    use marline_core::accel::Families;
+    use marline_core::accel::AddressFamilies;
     use marline_core::link::LinkId;
 
     use super::*;
@@ -154,17 +154,17 @@ mod tests {
     fn a_port_is_held_without_a_word_to_the_server() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        let road = Road {
+        let road = AccelLink {
             link: LinkId(1),
             name: "lo".into(),
             index: 1,
             gateway: std::net::Ipv4Addr::LOCALHOST.into(),
-            is_named: false,
-            families: Families::Both,
+            has_named_gateway: false,
+            families: AddressFamilies::Both,
             router: None,
         };
-        let mut calls = Calls::default();
-        let local = match calls.open(CallId(1), &road, address) {
+        let mut calls = ReservedPorts::default();
+        let local = match calls.open(ConnId(1), &road, address) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 eprintln!("skipped: needs CAP_NET_ADMIN and CAP_NET_RAW");
                 return;
@@ -179,27 +179,27 @@ mod tests {
         // The server's own stack says something to that port: another connection's bytes are not shown.
         let mut other = TcpStream::connect(address).unwrap();
         other.write_all(b"other").unwrap();
-        assert!(calls.hear().is_empty());
-        calls.close(CallId(1));
-        assert!(calls.hear().is_empty());
+        assert!(calls.receive().is_empty());
+        calls.close(ConnId(1));
+        assert!(calls.receive().is_empty());
     }
 
     #[test]
     fn a_way_that_is_not_there_is_an_error() {
-        let road = Road {
+        let road = AccelLink {
             link: LinkId(1),
             name: "nosuch0".into(),
             index: 77,
             gateway: std::net::Ipv4Addr::LOCALHOST.into(),
-            is_named: false,
-            families: Families::Both,
+            has_named_gateway: false,
+            families: AddressFamilies::Both,
             router: None,
         };
-        Calls::default().open(CallId(1), &road, ([192, 0, 2, 1], 80).into()).unwrap_err();
+        ReservedPorts::default().open(ConnId(1), &road, ([192, 0, 2, 1], 80).into()).unwrap_err();
     }
 
     #[test]
     fn no_number_is_like_the_one_before() {
-        assert!((0..8).map(|_| number()).collect::<std::collections::BTreeSet<_>>().len() > 6);
+        assert!((0..8).map(|_| random_isn()).collect::<std::collections::BTreeSet<_>>().len() > 6);
     }
 }

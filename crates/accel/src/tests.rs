@@ -6,7 +6,9 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use marline_core::accel::{Accelerator, Config, Families, Helper, Mechanism, Mechanisms, Sight};
+use marline_core::accel::{
+    Accelerator, AddressFamilies, CaptureLevel, Config, Mechanism, Mechanisms, SecondaryLink,
+};
 use marline_core::link::LinkId;
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::messages;
@@ -22,13 +24,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use socket2::{Domain, Socket, Type};
 
-use super::{Engine, Flows, Setup, Wanted, control, restore, roads};
-use crate::bpf::redirect::Steer;
-use crate::capture::Eye;
-use crate::driver::{EVENTS, Works};
-use crate::gateway_probe::Pinger;
-use crate::iptables::{self, Numbers, Rules};
-use crate::raw_socket::{Inward, Raw};
+use super::{Engine, EngineConfig, FlowFilter, LinkArg, control, resolve_links, restore};
+use crate::bpf::redirect::BpfRedirect;
+use crate::capture::Capture;
+use crate::driver::{Driver, NETLINK_GROUPS};
+use crate::gateway_probe::GatewayProber;
+use crate::iptables::{self, QueueNumbers, Rules};
+use crate::raw_socket::{LocalInjector, RawSocket};
 
 /// A link whose other end is in a test's hands. Strict reverse-path filters are on.
 struct Line {
@@ -158,11 +160,11 @@ fn server(text: &str) -> SocketAddr {
 fn a_socket_takes_a_segment_that_is_delivered_here_and_acknowledges_it_to_the_server() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
-        let inward = Inward::open().unwrap();
+        let inward = LocalInjector::open().unwrap();
         for (address, device) in SERVERS.into_iter().flat_map(|address| [(address, None), (address, Some("wlan0"))])
         {
             let mut session = connect(&line, server(address), device);
-            inward.give(&session.data(b"from the side")).unwrap();
+            inward.inject(&session.data(b"from the side")).unwrap();
             assert_eq!(session.heard(), "from the side", "{address} {device:?}");
             let answer = line.segment(server(address)).unwrap();
             let answer = Segment::of(Packet::parse(&answer).unwrap()).unwrap();
@@ -179,7 +181,7 @@ fn a_socket_takes_a_segment_that_is_delivered_here_and_acknowledges_it_to_the_se
 fn the_own_stack_repeats_sooner_when_it_hears_that_there_was_no_way() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
-        let inward = Inward::open().unwrap();
+        let inward = LocalInjector::open().unwrap();
         for address in SERVERS {
             let mut session = connect(&line, server(address), None);
             session.stream.write_all(b"a request").unwrap();
@@ -189,7 +191,7 @@ fn the_own_stack_repeats_sooner_when_it_hears_that_there_was_no_way() {
             }
             let word = IcmpUnreachable { four_tuple: session.flow.reversed(), seq: session.received };
             for _ in 0..4 {
-                inward.give(&word.emit(IpParams::default())).unwrap();
+                inward.inject(&word.emit(IpParams::default())).unwrap();
             }
             let again = line.next_within(Duration::from_secs(1), is_for(server(address))).expect("before 1.6 s");
             assert_eq!(Segment::of(Packet::parse(&again).unwrap()).unwrap().payload(), b"a request", "{address}");
@@ -205,13 +207,13 @@ fn a_packet_leaves_over_the_link_that_is_named_whatever_the_routes_say() {
         for (source, address) in [("10.1.0.2:5000", SERVERS[0]), ("[fd00:1::2]:5000", SERVERS[1])] {
             let flow = FourTuple::new(source.parse().unwrap(), server(address)).unwrap();
             let packet = NewSegment::data(&flow, Seq::new(7), Seq::new(9), 100, None, b"x").emit().unwrap();
-            Raw::open(Some("wwan0")).unwrap().send(&packet).unwrap();
+            RawSocket::open(Some("wwan0")).unwrap().send(&packet).unwrap();
             let came = wwan.segment(server(address)).unwrap();
             let came = Segment::of(Packet::parse(&came).unwrap()).unwrap();
             assert_eq!((came.four_tuple(), came.payload()), (flow, &b"x"[..]));
             assert!(wlan.is_silent(server(address)));
         }
-        let error = Raw::open(None).unwrap().send(b"no packet").unwrap_err();
+        let error = RawSocket::open(None).unwrap().send(b"no packet").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     });
 }
@@ -222,8 +224,8 @@ fn a_gateway_that_answers_is_heard_and_others_are_not() {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         for gateway in ["10.1.0.1", "fd00:1::1"] {
             let gateway: IpAddr = gateway.parse().unwrap();
-            let mut pinger = Pinger::open("wlan0", line.index, gateway).unwrap();
-            pinger.ask(7).unwrap();
+            let mut pinger = GatewayProber::open("wlan0", line.index, gateway).unwrap();
+            pinger.probe(7).unwrap();
             let question = line
                 .next(|packet| {
                     packet.addrs().destination() == gateway
@@ -241,13 +243,13 @@ fn a_gateway_that_answers_is_heard_and_others_are_not() {
             for packet in wrong {
                 line.tun.send(&packet.unwrap()).unwrap();
             }
-            assert!(pinger.answers().is_empty());
+            assert!(pinger.take_replies().is_empty());
             line.tun.send(&echo.emit(&pair, IpParams::default()).unwrap()).unwrap();
             // The kernel may deliver the wrong packets only now.
             let mut answers = Vec::new();
             for _ in 0..250 {
                 wait(&pinger);
-                answers.extend(pinger.answers());
+                answers.extend(pinger.take_replies());
                 if !answers.is_empty() {
                     break;
                 }
@@ -264,19 +266,19 @@ fn a_link_in_another_network_asks_the_gateway_there_unless_one_was_named() {
         ip("route add default via 10.1.0.1 dev wlan0 metric 50");
         let config = || Config::new(LinkId(0), None);
         let works = |gateway: Option<IpAddr>| {
-            let wanted = [Wanted { name: "wlan0".into(), gateway }];
+            let wanted = [LinkArg { name: "wlan0".into(), gateway }];
             let machine = Logged::new(Accelerator::new(config()), config(), None).unwrap();
-            Works::new(machine, None, roads(&survey().unwrap(), &wanted).unwrap(), None).unwrap()
+            Driver::new(machine, None, resolve_links(&survey().unwrap(), &wanted).unwrap(), None).unwrap()
         };
         let mut both = [works(None), works(Some("10.1.0.1".parse().unwrap()))];
-        let asks = |works: &Works| {
-            let _ = works.ways[0].pinger.ask(7);
+        let asks = |works: &Driver| {
+            let _ = works.links[0].prober.probe(7);
             let packet = line.next(|packet| IcmpEcho::of(*packet).is_ok_and(|echo| !echo.is_reply))?;
             let pair = Packet::parse(&packet).unwrap().addrs();
             Some(format!("{} {}", pair.source(), pair.destination()))
         };
         assert_eq!(both.each_ref().map(asks), [Some("10.1.0.2 10.1.0.1".into()), Some("10.1.0.2 10.1.0.1".into())]);
-        let monitor = RouteSocket::listen(EVENTS).unwrap();
+        let monitor = RouteSocket::listen(NETLINK_GROUPS).unwrap();
         ip("address del 10.1.0.2/24 dev wlan0");
         ip("address add 10.9.0.2/24 dev wlan0");
         ip("route add default via 10.9.0.1 dev wlan0 metric 50");
@@ -293,12 +295,12 @@ fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         for address in SERVERS {
             let mut session = connect(&line, server(address), None);
-            let mut eye = Eye::open("wlan0", line.index, Sight::Heads).unwrap().unwrap();
+            let mut eye = Capture::open("wlan0", line.index, CaptureLevel::Headers).unwrap().unwrap();
             line.tun.send(&session.data(&[7; 1000])).unwrap();
             assert!(line.segment(server(address)).is_some(), "a small acknowledgement leaves");
             session.stream.write_all(&[8; 500]).unwrap();
             assert!(line.segment(server(address)).is_some(), "and much data");
-            Raw::open(Some("wlan0"))
+            RawSocket::open(Some("wlan0"))
                 .unwrap()
                 .send(
                     &NewSegment::data(&session.flow.reversed(), Seq::new(0), Seq::new(0), 9, None, &[9; 300])
@@ -313,7 +315,7 @@ fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
             assert_eq!(seen, [(160, header + 1000), (160, header + 500)], "{address}");
             assert!(!eye.receive().unwrap());
             assert_eq!(eye.drops(), 0);
-            eye.turn(Sight::Whole).unwrap();
+            eye.set_level(CaptureLevel::Full).unwrap();
             session.next = session.next.plus(1000);
             line.tun.send(&session.data(&[7; 1000])).unwrap();
             assert!(eye.receive().unwrap());
@@ -321,9 +323,9 @@ fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
                 eye.packets().map(|(packet, _, _)| packet.len()).collect::<Vec<_>>(),
                 [1000 + header as usize]
             );
-            eye.close();
+            eye.close_in_background();
         }
-        assert!(Eye::open("wlan0", line.index, Sight::None).unwrap().is_none());
+        assert!(Capture::open("wlan0", line.index, CaptureLevel::None).unwrap().is_none());
     });
 }
 
@@ -336,12 +338,19 @@ fn has_rules() -> bool {
     has
 }
 
-fn setup(flows: &str) -> Setup {
+fn setup(flows: &str) -> EngineConfig {
     let gateway = Some("10.1.0.1".parse().unwrap());
-    let wanted = [Wanted { name: "wlan0".into(), gateway }];
-    let roads = roads(&survey().unwrap(), &wanted).unwrap();
-    let flows: Flows = flows.parse().unwrap();
-    Setup { config: Config::new(LinkId(0), None), roads, flows, trace: None, ledger: None, errands: None }
+    let wanted = [LinkArg { name: "wlan0".into(), gateway }];
+    let roads = resolve_links(&survey().unwrap(), &wanted).unwrap();
+    let flows: FlowFilter = flows.parse().unwrap();
+    EngineConfig {
+        config: Config::new(LinkId(0), None),
+        links: resolve_links,
+        flow_filter: flows,
+        trace: None,
+        pending_file: None,
+        fetch_commands: None,
+    }
 }
 
 fn rules_there() -> usize {
@@ -354,7 +363,7 @@ fn rules_there() -> usize {
 
 fn status(engine: &Engine) -> super::status::Status {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(engine.bell().status()).unwrap()
+    runtime.block_on(engine.handle().status()).unwrap()
 }
 
 #[test]
@@ -373,7 +382,7 @@ fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_befo
         session.stream.write_all(&[1; 400]).unwrap();
         assert!(line.segment(server(SERVERS[0])).is_some());
         let counts = status(&engine).counts;
-        assert_eq!((counts.queued, counts.changed, counts.held, counts.sent), (6, 0, 0, 0));
+        assert_eq!((counts.queued, counts.rewritten, counts.suppressed, counts.sent), (6, 0, 0, 0));
         let acknowledged = session.received.plus(400);
         let to = session.flow;
         let ack = NewSegment::data(&to, session.next, acknowledged, 60_000, None, &[]).emit().unwrap();
@@ -386,13 +395,13 @@ fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_befo
         // The packet behind it waits for nobody, and may be heard first.
         let mut counts = status(&engine).counts;
         for _ in 0..100 {
-            if counts.arriving == 3 {
+            if counts.incoming == 3 {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
             counts = status(&engine).counts;
         }
-        assert_eq!((counts.arriving, counts.changed), (3, 0), "of what comes, acknowledgements alone");
+        assert_eq!((counts.incoming, counts.rewritten), (3, 0), "of what comes, acknowledgements alone");
         let second = Engine::start(setup("port 443")).unwrap_err().to_string();
         assert!(second.contains("another `marline accel` helps it already"), "{second}");
         assert_eq!(rules_there(), 12, "and the first one goes on");
@@ -410,14 +419,15 @@ fn rules_of_a_run_that_was_killed_let_packets_pass_and_are_found_and_removed() {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         // Its queue went with it.
         std::mem::forget(
-            Rules::set("wlan0", &Flows::default(), Numbers { leaving: 27_906, arriving: Some(28_162) }).unwrap(),
+            Rules::set("wlan0", &FlowFilter::default(), QueueNumbers { outgoing: 27_906, incoming: Some(28_162) })
+                .unwrap(),
         );
         std::mem::forget(
-            Rules::set("wwan0", &Flows::default(), Numbers { leaving: 27_907, arriving: None }).unwrap(),
+            Rules::set("wwan0", &FlowFilter::default(), QueueNumbers { outgoing: 27_907, incoming: None }).unwrap(),
         );
         drop(connect(&line, server(SERVERS[0]), None));
         let engine = Engine::start(setup("tcp")).unwrap();
-        assert_eq!(iptables::left_behind(), ["wwan0"], "a run begins with its own link swept");
+        assert_eq!(iptables::orphaned_devices(), ["wwan0"], "a run begins with its own link swept");
         assert_eq!(restore().unwrap(), ["wwan0"]);
         assert_eq!(rules_there(), 12, "what is in use stays");
         drop(engine);
@@ -431,10 +441,10 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
         let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
         let wanted = [("wlan0", "10.1.0.1"), ("wwan0", "10.2.0.1")]
-            .map(|(name, gateway)| Wanted { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
-        let roads = roads(&survey().unwrap(), &wanted).unwrap();
+            .map(|(name, gateway)| LinkArg { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
+        let roads = resolve_links(&survey().unwrap(), &wanted).unwrap();
         let up = Bitrate::from_mbps(100);
-        let mut steer = match Steer::attach(&roads[0], &roads[1], up) {
+        let mut steer = match BpfRedirect::attach(&resolve_links[0], &resolve_links[1], up) {
             Err(error)
                 if error.to_string().contains("the kernel refuses it")
                     || error.to_string().contains("not attached") =>
@@ -444,17 +454,17 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             steer => steer.unwrap(),
         };
         cable("eth0", "10.3.0.2/24");
-        let eth = super::Road {
+        let eth = super::AccelLink {
             name: "eth0".into(),
             index: survey().unwrap().named("eth0").unwrap().index,
-            ..roads[1].clone()
+            ..resolve_links[1].clone()
         };
-        let error = Steer::attach(&roads[0], &eth, up).unwrap_err().to_string();
+        let error = BpfRedirect::attach(&resolve_links[0], &eth, up).unwrap_err().to_string();
         assert!(error.contains("link eth0: it has neighbours"), "{error}");
-        for (address, families) in SERVERS.into_iter().zip([Families::V4, Families::V6]) {
+        for (address, families) in SERVERS.into_iter().zip([AddressFamilies::V4, AddressFamilies::V6]) {
             let to = server(address);
-            steer.switch(Some(families)).unwrap();
-            let before = steer.counted();
+            steer.set_families(Some(families)).unwrap();
+            let before = steer.counters();
             // Of the host's own stack, as it acknowledges what comes: all of it is in order, and fast.
             let mut session = connect(&wlan, to, None);
             let mut send = |bytes: usize, skipped: u32| {
@@ -469,23 +479,23 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             std::thread::sleep(Duration::from_millis(150));
             (0..60).for_each(|_| send(1400, 0));
             assert!(wwan.segment(to).is_some(), "{address}: over the second link, its source unchanged");
-            let busy = steer.counted();
-            assert!(busy.steered > before.steered && busy.holes == before.holes, "{address}: {busy:?}");
+            let busy = steer.counters();
+            assert!(busy.redirected > before.redirected && busy.holes == before.holes, "{address}: {busy:?}");
             // A hole: the acknowledgements that tell of it stay, and those behind it.
             send(1400, 100);
             (0..20).for_each(|_| send(1400, 100));
-            let holes = steer.counted();
+            let holes = steer.counters();
             assert!(holes.holes > busy.holes, "{address}: {holes:?}");
             (0..5).for_each(|_| send(1400, 100));
-            assert_eq!(steer.counted().steered, holes.steered, "{address}");
+            assert_eq!(steer.counters().redirected, holes.redirected, "{address}");
         }
         // All of them come again, as where the second link's provider lets none pass; nobody else is led meanwhile.
         let to = server(SERVERS[0]);
         let mut session = connect(&wlan, to, None);
-        let mut led = |families: Families, pause: Duration| {
-            steer.switch(Some(families)).unwrap();
+        let mut led = |families: AddressFamilies, pause: Duration| {
+            steer.set_families(Some(families)).unwrap();
             std::thread::sleep(pause);
-            let before = steer.counted().steered;
+            let before = steer.counters().redirected;
             for pause in [Duration::from_millis(150), Duration::ZERO] {
                 for _ in 0..60 {
                     wlan.tun.send(&session.data(&[7; 1400])).unwrap();
@@ -497,14 +507,14 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             let old = session.next.plus(0_u32.wrapping_sub(1400));
             let again = NewSegment::data(&session.flow, old, session.received, 60_000, None, &[7; 1400]);
             wlan.tun.send(&again.emit().unwrap()).unwrap();
-            steer.counted().steered > before
+            steer.counters().redirected > before
         };
-        assert!(!led(Families::V6, Duration::ZERO), "to the second link leads no way of this family");
-        assert!(led(Families::V4, Duration::from_millis(1200)));
+        assert!(!led(AddressFamilies::V6, Duration::ZERO), "to the second link leads no way of this family");
+        assert!(led(AddressFamilies::V4, Duration::from_millis(1200)));
         let begun = Instant::now();
-        let is_led = led(Families::V4, Duration::from_millis(1100));
+        let is_led = led(AddressFamilies::V4, Duration::from_millis(1100));
         assert!(!is_led || begun.elapsed() > Duration::from_millis(1900), "twice as long as for a hole");
-        assert!(led(Families::V4, Duration::from_millis(2200)));
+        assert!(led(AddressFamilies::V4, Duration::from_millis(2200)));
         drop(steer);
         let mut session = connect(&wlan, server(SERVERS[0]), None);
         while wwan.next(|_| true).is_some() {}
@@ -526,17 +536,17 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
                 ip(&format!("{family} neighbour add {router} lladdr 02:00:00:00:00:0{n} dev {name}"));
             }
         }
-        let wanted = ["eth0", "eth1"].map(|name| Wanted { name: name.into(), gateway: None });
+        let wanted = ["eth0", "eth1"].map(|name| LinkArg { name: name.into(), gateway: None });
         let survey = survey().unwrap();
-        let roads = roads(&survey, &wanted).unwrap();
-        let mut steer = match Steer::attach(&roads[0], &roads[1], Bitrate::from_mbps(100)) {
+        let roads = resolve_links(&survey, &wanted).unwrap();
+        let mut steer = match BpfRedirect::attach(&resolve_links[0], &resolve_links[1], Bitrate::from_mbps(100)) {
             Err(error) => return eprintln!("skipped: {error}"),
             Ok(steer) => steer,
         };
-        steer.switch(Some(roads[1].families)).unwrap();
+        steer.set_families(Some(resolve_links[1].families)).unwrap();
         let index = survey.named("eth1x").unwrap().index;
-        let mut far = Eye::open("eth1x", index, Sight::Heads).unwrap().unwrap();
-        let primary = Raw::open(Some("eth0")).unwrap();
+        let mut far = Capture::open("eth1x", index, CaptureLevel::Headers).unwrap().unwrap();
+        let primary = RawSocket::open(Some("eth0")).unwrap();
         for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {
             let flow = FourTuple::new(server(from), server(to)).unwrap();
             let mut came = 0;
@@ -562,16 +572,16 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
         ip("route add default via 10.2.0.1 dev wwan0 metric 150");
         let wanted = [("wlan0", Some("10.1.0.1".parse().unwrap())), ("wwan0", None)]
-            .map(|(name, gateway)| Wanted { name: name.into(), gateway });
-        let helper = Helper { up: Some(Bitrate::from_mbps(1)), ..Helper::new(LinkId(1)) };
+            .map(|(name, gateway)| LinkArg { name: name.into(), gateway });
+        let helper = SecondaryLink { up: Some(Bitrate::from_mbps(1)), ..SecondaryLink::new(LinkId(1)) };
         let config = Config {
-            mechanisms: Mechanisms::of(&[Mechanism::Offload]),
-            helpers: vec![helper],
+            mechanisms: Mechanisms::of(&[Mechanism::AckOffload]),
+            secondary_links: vec![helper],
             ..Config::new(LinkId(0), None)
         };
-        let roads = roads(&survey().unwrap(), &wanted).unwrap();
-        let again = Setup { roads: roads.clone(), ..setup("tcp") };
-        let setup = Setup { config, roads, ..setup("tcp") };
+        let roads = resolve_links(&survey().unwrap(), &wanted).unwrap();
+        let again = EngineConfig { links: resolve_links.clone(), ..setup("tcp") };
+        let setup = EngineConfig { config, links: resolve_links, ..setup("tcp") };
         let engine = Engine::start(setup).unwrap();
         if status(&engine).driver != "bpf" {
             return eprintln!("skipped: the kernel does not lead acknowledgements");
@@ -584,13 +594,17 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
             (0..10).find_map(|_| line.next(is_question)).expect("the gateway is asked")
         };
         asked(&wwan, "10.2.0.1");
-        let again = Engine::start(Setup { flows: "port 80".parse().unwrap(), ..again }).unwrap_err();
-        assert_eq!(again.to_string(), super::AccelError::taken("wlan0").to_string(), "though it has no rules");
+        let again = Engine::start(EngineConfig { flow_filter: "port 80".parse().unwrap(), ..again }).unwrap_err();
+        assert_eq!(
+            again.to_string(),
+            super::AccelError::already_running("wlan0").to_string(),
+            "though it has no rules"
+        );
         ip("address del 10.2.0.2/24 dev wwan0");
         ip("address add 10.9.0.2/24 dev wwan0");
         ip("route add default via 10.9.0.1 dev wwan0 metric 150");
         asked(&wwan, "10.9.0.1");
-        assert!(status(&engine).links[1].dark);
+        assert!(status(&engine).links[1].down);
         // A modem that is plugged in again is another interface.
         drop(wwan);
         let _other = Line::new("other0", "10.3.0.2/24", "fd00:3::2/64", 300);
@@ -604,13 +618,13 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
             let echo = IcmpEcho { is_reply: true, ..IcmpEcho::of(question).unwrap() };
             wwan.tun.send(&echo.emit(&question.addrs().reversed(), IpParams::default()).unwrap()).unwrap();
         };
-        while status(&engine).links[1].dark {
+        while status(&engine).links[1].down {
             answer();
         }
         drop(wlan);
         let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
-        let before = status(&engine).counts.seen;
-        while status(&engine).counts.seen == before {
+        let before = status(&engine).counts.captured;
+        while status(&engine).counts.captured == before {
             answer();
             connect(&wlan, server(SERVERS[0]), None);
         }
@@ -624,9 +638,9 @@ fn what_cannot_be_a_link_is_refused_in_one_line() {
         ip("link add off0 type veth peer name off0x");
         cable("eth0", "10.7.0.2/24");
         let refused = |names: &[&str]| {
-            let wanted: Vec<Wanted> =
-                names.iter().map(|name| Wanted { name: (*name).into(), gateway: None }).collect();
-            roads(&survey().unwrap(), &wanted).unwrap_err().to_string()
+            let wanted: Vec<LinkArg> =
+                names.iter().map(|name| LinkArg { name: (*name).into(), gateway: None }).collect();
+            resolve_links(&survey().unwrap(), &wanted).unwrap_err().to_string()
         };
         for (names, says) in [
             (&["wlan0", "wlan0"][..], "link wlan0: it is named twice"),

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_accel::{Errand, Outfit, run_fills};
+use marline_accel::{FetchCommand, LinkDevices, run_range_client};
 use marline_core::accel::{Fetch, FetchId};
 use marline_core::link::LinkId;
 use marline_core::units::DataSize;
@@ -27,7 +27,7 @@ type Answered = (FetchId, u32, Option<Vec<u8>>);
 /// The carrier of errands, and what it answers.
 struct Carrier {
     runtime: Runtime,
-    errands: UnboundedSender<Errand>,
+    errands: UnboundedSender<FetchCommand>,
     answers: UnboundedReceiver<Answered>,
 }
 
@@ -36,15 +36,15 @@ impl Carrier {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (errands, ordered) = unbounded_channel();
         let (tell, answers) = unbounded_channel();
-        let outfit = Outfit { devices: BTreeMap::from([(LinkId(0), "lo".to_owned())]), mark: None };
+        let outfit = LinkDevices { devices: BTreeMap::from([(LinkId(0), "lo".to_owned())]), mark: None };
         let answer =
             Arc::new(move |fetch, range, bytes| tell.send((fetch, range, bytes)).expect("somebody listens"));
-        runtime.spawn(run_fills(outfit, ordered, answer));
+        runtime.spawn(run_range_client(outfit, ordered, answer));
         Self { runtime, errands, answers }
     }
 
     fn fetch(&self, fetch: Fetch) {
-        self.errands.send(Errand::Fetch(fetch)).expect("it lives");
+        self.errands.send(FetchCommand::Fetch(fetch)).expect("it lives");
     }
 
     /// So many answers, in the order in which they came.
@@ -176,7 +176,7 @@ fn what_was_cancelled_is_not_answered() {
         std::thread::sleep(PATIENCE);
     });
     carrier.fetch(fetch(1, silent, 10_000, &[(0, 10)]));
-    carrier.errands.send(Errand::Cancel(FetchId(1))).expect("it lives");
+    carrier.errands.send(FetchCommand::Cancel(FetchId(1))).expect("it lives");
     carrier.fetch(Fetch { etag, ..fetch(2, nginx.address, 10_000, &[(0, 10)]) });
     assert_eq!(carrier.answers(1), [(FetchId(2), 0, Some(nginx.data[..10].to_vec()))]);
 }

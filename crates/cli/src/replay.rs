@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_log_of_the_accelerator_replays_equal_too() {
         let config = accel::Config::new(LinkId(0), None);
-        let leaves = accel::Input::Leaving(accel::Bytes(vec![0x45, 0, 0, 1]));
+        let leaves = accel::Input::Outgoing(accel::PacketBytes(vec![0x45, 0, 0, 1]));
         let equal = replayed(&log_with(Config::Accel(Box::new(config)), Input::Accel(leaves))).unwrap();
         assert!(equal.outputs > 0, "what is not understood leaves as it came");
     }

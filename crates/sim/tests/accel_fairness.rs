@@ -15,7 +15,7 @@ use std::fmt::Write;
 
 use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::units::{Duration, Instant};
-use marline_sim::accel::{Plan, Scene, World};
+use marline_sim::accel::{FlowScript, Scenario, World};
 use marline_sim::spec::{LinkSpec, Loss};
 
 use review::compare;
@@ -88,21 +88,21 @@ fn play(row: &Row, hop: &str, seed: u64, is_helped: bool) -> Brought {
     let lasts = Duration::from_secs(60);
     let link: LinkSpec = format!("wifi,{}", row.link).parse().expect("a link");
     let hop: Loss = hop.parse().expect("a loss");
-    let flow = |n: usize| Plan {
-        is_helped,
+    let flow = |n: usize| FlowScript {
+        is_accelerated: is_helped,
         start: Duration::from_millis(seed * 13 % 100 * n as u64),
         loss: hop,
-        ..Plan::download(400_000_000)
+        ..FlowScript::download(400_000_000)
     };
-    let mut scene = Scene::new(link, flow(0));
+    let mut scene = Scenario::new(link, flow(0));
     scene.seed = seed + 1;
     scene.flows = (0..row.helped).map(flow).collect();
     if row.kind != Alone {
-        scene.flows.push(Plan { is_helped: false, loss: Loss::NONE, ..flow(row.helped) });
+        scene.flows.push(FlowScript { is_accelerated: false, loss: Loss::NONE, ..flow(row.helped) });
     }
     scene.config = is_helped.then(|| Config {
-        mechanisms: Mechanisms::of(&[Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert]),
-        ..Config::new(Scene::PRIMARY, None)
+        mechanisms: Mechanisms::of(&[Mechanism::EifelUndo, Mechanism::WithheldAck, Mechanism::OutageRevert]),
+        ..Config::new(Scenario::PRIMARY, None)
     });
     let mut world = World::new(scene);
     world.run_until(Instant::ZERO + lasts);

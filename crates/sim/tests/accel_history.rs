@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 
 use marline_core::accel::Mechanism;
 use marline_core::units::Instant;
-use marline_sim::accel::random::{Bounds, Defect, draw, gain, judge, play};
-use marline_sim::accel::{Scene, World};
+use marline_sim::accel::random::{Bounds, Defect, check, generate, play, speedup};
+use marline_sim::accel::{Scenario, World};
 
 use cases::{cases, number};
 
 #[test]
 fn a_named_history_runs_again() {
     let Some(seed) = number("HISTORY_SEED") else { return };
-    println!("{:#?}", draw(seed));
+    println!("{:#?}", generate(seed));
     match play(seed) {
         Ok(report) => println!("seed {seed}: good: {report:#?}"),
         Err(defect) => {
@@ -33,8 +33,8 @@ fn a_named_history_runs_again() {
 
 /// Which mechanisms it takes: each one is left out if the history stays wrong without it. Then what happens, step by step.
 fn blame(seed: u64) {
-    let mut scene = draw(seed);
-    let wrong = |scene: &Scene| judge(scene, Bounds::default()).err();
+    let mut scene = generate(seed);
+    let wrong = |scene: &Scenario| check(scene, Bounds::default()).err();
     let all: Vec<Mechanism> = scene.config.iter().flat_map(|config| config.mechanisms.iter()).collect();
     for mechanism in all {
         let mut fewer = scene.clone();
@@ -49,7 +49,7 @@ fn blame(seed: u64) {
         let mut world = World::new(scene);
         for step in 0..number("HISTORY_STEPS").unwrap_or(200) {
             world.run_until(Instant::from_millis(step * number("HISTORY_STEP").unwrap_or(100)));
-            println!("{}", world.line(n));
+            println!("{}", world.summary(n));
         }
     }
 }
@@ -133,10 +133,10 @@ fn survey() {
         match play(seed) {
             Ok(report) => {
                 good += 1;
-                gains.extend(gain(&report, &draw(seed)));
+                gains.extend(speedup(&report, &generate(seed)));
                 report.doubts.iter().for_each(|doubt| println!("seed {seed}, not confirmed: {doubt}"));
                 resets += report.with.flows.iter().filter(|flow| flow.was_reset).count();
-                for (name, count) in report.with.asked {
+                for (name, count) in report.with.outputs {
                     *asked.entry(name).or_default() += count;
                 }
             }

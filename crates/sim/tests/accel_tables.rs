@@ -15,14 +15,14 @@ use std::fmt::Write;
 
 use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::units::{Duration, Instant};
-use marline_sim::accel::{Blackout, Plan, Scene, World};
+use marline_sim::accel::{FlowScript, Outage, Scenario, World};
 use marline_sim::rng::{Purpose, Stream};
 use marline_sim::spec::LinkSpec;
 use marline_sim::tcp::Algorithm;
 
 use review::compare;
 
-const WARM: Duration = Duration::from_secs(6);
+const WARM_UP: Duration = Duration::from_secs(6);
 const SEEDS: std::ops::Range<u64> = 1..4;
 
 /// A case: sender, round trip, loss, blackouts of so many seconds every 20 s.
@@ -31,13 +31,13 @@ struct Case {
     algorithm: Algorithm,
     rtt: u64,
     loss: &'static str,
-    dark: u64,
+    outage: u64,
     /// What the kernel did without an accelerator, Mbit/s.
     kernel: Option<f64>,
 }
 
 const fn case(algorithm: Algorithm, rtt: u64, loss: &'static str, dark: u64, kernel: f64) -> Case {
-    Case { algorithm, rtt, loss, dark, kernel: Some(kernel) }
+    Case { algorithm, rtt, loss, outage: dark, kernel: Some(kernel) }
 }
 
 use Algorithm::{Cubic, Reno};
@@ -66,29 +66,29 @@ const CASES: &[Case] = &[
     case(Cubic, 50, "1%", 2, 2.04),
 ];
 
-fn scene(case: &Case, seed: u64, is_http: bool) -> Scene {
+fn scene(case: &Case, seed: u64, is_http: bool) -> Scenario {
     let line = format!("wifi,rate=20Mbit/s,rtt={}ms,queue=100ms,loss={}", case.rtt, case.loss);
     let primary: LinkSpec = line.parse().expect("a link");
-    let mut plan = Plan::download(400_000_000);
+    let mut plan = FlowScript::download(400_000_000);
     plan.algorithm = case.algorithm;
     plan.is_http = is_http;
-    let mut scene = Scene::new(primary, plan);
+    let mut scene = Scenario::new(primary, plan);
     scene.seed = seed;
-    scene.helper = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
-    if case.dark > 0 {
+    scene.secondary = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
+    if case.outage > 0 {
         // Beginning and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
         let mut chance = Stream::new(seed, "blackouts", 0, Purpose::Other);
         for n in 0..3 {
             let at = Duration::from_millis(10_000 + n * 20_000 + chance.below(5000));
-            let lasts = Duration::from_millis(case.dark * (750 + chance.below(500)));
-            scene.blackouts.push(Blackout { link: Scene::PRIMARY, at, lasts, is_told: false });
+            let lasts = Duration::from_millis(case.outage * (750 + chance.below(500)));
+            scene.outages.push(Outage { link: Scenario::PRIMARY, at, duration: lasts, is_carrier_lost: false });
         }
     }
     scene
 }
 
 /// Goodput after the warm-up, Mbit/s.
-fn goodput(scene: Scene, warm: Duration, lasts: Duration) -> f64 {
+fn goodput(scene: Scenario, warm: Duration, lasts: Duration) -> f64 {
     let mut world = World::new(scene);
     world.run_until(Instant::ZERO + warm);
     let before = world.read(0);
@@ -100,15 +100,15 @@ fn goodput(scene: Scene, warm: Duration, lasts: Duration) -> f64 {
 
 /// What is enabled; none: plain TCP.
 fn median(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
-    let lasts = Duration::from_secs(if case.dark > 0 { 60 } else { 20 });
+    let lasts = Duration::from_secs(if case.outage > 0 { 60 } else { 20 });
     let mut all: Vec<f64> = SEEDS
         .map(|seed| {
             let mut scene = scene(case, seed, is_http);
             scene.config = mechanisms.map(|these| Config {
                 mechanisms: Mechanisms::of(these),
-                ..Config::new(Scene::PRIMARY, Some(Scene::HELPER))
+                ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY))
             });
-            goodput(scene, WARM, lasts)
+            goodput(scene, WARM_UP, lasts)
         })
         .collect();
     all.sort_by(f64::total_cmp);
@@ -117,8 +117,8 @@ fn median(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
 
 #[test]
 fn the_floors_cases_are_as_reviewed() {
-    let tls = [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert];
-    let http = [&tls[..], &[Mechanism::Hide]].concat();
+    let tls = [Mechanism::AckOffload, Mechanism::EifelUndo, Mechanism::WithheldAck, Mechanism::OutageRevert];
+    let http = [&tls[..], &[Mechanism::EarlyAck]].concat();
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
     writeln!(table, "{:32}{:>8}{:>8}{:>8}{:>8}{:>8}", "case", "kernel", "plain", "TLS", "gain", "HTTP")
         .expect("text");
@@ -126,7 +126,7 @@ fn the_floors_cases_are_as_reviewed() {
         let plain = median(case, None, false);
         let ours = median(case, Some(&tls), false);
         let read = median(case, Some(&http), true);
-        let dark = if case.dark > 0 { format!(" {:>2} s dark", case.dark) } else { String::new() };
+        let dark = if case.outage > 0 { format!(" {:>2} s dark", case.outage) } else { String::new() };
         let name =
             format!("{} {:>3} ms {:>4}{dark}", format!("{:?}", case.algorithm).to_lowercase(), case.rtt, case.loss);
         let kernel = case.kernel.map_or(String::from("-"), |kernel| format!("{kernel:.1}"));
@@ -144,20 +144,20 @@ const UPLOADS: &[(u64, &str, u64)] = &[(50, "0%", 0), (50, "1%", 0), (200, "1%",
 
 /// What the server has read after the warm-up, Mbit/s; the median of three seeds.
 fn uploaded(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
-    let lasts = Duration::from_secs(if case.dark > 0 { 60 } else { 20 });
+    let lasts = Duration::from_secs(if case.outage > 0 { 60 } else { 20 });
     let mut all: Vec<f64> = SEEDS
         .map(|seed| {
             let mut scene = scene(case, seed, false);
-            scene.flows = scene.flows.into_iter().map(Plan::turned).collect();
+            scene.flows = scene.flows.into_iter().map(FlowScript::reversed).collect();
             scene.config = mechanisms
-                .map(|these| Config { mechanisms: Mechanisms::of(these), ..Config::new(Scene::PRIMARY, None) });
+                .map(|these| Config { mechanisms: Mechanisms::of(these), ..Config::new(Scenario::PRIMARY, None) });
             let mut world = World::new(scene);
-            world.run_until(Instant::ZERO + WARM);
-            let before = world.taken(0);
-            world.run_until(Instant::ZERO + WARM + lasts);
+            world.run_until(Instant::ZERO + WARM_UP);
+            let before = world.server_read(0);
+            world.run_until(Instant::ZERO + WARM_UP + lasts);
             let wrong = world.outcome().wrong;
             assert!(wrong.is_empty(), "{wrong:?}");
-            (world.taken(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
+            (world.server_read(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
         })
         .collect();
     all.sort_by(f64::total_cmp);
@@ -170,9 +170,9 @@ fn uploads_are_as_reviewed() {
         String::from("goodput of uploads in Mbit/s over 20 Mbit/s (loss each way, blackouts every 20 s)\n\n");
     writeln!(table, "{:32}{:>8}{:>8}{:>8}", "case", "plain", "ours", "gain").expect("text");
     for (rtt, loss, dark) in UPLOADS.iter().copied() {
-        let case = Case { algorithm: Cubic, rtt, loss, dark, kernel: None };
+        let case = Case { algorithm: Cubic, rtt, loss, outage: dark, kernel: None };
         let plain = uploaded(&case, None);
-        let ours = uploaded(&case, Some(&[Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert]));
+        let ours = uploaded(&case, Some(&[Mechanism::EifelUndo, Mechanism::WithheldAck, Mechanism::OutageRevert]));
         let dark = if dark > 0 { format!(" {dark:>2} s dark") } else { String::new() };
         let name = format!("cubic {rtt:>3} ms {loss:>4}{dark}");
         println!("{name:30} plain {plain:.3}, ours {ours:.3}, {:.2} times", ours / plain);
@@ -185,10 +185,10 @@ fn uploads_are_as_reviewed() {
 fn what_is_done_in_a_blackout_is_as_reviewed() {
     let ways: [(&str, Option<&[Mechanism]>); 5] = [
         ("plain", None),
-        ("freeze", Some(&[Mechanism::Freeze])),
-        ("flight", Some(&[Mechanism::FreezeFlight])),
-        ("reserve", Some(&[Mechanism::Reserve])),
-        ("revert", Some(&[Mechanism::Revert])),
+        ("freeze", Some(&[Mechanism::ZeroWindowFreeze])),
+        ("flight", Some(&[Mechanism::FreezeInFlight])),
+        ("reserve", Some(&[Mechanism::WithheldAck])),
+        ("revert", Some(&[Mechanism::OutageRevert])),
     ];
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s, plain HTTP, blackouts every 20 s\n\n");
     let names: String = ways.iter().map(|(name, _)| format!("{name:>8}")).collect();
@@ -227,10 +227,10 @@ fn offloads_cells_are_as_reviewed() {
         let run = |config: Option<Config>| {
             let mut all: Vec<f64> = SEEDS
                 .map(|seed| {
-                    let plan = Plan { algorithm: *algorithm, ..Plan::download(400_000_000) };
-                    let mut scene = Scene::new(primary.clone(), plan);
+                    let plan = FlowScript { algorithm: *algorithm, ..FlowScript::download(400_000_000) };
+                    let mut scene = Scenario::new(primary.clone(), plan);
                     let helper = format!("lte,rate=900kbit/s,up={up}kbit/s,rtt=150ms,queue=600ms");
-                    (scene.seed, scene.helper) = (seed, Some(helper.parse().expect("a link")));
+                    (scene.seed, scene.secondary) = (seed, Some(helper.parse().expect("a link")));
                     scene.config.clone_from(&config);
                     goodput(scene, Duration::from_secs(4), Duration::from_secs(20))
                 })
@@ -238,8 +238,13 @@ fn offloads_cells_are_as_reviewed() {
             all.sort_by(f64::total_cmp);
             all[all.len() / 2]
         };
-        let tls = Mechanisms::of(&[Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert]);
-        let config = Config { mechanisms: tls, ..Config::new(Scene::PRIMARY, Some(Scene::HELPER)) };
+        let tls = Mechanisms::of(&[
+            Mechanism::AckOffload,
+            Mechanism::EifelUndo,
+            Mechanism::WithheldAck,
+            Mechanism::OutageRevert,
+        ]);
+        let config = Config { mechanisms: tls, ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY)) };
         let (plain, ours) = (run(None), run(Some(config)));
         let cc = format!("{algorithm:?}").to_lowercase();
         let name = format!("{cc} {rtt:>3} ms {cell} {up}k");
@@ -256,9 +261,9 @@ const HOLES: &[(u32, &str)] = &[(5, "0.1%"), (5, "1%"), (20, "0.1%"), (20, "1%")
 fn how_holes_are_filled_is_as_reviewed() {
     let ways: [(&str, Option<&[Mechanism]>); 4] = [
         ("plain", None),
-        ("ranges", Some(&[Mechanism::Hide])),
+        ("ranges", Some(&[Mechanism::EarlyAck])),
         ("replay", Some(&[Mechanism::FastFetch])),
-        ("both", Some(&[Mechanism::FastFetch, Mechanism::Hide])),
+        ("both", Some(&[Mechanism::FastFetch, Mechanism::EarlyAck])),
     ];
     let mut table = String::from(
         "goodput in Mbit/s, plain HTTP, 50 ms; holes that a replayed connection filled of those seen, and what it brought in all\n\n",
@@ -274,7 +279,7 @@ fn how_holes_are_filled_is_as_reviewed() {
             scene.primary = line.parse().expect("a link");
             scene.config = these.map(|these| Config {
                 mechanisms: Mechanisms::of(these),
-                ..Config::new(Scene::PRIMARY, Some(Scene::HELPER))
+                ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY))
             });
             let lasts = Duration::from_secs(20);
             let mut world = World::new(scene);
@@ -284,12 +289,14 @@ fn how_holes_are_filled_is_as_reviewed() {
             write!(figures, "{:8.1}", world.read(0) as f64 * 8.0 / lasts.as_secs_f64() / 1e6).expect("text");
             let views = world.accelerator().map(|machine| machine.flows(Instant::ZERO + lasts)).unwrap_or_default();
             let view = views.first();
-            println!("{rate} {loss} {these:?}: {view:?} {:?}", outcome.asked);
-            if let Some((view, replay)) = view.and_then(|view| view.replay.as_ref().map(|replay| (view, replay))) {
+            println!("{rate} {loss} {these:?}: {view:?} {:?}", outcome.outputs);
+            if let Some((view, replay)) =
+                view.and_then(|view| view.mirrored_conn.as_ref().map(|replay| (view, replay)))
+            {
                 told = format!(
                     "{:>20}{:>10}",
-                    format!("{} of {}", replay.filled, view.holes),
-                    replay.came.to_string()
+                    format!("{} of {}", replay.filled_holes, view.holes),
+                    replay.received.to_string()
                 );
             }
         }
@@ -300,26 +307,26 @@ fn how_holes_are_filled_is_as_reviewed() {
 
 /// Of a flow that is not helped: the rate, its segments sent again and the queue's drops over half a minute with it; means of
 /// sixteen starts.
-fn beside(algorithm: Algorithm, rtt: u64, queue: u64, mechanisms: Option<&[Mechanism]>) -> [f64; 3] {
+fn competing_flow(algorithm: Algorithm, rtt: u64, queue: u64, mechanisms: Option<&[Mechanism]>) -> [f64; 3] {
     const STARTS: u64 = 16;
     let lasts = Duration::from_secs(30);
     let mut sums = [0.0; 3];
     for seed in 0..STARTS {
         let link = format!("wifi,rate=20Mbit/s,rtt={rtt}ms,queue={queue}ms");
-        let helped = Plan { algorithm, ..Plan::download(400_000_000) };
+        let helped = FlowScript { algorithm, ..FlowScript::download(400_000_000) };
         let start = Duration::from_millis(seed * 13 % 100);
-        let other = Plan { is_helped: false, start, ..helped.clone() };
-        let mut scene = Scene::new(link.parse().expect("a link"), helped);
+        let other = FlowScript { is_accelerated: false, start, ..helped.clone() };
+        let mut scene = Scenario::new(link.parse().expect("a link"), helped);
         scene.flows.push(other);
-        scene.helper = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
+        scene.secondary = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
         scene.config = mechanisms.map(|these| Config {
             mechanisms: Mechanisms::of(these),
-            ..Config::new(Scene::PRIMARY, Some(Scene::HELPER))
+            ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY))
         });
         let mut world = World::new(scene);
         world.run_until(Instant::ZERO + lasts);
         let rate = world.read(1) as f64 * 8.0 / lasts.as_secs_f64() / 1e6;
-        for (sum, one) in sums.iter_mut().zip([rate, world.repeated(1) as f64, world.dropped() as f64]) {
+        for (sum, one) in sums.iter_mut().zip([rate, world.retransmitted(1) as f64, world.dropped() as f64]) {
             *sum += one / STARTS as f64;
         }
     }
@@ -330,15 +337,18 @@ fn beside(algorithm: Algorithm, rtt: u64, queue: u64, mechanisms: Option<&[Mecha
 fn a_flow_beside_one_that_is_helped_is_as_reviewed() {
     let ways: [(&str, Option<&[Mechanism]>); 4] = [
         ("plain", None),
-        ("undo, reserve", Some(&[Mechanism::Undo, Mechanism::Reserve])),
-        ("offload", Some(&[Mechanism::Offload])),
-        ("all", Some(&[Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert])),
+        ("undo, reserve", Some(&[Mechanism::EifelUndo, Mechanism::WithheldAck])),
+        ("offload", Some(&[Mechanism::AckOffload])),
+        (
+            "all",
+            Some(&[Mechanism::AckOffload, Mechanism::EifelUndo, Mechanism::WithheldAck, Mechanism::OutageRevert]),
+        ),
     ];
     let mut table = String::from("a flow beside one that is helped, 20 Mbit/s, 30 s, means of 16 starts\n\n");
     writeln!(table, "{:40}{:>8}{:>12}{:>10}", "case", "Mbit/s", "sent again", "dropped").expect("text");
     for (algorithm, rtt, queue) in [(Cubic, 50, 100), (Cubic, 50, 40), (Reno, 50, 100), (Cubic, 200, 100)] {
         for (name, these) in &ways {
-            let [rate, again, dropped] = beside(algorithm, rtt, queue, *these);
+            let [rate, again, dropped] = competing_flow(algorithm, rtt, queue, *these);
             let cc = format!("{algorithm:?}").to_lowercase();
             let name = format!("{cc} {rtt:>3} ms, queue {queue:>3} ms, {name}");
             println!("{name:40} {rate:.2} Mbit/s, {again:.1} sent again, {dropped:.1} dropped");

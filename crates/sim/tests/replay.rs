@@ -12,7 +12,7 @@
 use std::fmt::{Debug, Write};
 use std::path::PathBuf;
 
-use marline_core::accel::{self, Accelerator, Helper, Mechanism, Mechanisms};
+use marline_core::accel::{self, Accelerator, Mechanism, Mechanisms, SecondaryLink};
 use marline_core::decision_log::{Record, Replayer};
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::fetch::{self, Fetch};
@@ -224,15 +224,15 @@ fn connections() -> Log<paths::Config, Paths> {
 
 /// What is on by default, for a download that cannot be read and an upload, over a link that loses packets and is dark once.
 fn helped() -> Log<accel::Config, Accelerator> {
-    let mut secure = packets::Plan::download(0);
+    let mut secure = packets::FlowScript::download(0);
     // Pauses: it takes seconds to trust a path, and the log has a line for every packet.
-    let exchange = packets::Exchange { pause: Duration::from_millis(700), request: 200, answer: 70_000 };
+    let exchange = packets::Exchange { pause: Duration::from_millis(700), request: 200, response: 70_000 };
     secure.exchanges = vec![exchange; 8];
-    let mut scene = packets::Scene::new(link("wifi,rate=20Mbit/s,rtt=20ms,queue=100ms,loss=3%"), secure);
+    let mut scene = packets::Scenario::new(link("wifi,rate=20Mbit/s,rtt=20ms,queue=100ms,loss=3%"), secure);
     scene.seed = 6;
     let start = Duration::from_millis(20);
-    scene.flows.push(packets::Plan { start, ..packets::Plan::download(60_000).turned() });
-    scene.blackouts = vec![dark(6100, 700, false)];
+    scene.flows.push(packets::FlowScript { start, ..packets::FlowScript::download(60_000).reversed() });
+    scene.outages = vec![dark(6100, 700, false)];
     let (log, undone) = accelerated(scene, Mechanisms::default());
     assert!(undone > 0, "nothing is undone");
     log
@@ -240,31 +240,39 @@ fn helped() -> Log<accel::Config, Accelerator> {
 
 /// Loss hiding and what the paper has published, for a download over plain HTTP, over a link that loses packets and is dark twice.
 fn published() -> Log<accel::Config, Accelerator> {
-    use Mechanism::{FastFetch, Freeze, FreezeFlight, Hide, OffloadAsPublished};
-    let http = packets::Plan { is_http: true, ..packets::Plan::download(70_000) };
-    let mut scene = packets::Scene::new(link("wifi,rate=2Mbit/s,rtt=50ms,queue=100ms,loss=2%"), http);
+    use Mechanism::{AckOffloadAsPublished, EarlyAck, FastFetch, FreezeInFlight, ZeroWindowFreeze};
+    let http = packets::FlowScript { is_http: true, ..packets::FlowScript::download(70_000) };
+    let mut scene = packets::Scenario::new(link("wifi,rate=2Mbit/s,rtt=50ms,queue=100ms,loss=2%"), http);
     scene.seed = 3;
-    scene.blackouts = vec![dark(200, 500, false), dark(1100, 500, false)];
-    accelerated(scene, Mechanisms::of(&[OffloadAsPublished, Freeze, FreezeFlight, Hide, FastFetch])).0
+    scene.outages = vec![dark(200, 500, false), dark(1100, 500, false)];
+    accelerated(
+        scene,
+        Mechanisms::of(&[AckOffloadAsPublished, ZeroWindowFreeze, FreezeInFlight, EarlyAck, FastFetch]),
+    )
+    .0
 }
 
-fn dark(at: u64, lasts: u64, is_told: bool) -> packets::Blackout {
+fn dark(at: u64, lasts: u64, is_told: bool) -> packets::Outage {
     let [at, lasts] = [at, lasts].map(Duration::from_millis);
-    packets::Blackout { link: packets::Scene::PRIMARY, at, lasts, is_told }
+    packets::Outage { link: packets::Scenario::PRIMARY, at, duration: lasts, is_carrier_lost: is_told }
 }
 
 /// Runs a scene. Its log, and how many reductions were undone in it.
-fn accelerated(mut scene: packets::Scene, mechanisms: Mechanisms) -> (Log<accel::Config, Accelerator>, u64) {
-    scene.helper = Some(link("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms"));
-    let helper = Helper { up: Some(Bitrate::from_bits_per_sec(400_000)), ..Helper::new(packets::Scene::HELPER) };
+fn accelerated(mut scene: packets::Scenario, mechanisms: Mechanisms) -> (Log<accel::Config, Accelerator>, u64) {
+    scene.secondary = Some(link("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms"));
+    let helper = SecondaryLink {
+        up: Some(Bitrate::from_bits_per_sec(400_000)),
+        ..SecondaryLink::new(packets::Scenario::SECONDARY)
+    };
     let helpers = vec![helper];
-    scene.config = Some(accel::Config { primary: packets::Scene::PRIMARY, helpers, mechanisms });
+    scene.config =
+        Some(accel::Config { primary: packets::Scenario::PRIMARY, secondary_links: helpers, mechanisms });
     let mut world = packets::World::new(scene);
     let mut undone = 0;
     for at in (0..15_000).step_by(100).map(Instant::from_millis) {
         world.run_until(at);
         let views = world.accelerator().map(|machine| machine.flows(at)).unwrap_or_default();
-        undone = views.iter().map(|view| view.undone).fold(undone, u64::max);
+        undone = views.iter().map(|view| view.undone_reductions).fold(undone, u64::max);
     }
     let outcome = world.outcome();
     assert!(outcome.wrong.is_empty(), "{:?}", outcome.wrong);

@@ -19,103 +19,103 @@ use marline_net::links::survey;
 use marline_sys::clock;
 use rustix::net::netdevice::name_to_index;
 
-use super::redirect::Steer;
+use super::redirect::BpfRedirect;
 use crate::AccelError;
-use crate::flow_filter::Flows;
-use crate::gateway_probe::Pinger;
-use crate::links::{Road, Wanted, roads};
-use crate::packet_loop::{Order, Setup};
+use crate::flow_filter::FlowFilter;
+use crate::gateway_probe::GatewayProber;
+use crate::links::{AccelLink, LinkArg, resolve_links};
+use crate::packet_loop::{Command, EngineConfig};
 use crate::status::{Counts, Link, Status};
 
 /// The program and who watches over it.
 #[derive(Debug)]
-pub(crate) struct Steering {
-    steer: Steer,
-    pinger: Pinger,
-    roads: Vec<Road>,
+pub(crate) struct BpfDriver {
+    redirect: BpfRedirect,
+    prober: GatewayProber,
+    links: Vec<AccelLink>,
     up: Bitrate,
-    is_dark: bool,
-    asked: u64,
-    answered: u64,
+    is_secondary_down: bool,
+    probes: u64,
+    probe_replies: u64,
 }
 
 /// The second link's rate, if this is all that is needed.
-pub(crate) fn suits(setup: &Setup) -> Option<Bitrate> {
-    let only = setup.config.mechanisms.iter().eq([Mechanism::Offload]);
-    let [helper] = setup.config.helpers.as_slice() else { return None };
-    helper.up.filter(|_| only && setup.trace.is_none() && setup.flows.is_all())
+pub(crate) fn secondary_rate(setup: &EngineConfig) -> Option<Bitrate> {
+    let only = setup.config.mechanisms.iter().eq([Mechanism::AckOffload]);
+    let [helper] = setup.config.secondary_links.as_slice() else { return None };
+    helper.up.filter(|_| only && setup.trace.is_none() && setup.flow_filter.is_all())
 }
 
 /// Attaches the program.
-pub(crate) fn open(setup: &Setup, up: Bitrate) -> Result<Steering, AccelError> {
-    let [primary, second] = setup.roads.as_slice() else {
-        return Err(AccelError::Wrong("one second link is led to, and no more".into()));
+pub(crate) fn open(setup: &EngineConfig, up: Bitrate) -> Result<BpfDriver, AccelError> {
+    let [primary, second] = setup.links.as_slice() else {
+        return Err(AccelError::Usage("one second link is led to, and no more".into()));
     };
-    Ok(Steering {
-        pinger: Pinger::open(&second.name, second.index, second.gateway)?,
-        steer: Steer::attach(primary, second, up)?,
-        roads: setup.roads.clone(),
+    Ok(BpfDriver {
+        prober: GatewayProber::open(&second.name, second.index, second.gateway)?,
+        redirect: BpfRedirect::attach(primary, second, up)?,
+        links: setup.links.clone(),
         up,
-        is_dark: true,
-        asked: 0,
-        answered: 0,
+        is_secondary_down: true,
+        probes: 0,
+        probe_replies: 0,
     })
 }
 
-impl Steering {
+impl BpfDriver {
     /// Until the end is ordered.
-    pub(crate) fn run(mut self, orders: &Receiver<Order>) -> io::Result<()> {
+    pub(crate) fn run(mut self, orders: &Receiver<Command>) -> io::Result<()> {
         let begun = Instant::now();
         let (mut heard, mut next) = (begun, begun);
         loop {
             if Instant::now() >= next {
-                self.follow();
-                let is_silent = heard.elapsed() > DARK;
+                self.reattach_primary();
+                let is_silent = heard.elapsed() > DOWN_AFTER;
                 if is_silent {
-                    self.look_up();
+                    self.refresh_secondary();
                 }
-                next = Instant::now() + if is_silent { DARK } else { EVERY };
+                next = Instant::now() + if is_silent { DOWN_AFTER } else { PROBE_INTERVAL };
                 // One that cannot be sent is not answered.
-                let _ = self.pinger.ask((self.asked & 0xffff) as u16);
-                self.asked += 1;
+                let _ = self.prober.probe((self.probes & 0xffff) as u16);
+                self.probes += 1;
             }
             match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Order::Tell(to)) => {
+                Ok(Command::Status(to)) => {
                     // Whoever asked may have gone.
                     let _ = to.send(self.status(begun));
                 }
-                Ok(Order::Fetched(..)) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Command::Fetched(..)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            let answers = self.pinger.answers().len() as u64;
-            self.answered += answers;
+            let answers = self.prober.take_replies().len() as u64;
+            self.probe_replies += answers;
             if answers > 0 {
                 heard = Instant::now();
             }
-            let is_dark = self.answered == 0 || heard.elapsed() > DARK;
-            if is_dark != self.is_dark {
-                self.is_dark = is_dark;
-                self.switch().map_err(io::Error::other)?;
+            let is_dark = self.probe_replies == 0 || heard.elapsed() > DOWN_AFTER;
+            if is_dark != self.is_secondary_down {
+                self.is_secondary_down = is_dark;
+                self.update_families().map_err(io::Error::other)?;
             }
         }
     }
 
     /// On while the second link is there, for the families to which it leads.
-    fn switch(&mut self) -> Result<(), AccelError> {
-        let families = self.roads.get(1).map(|second| second.families);
-        self.steer.switch(families.filter(|_| !self.is_dark))
+    fn update_families(&mut self) -> Result<(), AccelError> {
+        let families = self.links.get(1).map(|second| second.families);
+        self.redirect.set_families(families.filter(|_| !self.is_secondary_down))
     }
 
     /// The program goes with the primary link's interface; it comes back with it.
-    fn follow(&mut self) {
-        let [primary, second, ..] = self.roads.as_mut_slice() else { return };
+    fn reattach_primary(&mut self) {
+        let [primary, second, ..] = self.links.as_mut_slice() else { return };
         let is_new = |index: &u32| *index != primary.index;
-        let Some(index) = name_to_index(&self.pinger, &primary.name).ok().filter(is_new) else { return };
-        let new = Road { index, ..primary.clone() };
-        match Steer::attach(&new, second, self.up) {
+        let Some(index) = name_to_index(&self.prober, &primary.name).ok().filter(is_new) else { return };
+        let new = AccelLink { index, ..primary.clone() };
+        match BpfRedirect::attach(&new, second, self.up) {
             Ok(steer) => {
-                (self.steer, *primary) = (steer, new);
-                self.is_dark = true;
+                (self.redirect, *primary) = (steer, new);
+                self.is_secondary_down = true;
             }
             // The second one may be gone as well: tried again soon.
             Err(error) => tracing::debug!(%error, "the primary link that came back is not helped yet"),
@@ -123,41 +123,42 @@ impl Steering {
     }
 
     /// The second link as it is now.
-    fn look_up(&mut self) {
-        let Some(second) = self.roads.get_mut(1) else { return };
-        let gateway = second.is_named.then_some(second.gateway);
-        let wanted = [Wanted { name: second.name.clone(), gateway }];
-        let found = survey().ok().and_then(|survey| roads(&survey, &wanted).ok()?.pop());
-        let found = found.and_then(|road| Some((Pinger::open(&road.name, road.index, road.gateway).ok()?, road)));
+    fn refresh_secondary(&mut self) {
+        let Some(second) = self.links.get_mut(1) else { return };
+        let gateway = second.has_named_gateway.then_some(second.gateway);
+        let wanted = [LinkArg { name: second.name.clone(), gateway }];
+        let found = survey().ok().and_then(|survey| resolve_links(&survey, &wanted).ok()?.pop());
+        let found =
+            found.and_then(|road| Some((GatewayProber::open(&road.name, road.index, road.gateway).ok()?, road)));
         // One that cannot be used now is looked up again.
         let Some((pinger, road)) = found else { return };
-        if self.steer.lead_to(&road).is_err() {
+        if self.redirect.set_secondary(&road).is_err() {
             return;
         }
-        self.pinger = pinger;
-        *second = Road { link: second.link, ..road };
+        self.prober = pinger;
+        *second = AccelLink { link: second.link, ..road };
     }
 
     fn status(&self, begun: Instant) -> Status {
-        let counted = self.steer.counted();
-        let mut links: Vec<Link> = self.roads.iter().map(|road| Link::of(road, None)).collect();
+        let counted = self.redirect.counters();
+        let mut links: Vec<Link> = self.links.iter().map(|road| Link::of(road, None)).collect();
         if let Some(second) = links.get_mut(1) {
-            second.dark = self.is_dark;
+            second.down = self.is_secondary_down;
         }
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            up_s: begun.elapsed().as_secs_f64(),
-            meant: Flows::default().to_string(),
-            mechanisms: vec![Mechanism::Offload],
+            uptime_s: begun.elapsed().as_secs_f64(),
+            flow_filter: FlowFilter::default().to_string(),
+            mechanisms: vec![Mechanism::AckOffload],
             driver: "bpf".to_owned(),
             links,
             flows: Vec::new(),
             counts: Counts {
-                seen: counted.seen,
-                sent: counted.steered,
-                asked: self.asked,
-                answered: self.answered,
+                captured: counted.acks,
+                sent: counted.redirected,
+                probes: self.probes,
+                probe_replies: self.probe_replies,
                 cpu_s: clock::thread_time().as_secs_f64(),
                 ..Counts::default()
             },
@@ -166,6 +167,6 @@ impl Steering {
 }
 
 /// chosen: a second link that goes dark costs the acknowledgements of a second at most.
-const DARK: Duration = Duration::from_secs(1);
+const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// chosen: two questions may be lost.
-const EVERY: Duration = Duration::from_millis(300);
+const PROBE_INTERVAL: Duration = Duration::from_millis(300);

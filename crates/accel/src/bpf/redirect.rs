@@ -16,17 +16,17 @@ use aya::Ebpf;
 use aya::maps::{Array, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
-use marline_core::accel::{Families, STRETCH};
+use marline_core::accel::{AddressFamilies, DATA_PER_ACK_BYTE};
 use marline_core::units::Bitrate;
 use marline_core::wire::netlink::{Link, Request, messages};
 use marline_sys::netlink::RouteSocket;
 
 use crate::AccelError;
-use crate::links::Road;
+use crate::links::AccelLink;
 
 /// The program, attached.
 #[derive(Debug)]
-pub(crate) struct Steer {
+pub(crate) struct BpfRedirect {
     program: Ebpf,
     settings: [u8; 56],
     /// Bytes before the header of IP on the primary device.
@@ -37,33 +37,33 @@ pub(crate) struct Steer {
 
 /// What it has counted: pure ACKs, those led to the second link, those that stayed for a hole, and for want of room there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Steered {
-    pub(crate) seen: u64,
-    pub(crate) steered: u64,
+pub(crate) struct BpfCounters {
+    pub(crate) acks: u64,
+    pub(crate) redirected: u64,
     pub(crate) holes: u64,
-    pub(crate) full: u64,
+    pub(crate) over_limit: u64,
 }
 
-impl Steer {
+impl BpfRedirect {
     /// Attaches it, switched off.
-    pub(crate) fn attach(primary: &Road, second: &Road, up: Bitrate) -> Result<Self, AccelError> {
+    pub(crate) fn attach(primary: &AccelLink, second: &AccelLink, up: Bitrate) -> Result<Self, AccelError> {
         let name = &primary.name;
         let unfit = |what: &str, error: &dyn std::fmt::Display| {
-            AccelError::Unfit(format!(
+            AccelError::Unsupported(format!(
                 "{name}: a program at its way out: {what}: {error} (it needs Linux 6.6, CAP_BPF and CAP_PERFMON)"
             ))
         };
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
-        let (header, _) = kind(&socket, primary)?;
-        leads(&socket, header, second)?;
-        let program = placed(name).map_err(|(what, error)| unfit(what, &error))?;
+        let (header, _) = device_kind(&socket, primary)?;
+        check_redirect(&socket, header, second)?;
+        let program = load_and_attach(name).map_err(|(what, error)| unfit(what, &error))?;
         let mut steer = Self { program, settings: settings(header, up), header, has_v6: false };
-        steer.lead_to(second)?;
+        steer.set_secondary(second)?;
         Ok(steer)
     }
 
     /// Leads ACKs of flows of these families; none: it is off.
-    pub(crate) fn switch(&mut self, on: Option<Families>) -> Result<(), AccelError> {
+    pub(crate) fn set_families(&mut self, on: Option<AddressFamilies>) -> Result<(), AccelError> {
         let families = on.map_or(0, |on| u32::from(on.has_v4()) | u32::from(on.has_v6() && self.has_v6) << 1);
         self.settings[..4].copy_from_slice(&families.to_ne_bytes());
         let settings = self.settings;
@@ -75,9 +75,9 @@ impl Steer {
     }
 
     /// This is the second link from the next [`switch`](Self::switch) on.
-    pub(crate) fn lead_to(&mut self, second: &Road) -> Result<(), AccelError> {
+    pub(crate) fn set_secondary(&mut self, second: &AccelLink) -> Result<(), AccelError> {
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
-        let has_hardware = leads(&socket, self.header, second)?;
+        let has_hardware = check_redirect(&socket, self.header, second)?;
         self.settings[4..8].copy_from_slice(&second.index.to_ne_bytes());
         self.settings[12..16].copy_from_slice(&u32::from(has_hardware).to_ne_bytes());
         self.settings[40..].copy_from_slice(&second.router.unwrap_or(Ipv6Addr::UNSPECIFIED).octets());
@@ -86,30 +86,30 @@ impl Steer {
     }
 
     /// What it has counted since it is there.
-    pub(crate) fn counted(&self) -> Steered {
+    pub(crate) fn counters(&self) -> BpfCounters {
         let map = self.program.map("COUNTERS").and_then(|map| PerCpuArray::<_, [u64; 4]>::try_from(map).ok());
         let each = map.and_then(|map| map.get(&0, 0).ok());
         // Of all processors together.
         let sum = |at: usize| each.iter().flat_map(|each| each.iter()).filter_map(|counted| counted.get(at)).sum();
         let [seen, steered, holes, full] = std::array::from_fn(sum);
-        Steered { seen, steered, holes, full }
+        BpfCounters { acks: seen, redirected: steered, holes, over_limit: full }
     }
 }
 
 /// Loads the program and attaches it, switched off, to a device of this name; or which step fails, and why.
-fn placed(name: &str) -> Result<Ebpf, (&'static str, String)> {
-    let mut program = Ebpf::load(OBJECT).map_err(|error| ("it is not loaded", whole(&error)))?;
+fn load_and_attach(name: &str) -> Result<Ebpf, (&'static str, String)> {
+    let mut program = Ebpf::load(OBJECT).map_err(|error| ("it is not loaded", error_chain(&error)))?;
     let steer: Option<&mut SchedClassifier> = program.program_mut("steer").and_then(|steer| steer.try_into().ok());
     let steer = steer.ok_or_else(|| ("it is not loaded", "there is none in the object".to_owned()))?;
-    steer.load().map_err(|error| ("the kernel refuses it", whole(&error)))?;
+    steer.load().map_err(|error| ("the kernel refuses it", error_chain(&error)))?;
     let options = TcAttachOptions::TcxOrder(LinkOrder::default());
     let attached = steer.attach_with_options(name, TcAttachType::Egress, options);
-    attached.map_err(|error| ("it is not attached", whole(&error)))?;
+    attached.map_err(|error| ("it is not attached", error_chain(&error)))?;
     Ok(program)
 }
 
 /// An error with its causes, which this crate does not tell by itself.
-fn whole(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
     std::iter::once(error.to_string())
         .chain(causes)
@@ -121,17 +121,17 @@ fn whole(error: &dyn std::error::Error) -> String {
 }
 
 /// Whether the program can be had: it is attached to the loopback, switched off, and gone again at once.
-pub(crate) fn try_out() -> Result<(), String> {
-    placed("lo").map(drop).map_err(|(what, why)| format!("{what}: {why}"))
+pub(crate) fn check_available() -> Result<(), String> {
+    load_and_attach("lo").map(drop).map_err(|(what, why)| format!("{what}: {why}"))
 }
 
 /// `struct settings` of the program, switched off and without the second link.
 fn settings(header: u32, up: Bitrate) -> [u8; 56] {
-    let per_kib = 1024 * 8 * 1_000_000_000 / up.bits_per_sec().max(1) * 10 / SHARE_OF_TEN;
+    let per_kib = 1024 * 8 * 1_000_000_000 / up.bits_per_sec().max(1) * 10 / USABLE_TENTHS;
     let mut bytes = [0; 56];
     bytes[8..12].copy_from_slice(&header.to_ne_bytes());
     // In a tenth of a second; never so much that a number of TCP has run round.
-    let most = (up.bits_per_sec() / 80 * SHARE_OF_TEN / 10).saturating_mul(STRETCH).min(1 << 30);
+    let most = (up.bits_per_sec() / 80 * USABLE_TENTHS / 10).saturating_mul(DATA_PER_ACK_BYTE).min(1 << 30);
     for (at, word) in [(16, per_kib), (24, BURST), (32, most)] {
         bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
     }
@@ -139,11 +139,11 @@ fn settings(header: u32, up: Bitrate) -> [u8; 56] {
 }
 
 /// Whether the second link has neighbours, which packets of a device with so long a header can be led to.
-fn leads(socket: &RouteSocket, header: u32, second: &Road) -> Result<bool, AccelError> {
-    let (_, has_hardware) = kind(socket, second)?;
+fn check_redirect(socket: &RouteSocket, header: u32, second: &AccelLink) -> Result<bool, AccelError> {
+    let (_, has_hardware) = device_kind(socket, second)?;
     if has_hardware && header == 0 {
         // The kernel drops what has no header to be replaced (`bpf_redirect_neigh`).
-        return Err(AccelError::Unfit(format!(
+        return Err(AccelError::Unsupported(format!(
             "link {}: it has neighbours, and the primary link has none: the kernel cannot lead packets there",
             second.name
         )));
@@ -152,7 +152,7 @@ fn leads(socket: &RouteSocket, header: u32, second: &Road) -> Result<bool, Accel
 }
 
 /// Bytes before the header of IP on a device, and whether it has neighbours.
-fn kind(socket: &RouteSocket, road: &Road) -> Result<(u32, bool), AccelError> {
+fn device_kind(socket: &RouteSocket, road: &AccelLink) -> Result<(u32, bool), AccelError> {
     // Numbers of `linux/if_arp.h`.
     const ETHERNET: u16 = 1;
     const NONE: u16 = 0xfffe;
@@ -163,14 +163,16 @@ fn kind(socket: &RouteSocket, road: &Road) -> Result<(u32, bool), AccelError> {
     match messages(&reply).find_map(|message| Link::parse(&message)).map(|link| link.hardware_type) {
         Some(ETHERNET) => Ok((14, true)),
         Some(NONE | RAW_IP | PPP) => Ok((0, false)),
-        other => Err(AccelError::Unfit(format!("link {}: hardware of kind {other:?} is not known", road.name))),
+        other => {
+            Err(AccelError::Unsupported(format!("link {}: hardware of kind {other:?} is not known", road.name)))
+        }
     }
 }
 
 /// The program as the compiler has made it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("steer.o");
 /// chosen: of the second link's rate nine tenths, so that its queue stays empty (facts: §D's rate limit).
-const SHARE_OF_TEN: u64 = 9;
+const USABLE_TENTHS: u64 = 9;
 /// chosen: 50 ms of the second link's time, as much as its round trip varies anyway.
 const BURST: u64 = 50_000_000;
 

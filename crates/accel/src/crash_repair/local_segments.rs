@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use marline_core::accel::SIGHT;
+use marline_core::accel::SNAP_LENGTH;
 use marline_sys::batch::Batch;
 use marline_sys::netlink::is_overflow;
 use marline_sys::packet::{self, Instruction};
@@ -15,12 +15,12 @@ use tokio::io::unix::AsyncFd;
 use crate::raw_socket::MARK;
 
 /// An open packet socket.
-pub(super) struct OwnSegments {
+pub(super) struct LocalSegments {
     socket: AsyncFd<OwnedFd>,
     batch: Batch,
 }
 
-impl OwnSegments {
+impl LocalSegments {
     /// On this device.
     pub(super) fn open(device: &str) -> io::Result<Self> {
         let any = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
@@ -28,7 +28,7 @@ impl OwnSegments {
         let socket = packet::open(index, &FILTER)?;
         #[allow(deprecated, reason = "its successor is unsafe because of descriptors that change; this one cannot")]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
-        Ok(Self { socket, batch: Batch::new(64, SIGHT) })
+        Ok(Self { socket, batch: Batch::new(64, SNAP_LENGTH) })
     }
 
     /// Takes what was sent, each packet cut to its headers.
@@ -37,7 +37,7 @@ impl OwnSegments {
     /// The socket cannot be used any more.
     pub(super) fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         let Self { socket, batch } = self;
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_BATCHES {
             let received = socket.try_io(Interest::READABLE, |socket| match batch.receive(socket) {
                 // What had no room is lost; the stack says it again.
                 Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::NetworkDown => Ok(false),
@@ -56,7 +56,7 @@ impl OwnSegments {
 }
 
 /// Waits until something was sent; for ever where nothing can be seen.
-pub(super) async fn seen(own: Option<&OwnSegments>) {
+pub(super) async fn readable(own: Option<&LocalSegments>) {
     match own {
         Some(own) => drop(own.socket.readable().await),
         None => std::future::pending().await,
@@ -64,7 +64,7 @@ pub(super) async fn seen(own: Option<&OwnSegments>) {
 }
 
 /// Batches between two turns of the repairs.
-const AT_ONCE: usize = 16;
+const MAX_BATCHES: usize = 16;
 
 /// Passes the headers of TCP that leaves without our mark (codes of `linux/bpf_common.h`).
 const FILTER: [Instruction; 13] = {
@@ -87,7 +87,7 @@ const FILTER: [Instruction; 13] = {
         (EQUAL, 2, 3, 6),
         (BYTE, 0, 0, 6),
         (EQUAL, 0, 1, 6),
-        (GIVE, 0, 0, SIGHT as u32),
+        (GIVE, 0, 0, SNAP_LENGTH as u32),
         (GIVE, 0, 0, 0),
     ]
 };

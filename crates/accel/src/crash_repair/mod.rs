@@ -13,32 +13,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::accel::{Fetch, FetchId, Patch, Repair, RepairState};
+use marline_core::accel::{Fetch, FetchId, Repair, RepairPacket, RepairState};
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use marline_core::wire::packet::Segment;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use self::local_segments::OwnSegments;
-use super::{AccelError, Errand, pending_file};
-use crate::range_client::{Answer, Outfit, run_fills};
-use crate::raw_socket::{Inward, Raw};
+use self::local_segments::LocalSegments;
+use super::{AccelError, FetchCommand, pending_file};
+use crate::range_client::{FetchCallback, LinkDevices, run_range_client};
+use crate::raw_socket::{LocalInjector, RawSocket};
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Paid {
+pub struct RepairReport {
     /// Holes that the local stack has acknowledged.
     pub filled: usize,
     /// Flows that were reset, as their bytes could not be had, or were not taken.
-    pub ended: usize,
+    pub reset: usize,
 }
 
 /// A hole that is asked for.
-struct Asked {
+struct HoleRequest {
     flow: usize,
     hole: usize,
     tries: usize,
-    is_answered: bool,
+    is_finished: bool,
 }
 
 /// An answer to a fetch.
@@ -48,65 +48,78 @@ type Fetched = (FetchId, Option<Vec<u8>>);
 ///
 /// # Errors
 /// Packets cannot be given to the local stack; the ledger stays.
-pub async fn run_keeper(path: &Path, outfit: Outfit) -> Result<Paid, AccelError> {
+pub async fn run_repair(path: &Path, outfit: LinkDevices) -> Result<RepairReport, AccelError> {
     let failed = || AccelError::kernel(format!("{}: the bytes that are missing", path.display()));
     let owed = pending_file::read(path).map_err(failed())?;
     let paid = if owed.is_empty() {
-        Paid::default()
+        RepairReport::default()
     } else {
         let begun = tokio::time::Instant::now();
         let repairs = owed.into_iter().map(|owed| Repair::new(Instant::ZERO, owed)).collect();
-        Keeper::new(begun, repairs, outfit)?.run().await
+        CrashRepair::new(begun, repairs, outfit)?.run().await
     };
     pending_file::remove(path);
     Ok(paid)
 }
 
-struct Keeper {
-    begun: tokio::time::Instant,
+struct CrashRepair {
+    started: tokio::time::Instant,
     repairs: Vec<Repair>,
-    asked: Vec<Asked>,
+    requests: Vec<HoleRequest>,
     links: Vec<LinkId>,
-    errands: UnboundedSender<Errand>,
+    commands: UnboundedSender<FetchCommand>,
     fetched: UnboundedReceiver<Fetched>,
-    stack: Inward,
+    local_stack: LocalInjector,
     /// Towards servers; none: the device is gone, and so are its flows.
-    out: Option<Raw>,
+    raw_socket: Option<RawSocket>,
     /// None: what the local stack sends cannot be seen.
-    own: Option<OwnSegments>,
+    local_segments: Option<LocalSegments>,
 }
 
-impl Keeper {
-    fn new(begun: tokio::time::Instant, repairs: Vec<Repair>, outfit: Outfit) -> Result<Self, AccelError> {
+impl CrashRepair {
+    fn new(begun: tokio::time::Instant, repairs: Vec<Repair>, outfit: LinkDevices) -> Result<Self, AccelError> {
         let primary = outfit.devices.values().next().cloned().unwrap_or_default();
         let unseen = |error: std::io::Error| {
             tracing::warn!(link = %primary, %error, "acknowledgements of flows under repair cannot be seen");
         };
-        let own = OwnSegments::open(&primary).map_err(unseen).ok();
+        let own = LocalSegments::open(&primary).map_err(unseen).ok();
         let (errands, ordered) = unbounded_channel();
         let (tell, fetched) = unbounded_channel();
-        let answer: Answer = Arc::new(move |id: FetchId, _, bytes: Option<Vec<u8>>| drop(tell.send((id, bytes))));
+        let answer: FetchCallback =
+            Arc::new(move |id: FetchId, _, bytes: Option<Vec<u8>>| drop(tell.send((id, bytes))));
         let mut asked = Vec::new();
-        for (flow, repair) in repairs.iter().enumerate().filter(|(_, repair)| repair.owed().is_sure) {
-            let hole = |hole| Asked { flow, hole, tries: 0, is_answered: false };
-            asked.extend((0..repair.owed().holes.len()).map(hole));
+        for (flow, repair) in repairs.iter().enumerate().filter(|(_, repair)| repair.pending().is_acked_known) {
+            let hole = |hole| HoleRequest { flow, hole, tries: 0, is_finished: false };
+            asked.extend((0..repair.pending().holes.len()).map(hole));
         }
         let links = outfit.devices.keys().copied().collect();
-        tokio::spawn(run_fills(outfit, ordered, answer));
-        let (stack, out) = (Inward::open()?, Raw::open(Some(&primary)).ok());
-        Ok(Self { begun, repairs, asked, links, errands, fetched, stack, out, own })
+        tokio::spawn(run_range_client(outfit, ordered, answer));
+        let (stack, out) = (LocalInjector::open()?, RawSocket::open(Some(&primary)).ok());
+        Ok(Self {
+            started: begun,
+            repairs,
+            requests: asked,
+            links,
+            commands: errands,
+            fetched,
+            local_stack: stack,
+            raw_socket: out,
+            local_segments: own,
+        })
     }
 
-    async fn run(mut self) -> Paid {
-        (0..self.asked.len()).for_each(|number| self.ask(number));
+    async fn run(mut self) -> RepairReport {
+        (0..self.requests.len()).for_each(|number| self.request(number));
         loop {
             let now = self.now();
             for repair in &mut self.repairs {
                 for patch in repair.tick(now) {
                     // A packet that is lost is sent again.
                     let _ = match &patch {
-                        Patch::Deliver(packet) => self.stack.give(&packet.0),
-                        Patch::Send(packet) => self.out.as_ref().map_or(Ok(()), |out| out.send(&packet.0)),
+                        RepairPacket::Deliver(packet) => self.local_stack.inject(&packet.0),
+                        RepairPacket::Send(packet) => {
+                            self.raw_socket.as_ref().map_or(Ok(()), |out| out.send(&packet.0))
+                        }
                     };
                 }
             }
@@ -118,73 +131,73 @@ impl Keeper {
                         self.on_fetched(fetched);
                     }
                 }
-                () = local_segments::seen(self.own.as_ref()) => self.on_own(),
-                () = tokio::time::sleep(wait.max(TICK)) => {}
+                () = local_segments::readable(self.local_segments.as_ref()) => self.on_local_segments(),
+                () = tokio::time::sleep(wait.max(MIN_SLEEP)) => {}
             }
         }
-        let ended = self.repairs.iter().filter(|repair| repair.state() == RepairState::Ended).count();
-        Paid { filled: self.repairs.iter().map(Repair::filled).sum(), ended }
+        let ended = self.repairs.iter().filter(|repair| repair.state() == RepairState::Reset).count();
+        RepairReport { filled: self.repairs.iter().map(Repair::filled).sum(), reset: ended }
     }
 
     /// Since the beginning.
     fn now(&self) -> Instant {
-        Instant::from_nanos(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn on_own(&mut self) {
+    fn on_local_segments(&mut self) {
         let now = self.now();
         let flows: BTreeMap<_, usize> = self
             .repairs
             .iter()
             .enumerate()
-            .map(|(at, repair)| ((repair.owed().local, repair.owed().server), at))
+            .map(|(at, repair)| ((repair.pending().local, repair.pending().server), at))
             .collect();
-        let Some(own) = &mut self.own else { return };
+        let Some(own) = &mut self.local_segments else { return };
         let received = own.receive(|packet| {
             let Ok(segment) = Segment::parse_head(packet) else { return };
             let flow = segment.four_tuple();
             let known = flows.get(&(flow.source(), flow.destination()));
             if let Some(repair) = known.and_then(|at| self.repairs.get_mut(*at)) {
-                repair.on_own(now, &segment);
+                repair.on_local_segment(now, &segment);
             }
         });
         if let Err(error) = received {
             tracing::warn!(%error, "acknowledgements of flows under repair cannot be seen any more");
-            self.own = None;
+            self.local_segments = None;
         }
     }
 
     fn on_fetched(&mut self, (FetchId(number), bytes): Fetched) {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
-        let Some(one) = self.asked.get_mut(number).filter(|one| !one.is_answered) else { return };
+        let Some(one) = self.requests.get_mut(number).filter(|one| !one.is_finished) else { return };
         if bytes.is_none() {
             one.tries += 1;
-            return self.ask(number);
+            return self.request(number);
         }
-        one.is_answered = true;
+        one.is_finished = true;
         if let Some(repair) = self.repairs.get_mut(one.flow) {
             repair.on_fetched(one.hole, bytes);
         }
     }
 
     /// Asks for a hole over the link whose turn it is; where none is left, its bytes cannot be had.
-    fn ask(&mut self, number: usize) {
-        let Some(one) = self.asked.get_mut(number) else { return };
+    fn request(&mut self, number: usize) {
+        let Some(one) = self.requests.get_mut(number) else { return };
         let Some(repair) = self.repairs.get_mut(one.flow) else { return };
-        let fetch = repair.owed().holes.get(one.hole).and_then(|hole| hole.fetch.as_ref());
-        let link = self.links.get(one.tries % self.links.len().max(1)).filter(|_| one.tries < TRIES);
+        let fetch = repair.pending().holes.get(one.hole).and_then(|hole| hole.fetch.as_ref());
+        let link = self.links.get(one.tries % self.links.len().max(1)).filter(|_| one.tries < MAX_TRIES);
         let sent = fetch.zip(link).is_some_and(|(fetch, link)| {
             let fetch = Fetch { id: FetchId(number as u64), link: *link, ..fetch.clone() };
-            self.errands.send(Errand::Fetch(fetch)).is_ok()
+            self.commands.send(FetchCommand::Fetch(fetch)).is_ok()
         });
         if !sent {
-            one.is_answered = true;
+            one.is_finished = true;
             repair.on_fetched(one.hole, None);
         }
     }
 }
 
 /// chosen: each link twice where there are two.
-const TRIES: usize = 4;
+const MAX_TRIES: usize = 4;
 /// A timer of the runtime is no finer.
-const TICK: Duration = Duration::from_millis(1);
+const MIN_SLEEP: Duration = Duration::from_millis(1);

@@ -11,41 +11,41 @@ use marline_core::accel::Fetch;
 
 /// What is missing of a fetch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Wanted {
-    ranges: Vec<Range>,
+pub(super) struct RangeAssembler {
+    ranges: Vec<PartialRange>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Range {
+struct PartialRange {
     start: u64,
     end: u64,
     bytes: Vec<u8>,
-    is_answered: bool,
+    is_finished: bool,
 }
 
-impl Wanted {
+impl RangeAssembler {
     pub(super) fn of(fetch: &Fetch) -> Self {
-        let range = |(start, end): &(u64, u64)| Range {
+        let range = |(start, end): &(u64, u64)| PartialRange {
             start: *start,
             end: *end,
             bytes: Vec::new(),
-            is_answered: start >= end,
+            is_finished: start >= end,
         };
         Self { ranges: fetch.ranges.iter().map(range).collect() }
     }
 
     /// Bytes from `offset` on; `done` is told of each range that they complete.
-    pub(super) fn take(&mut self, offset: u64, bytes: &[u8], mut done: impl FnMut(u32, Vec<u8>)) {
+    pub(super) fn add(&mut self, offset: u64, bytes: &[u8], mut done: impl FnMut(u32, Vec<u8>)) {
         let end = offset.saturating_add(bytes.len() as u64);
         for (range, number) in self.ranges.iter_mut().zip(0..) {
             let next = range.start + range.bytes.len() as u64;
-            if range.is_answered || next < offset || next >= end {
+            if range.is_finished || next < offset || next >= end {
                 continue;
             }
             let (from, to) = ((next - offset) as usize, (end.min(range.end) - offset) as usize);
             range.bytes.extend_from_slice(bytes.get(from..to).unwrap_or_default());
             if range.start + range.bytes.len() as u64 == range.end {
-                range.is_answered = true;
+                range.is_finished = true;
                 done(number, std::mem::take(&mut range.bytes));
             }
         }
@@ -53,40 +53,40 @@ impl Wanted {
 
     /// What is open is not to be had; says which.
     pub(super) fn give_up(&mut self) -> Vec<u32> {
-        let open = self.ranges.iter_mut().zip(0..).filter(|(range, _)| !range.is_answered);
+        let open = self.ranges.iter_mut().zip(0..).filter(|(range, _)| !range.is_finished);
         open.map(|(range, number)| {
-            range.is_answered = true;
+            range.is_finished = true;
             number
         })
         .collect()
     }
 
     /// Begins again: what has come of ranges that are not whole is forgotten.
-    pub(super) fn again(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.ranges.iter_mut().for_each(|range| range.bytes.clear());
     }
 
     /// Whether every range was answered.
     pub(super) fn is_done(&self) -> bool {
-        self.ranges.iter().all(|range| range.is_answered)
+        self.ranges.iter().all(|range| range.is_finished)
     }
 
     /// The most bytes that an answer may have: the ranges, and for several of them what stands around each.
-    pub(super) fn most(&self) -> u64 {
+    pub(super) fn max_response(&self) -> u64 {
         let bytes: u64 = self.ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
-        bytes + (self.ranges.len() as u64 + 1) * AROUND
+        bytes + (self.ranges.len() as u64 + 1) * PART_OVERHEAD
     }
 
     /// The Range field's value (RFC 9110 §14.1.2); none if there is nothing to ask for.
-    pub(super) fn field(&self) -> Option<String> {
-        let open = self.ranges.iter().filter(|range| !range.is_answered);
+    pub(super) fn range_field(&self) -> Option<String> {
+        let open = self.ranges.iter().filter(|range| !range.is_finished);
         let ranges: Vec<String> = open.map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
         (!ranges.is_empty()).then(|| format!("bytes={}", ranges.join(",")))
     }
 }
 
 /// chosen: boundary, type and range of a part take 120 to 250 bytes.
-const AROUND: u64 = 1024;
+const PART_OVERHEAD: u64 = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -96,8 +96,8 @@ mod tests {
     use marline_core::units::DataSize;
     use proptest::prelude::*;
 
-    fn wanted(ranges: &[(u64, u64)]) -> Wanted {
-        Wanted::of(&Fetch {
+    fn wanted(ranges: &[(u64, u64)]) -> RangeAssembler {
+        RangeAssembler::of(&Fetch {
             id: FetchId(1),
             link: LinkId(0),
             server: ([127, 0, 0, 1], 80).into(),
@@ -112,12 +112,12 @@ mod tests {
     fn a_joined_part_answers_all_that_lie_in_it() {
         let data: Vec<u8> = (0..100).collect();
         let mut wanted = wanted(&[(10, 20), (30, 35), (50, 60)]);
-        assert_eq!(wanted.field().as_deref(), Some("bytes=10-19,30-34,50-59"));
+        assert_eq!(wanted.range_field().as_deref(), Some("bytes=10-19,30-34,50-59"));
         let mut done = Vec::new();
-        wanted.take(5, &data[5..40], |range, bytes| done.push((range, bytes)));
+        wanted.add(5, &data[5..40], |range, bytes| done.push((range, bytes)));
         assert_eq!(done, [(0, data[10..20].to_vec()), (1, data[30..35].to_vec())]);
-        assert_eq!(wanted.field().as_deref(), Some("bytes=50-59"));
-        assert_eq!((wanted.give_up(), wanted.is_done(), wanted.field()), (vec![2], true, None));
+        assert_eq!(wanted.range_field().as_deref(), Some("bytes=50-59"));
+        assert_eq!((wanted.give_up(), wanted.is_done(), wanted.range_field()), (vec![2], true, None));
     }
 
     proptest! {
@@ -133,7 +133,7 @@ mod tests {
             let pieces = pieces.into_iter().chain([(0, 100)]);
             for (at, length) in pieces {
                 let piece = &data[at..(at + length).min(100)];
-                wanted.take(at as u64, piece, |range, bytes| {
+                wanted.add(at as u64, piece, |range, bytes| {
                     done[range as usize] += 1;
                     let (start, end) = ranges[range as usize];
                     assert_eq!(bytes, &data[start as usize..end as usize]);

@@ -27,79 +27,80 @@ use tokio::net::TcpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
 
-use super::super::Errand;
-use super::Answer;
-use super::assembler::Wanted;
-use super::multipart::Parts;
+use super::super::FetchCommand;
+use super::FetchCallback;
+use super::assembler::RangeAssembler;
+use super::multipart::MultipartByteranges;
 
 /// Where a lane leads.
 #[derive(Clone, Debug)]
-pub(super) struct To {
+pub(super) struct Endpoint {
     pub(super) device: String,
     pub(super) mark: Option<u32>,
     pub(super) server: SocketAddr,
 }
 
 /// A fetch on its lane.
-struct Job {
+struct FetchJob {
     fetch: Fetch,
     req: ReqId,
-    wanted: Wanted,
+    assembler: RangeAssembler,
     body: Body,
 }
 
 /// What the body of its answer is.
 enum Body {
     /// No head yet.
-    None,
+    NoHead,
     /// Bytes from here on.
-    One(u64),
+    SingleRange(u64),
     /// Several ranges.
-    Several(Parts),
+    Multipart(MultipartByteranges),
     /// Not what was asked for.
-    Broken,
+    Invalid,
 }
 
 /// The fetches of a lane, the oldest first, and who hears of them.
-struct Jobs {
-    all: VecDeque<Job>,
-    answer: Answer,
-    open: Arc<AtomicUsize>,
-    next: u32,
+struct FetchJobs {
+    queue: VecDeque<FetchJob>,
+    callback: FetchCallback,
+    load: Arc<AtomicUsize>,
+    last_id: u32,
     /// Whether this connection has answered anything, and the one before it has.
     answered: (bool, bool),
 }
 
 /// What the connection has come to.
-enum Turn {
-    Order(Option<Errand>),
-    Event(Event),
-    Late,
+enum ConnEvent {
+    Command(Option<FetchCommand>),
+    Http(Event),
+    Timeout,
 }
 
 /// All ranges of a fetch that cannot even be begun.
-pub(super) fn refuse(fetch: &Fetch, answer: &Answer) {
+pub(super) fn fail_all(fetch: &Fetch, answer: &FetchCallback) {
     (0..).zip(&fetch.ranges).for_each(|(range, _)| answer(fetch.id, range, None));
 }
 
 /// Serves a lane until it rests or nobody is left who could ask.
-pub(super) async fn run_lane(
-    to: To,
-    mut orders: UnboundedReceiver<Errand>,
+pub(super) async fn run_conn(
+    to: Endpoint,
+    mut orders: UnboundedReceiver<FetchCommand>,
     open: Arc<AtomicUsize>,
-    answer: Answer,
+    answer: FetchCallback,
 ) {
-    let mut jobs = Jobs { all: VecDeque::new(), answer, open, next: 0, answered: (true, true) };
+    let mut jobs =
+        FetchJobs { queue: VecDeque::new(), callback: answer, load: open, last_id: 0, answered: (true, true) };
     loop {
-        if jobs.all.is_empty() {
-            match timeout(REST, orders.recv()).await {
-                Ok(Some(errand)) => jobs.take(errand),
+        if jobs.queue.is_empty() {
+            match timeout(IDLE_TIMEOUT, orders.recv()).await {
+                Ok(Some(errand)) => jobs.on_command(errand),
                 Ok(None) => return,
                 Err(_) => break,
             }
             continue;
         }
-        match timeout(CONNECT, connect(&to)).await {
+        match timeout(CONNECT_TIMEOUT, connect(&to)).await {
             Ok(Ok(connection)) => jobs.run(connection, &mut orders).await,
             Ok(Err(error)) => {
                 tracing::debug!(server = %to.server, device = to.device, %error, "missing bytes cannot be fetched");
@@ -115,13 +116,13 @@ pub(super) async fn run_lane(
     // What was ordered in this very moment is not lost.
     orders.close();
     while let Some(errand) = orders.recv().await {
-        if let Errand::Fetch(fetch) = errand {
-            refuse(&fetch, &jobs.answer);
+        if let FetchCommand::Fetch(fetch) = errand {
+            fail_all(&fetch, &jobs.callback);
         }
     }
 }
 
-async fn connect(to: &To) -> io::Result<Connection> {
+async fn connect(to: &Endpoint) -> io::Result<Connection> {
     let socket = Socket::new(Domain::for_address(to.server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.bind_device(Some(to.device.as_bytes()))?;
     if let Some(mark) = to.mark {
@@ -131,67 +132,67 @@ async fn connect(to: &To) -> io::Result<Connection> {
     Connection::over(TcpSocket::from_std_stream(socket.into()).connect(to.server).await?)
 }
 
-impl Jobs {
+impl FetchJobs {
     /// An order that came.
-    fn take(&mut self, errand: Errand) {
+    fn on_command(&mut self, errand: FetchCommand) {
         match errand {
-            Errand::Fetch(fetch) => {
-                let wanted = Wanted::of(&fetch);
-                let req = self.number();
-                self.all.push_back(Job { fetch, req, wanted, body: Body::None });
+            FetchCommand::Fetch(fetch) => {
+                let wanted = RangeAssembler::of(&fetch);
+                let req = self.next_request_id();
+                self.queue.push_back(FetchJob { fetch, req, assembler: wanted, body: Body::NoHead });
             }
-            Errand::Cancel(id) => self.cancel(id),
+            FetchCommand::Cancel(id) => self.cancel(id),
         }
     }
 
-    fn number(&mut self) -> ReqId {
-        self.next += 1;
-        ReqId(self.next)
+    fn next_request_id(&mut self) -> ReqId {
+        self.last_id += 1;
+        ReqId(self.last_id)
     }
 
     fn cancel(&mut self, id: FetchId) {
-        for job in self.all.iter_mut().filter(|job| job.fetch.id == id) {
-            job.wanted.give_up();
+        for job in self.queue.iter_mut().filter(|job| job.fetch.id == id) {
+            job.assembler.give_up();
         }
     }
 
     /// Asks for all over this connection, and for what is ordered meanwhile, until the connection or the work is over.
-    async fn run(&mut self, mut connection: Connection, orders: &mut UnboundedReceiver<Errand>) {
+    async fn run(&mut self, mut connection: Connection, orders: &mut UnboundedReceiver<FetchCommand>) {
         self.answered = (false, self.answered.0);
-        self.renew();
-        self.all.iter().for_each(|job| job.ask(&mut connection));
-        let mut scratch = vec![0; READ];
+        self.renumber();
+        self.queue.iter().for_each(|job| job.send_request(&mut connection));
+        let mut scratch = vec![0; READ_BUFFER];
         // Since the server has brought something, or it is due.
         let mut since = Instant::now();
         loop {
-            let was_idle = self.all.is_empty();
-            let limit = since + if was_idle { KEEP } else { STALL };
+            let was_idle = self.queue.is_empty();
+            let limit = since + if was_idle { KEEP_ALIVE } else { STALL_TIMEOUT };
             let turn = tokio::select! {
-                order = orders.recv() => Turn::Order(order),
-                event = poll_fn(|cx| connection.poll_event(cx, &mut scratch, self, DataSize::MAX)) => Turn::Event(event),
-                () = tokio::time::sleep_until(limit) => Turn::Late,
+                order = orders.recv() => ConnEvent::Command(order),
+                event = poll_fn(|cx| connection.poll_event(cx, &mut scratch, self, DataSize::MAX)) => ConnEvent::Http(event),
+                () = tokio::time::sleep_until(limit) => ConnEvent::Timeout,
             };
             match turn {
-                Turn::Order(None) => return self.give_up(),
-                Turn::Order(Some(errand)) => {
-                    let before = self.all.len();
-                    self.take(errand);
+                ConnEvent::Command(None) => return self.give_up(),
+                ConnEvent::Command(Some(errand)) => {
+                    let before = self.queue.len();
+                    self.on_command(errand);
                     if was_idle {
                         since = Instant::now();
                     }
-                    self.all.iter().skip(before).for_each(|job| job.ask(&mut connection));
-                    if !self.all.is_empty() && self.all.iter().all(|job| job.wanted.is_done()) {
+                    self.queue.iter().skip(before).for_each(|job| job.send_request(&mut connection));
+                    if !self.queue.is_empty() && self.queue.iter().all(|job| job.assembler.is_done()) {
                         // Nothing of what is still to come is wanted.
                         return self.give_up();
                     }
                 }
-                Turn::Event(event) => {
+                ConnEvent::Http(event) => {
                     since = Instant::now();
                     if !self.on_event(&mut connection, event) {
                         return;
                     }
                 }
-                Turn::Late => return self.give_up(),
+                ConnEvent::Timeout => return self.give_up(),
             }
         }
     }
@@ -200,30 +201,30 @@ impl Jobs {
     fn on_event(&mut self, connection: &mut Connection, event: Event) -> bool {
         match event {
             Event::Head { req, head, described, .. } => {
-                let Some(job) = self.all.iter_mut().find(|job| job.req == req) else { return false };
+                let Some(job) = self.queue.iter_mut().find(|job| job.req == req) else { return false };
                 if !job.on_head(&head, &described) {
                     // Its body could be the whole file: rather another connection for the others.
-                    self.end(req);
+                    self.finish(req);
                     return false;
                 }
-                connection.accept(req, Some(DataSize::from_bytes(job.wanted.most())));
+                connection.accept(req, Some(DataSize::from_bytes(job.assembler.max_response())));
             }
             Event::Data { req, .. } => {
-                if self.all.iter().any(|job| job.req == req && matches!(job.body, Body::Broken)) {
-                    self.end(req);
+                if self.queue.iter().any(|job| job.req == req && matches!(job.body, Body::Invalid)) {
+                    self.finish(req);
                     return false;
                 }
             }
             Event::End { req, .. } | Event::Aborted { req, .. } => {
                 self.answered.0 = true;
-                self.end(req);
+                self.finish(req);
             }
             Event::Closed { .. } => {
                 // What had begun is lost; what had not is asked again, unless that is in vain.
                 let is_vain = self.answered == (false, false);
-                let is_lost = |job: &Job| is_vain || !matches!(job.body, Body::None);
-                let lost: Vec<ReqId> = self.all.iter().filter(|job| is_lost(job)).map(|job| job.req).collect();
-                lost.into_iter().for_each(|req| self.end(req));
+                let is_lost = |job: &FetchJob| is_vain || !matches!(job.body, Body::NoHead);
+                let lost: Vec<ReqId> = self.queue.iter().filter(|job| is_lost(job)).map(|job| job.req).collect();
+                lost.into_iter().for_each(|req| self.finish(req));
                 return false;
             }
         }
@@ -231,58 +232,57 @@ impl Jobs {
     }
 
     /// Fetches that are to be asked again get other numbers, for the connection is another.
-    fn renew(&mut self) {
-        for at in 0..self.all.len() {
-            let req = self.number();
-            if let Some(job) = self.all.get_mut(at) {
+    fn renumber(&mut self) {
+        for at in 0..self.queue.len() {
+            let req = self.next_request_id();
+            if let Some(job) = self.queue.get_mut(at) {
                 job.req = req;
-                job.body = Body::None;
-                job.wanted.again();
+                job.body = Body::NoHead;
+                job.assembler.restart();
             }
         }
     }
 
     /// A fetch is over: what it has not brought cannot be had.
-    fn end(&mut self, req: ReqId) {
-        let Some(at) = self.all.iter().position(|job| job.req == req) else { return };
-        if let Some(mut job) = self.all.remove(at) {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            job.wanted.give_up().into_iter().for_each(|range| (self.answer)(job.fetch.id, range, None));
+    fn finish(&mut self, req: ReqId) {
+        let Some(at) = self.queue.iter().position(|job| job.req == req) else { return };
+        if let Some(mut job) = self.queue.remove(at) {
+            self.load.fetch_sub(1, Ordering::Relaxed);
+            job.assembler.give_up().into_iter().for_each(|range| (self.callback)(job.fetch.id, range, None));
         }
     }
 
     fn give_up(&mut self) {
-        while let Some(req) = self.all.front().map(|job| job.req) {
-            self.end(req);
+        while let Some(req) = self.queue.front().map(|job| job.req) {
+            self.finish(req);
         }
     }
 }
 
-impl Sink for Jobs {
+impl Sink for FetchJobs {
     fn body(&mut self, req: ReqId, bytes: &[u8]) {
-        let Some(job) = self.all.iter_mut().find(|job| job.req == req) else { return };
-        let (id, answer, wanted) = (job.fetch.id, &self.answer, &mut job.wanted);
-        let mut give =
-            |at: u64, bytes: &[u8]| wanted.take(at, bytes, |range, bytes| answer(id, range, Some(bytes)));
+        let Some(job) = self.queue.iter_mut().find(|job| job.req == req) else { return };
+        let (id, answer, wanted) = (job.fetch.id, &self.callback, &mut job.assembler);
+        let mut give = |at: u64, bytes: &[u8]| wanted.add(at, bytes, |range, bytes| answer(id, range, Some(bytes)));
         match &mut job.body {
-            Body::One(at) => {
+            Body::SingleRange(at) => {
                 give(*at, bytes);
                 *at += bytes.len() as u64;
             }
-            Body::Several(parts) => {
+            Body::Multipart(parts) => {
                 if parts.feed(bytes, &mut give).is_err() {
-                    job.body = Body::Broken;
+                    job.body = Body::Invalid;
                 }
             }
-            Body::None | Body::Broken => {}
+            Body::NoHead | Body::Invalid => {}
         }
     }
 }
 
-impl Job {
-    fn ask(&self, connection: &mut Connection) {
+impl FetchJob {
+    fn send_request(&self, connection: &mut Connection) {
         // One that was cancelled before it was asked is asked for a byte: the order of answers stays simple.
-        let range = self.wanted.field().unwrap_or_else(|| "bytes=0-0".to_owned());
+        let range = self.assembler.range_field().unwrap_or_else(|| "bytes=0-0".to_owned());
         let head = format!("{}Range: {range}\r\nIf-Range: {}\r\n\r\n", self.fetch.request, self.fetch.etag);
         connection.pass(self.req, head.as_bytes());
     }
@@ -295,10 +295,10 @@ impl Job {
         }
         self.body = match (head.range.and_then(|range| Some((range.range?, range.total?))), &described.content_type)
         {
-            (Some((span, total)), _) if total == self.fetch.length => Body::One(span.start),
+            (Some((span, total)), _) if total == self.fetch.length => Body::SingleRange(span.start),
             (Some(_), _) => return false,
-            (None, Some(kind)) => match Parts::of(kind, self.fetch.length.bytes()) {
-                Some(parts) => Body::Several(parts),
+            (None, Some(kind)) => match MultipartByteranges::of(kind, self.fetch.length.bytes()) {
+                Some(parts) => Body::Multipart(parts),
                 None => return false,
             },
             (None, None) => return false,
@@ -308,12 +308,12 @@ impl Job {
 }
 
 /// chosen: a slow start over a slow link; the machine has asked elsewhere by then.
-const CONNECT: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// chosen: a connection that brings nothing for so long although something is due is dead.
-const STALL: Duration = Duration::from_secs(5);
+const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// chosen: less than servers keep connections (nginx: 75 s, Apache: 5 s; the latter is noticed).
-const KEEP: Duration = Duration::from_secs(30);
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long a lane without work waits for some.
-const REST: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// chosen: one read; holes are a few segments.
-const READ: usize = 64 * 1024;
+const READ_BUFFER: usize = 64 * 1024;

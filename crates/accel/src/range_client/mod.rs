@@ -28,28 +28,28 @@ use marline_core::accel::{Fetch, FetchId};
 use marline_core::link::LinkId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::Errand;
-use crate::links::Road;
+use super::FetchCommand;
+use crate::links::AccelLink;
 use crate::raw_socket::MARK;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use multipart::fuzzing;
 
 /// Who hears what became of a range: the fetch, which range, its bytes.
-pub type Answer = Arc<dyn Fn(FetchId, u32, Option<Vec<u8>>) + Send + Sync>;
+pub type FetchCallback = Arc<dyn Fn(FetchId, u32, Option<Vec<u8>>) + Send + Sync>;
 
 /// Which devices there are, and whether packets can be marked.
 #[derive(Clone, Debug)]
-pub struct Outfit {
+pub struct LinkDevices {
     /// The name of each link's device.
     pub devices: BTreeMap<LinkId, String>,
     /// What marks packets of ours; it needs CAP_NET_ADMIN. None: they are not marked.
     pub mark: Option<u32>,
 }
 
-impl Outfit {
+impl LinkDevices {
     /// For these links, with the mark that the accelerator's rules know.
-    pub fn of(roads: &[Road]) -> Self {
+    pub fn of(roads: &[AccelLink]) -> Self {
         let devices = roads.iter().map(|road| (road.link, road.name.clone())).collect();
         Self { devices, mark: Some(MARK) }
     }
@@ -57,25 +57,29 @@ impl Outfit {
 
 /// A body is not what it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Broken;
+struct InvalidBody;
 
 /// A connection's task.
-struct Lane {
-    orders: UnboundedSender<Errand>,
+struct ConnTask {
+    commands: UnboundedSender<FetchCommand>,
     /// Fetches that it has not ended.
-    open: Arc<AtomicUsize>,
+    load: Arc<AtomicUsize>,
 }
 
 /// Carries errands out until nobody sends any. Runs on a tokio runtime.
-pub async fn run_fills(outfit: Outfit, mut errands: UnboundedReceiver<Errand>, answer: Answer) {
-    let mut lanes: BTreeMap<(LinkId, SocketAddr), Vec<Lane>> = BTreeMap::new();
+pub async fn run_range_client(
+    outfit: LinkDevices,
+    mut errands: UnboundedReceiver<FetchCommand>,
+    answer: FetchCallback,
+) {
+    let mut lanes: BTreeMap<(LinkId, SocketAddr), Vec<ConnTask>> = BTreeMap::new();
     while let Some(errand) = errands.recv().await {
         match errand {
-            Errand::Fetch(fetch) => begin(&outfit, &mut lanes, fetch, &answer),
-            Errand::Cancel(id) => {
+            FetchCommand::Fetch(fetch) => dispatch(&outfit, &mut lanes, fetch, &answer),
+            FetchCommand::Cancel(id) => {
                 for lane in lanes.values().flatten() {
                     // A lane that has ended has nothing to cancel.
-                    let _ = lane.orders.send(Errand::Cancel(id));
+                    let _ = lane.commands.send(FetchCommand::Cancel(id));
                 }
             }
         }
@@ -83,31 +87,36 @@ pub async fn run_fills(outfit: Outfit, mut errands: UnboundedReceiver<Errand>, a
 }
 
 /// Gives a fetch to a lane: one that is free, a new one, or the one with the least to do.
-fn begin(outfit: &Outfit, lanes: &mut BTreeMap<(LinkId, SocketAddr), Vec<Lane>>, fetch: Fetch, answer: &Answer) {
-    lanes.values_mut().for_each(|lanes| lanes.retain(|lane| !lane.orders.is_closed()));
+fn dispatch(
+    outfit: &LinkDevices,
+    lanes: &mut BTreeMap<(LinkId, SocketAddr), Vec<ConnTask>>,
+    fetch: Fetch,
+    answer: &FetchCallback,
+) {
+    lanes.values_mut().for_each(|lanes| lanes.retain(|lane| !lane.commands.is_closed()));
     lanes.retain(|_, lanes| !lanes.is_empty());
     let all: usize = lanes.values().map(Vec::len).sum();
-    let Some(device) = outfit.devices.get(&fetch.link) else { return conn::refuse(&fetch, answer) };
+    let Some(device) = outfit.devices.get(&fetch.link) else { return conn::fail_all(&fetch, answer) };
     let here = lanes.entry((fetch.link, fetch.server)).or_default();
-    let load = |lane: &Lane| lane.open.load(Ordering::Relaxed);
+    let load = |lane: &ConnTask| lane.load.load(Ordering::Relaxed);
     let is_free = here.iter().any(|lane| load(lane) == 0);
-    if !is_free && here.len() < PARALLEL && all < LANES {
+    if !is_free && here.len() < CONNS_PER_SERVER && all < MAX_CONNS {
         let (orders, ordered) = unbounded_channel();
         let open = Arc::new(AtomicUsize::new(0));
-        let to = conn::To { device: device.clone(), mark: outfit.mark, server: fetch.server };
-        tokio::spawn(conn::run_lane(to, ordered, Arc::clone(&open), Arc::clone(answer)));
-        here.push(Lane { orders, open });
+        let to = conn::Endpoint { device: device.clone(), mark: outfit.mark, server: fetch.server };
+        tokio::spawn(conn::run_conn(to, ordered, Arc::clone(&open), Arc::clone(answer)));
+        here.push(ConnTask { commands: orders, load: open });
     }
-    let Some(lane) = here.iter().min_by_key(|lane| load(lane)) else { return conn::refuse(&fetch, answer) };
-    lane.open.fetch_add(1, Ordering::Relaxed);
-    if let Err(back) = lane.orders.send(Errand::Fetch(fetch))
-        && let Errand::Fetch(fetch) = back.0
+    let Some(lane) = here.iter().min_by_key(|lane| load(lane)) else { return conn::fail_all(&fetch, answer) };
+    lane.load.fetch_add(1, Ordering::Relaxed);
+    if let Err(back) = lane.commands.send(FetchCommand::Fetch(fetch))
+        && let FetchCommand::Fetch(fetch) = back.0
     {
-        conn::refuse(&fetch, answer);
+        conn::fail_all(&fetch, answer);
     }
 }
 
 /// Connections for each link and server.
-const PARALLEL: usize = 2;
+const CONNS_PER_SERVER: usize = 2;
 /// chosen: descriptors of a host are few; 16 servers at a time over two links.
-const LANES: usize = 64;
+const MAX_CONNS: usize = 64;

@@ -7,15 +7,15 @@
 //!    answer, for what follows could be of anything.
 //! 3. Kept is at most one line of [`LINE_MOST`]; a part has at most [`LINES_MOST`] lines of fields.
 
-use super::Broken;
+use super::InvalidBody;
 
 /// A body, read.
 #[derive(Clone, Debug)]
-pub(super) struct Parts {
+pub(super) struct MultipartByteranges {
     /// `--` and the boundary.
-    dash: Vec<u8>,
+    delimiter: Vec<u8>,
     /// How long the resource must be.
-    whole: u64,
+    length: u64,
     line: Vec<u8>,
     state: State,
 }
@@ -23,16 +23,16 @@ pub(super) struct Parts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Before a boundary.
-    Between { lines: u32 },
+    BeforeDelimiter { lines: u32 },
     /// In a part's fields.
     Fields { lines: u32, range: Option<(u64, u64)> },
     /// In a part.
-    Bytes { at: u64, end: u64 },
+    Body { at: u64, end: u64 },
     /// Behind the last boundary.
-    Over,
+    End,
 }
 
-impl Parts {
+impl MultipartByteranges {
     /// By an answer's Content-Type; none if that is another.
     pub(super) fn of(content_type: &str, whole: u64) -> Option<Self> {
         let (kind, parameters) = content_type.split_once(';')?;
@@ -46,65 +46,71 @@ impl Parts {
         let fits =
             (1..=70).contains(&boundary.len()) && boundary.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
         let dash = [b"--", boundary.as_bytes()].concat();
-        fits.then_some(Self { dash, whole, line: Vec::new(), state: State::Between { lines: 0 } })
+        fits.then_some(Self {
+            delimiter: dash,
+            length: whole,
+            line: Vec::new(),
+            state: State::BeforeDelimiter { lines: 0 },
+        })
     }
 
     /// The next bytes of the body; `give` gets those of the resource, and where they begin.
-    pub(super) fn feed(&mut self, mut bytes: &[u8], give: &mut dyn FnMut(u64, &[u8])) -> Result<(), Broken> {
+    pub(super) fn feed(&mut self, mut bytes: &[u8], give: &mut dyn FnMut(u64, &[u8])) -> Result<(), InvalidBody> {
         while !bytes.is_empty() {
             bytes = match self.state {
-                State::Over => return Ok(()),
-                State::Bytes { at, end } => {
+                State::End => return Ok(()),
+                State::Body { at, end } => {
                     let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len());
                     let (now, rest) = bytes.split_at(length);
                     give(at, now);
                     let at = at + length as u64;
-                    self.state = if at == end { State::Between { lines: 0 } } else { State::Bytes { at, end } };
+                    self.state =
+                        if at == end { State::BeforeDelimiter { lines: 0 } } else { State::Body { at, end } };
                     rest
                 }
-                State::Between { .. } | State::Fields { .. } => self.read_line(bytes)?,
+                State::BeforeDelimiter { .. } | State::Fields { .. } => self.read_line(bytes)?,
             };
         }
         Ok(())
     }
 
     /// Takes bytes up to the end of a line, and reads it if it is whole. What is left.
-    fn read_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Broken> {
+    fn read_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], InvalidBody> {
         let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
         let (now, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
-        if self.line.len() + now.len() > LINE_MOST {
-            return Err(Broken);
+        if self.line.len() + now.len() > MAX_LINE {
+            return Err(InvalidBody);
         }
         self.line.extend_from_slice(now);
         if end.is_some() {
             let line = std::mem::take(&mut self.line);
-            let line = line.strip_suffix(b"\r\n").ok_or(Broken)?;
+            let line = line.strip_suffix(b"\r\n").ok_or(InvalidBody)?;
             self.state = self.next(line)?;
-        } else if self.line.strip_prefix(self.dash.as_slice()) == Some(b"--") {
+        } else if self.line.strip_prefix(self.delimiter.as_slice()) == Some(b"--") {
             // The last boundary may be the body's end, without a line's.
-            self.state = State::Over;
+            self.state = State::End;
         }
         Ok(rest)
     }
 
     /// Where a line leads.
-    fn next(&self, line: &[u8]) -> Result<State, Broken> {
+    fn next(&self, line: &[u8]) -> Result<State, InvalidBody> {
         match self.state {
-            State::Between { lines } => match line.strip_prefix(self.dash.as_slice()) {
+            State::BeforeDelimiter { lines } => match line.strip_prefix(self.delimiter.as_slice()) {
                 Some(rest) if rest.trim_ascii().is_empty() => Ok(State::Fields { lines: 0, range: None }),
-                Some(rest) if rest.starts_with(b"--") => Ok(State::Over),
-                _ if lines < LINES_MOST => Ok(State::Between { lines: lines + 1 }),
-                _ => Err(Broken),
+                Some(rest) if rest.starts_with(b"--") => Ok(State::End),
+                _ if lines < MAX_LINES => Ok(State::BeforeDelimiter { lines: lines + 1 }),
+                _ => Err(InvalidBody),
             },
-            State::Fields { range: Some((at, end)), .. } if line.is_empty() => Ok(State::Bytes { at, end }),
-            State::Fields { lines, .. } if line.is_empty() || lines >= LINES_MOST => Err(Broken),
+            State::Fields { range: Some((at, end)), .. } if line.is_empty() => Ok(State::Body { at, end }),
+            State::Fields { lines, .. } if line.is_empty() || lines >= MAX_LINES => Err(InvalidBody),
             State::Fields { lines, range } => {
                 let field = line.split(|byte| *byte == b':').next().unwrap_or_default();
                 if !field.trim_ascii().eq_ignore_ascii_case(b"content-range") {
                     return Ok(State::Fields { lines: lines + 1, range });
                 }
                 let value = line.get(field.len() + 1..).and_then(|value| std::str::from_utf8(value).ok());
-                let range = value.and_then(|value| self.range(value.trim())).ok_or(Broken)?;
+                let range = value.and_then(|value| self.range(value.trim())).ok_or(InvalidBody)?;
                 Ok(State::Fields { lines: lines + 1, range: Some(range) })
             }
             other => Ok(other),
@@ -117,19 +123,19 @@ impl Parts {
         let (first, last) = range.split_once('-')?;
         let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
         let (start, end) = (number(first)?, number(last)?.checked_add(1)?);
-        (start < end && end <= self.whole && number(whole)? == self.whole).then_some((start, end))
+        (start < end && end <= self.length && number(whole)? == self.length).then_some((start, end))
     }
 }
 
 /// chosen: longer than any server's line in a part.
-const LINE_MOST: usize = 1024;
+const MAX_LINE: usize = 1024;
 /// chosen: servers write two or three.
-const LINES_MOST: u32 = 16;
+const MAX_LINES: u32 = 16;
 
 /// The door for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    use super::Parts;
+    use super::MultipartByteranges;
 
     /// Reads a body of several ranges in these pieces; none: it is broken, or not one.
     pub fn byte_ranges<'a>(
@@ -138,7 +144,7 @@ pub(crate) mod fuzzing {
         pieces: impl Iterator<Item = &'a [u8]>,
         mut give: impl FnMut(u64, &[u8]),
     ) -> Option<()> {
-        let mut parts = Parts::of(content_type, whole)?;
+        let mut parts = MultipartByteranges::of(content_type, whole)?;
         for piece in pieces {
             parts.feed(piece, &mut give).ok()?;
         }
@@ -168,7 +174,7 @@ mod tests {
     }
 
     fn read(content_type: &str, pieces: &[&[u8]], whole: u64) -> Option<Vec<(u64, Vec<u8>)>> {
-        let mut parts = Parts::of(content_type, whole)?;
+        let mut parts = MultipartByteranges::of(content_type, whole)?;
         let mut got: Vec<(u64, Vec<u8>)> = Vec::new();
         for piece in pieces {
             let give = &mut |at: u64, bytes: &[u8]| match got.last_mut() {
@@ -220,7 +226,7 @@ mod tests {
         #[test]
         fn no_server_makes_it_give_more_than_came(noise in prop::collection::vec(any::<u8>(), 0..300), cut in 0_usize..60) {
             let body = [&body(&[(3, 9)], &[7; 20])[..cut], &noise].concat();
-            let mut parts = Parts::of(TYPE, 20).unwrap();
+            let mut parts = MultipartByteranges::of(TYPE, 20).unwrap();
             let (mut bytes, mut beyond) = (0, false);
             let _ = parts.feed(&body, &mut |at, given| {
                 bytes += given.len();

@@ -145,13 +145,13 @@ impl Front {
     pub async fn open(stream: Stream, say: fn(&str)) -> Result<Self, AccelError> {
         if !stream.listen.ip().is_loopback() {
             let listen = stream.listen;
-            return Err(AccelError::Wrong(format!(
+            return Err(AccelError::Usage(format!(
                 "--listen {listen}: it is not on the loopback (127.0.0.1:8554)"
             )));
         }
         if stream.first == stream.second {
             let name = &stream.first;
-            return Err(AccelError::Wrong(format!("link {name}: it is named twice; a link cannot help itself")));
+            return Err(AccelError::Usage(format!("link {name}: it is named twice; a link cannot help itself")));
         }
         for name in [&stream.first, &stream.second] {
             ports::try_out(name).map_err(|error| match error.kind() {
@@ -171,7 +171,7 @@ impl Front {
         let listen = stream.listen;
         let ear = TcpListener::bind(listen)
             .await
-            .map_err(|error| AccelError::Unfit(format!("--listen {listen}: {error}; name another place")))?;
+            .map_err(|error| AccelError::Unsupported(format!("--listen {listen}: {error}; name another place")))?;
         let served = Served { mirroring: if base.is_some() { "silent" } else { "off" }, ..Served::default() };
         Ok(Self {
             ear,

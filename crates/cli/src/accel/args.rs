@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use marline_accel::Flows;
+use marline_accel::FlowFilter;
 use marline_accel::streaming::Address;
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
@@ -47,18 +47,18 @@ Exit codes: 0 stopped and all put back, 1 failed, 64 wrong usage, 69 a link cann
 pub struct AccelArgs {
     /// What to do [default: run].
     #[command(subcommand)]
-    pub(super) verb: Option<AccelVerb>,
+    pub(super) verb: Option<AccelCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }
 
 /// The verbs of `marline accel`.
 #[derive(Debug, Subcommand)]
-pub(super) enum AccelVerb {
+pub(super) enum AccelCommand {
     /// Show links and flows, and what is done for them.
     Status {
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
         /// Print a JSON array, one object for each that runs.
         #[arg(long)]
         json: bool,
@@ -66,7 +66,7 @@ pub(super) enum AccelVerb {
     /// End what runs, and remove what a crash has left.
     Stop {
         #[command(flatten)]
-        daemon: Daemon,
+        daemon: DaemonArgs,
     },
     /// Examine this machine: what stands in the way, and what helps.
     Check {
@@ -79,7 +79,7 @@ pub(super) enum AccelVerb {
     Rtp(Box<RtpArgs>),
     /// Wait for a run's end, and pay what it has left owed to flows; runs start it.
     #[command(hide = true)]
-    Keep(KeepArgs),
+    Repair(RepairArgs),
 }
 
 /// The last lines of `marline accel rtp --help`.
@@ -133,10 +133,10 @@ fn hold(s: &str) -> Result<Duration, String> {
 
 /// What a keeper is told by the run that starts it.
 #[derive(Debug, Args)]
-pub(super) struct KeepArgs {
+pub(super) struct RepairArgs {
     /// Where what is owed is written down.
     #[arg(long, value_name = "FILE")]
-    pub(super) ledger: PathBuf,
+    pub(super) file: PathBuf,
     /// The run's links, the primary one first.
     #[arg(long = "link", value_name = "IFACE")]
     pub(super) links: Vec<String>,
@@ -144,7 +144,7 @@ pub(super) struct KeepArgs {
 
 /// Which daemon.
 #[derive(Debug, Args)]
-pub(super) struct Daemon {
+pub(super) struct DaemonArgs {
     /// The one that helps this link, where there are several.
     #[arg(long, value_name = "IFACE")]
     pub(super) primary: Option<String>,
@@ -164,7 +164,7 @@ pub(super) struct RunArgs {
     pub(super) secondary: Vec<String>,
     /// Help only these flows, such as 'tcp dst port 443' [default: all TCP].
     #[arg(long, value_name = "WORDS")]
-    pub(super) flows: Option<Flows>,
+    pub(super) flows: Option<FlowFilter>,
     /// Switch these on, too.
     #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
     pub(super) enable: Vec<Mechanism>,

@@ -14,11 +14,11 @@ mod run;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use marline_accel::control::{self, Answer, Question, WHO};
-use marline_accel::{AccelError, look, restore, status::Status};
+use marline_accel::control::{self, COMMAND, Request, Response};
+use marline_accel::{AccelError, check_requirements, restore, status::Status};
 use marline_net::control::AskError;
 
-use self::args::{AccelVerb, Daemon};
+use self::args::{AccelCommand, DaemonArgs};
 use crate::Exit;
 use crate::energy::json as json_of;
 use crate::output::{print, say};
@@ -30,21 +30,21 @@ pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
     match args.verb {
         None => run::run(args.run),
-        Some(AccelVerb::Status { daemon, json }) => {
-            let all = asked(&daemon)?;
+        Some(AccelCommand::Status { daemon, json }) => {
+            let all = statuses(&daemon)?;
             print(&if json {
                 json_of(&all)?
             } else {
                 all.iter().map(render::status).collect::<Vec<_>>().join("\n")
             })
         }
-        Some(AccelVerb::Stop { daemon }) => stop(&daemon),
-        Some(AccelVerb::Rtp(args)) => rtp::run(*args),
-        Some(AccelVerb::Keep(args)) => repair::run(&args),
-        Some(AccelVerb::Check { json }) => {
-            let needs = look();
-            print(&if json { json_of(&needs)? } else { render::needs(&needs) })?;
-            let fit = needs.iter().all(|need| need.there || !need.must);
+        Some(AccelCommand::Stop { daemon }) => stop(&daemon),
+        Some(AccelCommand::Rtp(args)) => rtp::run(*args),
+        Some(AccelCommand::Repair(args)) => repair::run(&args),
+        Some(AccelCommand::Check { json }) => {
+            let needs = check_requirements();
+            print(&if json { json_of(&needs)? } else { render::requirements(&needs) })?;
+            let fit = needs.iter().all(|need| need.is_met || !need.is_required);
             if fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
         }
     }
@@ -58,19 +58,19 @@ fn run_dir(named: Option<&Path>) -> PathBuf {
 }
 
 /// The primary links of the daemons that may run there.
-fn primaries(daemon: &Daemon) -> Vec<String> {
+fn primaries(daemon: &DaemonArgs) -> Vec<String> {
     let dir = run_dir(daemon.run_dir.as_deref());
     daemon.primary.clone().map_or_else(|| control::primaries(&dir), |primary| vec![primary])
 }
 
 /// How those that run stand.
-fn asked(daemon: &Daemon) -> Result<Vec<Status>, Exit> {
+fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, Exit> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
     for primary in primaries(daemon) {
-        match control::ask(&dir, &primary, Question::Status) {
-            Ok(Answer::Status(status)) => all.push(*status),
-            Ok(_) => return Err(odd()),
+        match control::ask(&dir, &primary, Request::Status) {
+            Ok(Response::Status(status)) => all.push(*status),
+            Ok(_) => return Err(unexpected_response()),
             Err(error) => why = why.or(Some(error)),
         }
     }
@@ -78,7 +78,7 @@ fn asked(daemon: &Daemon) -> Result<Vec<Status>, Exit> {
         _ if !all.is_empty() => Ok(all),
         Some(error) => Err(unanswered(&error)),
         None => Err(unanswered(&AskError::Nobody {
-            who: WHO,
+            who: COMMAND,
             socket: control::socket(&dir, "*"),
             error: std::io::ErrorKind::NotFound.into(),
         })),
@@ -86,16 +86,16 @@ fn asked(daemon: &Daemon) -> Result<Vec<Status>, Exit> {
 }
 
 /// Ends those that run, waits until they have, and removes what others have left.
-fn stop(daemon: &Daemon) -> Result<(), Exit> {
+fn stop(daemon: &DaemonArgs) -> Result<(), Exit> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let mut ended = Vec::new();
     for primary in primaries(daemon) {
-        match control::ask(&dir, &primary, Question::Stop) {
-            Ok(Answer::Ending { pid }) => {
+        match control::ask(&dir, &primary, Request::Stop) {
+            Ok(Response::Stopping { pid }) => {
                 wait_for(pid, &dir, &primary)?;
                 ended.push(primary);
             }
-            Ok(_) => return Err(odd()),
+            Ok(_) => return Err(unexpected_response()),
             // Whoever has left it there does not run any more.
             Err(AskError::Nobody { .. } | AskError::Ended(_)) => {}
             Err(error) => return Err(unanswered(&error)),
@@ -118,31 +118,31 @@ fn stop(daemon: &Daemon) -> Result<(), Exit> {
 fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), Exit> {
     let begun = Instant::now();
     while control::socket(dir, primary).exists() {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > STOP_TIMEOUT {
             return Err(Exit::failed(format!(
                 "{primary}: process {pid} does not end; `kill -9 {pid}` does no harm, run this again then"
             )));
         }
-        std::thread::sleep(PATIENCE / 500);
+        std::thread::sleep(STOP_TIMEOUT / 500);
     }
     Ok(())
 }
 
 /// chosen: programs that change rules wait five seconds for one another.
-const PATIENCE: Duration = Duration::from_secs(15);
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How the accelerator's errors end the process.
 fn exit(error: AccelError) -> Exit {
     let code = match &error {
-        AccelError::Wrong(_) => Exit::USAGE,
+        AccelError::Usage(_) => Exit::USAGE,
         AccelError::Link(_) | AccelError::Links(_) => Exit::NETWORK,
         AccelError::NotPermitted(_) => Exit::PRIVILEGE,
-        AccelError::Unfit(_) | AccelError::Kernel { .. } => Exit::FAILED,
+        AccelError::Unsupported(_) | AccelError::Kernel { .. } => Exit::FAILED,
     };
     Exit::new(code, error.to_string())
 }
 
 /// An answer to another question.
-fn odd() -> Exit {
+fn unexpected_response() -> Exit {
     Exit::failed("the daemon answers something else than it was asked: it may be of another version")
 }

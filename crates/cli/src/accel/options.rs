@@ -3,24 +3,24 @@
 //! 1. What is on by default and has no second link to use is off without a word; what was asked for is refused then.
 //! 2. Rates and gateways of secondary links are told once for each of them, in their order, or not at all.
 
-use marline_accel::Wanted;
-use marline_core::accel::{Config, Helper, Mechanism, Mechanisms};
+use marline_accel::LinkArg;
+use marline_core::accel::{Config, Mechanism, Mechanisms, SecondaryLink};
 use marline_core::link::LinkId;
 
 use super::args::RunArgs;
 use crate::Exit;
 
 /// The links by name, the primary first.
-pub(super) fn wanted(args: &RunArgs) -> Result<Vec<Wanted>, Exit> {
-    fits("--secondary-gateway", args.secondary_gateway.len(), args)?;
+pub(super) fn link_args(args: &RunArgs) -> Result<Vec<LinkArg>, Exit> {
+    check_count("--secondary-gateway", args.secondary_gateway.len(), args)?;
     let name =
         args.primary.clone().ok_or_else(|| Exit::usage("say which link is to be helped: --primary IFACE"))?;
-    let primary = Wanted { name, gateway: args.primary_gateway };
+    let primary = LinkArg { name, gateway: args.primary_gateway };
     let secondary = args
         .secondary
         .iter()
         .enumerate()
-        .map(|(at, name)| Wanted { name: name.clone(), gateway: args.secondary_gateway.get(at).copied() });
+        .map(|(at, name)| LinkArg { name: name.clone(), gateway: args.secondary_gateway.get(at).copied() });
     Ok(std::iter::once(primary).chain(secondary).collect())
 }
 
@@ -32,15 +32,15 @@ pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
              that it could send for this machine; leave --via out, and carry the flow by `marline edge`"
         )));
     }
-    fits("--secondary-up", args.secondary_up.len(), args)?;
-    fits("--secondary-down", args.secondary_down.len(), args)?;
-    let helper = |at: usize, number| Helper {
+    check_count("--secondary-up", args.secondary_up.len(), args)?;
+    check_count("--secondary-down", args.secondary_down.len(), args)?;
+    let helper = |at: usize, number| SecondaryLink {
         up: args.secondary_up.get(at).copied(),
         down: args.secondary_down.get(at).copied(),
-        ..Helper::new(LinkId(number))
+        ..SecondaryLink::new(LinkId(number))
     };
     let helpers = (0..args.secondary.len()).zip(1..).map(|(at, number)| helper(at, number)).collect();
-    Ok(Config { primary: LinkId(0), helpers, mechanisms: mechanisms(args)? })
+    Ok(Config { primary: LinkId(0), secondary_links: helpers, mechanisms: mechanisms(args)? })
 }
 
 fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
@@ -48,12 +48,12 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
         return Err(Exit::usage(format!("--enable {both}: it is in --disable, too")));
     }
     let is_alone = args.secondary.is_empty();
-    if let Some(lonely) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_helper()) {
+    if let Some(lonely) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_secondary_link()) {
         return Err(Exit::usage(format!("--enable {lonely}: it needs a second link; name one with --secondary")));
     }
     let mut mechanisms = Mechanisms::default();
     for mechanism in Mechanism::ALL {
-        let is_off = args.disable.contains(&mechanism) || (is_alone && mechanism.needs_helper());
+        let is_off = args.disable.contains(&mechanism) || (is_alone && mechanism.needs_secondary_link());
         if is_off || args.enable.contains(&mechanism) {
             mechanisms.set(mechanism, !is_off);
         }
@@ -65,7 +65,7 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
 }
 
 /// An option of secondary links is told for each of them or for none.
-fn fits(option: &str, told: usize, args: &RunArgs) -> Result<(), Exit> {
+fn check_count(option: &str, told: usize, args: &RunArgs) -> Result<(), Exit> {
     let links = args.secondary.len();
     if told == 0 || told == links {
         return Ok(());

@@ -11,17 +11,17 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use marline_accel::{Outfit, Paid, Road, orphan, run_keeper};
+use marline_accel::{AccelLink, LinkDevices, RepairReport, orphaned_path, run_repair};
 use marline_core::link::LinkId;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::KeepArgs;
+use super::args::RepairArgs;
 use super::{exit, say};
 use crate::Exit;
 use crate::confine::{Daemon, confine};
 
 /// Waits for the run's end, and pays.
-pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
+pub(super) fn run(args: &RepairArgs) -> Result<(), Exit> {
     confine(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
@@ -32,10 +32,10 @@ pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
     // Nothing is ever written there; an error is an end, too.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let devices = args.links.iter().cloned().zip(0..).map(|(name, number)| (LinkId(number), name)).collect();
-    let outfit = Outfit { devices, ..Outfit::of(&[]) };
-    let paid = runtime.block_on(run_keeper(&args.ledger, outfit)).map_err(exit)?;
-    if paid != Paid::default() {
-        let Paid { filled, ended } = paid;
+    let outfit = LinkDevices { devices, ..LinkDevices::of(&[]) };
+    let paid = runtime.block_on(run_repair(&args.file, outfit)).map_err(exit)?;
+    if paid != RepairReport::default() {
+        let RepairReport { filled, reset: ended } = paid;
         say(&format!(
             "what flows were owed: {filled} holes are filled, {ended} flows ended with an error as their bytes could not be restored"
         ));
@@ -44,7 +44,7 @@ pub(super) fn run(args: &KeepArgs) -> Result<(), Exit> {
 }
 
 /// Starts it beside this process. It acts when the child's input is closed, by hand or by this process's end.
-pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, Exit> {
+pub(super) fn start(ledger: &Path, roads: &[AccelLink]) -> Result<Child, Exit> {
     spawn(ledger, roads, Stdio::piped()).map_err(|error| {
         Exit::failed(format!("the process that pays what flows are owed cannot be started: {error}"))
     })
@@ -54,8 +54,8 @@ pub(super) fn start(ledger: &Path, roads: &[Road]) -> Result<Child, Exit> {
 ///
 /// # Errors
 /// Another user can write the directory.
-pub(super) fn settle(dir: &Path, primary: &str, roads: &[Road]) -> Result<(), Exit> {
-    let orphan = orphan(dir, primary).map_err(|error| {
+pub(super) fn repair_orphan(dir: &Path, primary: &str, roads: &[AccelLink]) -> Result<(), Exit> {
+    let orphan = orphaned_path(dir, primary).map_err(|error| {
         Exit::failed(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
     })?;
     let Some(orphan) = orphan else { return Ok(()) };
@@ -67,10 +67,10 @@ pub(super) fn settle(dir: &Path, primary: &str, roads: &[Road]) -> Result<(), Ex
     Ok(())
 }
 
-fn spawn(ledger: &Path, roads: &[Road], input: Stdio) -> std::io::Result<Child> {
+fn spawn(ledger: &Path, roads: &[AccelLink], input: Stdio) -> std::io::Result<Child> {
     // This very program, even if another has taken its place on the disk.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["accel", "keep", "--ledger"]).arg(ledger);
+    command.args(["accel", "repair", "--file"]).arg(ledger);
     // One word each: a name may begin with a hyphen.
     command.args(roads.iter().map(|road| format!("--link={}", road.name)));
     command.stdin(input).stdout(Stdio::null()).spawn()

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use marline_accel::{AccelError, Engine, Flows, Outfit, Setup, control, ledger, roads, run_fills, status::Status};
+use marline_accel::{
+    AccelError, Engine, EngineConfig, FlowFilter, LinkDevices, control, pending_path, resolve_links,
+    run_range_client, status::Status,
+};
 use marline_net::links::survey;
 use marline_paths::ground;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,7 +24,7 @@ use crate::hangup::Hangup;
 /// Helps flows until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let mut config = options::config(&args)?;
-    let wanted = options::wanted(&args)?;
+    let wanted = options::link_args(&args)?;
     confine(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
@@ -32,36 +35,37 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     }
     let hangup = Hangup::caught()?;
     let survey = survey().map_err(|error| exit(error.into()))?;
-    let roads = roads(&survey, &wanted).map_err(exit)?;
-    for (helper, road) in config.helpers.iter_mut().zip(roads.iter().skip(1)) {
-        helper.families = road.families;
+    let links = resolve_links(&survey, &wanted).map_err(exit)?;
+    for (secondary, link) in config.secondary_links.iter_mut().zip(links.iter().skip(1)) {
+        secondary.families = link.families;
     }
-    let flows: Flows = args.flows.unwrap_or_default();
+    let flow_filter: FlowFilter = args.flows.unwrap_or_default();
     let names: Vec<&str> = wanted.iter().map(|wanted| wanted.name.as_str()).collect();
     let (primary, others) = names.split_first().map_or(("", &[][..]), |(primary, others)| (*primary, others));
     let with = if others.is_empty() { "alone".to_owned() } else { format!("with {}", others.join(" and ")) };
-    let beginning = format!("helping {flows} of {primary} {with}: {}; Ctrl-C stops it", config.mechanisms);
+    let beginning = format!("helping {flow_filter} of {primary} {with}: {}; Ctrl-C stops it", config.mechanisms);
     let dir = run_dir(args.run_dir.as_deref());
     if control::is_taken(&dir, primary) {
-        return Err(exit(AccelError::taken(primary)));
+        return Err(exit(AccelError::already_running(primary)));
     }
     let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
     let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
-    let outfit = Outfit::of(&roads);
-    repair::settle(&dir, primary, &roads)?;
-    let ledger = config.mechanisms.acknowledge_ahead().then(|| ledger(&dir, primary));
+    let outfit = LinkDevices::of(&links);
+    repair::repair_orphan(&dir, primary, &links)?;
+    let pending_file = config.mechanisms.acknowledge_early().then(|| pending_path(&dir, primary));
     // Closes its input when this is dropped, as any end of this process does.
-    let keeper = ledger.as_ref().map(|ledger| repair::start(ledger, &roads)).transpose();
-    let setup = Setup { config, roads, flows, trace: args.trace, ledger, errands: Some(errands) };
+    let repairer = pending_file.as_ref().map(|file| repair::start(file, &links)).transpose();
+    let setup =
+        EngineConfig { config, links, flow_filter, trace: args.trace, pending_file, fetch_commands: Some(errands) };
     let ended = (|| {
-        let keeper = keeper?;
+        let repairer = repairer?;
         let mut engine = Engine::start(setup).map_err(exit)?;
-        let bell = engine.bell();
+        let bell = engine.handle();
         // Ends with the engine, which alone sends errands.
         let answer = Arc::new(move |fetch, range, bytes| bell.fetched(fetch, range, bytes));
-        tokio::spawn(run_fills(outfit, ordered, answer));
+        tokio::spawn(run_range_client(outfit, ordered, answer));
         let stop = Arc::new(Notify::new());
-        let ear = control::listen(&dir, primary, engine.bell(), Arc::clone(&stop));
+        let ear = control::listen(&dir, primary, engine.handle(), Arc::clone(&stop));
         let ear = ear.map_err(|error| {
             Exit::failed(format!(
                 "{}: {error}: the control socket cannot be made; name another directory with --run-dir",
@@ -73,7 +77,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         }
         let (lost, last) = runtime.block_on(async {
             let lost = tokio::select! {
-                error = engine.lost() => Some(error),
+                error = engine.failed() => Some(error),
                 () = stop.notified() => None,
                 never = hangup.changes_nothing(args.quiet) => match never {},
                 () = std::future::poll_fn(|cx| {
@@ -81,11 +85,11 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
                     if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
                 }) => None,
             };
-            (lost, engine.bell().status().await)
+            (lost, engine.handle().status().await)
         });
         // `stop` waits for the socket to go: by then everything is put back.
         drop(engine);
-        drop(keeper);
+        drop(repairer);
         if lost.is_none() {
             // Its answer is on its way to whoever wanted the end.
             runtime.block_on(async { tokio::task::yield_now().await });

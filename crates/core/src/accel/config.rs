@@ -18,7 +18,7 @@ pub struct Config {
     /// The link whose flows are helped.
     pub primary: LinkId,
     /// The links that help; there may be none. Who of them does what, `roles` says.
-    pub helpers: Vec<Helper>,
+    pub secondary_links: Vec<SecondaryLink>,
     /// What may be done.
     pub mechanisms: Mechanisms,
 }
@@ -26,14 +26,18 @@ pub struct Config {
 impl Config {
     /// One link, and one or no other that helps it; everything that is on by default.
     pub fn new(primary: LinkId, helper: Option<LinkId>) -> Self {
-        Self { primary, helpers: helper.into_iter().map(Helper::new).collect(), mechanisms: Mechanisms::default() }
+        Self {
+            primary,
+            secondary_links: helper.into_iter().map(SecondaryLink::new).collect(),
+            mechanisms: Mechanisms::default(),
+        }
     }
 }
 
 /// A link that helps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Helper {
+pub struct SecondaryLink {
     /// Which one.
     pub link: LinkId,
     /// What it carries from here, where that is known; else it is found out.
@@ -42,20 +46,20 @@ pub struct Helper {
     pub down: Option<Bitrate>,
     /// Of which flows it can take acknowledgements.
     #[serde(default)]
-    pub families: Families,
+    pub families: AddressFamilies,
 }
 
-impl Helper {
+impl SecondaryLink {
     /// A link of which nothing is known.
     pub const fn new(link: LinkId) -> Self {
-        Self { link, up: None, down: None, families: Families::Both }
+        Self { link, up: None, down: None, families: AddressFamilies::Both }
     }
 }
 
 /// Families of addresses to which a link leads.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Families {
+pub enum AddressFamilies {
     /// IPv4 and IPv6.
     #[default]
     Both,
@@ -65,7 +69,7 @@ pub enum Families {
     V6,
 }
 
-impl Families {
+impl AddressFamilies {
     /// Whether it leads to IPv4.
     pub const fn has_v4(self) -> bool {
         !matches!(self, Self::V6)
@@ -82,23 +86,23 @@ impl Families {
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
     /// Pure ACKs go over the second link, the newest in place of older ones (§3.1, with in-place thinning).
-    Offload,
+    AckOffload,
     /// ACKs that close a hole echo the timestamp from before it, so that the sender takes back its reduction (RFC 3522);
     /// only for losses that the delay gate calls random.
-    Undo,
+    EifelUndo,
     /// One byte stays unacknowledged, and is acknowledged when a blackout ends, which restarts the sender at once.
-    Reserve,
+    WithheldAck,
     /// When a blackout ends, the sender is told that what it has repeated in it had no way to go, and repeats it at once
     /// (RFC 6069).
-    Revert,
+    OutageRevert,
     /// ACKs go past holes, and the bytes are fetched elsewhere (§3.3); only where the stream can be fetched.
-    Hide,
+    EarlyAck,
     /// §3.1 without §4.2's discarding of replaceable ACKs: what the second link cannot bear goes over the first.
-    OffloadAsPublished,
+    AckOffloadAsPublished,
     /// §3.2, first form: a zero window over the second link while the first is dark.
-    Freeze,
+    ZeroWindowFreeze,
     /// §3.2's last paragraph, the paper's form for Linux senders: the same, and everything on its way is acknowledged first.
-    FreezeFlight,
+    FreezeInFlight,
     /// §3.3, first form: holes are filled from a replayed connection that is acknowledged ahead. Where the application has
     /// ranges the paper uses those ([`Self::Hide`]).
     FastFetch,
@@ -107,28 +111,28 @@ pub enum Mechanism {
 impl Mechanism {
     /// All of them, in the order in which they are listed.
     pub const ALL: [Self; 9] = [
-        Self::Offload,
-        Self::Undo,
-        Self::Reserve,
-        Self::Revert,
-        Self::Hide,
-        Self::OffloadAsPublished,
-        Self::Freeze,
-        Self::FreezeFlight,
+        Self::AckOffload,
+        Self::EifelUndo,
+        Self::WithheldAck,
+        Self::OutageRevert,
+        Self::EarlyAck,
+        Self::AckOffloadAsPublished,
+        Self::ZeroWindowFreeze,
+        Self::FreezeInFlight,
         Self::FastFetch,
     ];
 
     /// Its word.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Offload => "offload",
-            Self::Undo => "undo",
-            Self::Reserve => "reserve",
-            Self::Revert => "revert",
-            Self::Hide => "hide",
-            Self::OffloadAsPublished => "offload-as-published",
-            Self::Freeze => "freeze",
-            Self::FreezeFlight => "freeze-flight",
+            Self::AckOffload => "offload",
+            Self::EifelUndo => "undo",
+            Self::WithheldAck => "reserve",
+            Self::OutageRevert => "revert",
+            Self::EarlyAck => "hide",
+            Self::AckOffloadAsPublished => "offload-as-published",
+            Self::ZeroWindowFreeze => "freeze",
+            Self::FreezeInFlight => "freeze-flight",
             Self::FastFetch => "fast-fetch",
         }
     }
@@ -136,14 +140,18 @@ impl Mechanism {
     /// Whether it is on unless switched off. What acknowledges data that has not arrived is off: after a crash, or where the
     /// bytes cannot be fetched, such a flow can only be ended.
     pub const fn is_default(self) -> bool {
-        matches!(self, Self::Offload | Self::Undo | Self::Reserve | Self::Revert)
+        matches!(self, Self::AckOffload | Self::EifelUndo | Self::WithheldAck | Self::OutageRevert)
     }
 
     /// Whether it needs a second link.
-    pub const fn needs_helper(self) -> bool {
+    pub const fn needs_secondary_link(self) -> bool {
         matches!(
             self,
-            Self::Offload | Self::OffloadAsPublished | Self::Freeze | Self::FreezeFlight | Self::FastFetch
+            Self::AckOffload
+                | Self::AckOffloadAsPublished
+                | Self::ZeroWindowFreeze
+                | Self::FreezeInFlight
+                | Self::FastFetch
         )
     }
 }
@@ -189,9 +197,9 @@ impl Mechanisms {
     }
 
     /// Whether one of them acknowledges what is not here yet, and has to know where it can be had.
-    pub fn acknowledge_ahead(&self) -> bool {
-        use Mechanism::{FastFetch, FreezeFlight, Hide};
-        self.has_any(&[Hide, FreezeFlight, FastFetch])
+    pub fn acknowledge_early(&self) -> bool {
+        use Mechanism::{EarlyAck, FastFetch, FreezeInFlight};
+        self.has_any(&[EarlyAck, FreezeInFlight, FastFetch])
     }
 
     /// Switches one on or off.

@@ -28,30 +28,30 @@ use crate::wire::packet::{Seq, TcpTimestamp};
 
 /// One flow's chain.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Undo {
-    chain: Option<Chain>,
+pub(super) struct EifelUndo {
+    chain: Option<HoleChain>,
     /// The last chain's timestamp, for so many ACKs more.
     closed: Option<(TcpTimestamp, u8)>,
-    undone: u64,
-    random: u64,
+    undone_reductions: u64,
+    random_losses: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Chain {
+struct HoleChain {
     echo: TcpTimestamp,
     began: Instant,
     /// The ACK before this one.
-    last: Instant,
+    last_ack: Instant,
     /// Nothing came for so long that the sender's timer may have run out.
-    is_late: bool,
-    episode: Episode,
+    may_have_timed_out: bool,
+    episode: RecoveryEpisode,
     /// Whether the reduction of this episode stands.
-    is_barred: bool,
+    stands: bool,
 }
 
 /// What the sender repairs at a time.
 #[derive(Clone, Copy, Debug)]
-struct Episode {
+struct RecoveryEpisode {
     began: Instant,
     /// When it began, or when the last silence ended: what the sender had sent by then is known one round trip later.
     sent: Instant,
@@ -61,9 +61,9 @@ struct Episode {
 
 /// What an ACK of the own stack shows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
+pub(super) struct HoleReport {
     /// Holes for the first time.
-    pub(super) new: u32,
+    pub(super) new_holes: u32,
     /// Everything before this is here.
     pub(super) ack: Seq,
     /// One past the highest number that is here.
@@ -80,19 +80,19 @@ pub(super) struct Shown {
     pub(super) rtt: Duration,
 }
 
-impl Undo {
+impl EifelUndo {
     /// What this ACK is to echo; none: what it does.
-    pub(super) fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<TcpTimestamp> {
-        if shown.new > 0 {
-            self.on_gap(now, shown);
+    pub(super) fn on_ack(&mut self, now: Instant, shown: &HoleReport) -> Option<TcpTimestamp> {
+        if shown.new_holes > 0 {
+            self.on_new_holes(now, shown);
         }
-        let Some(mut chain) = self.chain.take() else { return self.again() };
+        let Some(mut chain) = self.chain.take() else { return self.repeat_echo() };
         let echo = chain.on_ack(now, shown);
         if shown.is_open {
             self.chain = Some(chain);
         } else if let Some(echo) = echo {
-            self.undone += 1;
-            self.closed = Some((echo, AGAIN));
+            self.undone_reductions += 1;
+            self.closed = Some((echo, REPEATS));
         }
         echo
     }
@@ -103,72 +103,80 @@ impl Undo {
     }
 
     /// Whether ACKs must be exact now: they close holes whose repair is to be taken for delay.
-    pub(super) const fn is_armed(&self) -> bool {
+    pub(super) const fn needs_exact_acks(&self) -> bool {
         self.chain.is_some() || self.closed.is_some()
     }
 
     /// Chains that ended with the sender told to take its reduction back.
-    pub(super) const fn undone(&self) -> u64 {
-        self.undone
+    pub(super) const fn undone_reductions(&self) -> u64 {
+        self.undone_reductions
     }
 
     /// Holes that were called random.
-    pub(super) const fn random(&self) -> u64 {
-        self.random
+    pub(super) const fn random_losses(&self) -> u64 {
+        self.random_losses
     }
 
-    fn on_gap(&mut self, now: Instant, shown: &Shown) {
+    fn on_new_holes(&mut self, now: Instant, shown: &HoleReport) {
         self.closed = None;
-        let episode = Episode::at(now);
-        let fresh = Chain { echo: shown.echo, began: now, last: now, is_late: false, episode, is_barred: false };
+        let episode = RecoveryEpisode::at(now);
+        let fresh = HoleChain {
+            echo: shown.echo,
+            began: now,
+            last_ack: now,
+            may_have_timed_out: false,
+            episode,
+            stands: false,
+        };
         let chain = self.chain.get_or_insert(fresh);
         if shown.is_random {
-            self.random += u64::from(shown.new);
+            self.random_losses += u64::from(shown.new_holes);
         } else {
-            (chain.episode, chain.is_barred) = (episode, true);
+            (chain.episode, chain.stands) = (episode, true);
         }
     }
 
-    fn again(&mut self) -> Option<TcpTimestamp> {
+    fn repeat_echo(&mut self) -> Option<TcpTimestamp> {
         let (echo, left) = self.closed?;
         self.closed = left.checked_sub(1).filter(|left| *left > 0).map(|left| (echo, left));
         Some(echo)
     }
 }
 
-impl Chain {
+impl HoleChain {
     /// Whether the sender may have more to repair than it has sent again.
-    fn has_more(&self, shown: &Shown) -> bool {
-        shown.is_long || (self.is_late && shown.is_open)
+    fn has_unrepaired_losses(&self, shown: &HoleReport) -> bool {
+        shown.is_long || (self.may_have_timed_out && shown.is_open)
     }
 
-    fn on_ack(&mut self, now: Instant, shown: &Shown) -> Option<TcpTimestamp> {
-        let was_barred = self.is_barred;
-        if now.since(core::mem::replace(&mut self.last, now)) >= shown.rtt.max(SILENT) {
-            (self.episode, self.is_late) = (Episode { began: self.episode.began, ..Episode::at(now) }, true);
+    fn on_ack(&mut self, now: Instant, shown: &HoleReport) -> Option<TcpTimestamp> {
+        let was_barred = self.stands;
+        if now.since(core::mem::replace(&mut self.last_ack, now)) >= shown.rtt.max(MIN_TIMEOUT_GAP) {
+            (self.episode, self.may_have_timed_out) =
+                (RecoveryEpisode { began: self.episode.began, ..RecoveryEpisode::at(now) }, true);
         }
         if self.episode.has_ended(now, shown) {
-            (self.episode, self.is_late, self.is_barred) = (Episode::at(now), false, false);
-        } else if now.since(self.episode.began) >= shown.rtt * LONGEST {
-            self.is_barred = true;
+            (self.episode, self.may_have_timed_out, self.stands) = (RecoveryEpisode::at(now), false, false);
+        } else if now.since(self.episode.began) >= shown.rtt * MAX_EPISODE_RTTS {
+            self.stands = true;
         }
         // The ACK that ends the sender's episode is its own, too.
-        if was_barred || self.is_barred || self.has_more(shown) {
+        if was_barred || self.stands || self.has_unrepaired_losses(shown) {
             return None;
         }
-        if now.since(self.began) >= AGE {
+        if now.since(self.began) >= MAX_ECHO_AGE {
             (self.echo, self.began) = (shown.echo, now);
         }
         Some(self.echo)
     }
 }
 
-impl Episode {
-    const fn at(now: Instant) -> Episode {
-        Episode { began: now, sent: now, until: None }
+impl RecoveryEpisode {
+    const fn at(now: Instant) -> RecoveryEpisode {
+        RecoveryEpisode { began: now, sent: now, until: None }
     }
 
-    fn has_ended(&mut self, now: Instant, shown: &Shown) -> bool {
+    fn has_ended(&mut self, now: Instant, shown: &HoleReport) -> bool {
         if self.until.is_none() && now.since(self.sent) >= shown.rtt {
             self.until = Some(shown.high);
         }
@@ -177,17 +185,17 @@ impl Episode {
 }
 
 /// ACKs behind the closing one. chosen: of three, all are lost once in a million at 1 %.
-const AGAIN: u8 = 2;
+const REPEATS: u8 = 2;
 /// chosen: with a hundred right samples a round trip the smoothed one is right again before the next (seen on 6.18: 203 to
 /// 300 ms at 200 ms).
-const AGE: Duration = Duration::from_secs(10);
+const MAX_ECHO_AGE: Duration = Duration::from_secs(10);
 
 /// Or a round trip. chosen: half of the least time after which a timer runs out; between two ACKs of a flow that has a window
 /// it is far less.
-const SILENT: Duration = Duration::from_millis(100);
+const MIN_TIMEOUT_GAP: Duration = Duration::from_millis(100);
 /// In round trips. chosen: one until what it had sent is known, one until the repair is here, and four for repairs that
 /// were lost themselves.
-const LONGEST: u32 = 6;
+const MAX_EPISODE_RTTS: u32 = 6;
 
 #[cfg(test)]
 mod tests {
@@ -195,9 +203,9 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(50);
 
-    fn shown(new: u32, ack: u32, high: u32, echo: u32) -> Shown {
-        Shown {
-            new,
+    fn shown(new: u32, ack: u32, high: u32, echo: u32) -> HoleReport {
+        HoleReport {
+            new_holes: new,
             ack: Seq::new(ack),
             high: Seq::new(high),
             is_open: high > ack,
@@ -219,21 +227,21 @@ mod tests {
 
     #[test]
     fn the_closing_ack_and_two_more_echo_what_was_before_the_hole() {
-        let mut undo = Undo::default();
+        let mut undo = EifelUndo::default();
         assert_eq!(undo.on_ack(at(0), &shown(0, 100, 100, 10)), None);
         assert_eq!(undo.on_ack(at(1), &shown(1, 100, 300, 10)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.on_ack(at(51), &shown(0, 900, 900, 61)), Some(TcpTimestamp::new(10)));
-        assert_eq!(undo.undone(), 1);
+        assert_eq!(undo.undone_reductions(), 1);
         for n in 52..54 {
             assert_eq!(undo.on_ack(at(n), &shown(0, 1000, 1000, 62)), Some(TcpTimestamp::new(10)));
         }
         assert_eq!(undo.on_ack(at(54), &shown(0, 1100, 1100, 63)), None);
-        assert!(!undo.is_armed());
+        assert!(!undo.needs_exact_acks());
     }
 
     #[test]
     fn a_chain_echoes_one_timestamp_until_it_is_old() {
-        let mut undo = Undo::default();
+        let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &shown(1, 100, 300, 10));
         for n in 1..200 {
             assert_eq!(
@@ -248,30 +256,30 @@ mod tests {
 
     #[test]
     fn congestion_stands_and_what_is_open_behind_it_is_helped() {
-        let mut undo = Undo::default();
+        let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &shown(1, 100, 300, 10));
-        let full = Shown { is_random: false, ..shown(1, 100, 500, 10) };
+        let full = HoleReport { is_random: false, ..shown(1, 100, 500, 10) };
         assert_eq!(undo.on_ack(at(20), &full), None);
         assert_eq!(undo.on_ack(at(30), &shown(1, 100, 700, 10)), None);
         assert_eq!(undo.on_ack(at(71), &shown(0, 300, 900, 70)), None, "the sender had sent up to 900 by then");
         assert_eq!(undo.on_ack(at(80), &shown(0, 910, 1000, 80)), None, "the ACK that ends the episode");
         assert_eq!(undo.on_ack(at(90), &shown(0, 950, 1100, 90)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.on_ack(at(95), &shown(0, 1200, 1200, 95)), Some(TcpTimestamp::new(10)));
-        assert_eq!((undo.random(), undo.undone()), (2, 1));
+        assert_eq!((undo.random_losses(), undo.undone_reductions()), (2, 1));
     }
 
     #[test]
     fn a_congestion_that_is_repaired_whole_is_not_undone() {
-        let mut undo = Undo::default();
-        undo.on_ack(at(0), &Shown { is_random: false, ..shown(1, 100, 500, 10) });
+        let mut undo = EifelUndo::default();
+        undo.on_ack(at(0), &HoleReport { is_random: false, ..shown(1, 100, 500, 10) });
         assert_eq!(undo.on_ack(at(51), &shown(0, 500, 500, 60)), None);
         assert_eq!(undo.on_ack(at(52), &shown(0, 600, 600, 61)), None);
-        assert_eq!(undo.undone(), 0);
+        assert_eq!(undo.undone_reductions(), 0);
     }
 
     #[test]
     fn a_repair_that_takes_many_round_trips_bars_it() {
-        let mut undo = Undo::default();
+        let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
         assert_eq!(undo.on_ack(at(90), &shown(0, 300, 1000, 81)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.on_ack(at(180), &shown(0, 350, 1000, 81)), Some(TcpTimestamp::new(10)));
@@ -282,20 +290,20 @@ mod tests {
 
     #[test]
     fn of_a_long_hole_only_the_closing_ack_echoes() {
-        let mut undo = Undo::default();
-        let long = |new, ack| Shown { is_long: true, ..shown(new, ack, 1000, 10) };
+        let mut undo = EifelUndo::default();
+        let long = |new, ack| HoleReport { is_long: true, ..shown(new, ack, 1000, 10) };
         assert_eq!(undo.on_ack(at(0), &long(1, 100)), None);
         assert_eq!(undo.on_ack(at(60), &long(0, 500)), None);
         assert_eq!(undo.on_ack(at(110), &shown(0, 1100, 1100, 111)), Some(TcpTimestamp::new(10)));
-        assert_eq!(undo.undone(), 1);
+        assert_eq!(undo.undone_reductions(), 1);
     }
 
     #[test]
     fn after_a_timeout_only_an_ack_that_leaves_nothing_missing_echoes() {
-        let mut prompt = Undo::default();
+        let mut prompt = EifelUndo::default();
         prompt.on_ack(at(0), &shown(2, 100, 1000, 10));
         assert_eq!(prompt.on_ack(at(60), &shown(0, 500, 1000, 10)), Some(TcpTimestamp::new(10)));
-        let mut late = Undo::default();
+        let mut late = EifelUndo::default();
         late.on_ack(at(0), &shown(2, 100, 1000, 10));
         assert_eq!(late.on_ack(at(250), &shown(0, 500, 1000, 10)), None);
         assert_eq!(late.on_ack(at(280), &shown(0, 1100, 1100, 281)), Some(TcpTimestamp::new(10)));
@@ -303,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_behind_a_timeout_is_helped_again() {
-        let mut undo = Undo::default();
+        let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
         assert_eq!(undo.on_ack(at(250), &shown(1, 500, 1200, 10)), None);
         assert_eq!(undo.on_ack(at(290), &shown(0, 1200, 1500, 291)), None);
@@ -318,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_silence_is_not_over_with_the_ack_that_ends_it() {
-        let mut undo = Undo::default();
+        let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &shown(1, 100, 1000, 10));
         undo.on_ack(at(60), &shown(0, 100, 1000, 10));
         assert_eq!(
@@ -330,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_blackout_ends_it() {
-        let mut undo = Undo::default();
+        let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &shown(1, 100, 300, 10));
         undo.clear();
         assert_eq!(undo.on_ack(at(3000), &shown(0, 300, 300, 3000)), None);

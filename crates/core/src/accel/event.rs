@@ -8,12 +8,12 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::accel::early_ack::fetch::{Fetch, FetchId};
-use crate::accel::fast_fetch::pool::CallId;
+use crate::accel::fast_fetch::pool::ConnId;
 use crate::link::LinkId;
 
 /// The bytes of a packet from its IP header on; in a log they stand as hexadecimal digits.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Bytes(pub Vec<u8>);
+pub struct PacketBytes(pub Vec<u8>);
 
 /// What the driver reports.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,42 +21,42 @@ pub struct Bytes(pub Vec<u8>);
 pub enum Input {
     /// The own stack sends this over the primary link. It is held: exactly one [`Output::Leave`] or [`Output::Hold`] of the
     /// same drain says what becomes of it.
-    Leaving(Bytes),
+    Outgoing(PacketBytes),
     /// This came over the primary link for the own stack, and is held likewise: pure ACKs, for what the own stack sends.
-    Arriving(Bytes),
+    Incoming(PacketBytes),
     /// This packet passed the primary link, either way, and was not held. It may be cut after [`super::SIGHT`] bytes
     /// unless whole ones were asked for.
-    Seen {
+    Captured {
         /// Its beginning.
-        packet: Bytes,
+        packet: PacketBytes,
         /// How long it really is.
         length: u32,
     },
     /// The answer to [`Output::Call`]: once for each.
-    Called {
+    PortReserved {
         /// Which.
-        call: CallId,
+        call: ConnId,
         /// The address and the port here; none: there is none to be had.
         local: Option<SocketAddr>,
         /// The sequence number to begin with, which nobody else can guess (RFC 6528).
         number: u32,
     },
     /// This has come for the port of a call.
-    Heard {
+    ConnPacket {
         /// Which.
-        call: CallId,
+        call: ConnId,
         /// The whole packet.
-        packet: Bytes,
+        packet: PacketBytes,
     },
     /// How many packets a link has brought so far: the answer to [`Output::Count`].
-    Counted {
+    PacketCount {
         /// Which link.
         link: LinkId,
         /// Since it exists.
         packets: u64,
     },
     /// A link's gateway answers [`Output::Ask`].
-    Answered {
+    ProbeReply {
         /// Which link.
         link: LinkId,
         /// Which question.
@@ -76,7 +76,7 @@ pub enum Input {
         /// Which of its ranges, from zero.
         range: u32,
         /// The bytes; none: they cannot be had.
-        bytes: Option<Bytes>,
+        bytes: Option<PacketBytes>,
     },
 }
 
@@ -85,45 +85,45 @@ pub enum Input {
 #[serde(rename_all = "snake_case")]
 pub enum Output {
     /// The packet that was handed in goes on, perhaps changed: over the primary link, or into the own stack.
-    Leave(Bytes),
+    Forward(PacketBytes),
     /// The packet that was handed in does not go on. What it says goes later, or in another packet.
-    Hold,
+    Suppress,
     /// A packet more, over this link, whatever the routes say.
     Send {
         /// Which link.
         link: LinkId,
         /// The packet.
-        packet: Bytes,
+        packet: PacketBytes,
     },
     /// A packet for the own stack, as if it had come.
-    Deliver(Bytes),
+    Deliver(PacketBytes),
     /// How many packets has this link brought?
-    Count {
+    CountPackets {
         /// Which link.
         link: LinkId,
     },
     /// Ask this link's gateway whether it is there.
-    Ask {
+    Probe {
         /// Which link.
         link: LinkId,
         /// Comes back with the answer.
         sequence: u16,
     },
     /// Show the packets of the primary link that are not held, from now on, or no more.
-    Watch(Sight),
+    Capture(CaptureLevel),
     /// Hold a port of TCP for a connection of the machine's own, over this link and with its address, and show what comes for
     /// it from this server ([`Input::Heard`]). The own stack neither sees nor answers that. What is said in it is sent as
     /// any other packet.
-    Call {
+    ReservePort {
         /// Which.
-        call: CallId,
+        call: ConnId,
         /// Which link.
         link: LinkId,
         /// The other end.
         server: SocketAddr,
     },
     /// The port is not needed any more.
-    HangUp(CallId),
+    ReleasePort(ConnId),
     /// Get these bytes of a resource.
     Fetch(Fetch),
     /// Give this fetch up: no answer is wanted any more.
@@ -133,14 +133,14 @@ pub enum Output {
 /// How much of the packets that pass is to be shown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sight {
+pub enum CaptureLevel {
     /// Nothing.
     #[default]
     None,
     /// The first [`super::SIGHT`] bytes of each.
-    Heads,
+    Headers,
     /// All of each.
-    Whole,
+    Full,
 }
 
 /// Why the machine wants to be woken.
@@ -149,16 +149,16 @@ pub enum Wake {
     /// A flow has something to say that it kept.
     Flow,
     /// The second link has room again.
-    Room,
+    SendCredit,
     /// A link is to be looked at.
-    Link,
+    LinkProbe,
     /// A fetch is late.
     Fetch,
     /// Nothing that passes need be shown any more.
-    Watch,
+    CaptureEnd,
 }
 
-impl fmt::Debug for Bytes {
+impl fmt::Debug for PacketBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What it says may be a secret, and this goes to logs.
         write!(f, "{} bytes", self.0.len())
@@ -174,13 +174,13 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
-impl Serialize for Bytes {
+impl Serialize for PacketBytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&Hex(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for PacketBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let wrong = || serde::de::Error::custom("a packet: expected pairs of hexadecimal digits");
@@ -190,6 +190,6 @@ impl<'de> Deserialize<'de> for Bytes {
             return Err(wrong());
         }
         let byte = |[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
-        pairs.iter().map(byte).collect::<Option<Vec<u8>>>().map(Bytes).ok_or_else(wrong)
+        pairs.iter().map(byte).collect::<Option<Vec<u8>>>().map(PacketBytes).ok_or_else(wrong)
     }
 }

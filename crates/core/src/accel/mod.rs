@@ -38,54 +38,54 @@ use crate::machine::Machine;
 use crate::units::{DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Flags, FourTuple as Key, IpParams, Segment};
 
-pub use ack_offload::ack_sender::STRETCH;
-pub use config::{Config, Families, Helper, Mechanism, Mechanisms};
+pub use ack_offload::ack_sender::DATA_PER_ACK_BYTE;
+pub use config::{AddressFamilies, Config, Mechanism, Mechanisms, SecondaryLink};
 pub use early_ack::fetch::{Fetch, FetchId};
-pub use early_ack::http_head::Refusal;
-pub use early_ack::http_map::{Mirror, Place, Resource, Seen};
-pub use early_ack::pending::{Hole, Owed};
-pub use early_ack::repair::{Patch, Repair, RepairState};
-pub use event::{Bytes, Input, Output, Sight, Wake};
-pub use fast_fetch::pool::CallId;
-pub use seq_space::{Stretch, Stretches};
-pub use status::{Excuse, FlowView, LinkView, ReplayView};
+pub use early_ack::http_head::NotFetchable;
+pub use early_ack::http_map::{HttpMap, ObservedSegment, Resource, ResourceOffset};
+pub use early_ack::pending::{PendingHole, PendingRepair};
+pub use early_ack::repair::{Repair, RepairPacket, RepairState};
+pub use event::{CaptureLevel, Input, Output, PacketBytes, Wake};
+pub use fast_fetch::pool::ConnId;
+pub use seq_space::{PosRange, PosRangeSet};
+pub use status::{FlowStatus, InactiveReason, LinkStatus, MirroredConnStatus};
 
-use ack_offload::ack_path::Road;
-use ack_offload::ack_sender::Fate;
-use early_ack::fetch::Fetcher;
-use early_ack::flow_state::Hiding;
-use fast_fetch::pool::Replays;
-use flow::{Flow, May, News, Way};
-use observation::min_rtt::Shortest;
-use observation::path_test::Trust;
-use outage::detector::{Detector, Turn};
-use secondary::Helpers;
-use zero_window::Frost;
+use ack_offload::ack_path::AckPath;
+use ack_offload::ack_sender::QueueResult;
+use early_ack::fetch::RangeFetcher;
+use early_ack::flow_state::EarlyAckFlow;
+use fast_fetch::pool::MirroredConnPool;
+use flow::{AckOutcome, Direction, FlowContext, FlowState};
+use observation::min_rtt::MinRtt;
+use observation::path_test::PathTest;
+use outage::detector::{OutageDetector, OutageEvent};
+use secondary::SecondaryLinks;
+use zero_window::FreezeParams;
 
 /// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
 /// extension headers of IPv6.
-pub const SIGHT: usize = 160;
+pub const SNAP_LENGTH: usize = 160;
 
 /// The machine. See the [module](self).
 #[derive(Debug)]
 pub struct Accelerator {
     config: Config,
     now: Instant,
-    flows: BTreeMap<Key, Flow>,
+    flows: BTreeMap<Key, FlowState>,
     wakes: BTreeSet<(Instant, Key)>,
-    detector: Detector,
-    helpers: Helpers,
-    fetcher: Fetcher,
-    replays: Replays,
+    detector: OutageDetector,
+    secondary: SecondaryLinks,
+    fetcher: RangeFetcher,
+    mirrored_conns: MirroredConnPool,
     /// Flows that may be mirrored, by the number under which the fetcher knows them, and what they need to be shown.
-    mirrored: BTreeMap<u64, (Key, Sight)>,
-    numbers: u64,
-    sight: Sight,
-    watch_until: Option<Instant>,
-    shortest: Shortest,
+    early_ack_flows: BTreeMap<u64, (Key, CaptureLevel)>,
+    last_flow_id: u64,
+    capture_level: CaptureLevel,
+    capture_until: Option<Instant>,
+    min_rtt: MinRtt,
     /// By the servers' addresses.
-    trusts: BTreeMap<IpAddr, Trust>,
-    swept: Instant,
+    paths: BTreeMap<IpAddr, PathTest>,
+    last_sweep: Instant,
     outputs: VecDeque<Output>,
 }
 
@@ -96,17 +96,17 @@ impl Accelerator {
             now: Instant::ZERO,
             flows: BTreeMap::new(),
             wakes: BTreeSet::new(),
-            detector: Detector::new(config.primary),
-            helpers: Helpers::new(&config),
-            fetcher: Fetcher::default(),
-            replays: Replays::default(),
-            mirrored: BTreeMap::new(),
-            numbers: 0,
-            sight: Sight::None,
-            watch_until: None,
-            shortest: Shortest::default(),
-            trusts: BTreeMap::new(),
-            swept: Instant::ZERO,
+            detector: OutageDetector::new(config.primary),
+            secondary: SecondaryLinks::new(&config),
+            fetcher: RangeFetcher::default(),
+            mirrored_conns: MirroredConnPool::default(),
+            early_ack_flows: BTreeMap::new(),
+            last_flow_id: 0,
+            capture_level: CaptureLevel::None,
+            capture_until: None,
+            min_rtt: MinRtt::default(),
+            paths: BTreeMap::new(),
+            last_sweep: Instant::ZERO,
             outputs: VecDeque::new(),
             config,
         }
@@ -119,190 +119,213 @@ impl Accelerator {
 
     /// All flows, in the order of their addresses; one that goes both ways, twice. Upward only what is more than
     /// requests.
-    pub fn flows(&self, now: Instant) -> Vec<FlowView> {
-        let views = self.flows.values().map(|flow| self.replayed(flow, flow.view(now, &self.config.mechanisms)));
-        views.filter(|view| !view.is_upload || view.received >= UPLOAD).collect()
+    pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
+        let views = self
+            .flows
+            .values()
+            .map(|flow| self.with_mirrored_conn(flow, flow.status(now, &self.config.mechanisms)));
+        views.filter(|view| !view.is_upload || view.received >= MIN_UPLOAD).collect()
     }
 
     /// The links, the primary one first.
-    pub fn links(&self, now: Instant) -> Vec<LinkView> {
-        let primary = LinkView {
+    pub fn links(&self, now: Instant) -> Vec<LinkStatus> {
+        let primary = LinkStatus {
             link: self.config.primary,
-            is_dark: self.detector.is_dark(),
-            is_deaf: self.detector.is_deaf(),
-            blackouts: self.detector.blackouts(),
-            dark: self.detector.dark(now),
+            is_down: self.detector.is_down(),
+            is_unresponsive: self.detector.is_unresponsive(),
+            outages: self.detector.outages(),
+            outage_time: self.detector.outage_time(now),
             rtt: self.detector.rtt(),
-            up: None,
-            down: None,
+            send_limit: None,
+            receive_rate: None,
             sent: DataSize::ZERO,
             fetched: DataSize::ZERO,
         };
-        let fetched = |view: LinkView| LinkView {
-            fetched: self.fetcher.fetched_over(view.link) + self.replays.fetched_over(view.link),
-            down: view.down.or_else(|| self.fetcher.found_rate(view.link)),
+        let fetched = |view: LinkStatus| LinkStatus {
+            fetched: self.fetcher.fetched_over(view.link) + self.mirrored_conns.fetched_over(view.link),
+            receive_rate: view.receive_rate.or_else(|| self.fetcher.measured_rate(view.link)),
             ..view
         };
-        core::iter::once(primary).chain(self.helpers.views(now)).map(fetched).collect()
+        core::iter::once(primary).chain(self.secondary.statuses(now)).map(fetched).collect()
     }
 
     /// The shortest round trip of those flows that move; none: nothing has moved yet. One of a flow whose acknowledgements may
     /// not wait counts as nothing.
-    pub fn shortest_trip(&self) -> Option<Duration> {
-        self.shortest.least()
+    pub fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt.min()
     }
 
-    fn on_leaving(&mut self, mut packet: Bytes) {
+    fn on_outgoing(&mut self, mut packet: PacketBytes) {
         let now = self.now;
         let Ok(segment) = Segment::parse(&packet.0) else {
-            self.outputs.push_back(Output::Leave(packet));
+            self.outputs.push_back(Output::Forward(packet));
             return;
         };
         let (key, flags) = (segment.four_tuple(), segment.flags());
-        self.on_own(&segment, segment.payload().len());
+        self.on_local_segment(&segment, segment.payload().len());
         if flags.contains(Flags::RST) {
             self.forget(&key);
             self.forget(&key.reversed());
         } else if flags.contains(Flags::SYN) {
-            self.renew(&key);
-            if !flags.contains(Flags::ACK) && self.has_room(&key, FLOWS) {
-                let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Down));
+            self.restart_flow(&key);
+            if !flags.contains(Flags::ACK) && self.can_track(&key, MAX_FLOWS) {
+                let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, Direction::Download));
                 flow.on_syn(now, &segment);
-                self.mirror(key);
+                self.admit(key);
             }
         } else if let Some(ack) = segment.pure_ack() {
             let envelope = segment.packet().ip_params();
             return self.on_ack(key, packet, (ack, envelope));
         } else if self.flows.contains_key(&key) {
-            let room = self.room(&key);
+            let room = self.early_ack_budget(&key);
             let Some(flow) = self.flows.get_mut(&key) else { return };
             let woken = flow.deadline();
-            let is_watched = self.sight != Sight::None;
-            let may = May { mechanisms: &self.config.mechanisms, is_watched, room };
-            flow.on_other(now, &mut packet.0, &may);
-            self.helpers.withdraw(&key);
-            self.outputs.push_back(Output::Leave(packet));
-            self.after(key, woken);
+            let is_watched = self.capture_level != CaptureLevel::None;
+            let may = FlowContext {
+                mechanisms: &self.config.mechanisms,
+                is_captured: is_watched,
+                early_ack_budget: room,
+            };
+            flow.on_data_out(now, &mut packet.0, &may);
+            self.secondary.withdraw(&key);
+            self.outputs.push_back(Output::Forward(packet));
+            self.finish_flow_update(key, woken);
             return;
         }
-        self.outputs.push_back(Output::Leave(packet));
+        self.outputs.push_back(Output::Forward(packet));
     }
 
     /// An ACK of the own stack.
-    fn on_ack(&mut self, key: Key, mut packet: Bytes, ack: (Ack, IpParams)) {
-        let Some(news) = self.mark(key, Way::Down, &mut packet, ack) else {
-            self.outputs.push_back(Output::Leave(packet));
+    fn on_ack(&mut self, key: Key, mut packet: PacketBytes, ack: (Ack, IpParams)) {
+        let Some(news) = self.rewrite_ack(key, Direction::Download, &mut packet, ack) else {
+            self.outputs.push_back(Output::Forward(packet));
             return;
         };
-        if news.is_plain_now {
-            self.mirror(key);
+        if news.is_plain_tcp {
+            self.admit(key);
         }
-        if news.has_holes && self.config.mechanisms.has(Mechanism::Undo) {
-            let until = self.flows.get(&key).and_then(Flow::watch_until);
-            self.watch_until = self.watch_until.max(until);
+        if news.has_holes && self.config.mechanisms.has(Mechanism::EifelUndo) {
+            let until = self.flows.get(&key).and_then(FlowState::capture_until);
+            self.capture_until = self.capture_until.max(until);
         }
-        if news.is_held {
-            self.outputs.push_back(Output::Hold);
+        if news.is_suppressed {
+            self.outputs.push_back(Output::Suppress);
         } else if let Some(packet) = self.offload(key, packet) {
             // What waits elsewhere says less than this.
-            if self.helpers.withdraw(&key)
+            if self.secondary.withdraw(&key)
                 && let Some(flow) = self.flows.get_mut(&key)
             {
                 flow.counts_mut().replaced += 1;
             }
-            self.outputs.push_back(Output::Leave(packet));
+            self.outputs.push_back(Output::Forward(packet));
         }
         if news.has_data {
-            self.sign();
+            self.on_activity();
         }
-        self.watch();
+        self.update_capture();
     }
 
     /// A packet of the other end, held: if it is a pure ACK, one for what the own stack sends (§3.5).
-    fn on_arriving(&mut self, mut packet: Bytes) {
+    fn on_incoming(&mut self, mut packet: PacketBytes) {
         let Ok(segment) = Segment::parse(&packet.0) else {
-            self.outputs.push_back(Output::Leave(packet));
+            self.outputs.push_back(Output::Forward(packet));
             return;
         };
         let (key, envelope, now) = (segment.four_tuple(), segment.packet().ip_params(), self.now);
         if segment.flags().contains(Flags::SYN) {
-            if self.has_room(&key, FLOWS / 2) && self.flows.get(&key).is_none_or(|flow| flow.way() == Way::Up) {
-                self.flows.entry(key).or_insert_with(|| Flow::new(now, key, Way::Up)).on_syn(now, &segment);
+            if self.can_track(&key, MAX_FLOWS / 2)
+                && self.flows.get(&key).is_none_or(|flow| flow.direction() == Direction::Upload)
+            {
+                self.flows
+                    .entry(key)
+                    .or_insert_with(|| FlowState::new(now, key, Direction::Upload))
+                    .on_syn(now, &segment);
             }
             let own = key.reversed();
-            if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.way() == Way::Down) {
-                flow.on_accepted(&segment);
+            if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.direction() == Direction::Download) {
+                flow.on_syn_ack(&segment);
             }
         } else if let Some(ack) = segment.pure_ack() {
-            let news = self.mark(key, Way::Up, &mut packet, (ack, envelope));
-            if news.is_some_and(|news| news.has_holes) && self.config.mechanisms.has(Mechanism::Undo) {
-                let until = self.flows.get(&key).and_then(Flow::watch_until);
-                self.watch_until = self.watch_until.max(until);
+            let news = self.rewrite_ack(key, Direction::Upload, &mut packet, (ack, envelope));
+            if news.is_some_and(|news| news.has_holes) && self.config.mechanisms.has(Mechanism::EifelUndo) {
+                let until = self.flows.get(&key).and_then(FlowState::capture_until);
+                self.capture_until = self.capture_until.max(until);
             }
         }
-        self.outputs.push_back(Output::Leave(packet));
-        self.sign();
-        self.watch();
+        self.outputs.push_back(Output::Forward(packet));
+        self.on_activity();
+        self.update_capture();
     }
 
     /// A packet of the own stack leaves, or has left with so many bytes.
-    fn on_own(&mut self, segment: &Segment<'_>, length: usize) {
+    fn on_local_segment(&mut self, segment: &Segment<'_>, length: usize) {
         if let Some(flow) = self.flows.get_mut(&segment.four_tuple().reversed()) {
-            flow.on_own(self.now, segment, u32::try_from(length).unwrap_or(u32::MAX));
+            flow.on_local_segment(self.now, segment, u32::try_from(length).unwrap_or(u32::MAX));
         }
     }
 
     /// Puts a flow's marks on an ACK; none where there is no room for another flow, or that one goes the other way.
-    fn mark(&mut self, key: Key, way: Way, packet: &mut Bytes, ack: (Ack, IpParams)) -> Option<News> {
+    fn rewrite_ack(
+        &mut self,
+        key: Key,
+        way: Direction,
+        packet: &mut PacketBytes,
+        ack: (Ack, IpParams),
+    ) -> Option<AckOutcome> {
         // Whoever sends us acknowledgements may not take all places.
-        let places = if way == Way::Up { FLOWS / 2 } else { FLOWS };
-        if !self.has_room(&key, places) || self.flows.get(&key).is_some_and(|flow| flow.way() != way) {
+        let places = if way == Direction::Upload { MAX_FLOWS / 2 } else { MAX_FLOWS };
+        if !self.can_track(&key, places) || self.flows.get(&key).is_some_and(|flow| flow.direction() != way) {
             return None;
         }
-        let (now, is_watched) = (self.now, way == Way::Down && self.sight != Sight::None);
-        let room = self.room(&key);
-        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(now, key, way));
+        let (now, is_watched) = (self.now, way == Direction::Download && self.capture_level != CaptureLevel::None);
+        let room = self.early_ack_budget(&key);
+        let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, way));
         let woken = flow.deadline();
-        let may = May { mechanisms: &self.config.mechanisms, is_watched, room };
+        let may =
+            FlowContext { mechanisms: &self.config.mechanisms, is_captured: is_watched, early_ack_budget: room };
         let path = key.addrs.destination();
-        if self.trusts.len() >= PATHS && !self.trusts.contains_key(&path) {
-            let oldest = self.trusts.iter().min_by_key(|(_, trust)| trust.heard()).map(|(path, _)| *path);
+        if self.paths.len() >= MAX_PATHS && !self.paths.contains_key(&path) {
+            let oldest = self.paths.iter().min_by_key(|(_, trust)| trust.last_used()).map(|(path, _)| *path);
             if let Some(oldest) = oldest {
-                self.trusts.remove(&oldest);
+                self.paths.remove(&oldest);
             }
         }
-        let trust = self.trusts.entry(path).or_default();
+        let trust = self.paths.entry(path).or_default();
         let news = flow.on_ack(now, &mut packet.0, ack, &may, trust);
-        let trip = flow.patience(now);
+        let trip = flow.max_ack_delay(now);
         // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
-        if way == Way::Down || trip.is_some() {
-            self.shortest.on_trip(now, trip);
+        if way == Direction::Download || trip.is_some() {
+            self.min_rtt.on_rtt(now, trip);
         }
-        self.after(key, woken);
+        self.finish_flow_update(key, woken);
         Some(news)
     }
 
     /// Whether anything depends on the primary link being dark; else nobody is asked.
-    fn minds_blackouts(&self) -> bool {
-        self.config.mechanisms.has_any(&BLACKOUTS)
+    fn needs_outage_detection(&self) -> bool {
+        self.config.mechanisms.has_any(&NEEDS_OUTAGES)
     }
 
     /// The primary link has brought something.
-    fn sign(&mut self) {
-        if !self.minds_blackouts() {
+    fn on_activity(&mut self) {
+        if !self.needs_outage_detection() {
             return;
         }
-        let turn = self.detector.on_sign(self.now, &mut self.outputs);
-        self.turn(turn);
+        let turn = self.detector.on_activity(self.now, &mut self.outputs);
+        self.on_outage_event(turn);
     }
 
     /// Sends an ACK over a helping link, now or soon, or later over the first; gives it back if it is to leave as ever.
-    fn offload(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
+    fn offload(&mut self, key: Key, packet: PacketBytes) -> Option<PacketBytes> {
         let now = self.now;
-        let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_dark()) else { return Some(packet) };
-        if self.config.mechanisms.has(Mechanism::OffloadAsPublished) {
-            return if flow.may_spill(now) { self.spill(key, packet) } else { Some(packet) };
-        } else if !self.config.mechanisms.has(Mechanism::Offload) {
+        let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_down()) else { return Some(packet) };
+        if self.config.mechanisms.has(Mechanism::AckOffloadAsPublished) {
+            return if flow.can_offload_as_published(now) {
+                self.offload_as_published(key, packet)
+            } else {
+                Some(packet)
+            };
+        } else if !self.config.mechanisms.has(Mechanism::AckOffload) {
             return Some(packet);
         }
         // What is to be compared with older ones is what the packet says now.
@@ -311,149 +334,160 @@ impl Accelerator {
         };
         let value = ack.timestamps.map(|stamps| stamps.ts_val);
         let woken = flow.deadline();
-        let is_ready = flow.detour_mut().trial().wants_link() && self.helpers.prepare(now, &key);
-        let road = flow.road(now, is_ready, self.helpers.fastest(now, &key));
-        self.watch_until = self.watch_until.max(flow.detour_mut().watch_until());
-        let (says, at) = (flow.says(ack), self.outputs.len());
+        let is_ready = flow.ack_path_mut().trial().needs_link() && self.secondary.prepare_offload(now, &key);
+        let road = flow.select_ack_path(now, is_ready, self.secondary.max_flow_rate(now, &key));
+        self.capture_until = self.capture_until.max(flow.ack_path_mut().capture_until());
+        let (says, at) = (flow.ack_info(ack), self.outputs.len());
         let late = match road {
-            Road::Late(late) => Err((packet.0, late)),
-            Road::Elsewhere => self
-                .helpers
+            AckPath::Delayed(late) => Err((packet.0, late)),
+            AckPath::Secondary => self
+                .secondary
                 .offer(now, key, (ack, packet.0), says.scale, &mut self.outputs)
-                .map_err(|packet| (packet, flow.detour_mut().on_refused(now))),
+                .map_err(|packet| (packet, flow.ack_path_mut().on_no_capacity(now))),
         };
         let left = match late {
             Ok(fate) => {
-                flow.detour_mut().on_taken(now, value);
-                flow.counts_mut().on_fate(fate);
+                flow.ack_path_mut().on_offloaded(now, value);
+                flow.counts_mut().on_queued(fate);
                 None
             }
-            Err((packet, late)) => flow.detour_mut().hold(now, packet, says, late),
+            Err((packet, late)) => flow.ack_path_mut().delay(now, packet, says, late),
         };
         if left.is_none() {
-            self.outputs.insert(at, Output::Hold);
+            self.outputs.insert(at, Output::Suppress);
         }
         self.rearm(key, woken);
-        left.map(Bytes)
+        left.map(PacketBytes)
     }
 
     /// As published: over a helping link if that has room now; else it is given back.
-    fn spill(&mut self, key: Key, packet: Bytes) -> Option<Bytes> {
+    fn offload_as_published(&mut self, key: Key, packet: PacketBytes) -> Option<PacketBytes> {
         let at = self.outputs.len();
-        let left = self.helpers.spill(self.now, &key, packet.0, &mut self.outputs);
+        let left = self.secondary.send_as_published(self.now, &key, packet.0, &mut self.outputs);
         if left.is_none() {
-            self.outputs.insert(at, Output::Hold);
-            self.flows.get_mut(&key).into_iter().for_each(|flow| flow.counts_mut().on_fate(Fate::Alone));
+            self.outputs.insert(at, Output::Suppress);
+            self.flows.get_mut(&key).into_iter().for_each(|flow| flow.counts_mut().on_queued(QueueResult::Queued));
         }
-        left.map(Bytes)
+        left.map(PacketBytes)
     }
 
-    fn on_seen(&mut self, packet: &Bytes, length: u32) {
+    fn on_captured(&mut self, packet: &PacketBytes, length: u32) {
         let Ok(segment) = Segment::parse_head(&packet.0) else { return };
         let cut = (length as usize).saturating_sub(packet.0.len());
         let payload = u32::try_from(segment.payload().len() + cut).unwrap_or(u32::MAX);
         let own = segment.four_tuple();
-        self.on_own(&segment, payload as usize);
-        if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.way() == Way::Down) {
+        self.on_local_segment(&segment, payload as usize);
+        if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.direction() == Direction::Download) {
             let woken = flow.deadline();
-            flow.on_asked(self.now, &segment, payload);
-            return self.after(own, woken);
+            flow.on_request_bytes(self.now, &segment, payload);
+            return self.finish_flow_update(own, woken);
         }
         let key = own.reversed();
-        let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.way() == Way::Down) else { return };
+        let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.direction() == Direction::Download) else {
+            return;
+        };
         let woken = flow.deadline();
         flow.on_arrival(self.now, &segment, payload);
-        self.after(key, woken);
-        self.sign();
+        self.finish_flow_update(key, woken);
+        self.on_activity();
     }
 
     fn on_carrier(&mut self, link: LinkId, is_up: bool) {
-        if link == self.config.primary && !self.minds_blackouts() {
+        if link == self.config.primary && !self.needs_outage_detection() {
             return;
         }
         if link == self.config.primary {
             let turn = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
-            self.turn(turn);
+            self.on_outage_event(turn);
         } else {
-            self.helpers.on_carrier(link, is_up);
+            self.secondary.on_carrier(link, is_up);
         }
     }
 
-    fn on_answer(&mut self, link: LinkId, sequence: u16) {
+    fn on_probe_reply(&mut self, link: LinkId, sequence: u16) {
         if link == self.config.primary {
-            let turn = self.detector.on_answer(self.now, sequence);
-            self.turn(turn);
+            let turn = self.detector.on_probe_reply(self.now, sequence);
+            self.on_outage_event(turn);
         } else {
-            self.helpers.on_answer(self.now, link, sequence);
+            self.secondary.on_probe_reply(self.now, link, sequence);
         }
     }
 
     /// The primary link went dark, or came back.
-    fn turn(&mut self, turn: Option<Turn>) {
+    fn on_outage_event(&mut self, turn: Option<OutageEvent>) {
         let (now, primary) = (self.now, self.config.primary);
         let Some(turn) = turn else { return };
-        let mut frost = if turn == Turn::Dark { self.frost() } else { None };
+        let mut frost = if turn == OutageEvent::Started { self.freeze_params() } else { None };
         let keys: Vec<Key> = self.flows.keys().copied().collect();
         for key in keys {
             let Some(flow) = self.flows.get_mut(&key) else { continue };
             let woken = flow.deadline();
             match turn {
-                Turn::Dark => {
-                    flow.release(now, primary, true, &mut self.outputs);
+                OutageEvent::Started => {
+                    flow.send_delayed(now, primary, true, &mut self.outputs);
                     let at = self.outputs.len();
-                    let cold = frost.filter(|frost| self.helpers.carries(frost.link, &key));
-                    flow.on_dark(now, cold, &mut self.outputs);
-                    frost = frost.map(|frost| self.helpers.spend(now, frost, self.outputs.range(at..)));
+                    let cold = frost.filter(|frost| self.secondary.carries(frost.link, &key));
+                    flow.on_outage_start(now, cold, &mut self.outputs);
+                    frost = frost.map(|frost| self.secondary.on_freeze_sent(now, frost, self.outputs.range(at..)));
                 }
-                Turn::Light => flow.on_light(now, primary, &mut self.outputs),
+                OutageEvent::Ended => flow.on_outage_end(now, primary, &mut self.outputs),
             }
-            self.after(key, woken);
+            self.finish_flow_update(key, woken);
         }
     }
 
     /// How senders are frozen now, if at all.
-    fn frost(&self) -> Option<Frost> {
+    fn freeze_params(&self) -> Option<FreezeParams> {
         let mechanisms = &self.config.mechanisms;
-        let (link, rate) = self.helpers.freeze(self.now)?;
-        let flight = mechanisms.has(Mechanism::FreezeFlight).then_some(rate);
-        let is_plain = mechanisms.has(Mechanism::Freeze);
-        (is_plain || flight.is_some()).then_some(Frost { link, is_plain, flight, spent: 0 })
+        let (link, rate) = self.secondary.freeze_link(self.now)?;
+        let flight = mechanisms.has(Mechanism::FreezeInFlight).then_some(rate);
+        let is_plain = mechanisms.has(Mechanism::ZeroWindowFreeze);
+        (is_plain || flight.is_some()).then_some(FreezeParams {
+            link,
+            is_first_form: is_plain,
+            in_flight_rate: flight,
+            sent_acks: 0,
+        })
     }
 
     /// Asks for sight of what passes while that is of use, and no longer.
-    fn watch(&mut self) {
-        let wanted =
-            if self.watch_until.is_some_and(|until| self.now < until) { Sight::Heads } else { Sight::None };
-        let sight = self.mirrored.values().map(|(_, sight)| *sight).fold(wanted, Sight::max);
-        if sight != self.sight {
-            self.sight = sight;
-            self.outputs.push_back(Output::Watch(sight));
+    fn update_capture(&mut self) {
+        let wanted = if self.capture_until.is_some_and(|until| self.now < until) {
+            CaptureLevel::Headers
+        } else {
+            CaptureLevel::None
+        };
+        let sight = self.early_ack_flows.values().map(|(_, sight)| *sight).fold(wanted, CaptureLevel::max);
+        if sight != self.capture_level {
+            self.capture_level = sight;
+            self.outputs.push_back(Output::Capture(sight));
         }
-        if wanted == Sight::None {
-            self.watch_until = None;
+        if wanted == CaptureLevel::None {
+            self.capture_until = None;
         }
     }
 
     /// Whether this flow is known, or there is a place among so many; those that rest make place, once a second.
-    fn has_room(&mut self, key: &Key, places: usize) -> bool {
-        if self.flows.len() >= places && self.now.since(self.swept) >= SECOND && !self.flows.contains_key(key) {
-            self.sweep(CROWDED);
+    fn can_track(&mut self, key: &Key, places: usize) -> bool {
+        if self.flows.len() >= places && self.now.since(self.last_sweep) >= SECOND && !self.flows.contains_key(key)
+        {
+            self.forget_idle(IDLE_WHEN_FULL);
         }
         self.flows.len() < places || self.flows.contains_key(key)
     }
 
     /// The own stack's SYN begins another connection between the same ports, unless it is said again. One that comes may be late,
     /// or forged.
-    fn renew(&mut self, key: &Key) {
+    fn restart_flow(&mut self, key: &Key) {
         for key in [*key, key.reversed()] {
-            if self.flows.get(&key).is_some_and(Flow::has_begun) {
+            if self.flows.get(&key).is_some_and(FlowState::has_begun) {
                 self.forget(&key);
             }
         }
     }
 
     fn rearm(&mut self, key: Key, woken: Option<Instant>) {
-        let wanted = self.flows.get(&key).and_then(Flow::deadline);
+        let wanted = self.flows.get(&key).and_then(FlowState::deadline);
         if wanted != woken {
             if let Some(at) = woken {
                 self.wakes.remove(&(at, key));
@@ -469,24 +503,24 @@ impl Accelerator {
             if let Some(at) = flow.deadline() {
                 self.wakes.remove(&(at, *key));
             }
-            if let Some(number) = flow.hiding().map(Hiding::number) {
-                self.mirrored.remove(&number);
+            if let Some(number) = flow.early_ack().map(EarlyAckFlow::id) {
+                self.early_ack_flows.remove(&number);
                 self.fetcher.forget(number);
-                self.replays.forget(number);
+                self.mirrored_conns.forget(number);
             }
-            self.helpers.withdraw(key);
+            self.secondary.withdraw(key);
         }
     }
 
     /// Flows that have been silent for so long, and miss nothing, are forgotten; one that goes on is known again.
-    fn sweep(&mut self, silent: Duration) {
-        self.swept = self.now;
+    fn forget_idle(&mut self, silent: Duration) {
+        self.last_sweep = self.now;
         let now = self.now;
-        let is_old = |flow: &&Flow| {
-            let time = now.since(flow.heard());
-            time >= FORGOTTEN || (time >= silent && !flow.hiding().is_some_and(Hiding::is_busy))
+        let is_old = |flow: &&FlowState| {
+            let time = now.since(flow.last_packet());
+            time >= MAX_IDLE || (time >= silent && !flow.early_ack().is_some_and(EarlyAckFlow::has_open_holes))
         };
-        let old: Vec<Key> = self.flows.values().filter(is_old).map(Flow::key).collect();
+        let old: Vec<Key> = self.flows.values().filter(is_old).map(FlowState::key).collect();
         for key in old {
             self.forget(&key);
         }
@@ -498,17 +532,17 @@ impl Accelerator {
             self.wakes.remove(&(at, key));
             if let Some(flow) = self.flows.get_mut(&key) {
                 flow.tick(now, primary, &self.config.mechanisms, &mut self.outputs);
-                self.after(key, None);
+                self.finish_flow_update(key, None);
             }
         }
         let turn = self.detector.tick(now, &mut self.outputs);
-        self.turn(turn);
-        self.replays.tick(now);
-        self.helpers.tick(now, primary, &mut self.outputs);
-        self.fetch();
-        self.watch();
-        if now.since(self.swept) >= SWEEP {
-            self.sweep(FORGOTTEN);
+        self.on_outage_event(turn);
+        self.mirrored_conns.tick(now);
+        self.secondary.tick(now, primary, &mut self.outputs);
+        self.run_fetcher();
+        self.update_capture();
+        if now.since(self.last_sweep) >= SWEEP_INTERVAL {
+            self.forget_idle(MAX_IDLE);
         }
     }
 
@@ -525,27 +559,29 @@ impl Machine for Accelerator {
     fn handle(&mut self, now: Instant, input: Input) {
         self.advance(now);
         match input {
-            Input::Leaving(packet) => self.on_leaving(packet),
-            Input::Arriving(packet) => self.on_arriving(packet),
-            Input::Seen { packet, length } => self.on_seen(&packet, length),
-            Input::Counted { link, packets } if link == self.config.primary => {
+            Input::Outgoing(packet) => self.on_outgoing(packet),
+            Input::Incoming(packet) => self.on_incoming(packet),
+            Input::Captured { packet, length } => self.on_captured(&packet, length),
+            Input::PacketCount { link, packets } if link == self.config.primary => {
                 let turn = self.detector.on_count(self.now, packets, &mut self.outputs);
-                self.turn(turn);
+                self.on_outage_event(turn);
             }
-            Input::Answered { link, sequence } => self.on_answer(link, sequence),
+            Input::ProbeReply { link, sequence } => self.on_probe_reply(link, sequence),
             Input::Carrier { link, is_up } => self.on_carrier(link, is_up),
             Input::Fetched { fetch, range, bytes } => self.on_fetched(fetch, range, bytes),
-            Input::Called { call, local, number } => self.replays.on_called(self.now, call, local, number),
-            Input::Heard { call, packet } => self.on_heard(call, &packet),
-            Input::Counted { .. } => {}
+            Input::PortReserved { call, local, number } => {
+                self.mirrored_conns.on_port_reserved(self.now, call, local, number)
+            }
+            Input::ConnPacket { call, packet } => self.on_conn_packet(call, &packet),
+            Input::PacketCount { .. } => {}
         }
-        self.settle();
+        self.drain_mirrored_conns();
     }
 
     fn tick(&mut self, now: Instant) {
         self.advance(now);
         self.on_time();
-        self.settle();
+        self.drain_mirrored_conns();
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -554,28 +590,31 @@ impl Machine for Accelerator {
 
     fn deadline(&self) -> Option<(Instant, Wake)> {
         let flow = self.wakes.first().map(|(at, _)| (*at, Wake::Flow));
-        let detector = self.detector.deadline().map(|at| (at, Wake::Link));
-        let question = self.helpers.next_question().map(|at| (at, Wake::Link));
-        let room = self.helpers.next_room(self.now).map(|at| (at, Wake::Room));
-        let watch = self.watch_until.filter(|_| self.sight != Sight::None).map(|at| (at, Wake::Watch));
+        let detector = self.detector.deadline().map(|at| (at, Wake::LinkProbe));
+        let question = self.secondary.next_probe().map(|at| (at, Wake::LinkProbe));
+        let room = self.secondary.next_send(self.now).map(|at| (at, Wake::SendCredit));
+        let watch = self
+            .capture_until
+            .filter(|_| self.capture_level != CaptureLevel::None)
+            .map(|at| (at, Wake::CaptureEnd));
         let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
-        let replay = self.replays.deadline().map(|at| (at, Wake::Fetch));
+        let replay = self.mirrored_conns.deadline().map(|at| (at, Wake::Fetch));
         [flow, detector, question, room, watch, fetch, replay].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
 /// What has to know whether the primary link is dark.
-const BLACKOUTS: [Mechanism; 4] =
-    [Mechanism::Reserve, Mechanism::Revert, Mechanism::Freeze, Mechanism::FreezeFlight];
+const NEEDS_OUTAGES: [Mechanism; 4] =
+    [Mechanism::WithheldAck, Mechanism::OutageRevert, Mechanism::ZeroWindowFreeze, Mechanism::FreezeInFlight];
 /// chosen: 10 MB of memory; flows beyond that leave as they came.
-const FLOWS: usize = 10_000;
+const MAX_FLOWS: usize = 10_000;
 /// chosen: the servers that a host talks to within some minutes; the one that was silent for longest is forgotten.
-const PATHS: usize = 256;
+const MAX_PATHS: usize = 256;
 /// chosen: more than a request with all its cookies.
-const UPLOAD: DataSize = DataSize::from_kib(64);
-const SWEEP: Duration = Duration::from_secs(60);
+const MIN_UPLOAD: DataSize = DataSize::from_kib(64);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 /// chosen: where there is no place for another flow, those that move go on.
-const CROWDED: Duration = Duration::from_secs(10);
+const IDLE_WHEN_FULL: Duration = Duration::from_secs(10);
 /// chosen: what comes after that begins anew, and is learned in a round trip.
-const FORGOTTEN: Duration = Duration::from_secs(300);
+const MAX_IDLE: Duration = Duration::from_secs(300);

@@ -14,37 +14,37 @@ use alloc::vec::Vec;
 use crate::wire::packet::Seq;
 
 /// The position of the first number that is known.
-pub(super) fn first(seq: Seq) -> u64 {
+pub(super) fn position_of(seq: Seq) -> u64 {
     1 << 32 | u64::from(seq.number())
 }
 
 /// The position of `seq` that is nearest to `position`.
-pub(super) fn near(position: u64, seq: Seq) -> u64 {
-    position.saturating_add_signed(i64::from(seq.offset_from(number(position))))
+pub(super) fn nearest_position(position: u64, seq: Seq) -> u64 {
+    position.saturating_add_signed(i64::from(seq.offset_from(seq_of(position))))
 }
 
 /// The sequence number of a position.
-pub(super) fn number(position: u64) -> Seq {
+pub(super) fn seq_of(position: u64) -> Seq {
     Seq::new((position & u64::from(u32::MAX)) as u32)
 }
 
 /// Positions from `start` up to `end`, which is not part of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Stretch {
+pub struct PosRange {
     /// The first position.
     pub start: u64,
     /// One past the last position.
     pub end: u64,
 }
 
-impl Stretch {
+impl PosRange {
     /// From `start` up to `end`; empty if that is not after it.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end: if end < start { start } else { end } }
     }
 
     /// How many positions.
-    pub const fn bytes(&self) -> u64 {
+    pub const fn len(&self) -> u64 {
         self.end - self.start
     }
 
@@ -59,73 +59,73 @@ impl Stretch {
     }
 
     /// Whether all of `other` is part of it.
-    pub const fn encloses(&self, other: &Self) -> bool {
+    pub const fn covers(&self, other: &Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
     /// What both have.
     #[must_use]
-    pub fn common(&self, other: &Self) -> Self {
+    pub fn intersection(&self, other: &Self) -> Self {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
 }
 
 /// A set of positions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Stretches {
+pub struct PosRangeSet {
     /// In order; they neither touch nor overlap.
-    all: Vec<Stretch>,
+    ranges: Vec<PosRange>,
 }
 
-impl Stretches {
+impl PosRangeSet {
     /// Adds these.
-    pub fn insert(&mut self, new: Stretch) {
+    pub fn insert(&mut self, new: PosRange) {
         if new.is_empty() {
             return;
         }
-        let from = self.all.partition_point(|old| old.end < new.start);
-        let to = self.all.partition_point(|old| old.start <= new.end);
-        if from == to && self.all.len() >= MOST {
+        let from = self.ranges.partition_point(|old| old.end < new.start);
+        let to = self.ranges.partition_point(|old| old.start <= new.end);
+        if from == to && self.ranges.len() >= MAX_RANGES {
             return;
         }
-        let touched = self.all.get(from..to).unwrap_or_default();
+        let touched = self.ranges.get(from..to).unwrap_or_default();
         let start = touched.first().map_or(new.start, |old| old.start.min(new.start));
         let end = touched.last().map_or(new.end, |old| old.end.max(new.end));
-        self.all.splice(from..to, [Stretch::new(start, end)]);
+        self.ranges.splice(from..to, [PosRange::new(start, end)]);
     }
 
     /// Takes these out.
-    pub fn remove(&mut self, gone: Stretch) {
+    pub fn remove(&mut self, gone: PosRange) {
         if gone.is_empty() {
             return;
         }
-        let from = self.all.partition_point(|old| old.end <= gone.start);
-        let to = self.all.partition_point(|old| old.start < gone.end);
-        let touched = self.all.get(from..to).unwrap_or_default();
-        let left = touched.first().map(|old| Stretch::new(old.start, gone.start));
-        let right = touched.last().map(|old| Stretch::new(gone.end, old.end.max(gone.end)));
+        let from = self.ranges.partition_point(|old| old.end <= gone.start);
+        let to = self.ranges.partition_point(|old| old.start < gone.end);
+        let touched = self.ranges.get(from..to).unwrap_or_default();
+        let left = touched.first().map(|old| PosRange::new(old.start, gone.start));
+        let right = touched.last().map(|old| PosRange::new(gone.end, old.end.max(gone.end)));
         let rest = [left, right].into_iter().flatten().filter(|rest| !rest.is_empty());
-        self.all.splice(from..to, rest.collect::<Vec<_>>());
+        self.ranges.splice(from..to, rest.collect::<Vec<_>>());
     }
 
     /// Takes out everything before this position.
     pub fn remove_before(&mut self, position: u64) {
-        self.remove(Stretch::new(0, position));
+        self.remove(PosRange::new(0, position));
     }
 
     /// The stretches, in order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Stretch> + '_ {
-        self.all.iter().copied()
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = PosRange> + '_ {
+        self.ranges.iter().copied()
     }
 
     /// How many positions it has.
     pub fn bytes(&self) -> u64 {
-        self.iter().map(|each| each.bytes()).sum()
+        self.iter().map(|each| each.len()).sum()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.ranges.is_empty()
     }
 
     /// Whether this is one of them.
@@ -139,33 +139,33 @@ impl Stretches {
     }
 
     /// The run that has this position.
-    pub fn run_around(&self, position: u64) -> Option<Stretch> {
-        let at = self.all.partition_point(|each| each.end <= position);
-        self.all.get(at).copied().filter(|each| each.contains(position))
+    pub fn run_around(&self, position: u64) -> Option<PosRange> {
+        let at = self.ranges.partition_point(|each| each.end <= position);
+        self.ranges.get(at).copied().filter(|each| each.contains(position))
     }
 
     /// One past the last position of the set.
     pub fn end(&self) -> Option<u64> {
-        self.all.last().map(|each| each.end)
+        self.ranges.last().map(|each| each.end)
     }
 
     /// What of `within` is not there, in order.
-    pub fn gaps(&self, within: Stretch) -> Vec<Stretch> {
+    pub fn gaps(&self, within: PosRange) -> Vec<PosRange> {
         let mut gaps = Vec::new();
         let mut at = within.start;
-        let from = self.all.partition_point(|each| each.end <= within.start);
-        for each in self.all.get(from..).unwrap_or_default().iter().take_while(|each| each.start < within.end) {
-            gaps.push(Stretch::new(at, each.start));
+        let from = self.ranges.partition_point(|each| each.end <= within.start);
+        for each in self.ranges.get(from..).unwrap_or_default().iter().take_while(|each| each.start < within.end) {
+            gaps.push(PosRange::new(at, each.start));
             at = each.end;
         }
-        gaps.push(Stretch::new(at, within.end));
+        gaps.push(PosRange::new(at, within.end));
         gaps.retain(|gap| !gap.is_empty());
         gaps
     }
 }
 
 /// chosen: at 3 % of loss and a window of 6 MiB there are 130 holes; a peer that makes holes on purpose gets no more.
-const MOST: usize = 2048;
+const MAX_RANGES: usize = 2048;
 
 #[cfg(test)]
 mod tests {
@@ -175,38 +175,42 @@ mod tests {
 
     #[test]
     fn numbers_that_go_round_stay_in_line() {
-        let start = first(Seq::new(u32::MAX - 1));
-        let later = near(start, Seq::new(3));
+        let start = position_of(Seq::new(u32::MAX - 1));
+        let later = nearest_position(start, Seq::new(3));
         assert_eq!(later - start, 5);
-        assert_eq!((number(start), number(later)), (Seq::new(u32::MAX - 1), Seq::new(3)));
-        assert_eq!(near(later, Seq::new(u32::MAX - 1)), start);
-        assert_eq!(near(first(Seq::new(0)), Seq::new(u32::MAX)), u64::from(u32::MAX), "before the first one");
+        assert_eq!((seq_of(start), seq_of(later)), (Seq::new(u32::MAX - 1), Seq::new(3)));
+        assert_eq!(nearest_position(later, Seq::new(u32::MAX - 1)), start);
+        assert_eq!(
+            nearest_position(position_of(Seq::new(0)), Seq::new(u32::MAX)),
+            u64::from(u32::MAX),
+            "before the first one"
+        );
     }
 
     #[test]
     fn a_set_has_a_bound() {
-        let mut set = Stretches::default();
-        (0..MOST as u64 + 50).for_each(|at| set.insert(Stretch::new(at * 2, at * 2 + 1)));
-        assert_eq!(set.bytes(), MOST as u64);
-        set.insert(Stretch::new(1, 2));
-        assert_eq!(set.bytes(), MOST as u64 + 1, "what joins two is always taken");
+        let mut set = PosRangeSet::default();
+        (0..MAX_RANGES as u64 + 50).for_each(|at| set.insert(PosRange::new(at * 2, at * 2 + 1)));
+        assert_eq!(set.bytes(), MAX_RANGES as u64);
+        set.insert(PosRange::new(1, 2));
+        assert_eq!(set.bytes(), MAX_RANGES as u64 + 1, "what joins two is always taken");
     }
 
     proptest! {
         #[test]
         fn a_set_is_a_list_of_flags(ops in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..20), 0..60)) {
-            let (mut set, mut flags) = (Stretches::default(), vec![false; 80]);
+            let (mut set, mut flags) = (PosRangeSet::default(), vec![false; 80]);
             for (adds, at, bytes) in ops {
-                let stretch = Stretch::new(at, at + bytes);
+                let stretch = PosRange::new(at, at + bytes);
                 if adds { set.insert(stretch) } else { set.remove(stretch) }
                 flags[at as usize..(at + bytes) as usize].fill(adds);
                 prop_assert_eq!(set.bytes(), flags.iter().filter(|is| **is).count() as u64);
-                prop_assert!(set.all.windows(2).all(|pair| pair[0].end < pair[1].start));
+                prop_assert!(set.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
                 for position in 0..80 {
                     prop_assert_eq!(set.contains(position), flags[position as usize]);
                 }
                 let mut absent = [true; 80];
-                set.gaps(Stretch::new(10, 70)).iter().for_each(|g| absent[g.start as usize..g.end as usize].fill(false));
+                set.gaps(PosRange::new(10, 70)).iter().for_each(|g| absent[g.start as usize..g.end as usize].fill(false));
                 prop_assert!((10..70).all(|at| absent[at] == flags[at]));
                 prop_assert_eq!(set.end(), flags.iter().rposition(|is| *is).map(|last| last as u64 + 1));
             }

@@ -17,69 +17,69 @@ use crate::wire::packet::Seq;
 
 /// One flow's byte.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reserve {
-    said: Option<Seq>,
+pub(super) struct WithheldAck {
+    acked: Option<Seq>,
     /// Until when a byte is kept back, and what is to be acknowledged then.
-    kept: Option<(Instant, Seq)>,
+    withheld: Option<(Instant, Seq)>,
     /// It was given out, and nothing came since, so that perhaps it did not arrive; or it is put aside.
-    is_out: bool,
+    is_released: bool,
 }
 
-impl Reserve {
+impl WithheldAck {
     /// This is acknowledged; `keep`: for so long one byte may be kept back. The answer is what goes on.
     pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: Option<Duration>) -> Seq {
-        let less = self.said.map_or(ack.minus(1), |said| ack.minus(1).later(said));
-        self.kept = keep.filter(|_| less.is_before(ack)).map(|patience| (now + patience, ack));
-        let says = if self.kept.is_some() { less } else { ack };
-        self.is_out = false;
-        self.said = Some(self.said.map_or(says, |said| said.later(says)));
+        let less = self.acked.map_or(ack.minus(1), |said| ack.minus(1).later(said));
+        self.withheld = keep.filter(|_| less.is_before(ack)).map(|patience| (now + patience, ack));
+        let says = if self.withheld.is_some() { less } else { ack };
+        self.is_released = false;
+        self.acked = Some(self.acked.map_or(says, |said| said.later(says)));
         says
     }
 
     /// Everything before this was acknowledged.
-    pub(super) const fn said(&self) -> Option<Seq> {
-        self.said
+    pub(super) const fn acked(&self) -> Option<Seq> {
+        self.acked
     }
 
     /// Something else has acknowledged this.
-    pub(super) fn on_said(&mut self, ack: Seq) {
-        self.said = Some(self.said.map_or(ack, |said| said.later(ack)));
-        if self.kept.is_some_and(|(_, kept)| !kept.is_after(ack)) {
-            self.kept = None;
+    pub(super) fn on_acked(&mut self, ack: Seq) {
+        self.acked = Some(self.acked.map_or(ack, |said| said.later(ack)));
+        if self.withheld.is_some_and(|(_, kept)| !kept.is_after(ack)) {
+            self.withheld = None;
         }
     }
 
     /// When it is to be given out, for nothing came behind it.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.kept.map(|(until, _)| until)
+        self.withheld.map(|(until, _)| until)
     }
 
     /// It is given out, if there is one.
-    pub(super) fn give_out(&mut self) -> bool {
-        let kept = self.kept.take();
+    pub(super) fn release(&mut self) -> bool {
+        let kept = self.withheld.take();
         if let Some((_, ack)) = kept {
-            self.on_said(ack);
+            self.on_acked(ack);
         }
-        self.is_out |= kept.is_some();
+        self.is_released |= kept.is_some();
         kept.is_some()
     }
 
     /// The link is dark: the byte is kept for the end of that.
-    pub(super) fn put_aside(&mut self) {
-        self.is_out |= self.kept.take().is_some();
+    pub(super) fn keep_for_outage_end(&mut self) {
+        self.is_released |= self.withheld.take().is_some();
     }
 
     /// Whether acknowledging all that is here may restart the sender: it may never have heard of the last byte.
-    pub(super) const fn may_restart(&self) -> bool {
-        self.kept.is_some() || self.is_out
+    pub(super) const fn can_restart_sender(&self) -> bool {
+        self.withheld.is_some() || self.is_released
     }
 }
 
 /// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms more than the round trip).
-pub(super) const PATIENCE: Duration = Duration::from_millis(60);
+pub(super) const HOLD_TIME: Duration = Duration::from_millis(60);
 /// Towards the own stack, where a byte that is given out is spent, even in the dark: longer than a blackout takes to be
 /// noticed ([`crate::accel::outage::detector`]) while the gateway answers within 80 ms.
-pub(super) const UPWARD: Duration = Duration::from_millis(400);
+pub(super) const UPLOAD_HOLD_TIME: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {
@@ -89,33 +89,33 @@ mod tests {
 
     #[test]
     fn one_byte_less_is_said_while_the_stream_moves() {
-        let mut reserve = Reserve::default();
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(999));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE)), Seq::new(1999));
-        assert!(reserve.may_restart());
-        assert_eq!(reserve.due(), Some(NOW + PATIENCE));
+        let mut reserve = WithheldAck::default();
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME)), Seq::new(999));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(2000), Some(HOLD_TIME)), Seq::new(1999));
+        assert!(reserve.can_restart_sender());
+        assert_eq!(reserve.due(), Some(NOW + HOLD_TIME));
     }
 
     #[test]
     fn what_was_said_is_never_taken_back() {
-        let mut reserve = Reserve::default();
+        let mut reserve = WithheldAck::default();
         assert_eq!(reserve.on_ack(NOW, Seq::new(1000), None), Seq::new(1000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE)), Seq::new(1000));
-        assert!(!reserve.may_restart() && reserve.due().is_none());
-        reserve.on_said(Seq::new(3000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(3000), Some(PATIENCE)), Seq::new(3000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(3001), Some(PATIENCE)), Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME)), Seq::new(1000));
+        assert!(!reserve.can_restart_sender() && reserve.due().is_none());
+        reserve.on_acked(Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3000), Some(HOLD_TIME)), Seq::new(3000));
+        assert_eq!(reserve.on_ack(NOW, Seq::new(3001), Some(HOLD_TIME)), Seq::new(3000));
     }
 
     #[test]
     fn it_is_given_out_once() {
-        let mut reserve = Reserve::default();
-        reserve.on_ack(NOW, Seq::new(1000), Some(PATIENCE));
-        assert!(reserve.give_out());
-        assert!(!reserve.give_out() && reserve.due().is_none());
-        assert!(reserve.may_restart(), "it may be lost");
-        reserve.on_ack(NOW, Seq::new(2000), Some(PATIENCE));
-        reserve.on_said(Seq::new(2000));
-        assert!(!reserve.may_restart());
+        let mut reserve = WithheldAck::default();
+        reserve.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME));
+        assert!(reserve.release());
+        assert!(!reserve.release() && reserve.due().is_none());
+        assert!(reserve.can_restart_sender(), "it may be lost");
+        reserve.on_ack(NOW, Seq::new(2000), Some(HOLD_TIME));
+        reserve.on_acked(Seq::new(2000));
+        assert!(!reserve.can_restart_sender());
     }
 }

@@ -14,47 +14,47 @@ use marline_sim::rng::{Purpose, Stream};
 use marline_sim::spec::{Change, Event};
 
 /// From the beginning of one to that of the next, on average (§6.4).
-const EVERY: Duration = Duration::from_secs(20);
+const OUTAGE_INTERVAL: Duration = Duration::from_secs(20);
 /// After a blackout at least so much of the run is left, so that what it did can be seen. chosen: a few round trips of 200 ms.
-const AFTER: Duration = Duration::from_secs(2);
+const MIN_TIME_AFTER: Duration = Duration::from_secs(2);
 
 /// A time in which nothing passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Blackout {
+pub(crate) struct Outage {
     /// When it begins, since the start of the run.
     pub(crate) from: Duration,
     /// How long it is.
     pub(crate) length: Duration,
 }
 
-impl Blackout {
+impl Outage {
     fn end(self) -> Duration {
         self.from + self.length
     }
 }
 
 /// Blackouts of this length within a run.
-pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Blackout> {
+pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Outage> {
     let mut random = Stream::new(seed, "blackouts", 0, Purpose::Other);
     // Off by at most a quarter either way, in steps of a thousandth.
     let mut gap = |mean: Duration| mean.mul_f64(0.75 + random.below(501) as f64 / 1000.0);
     let mut all = Vec::new();
-    let mut from = gap(EVERY / 2);
-    while from + length + AFTER <= run {
-        all.push(Blackout { from, length });
-        from += gap(EVERY).max(length + AFTER);
+    let mut from = gap(OUTAGE_INTERVAL / 2);
+    while from + length + MIN_TIME_AFTER <= run {
+        all.push(Outage { from, length });
+        from += gap(OUTAGE_INTERVAL).max(length + MIN_TIME_AFTER);
     }
     all
 }
 
 /// What the lab is to do.
-pub(crate) fn events(link: &str, blackouts: &[Blackout]) -> Vec<Event> {
+pub(crate) fn events(link: &str, blackouts: &[Outage]) -> Vec<Event> {
     let event = |at, change| Event { at, link: link.to_owned(), change };
     blackouts.iter().flat_map(|dark| [event(dark.from, Change::Down), event(dark.end(), Change::Back)]).collect()
 }
 
 /// The share of the time from `from` to `to` that was not dark.
-pub(crate) fn availability(blackouts: &[Blackout], from: Duration, to: Duration) -> Ratio {
+pub(crate) fn availability(blackouts: &[Outage], from: Duration, to: Duration) -> Ratio {
     let whole = to.saturating_sub(from);
     let dark: Duration = blackouts.iter().map(|dark| dark.end().min(to).saturating_sub(dark.from.max(from))).sum();
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -76,7 +76,7 @@ mod tests {
                 let gap = pair[1].from - pair[0].from;
                 assert!(gap >= S(15) && gap <= S(25), "{gap:?}");
             }
-            assert!(drawn.iter().all(|dark| dark.end() + AFTER <= S(60)));
+            assert!(drawn.iter().all(|dark| dark.end() + MIN_TIME_AFTER <= S(60)));
         }
         assert_eq!(draw(7, S(2), S(60)), draw(7, S(2), S(60)));
         assert_ne!(draw(7, S(2), S(60)), draw(8, S(2), S(60)));
@@ -86,12 +86,12 @@ mod tests {
     #[test]
     fn blackouts_never_touch_even_where_they_are_longer_than_a_gap() {
         let drawn = draw(3, S(30), S(200));
-        assert!(drawn.windows(2).all(|pair| pair[0].end() + AFTER <= pair[1].from));
+        assert!(drawn.windows(2).all(|pair| pair[0].end() + MIN_TIME_AFTER <= pair[1].from));
     }
 
     #[test]
     fn what_was_dark_within_a_time_is_not_available() {
-        let dark = [Blackout { from: S(10), length: S(2) }, Blackout { from: S(30), length: S(10) }];
+        let dark = [Outage { from: S(10), length: S(2) }, Outage { from: S(30), length: S(10) }];
         assert_eq!(availability(&dark, S(0), S(60)).ppm(), 800_000);
         assert_eq!(availability(&dark, S(11), S(31)).ppm(), 900_000);
         assert_eq!(availability(&dark, S(50), S(50)), Ratio::ONE);

@@ -39,8 +39,8 @@ impl Bpf {
     pub(crate) fn in_a_row(&self) -> io::Result<Duration> {
         let program = bpf::program(self.program)?;
         bpf::run(&program, &acknowledgement(1), 1)?;
-        std::thread::sleep(BUSY);
-        bpf::run(&program, &acknowledgement(1 << 20), TIMES).map(|(_, time)| time)
+        std::thread::sleep(BUSY_AFTER);
+        bpf::run(&program, &acknowledgement(1 << 20), RUNS).map(|(_, time)| time)
     }
 }
 
@@ -62,9 +62,9 @@ fn acknowledgement(number: u32) -> Vec<u8> {
 }
 
 /// What the program takes for a flow's tenth of a second, and a little.
-const BUSY: Duration = Duration::from_millis(120);
+const BUSY_AFTER: Duration = Duration::from_millis(120);
 /// chosen: some milliseconds, in which the flow stays busy.
-const TIMES: u32 = 100_000;
+const RUNS: u32 = 100_000;
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ use crate::{Lab, LabError};
 
 /// Who helps.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Who {
+pub(crate) enum Contender {
     /// Nobody.
     Plain,
     /// `marline accel`, with these words more.
@@ -28,25 +28,25 @@ pub(crate) enum Who {
 }
 
 /// What is on unless it is switched off.
-const OURS: &str = "offload,undo,reserve,revert";
+const DEFAULT_MECHANISMS: &str = "offload,undo,reserve,revert";
 /// What acknowledges data before it has arrived.
-const EARLY: &str = "hide";
+const EARLY_ACK: &str = "hide";
 
-impl Who {
+impl Contender {
     /// Everything that is on by default.
-    pub(crate) fn ours() -> Self {
+    pub(crate) fn default_mechanisms() -> Self {
         Self::Accel("ours", Vec::new())
     }
 
     /// What is on by default, and early ACK: what a flow of plain HTTP may have.
-    pub(crate) fn early() -> Self {
-        Self::Accel("ours", vec!["--enable".to_owned(), EARLY.to_owned()])
+    pub(crate) fn with_early_ack() -> Self {
+        Self::Accel("ours", vec!["--enable".to_owned(), EARLY_ACK.to_owned()])
     }
 
     /// Only these mechanisms, under this name.
     pub(crate) fn only(name: &'static str, mechanisms: &str) -> Self {
         let is_on = |word: &&str| !mechanisms.split(',').any(|wanted| wanted == *word);
-        let off: Vec<&str> = OURS.split(',').filter(is_on).collect();
+        let off: Vec<&str> = DEFAULT_MECHANISMS.split(',').filter(is_on).collect();
         let mut words = Vec::new();
         for (option, list) in [("--disable", off.join(",")), ("--enable", mechanisms.to_owned())] {
             if !list.is_empty() {
@@ -98,11 +98,16 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts it, and waits until it answers; none: nobody is to help.
-    pub(crate) fn start(lab: &Lab, who: &Who, program: &Path, has_cell: bool) -> Result<Option<Self>, LabError> {
-        let Who::Accel(_, words) = who else { return Ok(None) };
+    pub(crate) fn start(
+        lab: &Lab,
+        who: &Contender,
+        program: &Path,
+        has_cell: bool,
+    ) -> Result<Option<Self>, LabError> {
+        let Contender::Accel(_, words) = who else { return Ok(None) };
         let folder = Folder::new().map_err(LabError::at("a place for the accelerator"))?;
         let failed = |source| LabError::Start { program: "marline accel".into(), source };
-        let errors = File::create(folder.path().join(SAID)).map_err(failed)?;
+        let errors = File::create(folder.path().join(OUTPUT_FILE)).map_err(failed)?;
         let mut command = command(program, folder.path(), &["--primary", PRIMARY]);
         if has_cell {
             command.args(["--secondary", CELL]);
@@ -111,13 +116,13 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(errors.try_clone().map_err(failed)?).stderr(errors);
         let child = lab.spawn(&mut command).map_err(failed)?;
         let mut daemon = Self { child, folder, program: program.to_owned() };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + START_TIMEOUT;
         while daemon.status(lab).is_err() {
             if let Some(status) = daemon.child.try_wait().map_err(failed)? {
-                return Err(failed(io::Error::other(format!("{status}: {}", daemon.said()))));
+                return Err(failed(io::Error::other(format!("{status}: {}", daemon.output()))));
             }
             if Instant::now() > until {
-                return Err(failed(io::Error::other(format!("it does not answer: {}", daemon.said()))));
+                return Err(failed(io::Error::other(format!("it does not answer: {}", daemon.output()))));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -148,12 +153,12 @@ impl Daemon {
     /// Why it is gone, if it is.
     pub(crate) fn has_ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
-        Some(format!("{status}: {}", self.said()))
+        Some(format!("{status}: {}", self.output()))
     }
 
     /// The last line that it said.
-    fn said(&self) -> String {
-        let text = std::fs::read_to_string(self.folder.path().join(SAID)).unwrap_or_default();
+    fn output(&self) -> String {
+        let text = std::fs::read_to_string(self.folder.path().join(OUTPUT_FILE)).unwrap_or_default();
         text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
     }
 
@@ -184,9 +189,9 @@ fn command(program: &Path, folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-const SAID: &str = "said.log";
+const OUTPUT_FILE: &str = "said.log";
 /// It has little to do before it answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -200,18 +205,21 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_is_switched_off() {
-        let words = |who: Who| match who {
-            Who::Accel(_, words) => words.join(" "),
-            Who::Plain => String::new(),
+        let words = |who: Contender| match who {
+            Contender::Accel(_, words) => words.join(" "),
+            Contender::Plain => String::new(),
         };
-        assert_eq!(words(Who::ours()), "");
-        assert_eq!(words(Who::only("paper", "freeze")), format!("--disable {OURS} --enable freeze"));
-        assert_eq!(words(Who::only("undo", "undo")), "--disable offload,reserve,revert --enable undo");
-        assert_eq!(words(Who::only("nothing", "")), format!("--disable {OURS}"));
-        assert_eq!(Who::only("paper", "freeze,fast-fetch").enabled(), ["freeze", "fast-fetch"]);
-        assert!(Who::ours().enabled().is_empty() && Who::Plain.enabled().is_empty());
-        let one = Who::ours().with_flows("tcp dst port 443");
+        assert_eq!(words(Contender::default_mechanisms()), "");
+        assert_eq!(
+            words(Contender::only("paper", "freeze")),
+            format!("--disable {DEFAULT_MECHANISMS} --enable freeze")
+        );
+        assert_eq!(words(Contender::only("undo", "undo")), "--disable offload,reserve,revert --enable undo");
+        assert_eq!(words(Contender::only("nothing", "")), format!("--disable {DEFAULT_MECHANISMS}"));
+        assert_eq!(Contender::only("paper", "freeze,fast-fetch").enabled(), ["freeze", "fast-fetch"]);
+        assert!(Contender::default_mechanisms().enabled().is_empty() && Contender::Plain.enabled().is_empty());
+        let one = Contender::default_mechanisms().with_flows("tcp dst port 443");
         assert_eq!((words(one.clone()).as_str(), one.name()), ("--flows tcp dst port 443", "ours"));
-        assert_eq!(words(Who::ours().with_uplink(400)), "--secondary-up 400kbit/s");
+        assert_eq!(words(Contender::default_mechanisms().with_uplink(400)), "--secondary-up 400kbit/s");
     }
 }

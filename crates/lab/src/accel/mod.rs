@@ -28,7 +28,7 @@ pub(crate) mod udp;
 pub(crate) mod upload;
 
 pub(crate) use bpf::Bpf;
-pub(crate) use daemon::Who;
-pub(crate) use topology::{Air, Queue, World};
-pub(crate) use trial::{Stream, Taken, Trial};
-pub(crate) use trial_env::Workshop;
+pub(crate) use daemon::Contender;
+pub(crate) use topology::{Medium, Queue, Topology};
+pub(crate) use trial::{Stream, Trial, TrialResult};
+pub(crate) use trial_env::TrialEnv;

@@ -47,7 +47,7 @@ pub(crate) fn samples(lab: &Lab, at: Duration) -> Result<Vec<Sample>, LabError> 
         crate::server::find("ss").ok_or(LabError::Missing { program: "ss".into(), package: "iproute2" })?;
     let mut command = Command::new(program);
     command.args(["-tinHO", "state", "established", "( sport = :443 or sport = :80 )"]);
-    let output = lab.inside_at(topology::place(), || command.output()).map_err(LabError::at("ss"))?;
+    let output = lab.inside_at(topology::server_place(), || command.output()).map_err(LabError::at("ss"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(|line| parse(line, at)).collect())
 }

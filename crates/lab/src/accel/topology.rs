@@ -22,17 +22,17 @@ use crate::{Congestion, Lab, LabError, LabSpec, Segment, Service};
 pub(crate) const PRIMARY: &str = "primary";
 pub(crate) const CELL: &str = "cell";
 /// The round trip to the first link's gateway. chosen: an access point that is idle.
-pub(crate) const NEAR: Duration = Duration::from_millis(4);
+pub(crate) const GATEWAY_RTT: Duration = Duration::from_millis(4);
 /// The round trip to the second link's gateway. chosen: a base station.
-const NEAR_CELL: Duration = Duration::from_millis(30);
+const CELL_GATEWAY_RTT: Duration = Duration::from_millis(30);
 /// Where the server stands.
-const PLACE: usize = 1;
+const SERVER_PLACE: usize = 1;
 /// The routing table of the gateways for what came over the second link. chosen: any that is free.
-const TABLE: &str = "77";
+const ROUTING_TABLE: &str = "77";
 
 /// What carries the first link's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Air {
+pub(crate) enum Medium {
     /// So many kbit/s each way.
     Rate(u32),
     /// An 802.11 cell, by the word of its preset.
@@ -52,8 +52,8 @@ pub(crate) enum Queue {
 
 /// See the [module](self).
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct World {
-    pub(crate) air: Air,
+pub(crate) struct Topology {
+    pub(crate) medium: Medium,
     /// Of the first link, to the server.
     pub(crate) rtt: Duration,
     /// Of packets that carry data over the first link.
@@ -65,7 +65,7 @@ pub(crate) struct World {
     /// A hop of their own that loses packets of flows from this port of the server, in front of the first link.
     pub(crate) hop: Option<(u16, Ratio)>,
     /// Data goes from the client; else it comes to it.
-    pub(crate) is_upward: bool,
+    pub(crate) is_upload: bool,
     /// The second link towards the client, in kbit/s; nothing: there is none.
     pub(crate) cell: Option<(u32, u32)>,
     /// Of the second link, to the server.
@@ -78,18 +78,18 @@ pub(crate) struct World {
     pub(crate) seed: u64,
 }
 
-impl World {
+impl Topology {
     /// What is asked for where nothing else is said: 20 Mbit/s, 50 ms, no loss; a second link of 900 kbit/s down and 400 up,
     /// 150 ms; cubic.
-    pub(crate) fn usual(seed: u64) -> Self {
+    pub(crate) fn default_links(seed: u64) -> Self {
         Self {
-            air: Air::Rate(20_000),
+            medium: Medium::Rate(20_000),
             rtt: Duration::from_millis(50),
             loss: Ratio::ZERO,
             bursts: None,
             queue: Queue::Time(100),
             hop: None,
-            is_upward: false,
+            is_upload: false,
             cell: Some((900, 400)),
             cell_rtt: Duration::from_millis(150),
             events: Vec::new(),
@@ -101,12 +101,12 @@ impl World {
 
     /// The client's links.
     pub(crate) fn links(&self) -> Vec<LinkSpec> {
-        let carries = match self.air {
-            Air::Rate(kbps) => format!("rate={kbps}kbit/s"),
-            Air::Medium(preset) => format!("medium={preset}"),
+        let carries = match self.medium {
+            Medium::Rate(kbps) => format!("rate={kbps}kbit/s"),
+            Medium::Medium(preset) => format!("medium={preset}"),
         };
-        let near = NEAR.min(self.rtt).as_millis();
-        let (down, up) = if self.is_upward { (Ratio::ZERO, self.loss) } else { (self.loss, Ratio::ZERO) };
+        let near = GATEWAY_RTT.min(self.rtt).as_millis();
+        let (down, up) = if self.is_upload { (Ratio::ZERO, self.loss) } else { (self.loss, Ratio::ZERO) };
         let queue = match self.queue {
             Queue::Time(millis) => format!("queue={millis}ms"),
             Queue::CoDel => "codel,queue=200ms".to_owned(),
@@ -115,7 +115,7 @@ impl World {
         let down = self.bursts.unwrap_or(down.into());
         let primary = format!("{PRIMARY},{carries},rtt={near}ms,{queue},kind=wifi,loss={down},uploss={up}");
         let cell = self.cell.map(|(down, up)| {
-            let near = NEAR_CELL.min(self.cell_rtt).as_millis();
+            let near = CELL_GATEWAY_RTT.min(self.cell_rtt).as_millis();
             format!("{CELL},rate={down}kbit/s,up={up}kbit/s,rtt={near}ms,queue=600ms,kind=umts")
         });
         let read = |words: String| words.parse().expect("links that are written here are understood");
@@ -128,10 +128,10 @@ impl World {
             let rest = rtt.saturating_sub(near).as_millis();
             let words = format!("{name},rate=1Gbit/s,rtt={rest}ms,kind=ethernet");
             let link = words.parse().expect("links that are written here are understood");
-            Segment { from: 0, to: PLACE, link }
+            Segment { from: 0, to: SERVER_PLACE, link }
         };
-        let cell = self.cell.map(|_| way(WAN_CELL, self.cell_rtt, NEAR_CELL));
-        cell.into_iter().chain([way(WAN, self.rtt, NEAR)]).collect()
+        let cell = self.cell.map(|_| way(WAN_CELL, self.cell_rtt, CELL_GATEWAY_RTT));
+        cell.into_iter().chain([way(WAN, self.rtt, GATEWAY_RTT)]).collect()
     }
 
     /// Builds it.
@@ -142,16 +142,16 @@ impl World {
             seed: self.seed,
             service: Service::Files(payload.path()),
             segments: self.segments(),
-            place: PLACE,
+            place: SERVER_PLACE,
             ..LabSpec::new(self.links())
         })?;
-        let server = crate::places::address(PLACE).to_string();
+        let server = crate::places::address(SERVER_PLACE).to_string();
         let congestion = self.congestion.name();
         if self.cell.is_some() {
             let back = ["10.2.0.0/24", "dev", WAN_CELL, "src", &server, "congctl", congestion];
-            ip(&lab, Some(PLACE), &[&["route", "replace"], &back[..]].concat())?;
-            ip(&lab, Some(0), &["route", "add", &server, "dev", WAN_CELL, "table", TABLE])?;
-            ip(&lab, Some(0), &["rule", "add", "iif", CELL, "lookup", TABLE])?;
+            ip(&lab, Some(SERVER_PLACE), &[&["route", "replace"], &back[..]].concat())?;
+            ip(&lab, Some(0), &["route", "add", &server, "dev", WAN_CELL, "table", ROUTING_TABLE])?;
+            ip(&lab, Some(0), &["rule", "add", "iif", CELL, "lookup", ROUTING_TABLE])?;
         }
         if let Some((port, loss)) = self.hop {
             let (port, share) = (port.to_string(), loss.as_f64().to_string());
@@ -208,8 +208,8 @@ fn run(
 }
 
 /// The place at which the server stands.
-pub(crate) const fn place() -> usize {
-    PLACE
+pub(crate) const fn server_place() -> usize {
+    SERVER_PLACE
 }
 
 const WAN: &str = "wan";
@@ -221,22 +221,22 @@ mod tests {
 
     #[test]
     fn round_trips_are_those_of_the_link_and_its_way() {
-        let world = World { rtt: Duration::from_millis(200), ..World::usual(1) };
+        let world = Topology { rtt: Duration::from_millis(200), ..Topology::default_links(1) };
         let (links, ways) = (world.links(), world.segments());
         assert_eq!(links[0].rtt + ways[1].link.rtt, world.rtt);
         assert_eq!(links[1].rtt + ways[0].link.rtt, world.cell_rtt);
         assert_eq!(ways[1].link.name, WAN);
-        let alone = World { cell: None, ..world };
+        let alone = Topology { cell: None, ..world };
         assert_eq!((alone.links().len(), alone.segments().len()), (1, 1));
     }
 
     #[test]
     fn loss_is_of_what_carries_data_alone() {
-        let world = World { loss: Ratio::from_percent(1), ..World::usual(1) };
+        let world = Topology { loss: Ratio::from_percent(1), ..Topology::default_links(1) };
         let primary = &world.links()[0];
         assert_eq!(primary.loss.mean(), Ratio::from_percent(1));
         assert!(primary.up_loss.is_some_and(|loss| loss.mean() == Ratio::ZERO));
-        let upward = &World { is_upward: true, ..world }.links()[0];
+        let upward = &Topology { is_upload: true, ..world }.links()[0];
         assert_eq!(upward.loss.mean(), Ratio::ZERO);
         assert!(upward.up_loss.is_some_and(|loss| loss.mean() == Ratio::from_percent(1)));
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::daemon::Daemon;
 use super::download::{Download, Received};
-use super::{Who, Workshop, World, upload};
+use super::{Contender, Topology, TrialEnv, upload};
 use crate::accel::tcp_info_sampler::{self, Sample};
 use crate::bench::is_stopped;
 use crate::server::Payload;
@@ -37,20 +37,20 @@ impl Stream {
 /// What is done.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial<'a> {
-    pub(crate) world: &'a World,
-    pub(crate) who: &'a Who,
+    pub(crate) world: &'a Topology,
+    pub(crate) who: &'a Contender,
     pub(crate) streams: &'a [Stream],
     /// How long; a download that comes to its end ends it.
     pub(crate) length: Duration,
     /// How often the sender is looked at; it is always looked at once, at the end.
     pub(crate) look: Option<Duration>,
     pub(crate) payload: &'a Payload,
-    pub(crate) workshop: &'a Workshop,
+    pub(crate) workshop: &'a TrialEnv,
 }
 
 /// What came of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TrialResult {
     /// In the order of the streams.
     pub(crate) flows: Vec<Received>,
     pub(crate) samples: Vec<Sample>,
@@ -62,12 +62,12 @@ pub(crate) struct Taken {
     /// What it said last.
     pub(crate) status: Option<Value>,
     /// Mechanisms that were in force at one time at least.
-    pub(crate) in_force: Vec<String>,
+    pub(crate) active: Vec<String>,
     /// Why it is no result.
     pub(crate) problem: Option<String>,
 }
 
-impl Taken {
+impl TrialResult {
     /// Mbit/s of one download.
     pub(crate) fn mbps(&self, stream: usize, from: Duration, to: Duration) -> f64 {
         self.flows.get(stream).map_or(0.0, |flow| flow.mbps(from, to))
@@ -88,23 +88,23 @@ impl Taken {
     pub(crate) fn left_alone(&self) -> Option<String> {
         let flows = self.status.as_ref()?.get("flows")?.as_array()?;
         let alone = flows.iter().find_map(|flow| flow.get("left_alone")?.as_str().map(str::to_owned));
-        alone.or_else(|| flows.iter().find_map(excuses))
+        alone.or_else(|| flows.iter().find_map(inactive_reasons))
     }
 }
 
 impl Trial<'_> {
     /// Does it.
-    pub(crate) fn run(&self) -> Result<Taken, LabError> {
+    pub(crate) fn run(&self) -> Result<TrialResult, LabError> {
         let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.who)?;
         lab.begin()?;
         let (zero, before) = (Instant::now(), daemon.as_ref().map(Daemon::cpu));
         let mut running: Vec<Download> = Vec::new();
         let (mut samples, mut in_force, mut status) = (Vec::new(), Vec::new(), None);
-        let (mut look, mut ask) = (Duration::ZERO, ASK);
+        let (mut look, mut ask) = (Duration::ZERO, STATUS_INTERVAL);
         while zero.elapsed() < self.length && !is_stopped() {
             let now = zero.elapsed();
             if let Some(stream) = self.streams.get(running.len()).filter(|stream| stream.begins <= now) {
-                running.push(match self.world.is_upward {
+                running.push(match self.world.is_upload {
                     true => upload::start(&lab, self.payload, zero)?,
                     false => Download::start(&lab, stream.secure, stream.over, self.payload, zero)?,
                 });
@@ -116,19 +116,19 @@ impl Trial<'_> {
             }
             if let Some(daemon) = daemon.as_ref().filter(|_| now >= ask) {
                 if let Ok(said) = daemon.status(&lab) {
-                    note(&mut in_force, &said);
+                    add_active(&mut in_force, &said);
                     status = Some(said);
                 }
-                ask = now + ASK;
+                ask = now + STATUS_INTERVAL;
             }
             if running.len() == self.streams.len() && running.iter().all(Download::has_ended) {
                 break;
             }
-            std::thread::sleep(TURN.min(self.length.saturating_sub(zero.elapsed())));
+            std::thread::sleep(LOOP_INTERVAL.min(self.length.saturating_sub(zero.elapsed())));
         }
         samples.extend(tcp_info_sampler::samples(&lab, zero.elapsed())?);
         if let Some(said) = daemon.as_ref().and_then(|daemon| daemon.status(&lab).ok()) {
-            note(&mut in_force, &said);
+            add_active(&mut in_force, &said);
             status = Some(said);
         }
         let cpu = daemon.as_ref().zip(before).map(|(daemon, before)| daemon.cpu().saturating_sub(before));
@@ -141,12 +141,12 @@ impl Trial<'_> {
         let flows = running.into_iter().map(Download::end).collect::<Result<Vec<_>, _>>()?;
         let gone = daemon.as_mut().and_then(Daemon::has_ended).map(|how| format!("the accelerator ended: {how}"));
         let problem = gone.or_else(|| flows.iter().find_map(Received::problem));
-        Ok(Taken { flows, samples, emulation, cpu, bpf, status, in_force, problem })
+        Ok(TrialResult { flows, samples, emulation, cpu, bpf, status, active: in_force, problem })
     }
 }
 
 /// `undo: it has no timestamps`, and so on.
-fn excuses(flow: &Value) -> Option<String> {
+fn inactive_reasons(flow: &Value) -> Option<String> {
     let mut all: Vec<String> = Vec::new();
     for excuse in flow.get("not_in_force")?.as_array()? {
         all.push(format!("{}: {}", excuse["mechanism"].as_str()?, excuse["why"].as_str()?));
@@ -156,7 +156,7 @@ fn excuses(flow: &Value) -> Option<String> {
 
 /// Keeps what the accelerator says of its flows; and of a freeze, which is over before anybody asks, that there was a blackout
 /// that it noticed.
-fn note(in_force: &mut Vec<String>, status: &Value) {
+fn add_active(in_force: &mut Vec<String>, status: &Value) {
     let flows = status["flows"].as_array().cloned().unwrap_or_default();
     let words = flows.iter().filter_map(|flow| flow["in_force"].as_array()).flatten().filter_map(Value::as_str);
     let was_dark = status["links"][0]["blackouts"].as_u64().is_some_and(|blackouts| blackouts > 0);
@@ -170,10 +170,10 @@ fn note(in_force: &mut Vec<String>, status: &Value) {
 }
 
 /// How often something may be due.
-const TURN: Duration = Duration::from_millis(10);
+const LOOP_INTERVAL: Duration = Duration::from_millis(10);
 /// How often the accelerator is asked. chosen: half of the shortest blackout, so that what is in force only then is seen;
 /// asking is a process of its own, and costs what is measured.
-const ASK: Duration = Duration::from_secs(1);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -183,22 +183,22 @@ mod tests {
     fn what_is_of_no_use_is_named_with_its_reason() {
         let excuse = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "why": "no"});
         let flow = serde_json::json!({"not_in_force": [excuse("undo"), excuse("hide")]});
-        assert_eq!(excuses(&flow).as_deref(), Some("undo: no; hide: no"));
-        assert_eq!(excuses(&serde_json::json!({"not_in_force": []})), None);
+        assert_eq!(inactive_reasons(&flow).as_deref(), Some("undo: no; hide: no"));
+        assert_eq!(inactive_reasons(&serde_json::json!({"not_in_force": []})), None);
     }
 
     #[test]
     fn what_was_in_force_once_is_kept_once() {
         let status = |words: &[&str]| serde_json::json!({"flows": [{"in_force": words}, {}]});
         let mut kept = Vec::new();
-        note(&mut kept, &status(&["undo", "reserve"]));
-        note(&mut kept, &status(&["offload", "undo"]));
-        note(&mut kept, &serde_json::json!({}));
+        add_active(&mut kept, &status(&["undo", "reserve"]));
+        add_active(&mut kept, &status(&["offload", "undo"]));
+        add_active(&mut kept, &serde_json::json!({}));
         assert_eq!(kept, ["undo", "reserve", "offload"]);
         let dark = |blackouts| serde_json::json!({"mechanisms": ["freeze"], "links": [{"blackouts": blackouts}], "flows": [{}]});
-        note(&mut kept, &dark(0));
+        add_active(&mut kept, &dark(0));
         assert_eq!(kept.len(), 3);
-        note(&mut kept, &dark(1));
+        add_active(&mut kept, &dark(1));
         assert_eq!(kept[3], "freeze");
     }
 }

@@ -9,19 +9,19 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use super::daemon::Daemon;
-use super::{Who, World};
+use super::{Contender, Topology};
 use crate::server::Payload;
 use crate::{Lab, LabError};
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Workshop {
+pub(crate) struct TrialEnv {
     /// marline's executable.
     program: PathBuf,
     building: Mutex<()>,
 }
 
-impl Workshop {
+impl TrialEnv {
     /// Finds the accelerator's program.
     pub(crate) fn new() -> Result<Self, LabError> {
         let program = crate::program::marline()?;
@@ -31,9 +31,9 @@ impl Workshop {
     /// A lab of this world, and who helps in it, ready; nobody for plain TCP. The links' clock is to be started.
     pub(crate) fn build(
         &self,
-        world: &World,
+        world: &Topology,
         payload: &Payload,
-        who: &Who,
+        who: &Contender,
     ) -> Result<(Lab, Option<Daemon>), LabError> {
         // Nothing is behind this lock that a failure of another thread could have spoilt.
         let _one_at_a_time = self.building.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,14 +19,14 @@ const PAYLOAD: usize = 1464;
 /// Where the client listens.
 const PORT: u16 = 9001;
 /// How often datagrams are sent. chosen: few enough at once for the queue.
-const TURN: Duration = Duration::from_millis(2);
+const SEND_INTERVAL: Duration = Duration::from_millis(2);
 /// What is not counted.
-const BEFORE: Duration = Duration::from_secs(1);
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// See the [module](self). `mbps` is what is offered.
 pub(crate) fn goodput(lab: &Lab, mbps: f64, length: Duration) -> io::Result<f64> {
     let receiver = lab.inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
-    let sender = lab.inside_at(topology::place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let sender = lab.inside_at(topology::server_place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
     receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
     let over = Arc::new(AtomicBool::new(false));
     let told = over.clone();
@@ -53,7 +53,7 @@ fn flood(socket: &UdpSocket, mbps: f64, over: &AtomicBool) -> io::Result<()> {
             }
             sent += 1;
         }
-        std::thread::sleep(TURN);
+        std::thread::sleep(SEND_INTERVAL);
     }
     Ok(())
 }
@@ -69,10 +69,10 @@ fn count(socket: &UdpSocket, length: Duration) -> io::Result<u64> {
             Err(error) => return Err(error),
         };
         let since = began.elapsed();
-        if since > BEFORE + length {
+        if since > WARM_UP + length {
             return Ok(bytes);
         }
-        if since > BEFORE {
+        if since > WARM_UP {
             bytes += got;
         }
     }

@@ -24,19 +24,20 @@ use crate::{Lab, LabError};
 /// The port that takes uploads. chosen: any that nginx does not have.
 const PORT: u16 = 8080;
 /// How often a receiver looks whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// A request's head is shorter.
-const HEAD: usize = 4096;
+const MAX_HEAD: usize = 4096;
 
 /// Starts it; its clock began at `zero`.
 pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
-    let address = crate::places::address(topology::place());
+    let address = crate::places::address(topology::server_place());
     let listen = || {
         let listener = TcpListener::bind((address, PORT))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    let listener = lab.inside_at(topology::place(), listen).map_err(LabError::at("listening for an upload"))?;
+    let listener =
+        lab.inside_at(topology::server_place(), listen).map_err(LabError::at("listening for an upload"))?;
     let stop = Arc::new(AtomicBool::new(false));
     let (path, heard) = (payload.path(), Arc::clone(&stop));
     let reader = std::thread::spawn(move || receive(&listener, &path, zero, &heard));
@@ -62,10 +63,10 @@ fn receive(listener: &TcpListener, file: &Path, zero: Instant, stop: &AtomicBool
         if stop.load(Ordering::Relaxed) {
             return Ok(Received::default());
         }
-        std::thread::sleep(LOOK / 10);
+        std::thread::sleep(STOP_CHECK_INTERVAL / 10);
     };
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_read_timeout(Some(STOP_CHECK_INTERVAL))?;
     let length = std::fs::metadata(file)?.len();
     let mut answer = stream.try_clone()?;
     let mut body = Body { stream, stop };
@@ -89,7 +90,7 @@ impl Body<'_> {
         let mut head = Vec::new();
         let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
-            if head.len() == HEAD || self.read(&mut byte)? == 0 {
+            if head.len() == MAX_HEAD || self.read(&mut byte)? == 0 {
                 return Err(io::Error::other("an upload without a head"));
             }
             head.extend_from_slice(&byte);

@@ -8,60 +8,60 @@
 
 use std::net::SocketAddr;
 
-use crate::accel::scenario::Plan;
+use crate::accel::scenario::FlowScript;
 use crate::link::Direction;
 
 /// Both streams of a flow.
 #[derive(Clone, Debug, Default)]
-pub struct Content {
+pub struct ByteStreams {
     up: Vec<Piece>,
     down: Vec<Piece>,
     /// Where each request and each answer ends.
     requests: Vec<u64>,
-    answers: Vec<u64>,
+    responses: Vec<u64>,
 }
 
 #[derive(Clone, Debug)]
 struct Piece {
     start: u64,
     end: u64,
-    what: What,
+    what: PieceContent,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum PieceContent {
     Text(Vec<u8>),
     Resource(u64),
 }
 
-impl Content {
+impl ByteStreams {
     /// Of the flow that is the n-th of its scene.
-    pub(super) fn new(plan: &Plan, n: usize, server: SocketAddr) -> Self {
-        let mut content = Self { up: Vec::new(), down: Vec::new(), requests: Vec::new(), answers: Vec::new() };
+    pub(super) fn new(plan: &FlowScript, n: usize, server: SocketAddr) -> Self {
+        let mut content = Self { up: Vec::new(), down: Vec::new(), requests: Vec::new(), responses: Vec::new() };
         for (exchange, k) in plan.exchanges.iter().zip(0_u64..) {
-            let name = resource(n as u64, k);
+            let name = resource_id(n as u64, k);
             if plan.is_http {
                 let request = format!("GET /{name} HTTP/1.1\r\nHost: {server}\r\nAccept: */*\r\n\r\n");
-                push(&mut content.up, request.len() as u64, What::Text(request.into_bytes()));
-                let head = head(name, exchange.answer);
-                push(&mut content.down, head.len() as u64, What::Text(head.into_bytes()));
+                push(&mut content.up, request.len() as u64, PieceContent::Text(request.into_bytes()));
+                let head = response_head(name, exchange.response);
+                push(&mut content.down, head.len() as u64, PieceContent::Text(head.into_bytes()));
             } else {
-                push(&mut content.up, exchange.request, What::Resource(!name));
+                push(&mut content.up, exchange.request, PieceContent::Resource(!name));
             }
-            push(&mut content.down, exchange.answer, What::Resource(name));
+            push(&mut content.down, exchange.response, PieceContent::Resource(name));
             content.requests.push(end(&content.up));
-            content.answers.push(end(&content.down));
+            content.responses.push(end(&content.down));
         }
         content
     }
 
     /// Of a connection that asks for one resource.
-    pub(super) fn answer(name: u64, length: u64) -> Self {
+    pub(super) fn single_response(name: u64, length: u64) -> Self {
         let mut content = Self::default();
-        let head = head(name, length);
-        push(&mut content.down, head.len() as u64, What::Text(head.into_bytes()));
-        push(&mut content.down, length, What::Resource(name));
-        content.answers.push(end(&content.down));
+        let head = response_head(name, length);
+        push(&mut content.down, head.len() as u64, PieceContent::Text(head.into_bytes()));
+        push(&mut content.down, length, PieceContent::Resource(name));
+        content.responses.push(end(&content.down));
         content
     }
 
@@ -71,8 +71,8 @@ impl Content {
     }
 
     /// Where the answers end in the stream down.
-    pub(super) fn answers(&self) -> &[u64] {
-        &self.answers
+    pub(super) fn responses(&self) -> &[u64] {
+        &self.responses
     }
 
     /// The bytes `from..to` of a stream; what lies behind its end is zero.
@@ -87,8 +87,10 @@ impl Content {
         for piece in pieces.iter().skip(first).take_while(|piece| piece.start < to) {
             let (start, end) = (at - piece.start, to.min(piece.end) - piece.start);
             match &piece.what {
-                What::Text(text) => bytes.extend_from_slice(text.get(index(start)..index(end)).unwrap_or(&[])),
-                What::Resource(name) => fill(&mut bytes, *name, start, end),
+                PieceContent::Text(text) => {
+                    bytes.extend_from_slice(text.get(index(start)..index(end)).unwrap_or(&[]))
+                }
+                PieceContent::Resource(name) => append_bytes(&mut bytes, *name, start, end),
             }
             at = piece.start + end;
         }
@@ -98,7 +100,7 @@ impl Content {
 }
 
 /// The name of what the k-th request of the n-th flow asks for.
-pub(super) const fn resource(n: u64, k: u64) -> u64 {
+pub(super) const fn resource_id(n: u64, k: u64) -> u64 {
     n * 1000 + k + 1
 }
 
@@ -108,7 +110,7 @@ pub(super) fn etag(name: u64) -> String {
 }
 
 /// Bytes `from..to` of a resource.
-pub(super) fn fill(bytes: &mut Vec<u8>, name: u64, from: u64, to: u64) {
+pub(super) fn append_bytes(bytes: &mut Vec<u8>, name: u64, from: u64, to: u64) {
     let mut at = from;
     while at < to {
         let word = scramble(name, at / 8).to_le_bytes();
@@ -118,7 +120,7 @@ pub(super) fn fill(bytes: &mut Vec<u8>, name: u64, from: u64, to: u64) {
     }
 }
 
-fn head(name: u64, length: u64) -> String {
+fn response_head(name: u64, length: u64) -> String {
     let etag = etag(name);
     format!(
         "HTTP/1.1 200 OK\r\nServer: origin\r\nAccept-Ranges: bytes\r\nETag: {etag}\r\n\
@@ -126,7 +128,7 @@ fn head(name: u64, length: u64) -> String {
     )
 }
 
-fn push(pieces: &mut Vec<Piece>, length: u64, what: What) {
+fn push(pieces: &mut Vec<Piece>, length: u64, what: PieceContent) {
     let start = end(pieces);
     pieces.push(Piece { start, end: start + length, what });
 }
@@ -153,11 +155,11 @@ mod tests {
 
     #[test]
     fn any_cut_of_a_stream_gives_the_same_bytes() {
-        let mut plan = Plan::download(20_000);
+        let mut plan = FlowScript::download(20_000);
         plan.is_http = true;
-        plan.exchanges.push(Exchange { answer: 77, ..plan.exchanges[0] });
-        let content = Content::new(&plan, 0, "192.0.2.1:80".parse().unwrap());
-        let end = *content.answers().last().unwrap();
+        plan.exchanges.push(Exchange { response: 77, ..plan.exchanges[0] });
+        let content = ByteStreams::new(&plan, 0, "192.0.2.1:80".parse().unwrap());
+        let end = *content.responses().last().unwrap();
         let whole = content.bytes(Direction::Down, 0, end);
         assert!(whole.starts_with(b"HTTP/1.1 200 OK\r\n"));
         for (from, to) in [(0, 1), (3, 200), (100, 400), (20_000, end - 5), (end - 3, end)] {

@@ -3,8 +3,8 @@
 use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, Duration, Instant};
 
-use crate::accel::payload::Carried;
-use crate::accel::scenario::{Blackout, Scene};
+use crate::accel::payload::LinkPayload;
+use crate::accel::scenario::{Outage, Scenario};
 use crate::link::{Direction, Link};
 use crate::rng::{Purpose, Stream};
 use crate::spec::{Carrier, Change, LinkSpec, Uplink};
@@ -12,48 +12,48 @@ use crate::spec::{Carrier, Change, LinkSpec, Uplink};
 /// The primary link first.
 #[derive(Debug)]
 pub(super) struct Links {
-    links: Vec<(LinkId, LinkSpec, Link<Carried>)>,
-    blackouts: Vec<Blackout>,
-    chance: Stream,
+    links: Vec<(LinkId, LinkSpec, Link<LinkPayload>)>,
+    blackouts: Vec<Outage>,
+    rng: Stream,
 }
 
 impl Links {
-    pub(super) fn new(scene: &Scene) -> Self {
-        let specs = std::iter::once((Scene::PRIMARY, &scene.primary))
-            .chain(scene.helper.as_ref().map(|spec| (Scene::HELPER, spec)));
+    pub(super) fn new(scene: &Scenario) -> Self {
+        let specs = std::iter::once((Scenario::PRIMARY, &scene.primary))
+            .chain(scene.secondary.as_ref().map(|spec| (Scenario::SECONDARY, spec)));
         let mut links: Vec<_> = specs.map(|(id, spec)| (id, spec.clone(), Link::new(spec, scene.seed))).collect();
-        for blackout in &scene.blackouts {
+        for blackout in &scene.outages {
             if let Some((.., link)) = links.iter_mut().find(|(id, ..)| *id == blackout.link) {
                 let at = Instant::ZERO + blackout.at;
                 link.schedule(at, Change::Down);
-                link.schedule(at + blackout.lasts, Change::Back);
+                link.schedule(at + blackout.duration, Change::Back);
             }
         }
         let chance = Stream::new(scene.seed, "gateway", 0, Purpose::Other);
-        Self { links, blackouts: scene.blackouts.clone(), chance }
+        Self { links, blackouts: scene.outages.clone(), rng: chance }
     }
 
     /// Whether a link carries nothing now. One that is not there is dark.
-    pub(super) fn is_dark(&self, id: LinkId, now: Instant) -> bool {
-        let covers = |blackout: &&Blackout| {
+    pub(super) fn is_down(&self, id: LinkId, now: Instant) -> bool {
+        let covers = |blackout: &&Outage| {
             let start = Instant::ZERO + blackout.at;
-            blackout.link == id && start <= now && now < start + blackout.lasts
+            blackout.link == id && start <= now && now < start + blackout.duration
         };
         self.spec(id).is_none() || self.blackouts.iter().any(|blackout| covers(&blackout))
     }
 
     /// When a link's gateway answers a question that is asked now, if it gets it.
-    pub(super) fn answers_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
+    pub(super) fn probe_reply_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
         let spec = self.spec(id)?;
-        let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(FARTHEST_GATEWAY));
-        let takes = if id == Scene::PRIMARY { takes } else { takes + self.waits(id) };
-        let lost = self.chance.happens(loss) || self.chance.happens(loss);
-        let at = now + takes + Duration::from_micros(500 + self.chance.below(1000));
-        (!lost && !self.is_dark(id, now) && !self.is_dark(id, at)).then_some(at)
+        let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(MAX_GATEWAY_RTT));
+        let takes = if id == Scenario::PRIMARY { takes } else { takes + self.queueing_delay(id) };
+        let lost = self.rng.happens(loss) || self.rng.happens(loss);
+        let at = now + takes + Duration::from_micros(500 + self.rng.below(1000));
+        (!lost && !self.is_down(id, now) && !self.is_down(id, at)).then_some(at)
     }
 
     /// How long what leaves over a link now waits in its queue; on a medium or a trace that is not told.
-    fn waits(&self, id: LinkId) -> Duration {
+    fn queueing_delay(&self, id: LinkId) -> Duration {
         let Some((_, spec, link)) = self.links.iter().find(|(other, ..)| *other == id) else {
             return Duration::ZERO;
         };
@@ -79,7 +79,7 @@ impl Links {
     }
 
     /// Packets that a link has brought.
-    pub(super) fn brought(&self, id: LinkId) -> u64 {
+    pub(super) fn received_packets(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
         found.map_or(0, |(.., link)| link.stats(Direction::Down).delivered.packets)
     }
@@ -101,13 +101,13 @@ impl Links {
     }
 
     /// Gives a packet to a link. False if there is no such link.
-    pub(super) fn push(&mut self, id: LinkId, direction: Direction, carried: Carried, now: Instant) -> bool {
+    pub(super) fn push(&mut self, id: LinkId, direction: Direction, carried: LinkPayload, now: Instant) -> bool {
         let found = self.links.iter_mut().find(|(other, ..)| *other == id);
         found.map(|(.., link)| link.push(direction, carried, now)).is_some()
     }
 
     /// The next packet that has come by now.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<(LinkId, Direction, Carried)> {
+    pub(super) fn pop(&mut self, now: Instant) -> Option<(LinkId, Direction, LinkPayload)> {
         self.links.iter_mut().find_map(|(id, _, link)| {
             let (direction, carried) = link.pop(now)?;
             Some((*id, direction, carried))
@@ -125,4 +125,4 @@ impl Links {
 }
 
 /// Chosen: a gateway is near, whatever lies behind it.
-const FARTHEST_GATEWAY: Duration = Duration::from_millis(8);
+const MAX_GATEWAY_RTT: Duration = Duration::from_millis(8);

@@ -2,21 +2,21 @@
 //!
 //! In: packets that were really there. Out: random bytes, and packets like those with some of their bytes changed.
 
-use marline_core::accel::{Bytes, Input, SIGHT, Sight};
+use marline_core::accel::{CaptureLevel, Input, PacketBytes, SNAP_LENGTH};
 
-use crate::accel::scenario::Hostility;
+use crate::accel::scenario::Malformed;
 use crate::rng::{Purpose, Stream};
 
 /// Where they come from.
 #[derive(Debug)]
-pub(super) struct Hostile {
-    chance: Stream,
+pub(super) struct MalformedPackets {
+    rng: Stream,
     last: Vec<u8>,
 }
 
-impl Hostile {
+impl MalformedPackets {
     pub(super) fn new(seed: u64) -> Self {
-        Self { chance: Stream::new(seed, "hostile", 0, Purpose::Other), last: vec![0x45, 0, 0, 40] }
+        Self { rng: Stream::new(seed, "hostile", 0, Purpose::Other), last: vec![0x45, 0, 0, 40] }
     }
 
     /// A packet that was really there.
@@ -26,11 +26,11 @@ impl Hostile {
     }
 
     /// What the driver tells of such a packet; nothing, if it passes and nobody looks.
-    pub(super) fn input(&mut self, hostility: Hostility, sight: Sight) -> Option<Input> {
+    pub(super) fn input(&mut self, hostility: Malformed, sight: CaptureLevel) -> Option<Input> {
         let bytes = match hostility {
-            Hostility::NoiseLeaves | Hostility::NoisePasses => self.noise(),
-            Hostility::MutantPasses => self.mutant(0),
-            Hostility::MutantLeaves => {
+            Malformed::NoiseOut | Malformed::NoiseIn => self.noise(),
+            Malformed::MutantIn => self.mutant(0),
+            Malformed::MutantOut => {
                 let mut bytes = self.mutant(24);
                 // Another port than any of a flow here, so that what becomes of it is nobody's loss.
                 let port = if bytes.first().is_some_and(|first| first >> 4 == 6) { 40 } else { 20 };
@@ -40,29 +40,29 @@ impl Hostile {
                 bytes
             }
         };
-        if matches!(hostility, Hostility::NoiseLeaves | Hostility::MutantLeaves) {
-            return Some(Input::Leaving(Bytes(bytes)));
+        if matches!(hostility, Malformed::NoiseOut | Malformed::MutantOut) {
+            return Some(Input::Outgoing(PacketBytes(bytes)));
         }
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let mut bytes = bytes;
         match sight {
-            Sight::None => return None,
-            Sight::Heads => bytes.truncate(SIGHT),
-            Sight::Whole => {}
+            CaptureLevel::None => return None,
+            CaptureLevel::Headers => bytes.truncate(SNAP_LENGTH),
+            CaptureLevel::Full => {}
         }
-        Some(Input::Seen { packet: Bytes(bytes), length })
+        Some(Input::Captured { packet: PacketBytes(bytes), length })
     }
 
     fn noise(&mut self) -> Vec<u8> {
-        let length = self.chance.below(120);
+        let length = self.rng.below(120);
         (0..length).map(|_| self.byte()).collect()
     }
 
     fn mutant(&mut self, from: u64) -> Vec<u8> {
         let mut bytes = self.last.clone();
         let end = (bytes.len() as u64).min(80);
-        for _ in 0..=self.chance.below(4) {
-            let place = from + self.chance.below(end.saturating_sub(from));
+        for _ in 0..=self.rng.below(4) {
+            let place = from + self.rng.below(end.saturating_sub(from));
             let byte = self.byte();
             if let Some(old) = usize::try_from(place).ok().and_then(|place| bytes.get_mut(place)) {
                 *old = byte;
@@ -72,6 +72,6 @@ impl Hostile {
     }
 
     fn byte(&mut self) -> u8 {
-        u8::try_from(self.chance.below(256)).unwrap_or(0)
+        u8::try_from(self.rng.below(256)).unwrap_or(0)
     }
 }

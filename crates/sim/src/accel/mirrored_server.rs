@@ -9,39 +9,39 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use marline_core::accel::CallId;
+use marline_core::accel::ConnId;
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Instant};
 use marline_core::wire::packet::{Flags, FourTuple, Segment as View};
 
-use super::packet::{Names, Place, Read};
-use crate::accel::byte_stream::{Content, resource};
-use crate::accel::scenario::Plan;
+use super::packet::{Read, ReadPosition, WireParams};
+use crate::accel::byte_stream::{ByteStreams, resource_id};
+use crate::accel::scenario::FlowScript;
 use crate::link::Direction;
 use crate::tcp::{Config, Socket, State};
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
-    calls: Vec<Call>,
-    shown: BTreeMap<(LinkId, u16), CallId>,
+pub(super) struct MirroredServers {
+    servers: Vec<MirroredServer>,
+    ports: BTreeMap<(LinkId, u16), ConnId>,
 }
 
 #[derive(Debug)]
-struct Call {
+struct MirroredServer {
     link: LinkId,
     /// Which server it is.
-    n: usize,
-    names: Names,
-    content: Option<Content>,
-    server: Socket,
+    server_index: usize,
+    params: WireParams,
+    content: Option<ByteStreams>,
+    socket: Socket,
 }
 
-impl Calls {
+impl MirroredServers {
     /// The accelerator wants a port on a link: its address, and a number to begin with.
-    pub(super) fn call(&mut self, call: CallId, link: LinkId, server: SocketAddr) -> (SocketAddr, u32) {
-        let port = FIRST + (call.0 % PORTS) as u16;
-        self.shown.insert((link, port), call);
+    pub(super) fn reserve_port(&mut self, call: ConnId, link: LinkId, server: SocketAddr) -> (SocketAddr, u32) {
+        let port = FIRST_PORT + (call.0 % PORTS) as u16;
+        self.ports.insert((link, port), call);
         let address = match server.ip() {
             IpAddr::V4(_) => IpAddr::from([10, 1, 0, 2]),
             IpAddr::V6(_) => IpAddr::from([0x2001, 0xdb8, 2, 0, 0, 0, 0, 2]),
@@ -51,14 +51,14 @@ impl Calls {
     }
 
     /// It does not need it any more.
-    pub(super) fn hang_up(&mut self, call: CallId) {
-        self.shown.retain(|_, shown| *shown != call);
+    pub(super) fn release_port(&mut self, call: ConnId) {
+        self.ports.retain(|_, shown| *shown != call);
     }
 
     /// For which call a packet has come over this link.
-    pub(super) fn heard(&self, link: LinkId, bytes: &[u8]) -> Option<CallId> {
+    pub(super) fn conn_of(&self, link: LinkId, bytes: &[u8]) -> Option<ConnId> {
         let port = View::parse(bytes).ok()?.four_tuple().destination_port;
-        self.shown.get(&(link, port)).copied()
+        self.ports.get(&(link, port)).copied()
     }
 
     /// Nobody is there any more.
@@ -72,72 +72,78 @@ impl Calls {
         now: Instant,
         link: LinkId,
         bytes: &[u8],
-        plans: &[Plan],
+        plans: &[FlowScript],
         servers: &[FourTuple],
     ) {
         let Ok(view) = View::parse(bytes) else { return };
         let flow = view.four_tuple();
-        let known = self.calls.iter().position(|call| call.names.flow == flow);
+        let known = self.servers.iter().position(|call| call.params.flow == flow);
         let Some(n) = servers.iter().position(|server| server.destination() == flow.destination()) else { return };
         if known.is_none() && view.flags().contains(Flags::SYN) {
-            let names = Names::of(flow, [view.seq().number(), !view.seq().number()], SCALE);
-            if let Read::Segment(syn) = names.read(Direction::Up, &view, Place { next: 0, una: 0 }, now) {
+            let names = WireParams::of(flow, [view.seq().number(), !view.seq().number()], WINDOW_SCALE);
+            if let Read::Segment(syn) = names.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, now) {
                 let config = Config { sack: false, timestamps: false, exact: true, ..Config::default() };
                 let server = Socket::accept(config, &syn, now);
-                self.calls.push(Call { link, n, names, content: None, server });
+                self.servers.push(MirroredServer {
+                    link,
+                    server_index: n,
+                    params: names,
+                    content: None,
+                    socket: server,
+                });
             }
             return;
         }
-        let Some(call) = known.and_then(|at| self.calls.get_mut(at)) else { return };
-        let place = Place { next: call.server.complete(), una: call.server.acknowledged() };
-        let Read::Segment(segment) = call.names.read(Direction::Up, &view, place, now) else { return };
-        call.server.on_segment(now, &segment);
+        let Some(call) = known.and_then(|at| self.servers.get_mut(at)) else { return };
+        let place = ReadPosition { next: call.socket.complete(), una: call.socket.acknowledged() };
+        let Read::Segment(segment) = call.params.read(Direction::Up, &view, place, now) else { return };
+        call.socket.on_segment(now, &segment);
         if call.content.is_none() && !view.payload().is_empty() {
-            call.answer(view.payload(), plans);
+            call.respond(view.payload(), plans);
         }
     }
 
     /// Time has passed: what they send, and over which link.
-    pub(super) fn attend(&mut self, now: Instant) -> Vec<(LinkId, Vec<u8>)> {
+    pub(super) fn run(&mut self, now: Instant) -> Vec<(LinkId, Vec<u8>)> {
         let mut sent = Vec::new();
-        for call in &mut self.calls {
-            call.server.on_timer(now);
-            while let Some(segment) = call.server.poll(now) {
-                let none = Content::default();
+        for call in &mut self.servers {
+            call.socket.on_timer(now);
+            while let Some(segment) = call.socket.poll(now) {
+                let none = ByteStreams::default();
                 let content = call.content.as_ref().unwrap_or(&none);
-                sent.push((call.link, call.names.emit(Direction::Down, &segment, content)));
+                sent.push((call.link, call.params.emit(Direction::Down, &segment, content)));
             }
         }
-        self.calls.retain(|call| !matches!(call.server.state(), State::Over(_)));
+        self.servers.retain(|call| !matches!(call.socket.state(), State::Over(_)));
         sent
     }
 
     /// When one of them has something to do.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.calls.iter().filter_map(|call| call.server.timer()).min()
+        self.servers.iter().filter_map(|call| call.socket.timer()).min()
     }
 }
 
-impl Call {
-    fn answer(&mut self, request: &[u8], plans: &[Plan]) {
+impl MirroredServer {
+    fn respond(&mut self, request: &[u8], plans: &[FlowScript]) {
         let text = String::from_utf8_lossy(request);
         let path = text.strip_prefix("GET /").and_then(|rest| rest.split_once(' ')).map(|(path, _)| path);
         let name = path.and_then(|path| path.parse::<u64>().ok());
-        let exchanges = plans.get(self.n).map_or(&[][..], |plan| &plan.exchanges);
-        let of = |k: u64| resource(self.n as u64, k);
+        let exchanges = plans.get(self.server_index).map_or(&[][..], |plan| &plan.exchanges);
+        let of = |k: u64| resource_id(self.server_index as u64, k);
         let found = exchanges.iter().zip(0..).find(|(_, k)| Some(of(*k)) == name && text.ends_with("\r\n\r\n"));
         if let Some((exchange, k)) = found {
-            let content = Content::answer(of(k), exchange.answer);
-            self.server.write(DataSize::from_bytes(content.answers().last().copied().unwrap_or(0)));
+            let content = ByteStreams::single_response(of(k), exchange.response);
+            self.socket.write(DataSize::from_bytes(content.responses().last().copied().unwrap_or(0)));
             self.content = Some(content);
         } else {
-            self.server.abort();
+            self.socket.abort();
         }
     }
 }
 
 /// That of the accelerator's own SYN.
-const SCALE: u8 = 7;
+const WINDOW_SCALE: u8 = 7;
 /// chosen: ports that nothing else has here.
-const FIRST: u16 = 24_000;
+const FIRST_PORT: u16 = 24_000;
 const PORTS: u64 = 4_000;

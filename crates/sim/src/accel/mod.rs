@@ -27,6 +27,6 @@ mod scenario;
 mod tcp_pair;
 mod world;
 
-pub use byte_stream::Content;
-pub use scenario::{Blackout, Close, Exchange, Hostility, Manners, Plan, Scene};
+pub use byte_stream::ByteStreams;
+pub use scenario::{Close, Exchange, FlowScript, Malformed, Outage, Scenario, ServerBehavior};
 pub use world::{FlowOutcome, Outcome, World};

@@ -15,18 +15,18 @@ use marline_core::wire::packet::{
     TcpTimestamp, Timestamps,
 };
 
-use crate::accel::byte_stream::Content;
-use crate::accel::scenario::Plan;
+use crate::accel::byte_stream::ByteStreams;
+use crate::accel::scenario::FlowScript;
 use crate::link::Direction;
 use crate::tcp::{Flags as Bits, Sacks as Blocks, Segment, Seqs};
 
 /// What both ends have agreed on, and who they are.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct WireParams {
     /// From the client to the server.
     pub(super) flow: FourTuple,
-    numbers: [u32; 2],
-    clocks: [u32; 2],
+    first_seqs: [u32; 2],
+    first_timestamps: [u32; 2],
     scale: u8,
     sack: bool,
     timestamps: bool,
@@ -34,7 +34,7 @@ pub(super) struct Names {
 
 /// Where the end that reads a packet stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ReadPosition {
     /// The number it waits for.
     pub(super) next: u64,
     /// The first of its own that is unacknowledged.
@@ -47,12 +47,12 @@ pub(super) enum Read {
     /// What it says.
     Segment(Segment),
     /// No packet of this connection as its ends would make it.
-    Odd(&'static str),
+    Invalid(&'static str),
 }
 
-impl Names {
+impl WireParams {
     /// Of the n-th flow; none where the addresses do not fit.
-    pub(super) fn new(plan: &Plan, n: usize) -> Option<Self> {
+    pub(super) fn new(plan: &FlowScript, n: usize) -> Option<Self> {
         let port = 40_000 + u16::try_from(n).ok()?;
         let server = if plan.is_http { 80 } else { 443 };
         let (from, to) = if plan.is_v6 {
@@ -63,8 +63,8 @@ impl Names {
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().ok()?, to.parse().ok()?);
         Some(Self {
             flow: FourTuple::new(from, to)?,
-            numbers: plan.numbers,
-            clocks: plan.clocks,
+            first_seqs: plan.numbers,
+            first_timestamps: plan.clocks,
             scale: plan.scale,
             sack: plan.sack,
             timestamps: plan.timestamps,
@@ -73,11 +73,11 @@ impl Names {
 
     /// Of a connection without SACK and timestamps, whose numbers begin there.
     pub(super) const fn of(flow: FourTuple, numbers: [u32; 2], scale: u8) -> Self {
-        Self { flow, numbers, clocks: [0, 0], scale, sack: false, timestamps: false }
+        Self { flow, first_seqs: numbers, first_timestamps: [0, 0], scale, sack: false, timestamps: false }
     }
 
     /// The packet that carries a segment, whole.
-    pub(super) fn emit(&self, direction: Direction, segment: &Segment, content: &Content) -> Vec<u8> {
+    pub(super) fn emit(&self, direction: Direction, segment: &Segment, content: &ByteStreams) -> Vec<u8> {
         let [own, other] = self.ends(direction);
         let flow = if direction == Direction::Up { self.flow } else { self.flow.reversed() };
         let payload = content.bytes(direction, segment.data.start, segment.data.end);
@@ -90,7 +90,7 @@ impl Names {
         let new = NewSegment {
             four_tuple: flow,
             ip_params: IpParams::default(),
-            seq: if syn { Seq::new(self.numbers[own]) } else { self.seq(own, segment.data.start) },
+            seq: if syn { Seq::new(self.first_seqs[own]) } else { self.seq(own, segment.data.start) },
             ack: if ack { self.seq(other, segment.ack) } else { Seq::default() },
             flags,
             window: u16::try_from(scaled).unwrap_or(u16::MAX),
@@ -101,15 +101,17 @@ impl Names {
     }
 
     /// What a packet says to the end that it is for.
-    pub(super) fn read(&self, direction: Direction, packet: &View<'_>, at: Place, now: Instant) -> Read {
+    pub(super) fn read(&self, direction: Direction, packet: &View<'_>, at: ReadPosition, now: Instant) -> Read {
         let [own, other] = self.ends(direction);
         let flags = packet.flags();
         let syn = flags.contains(Flags::SYN);
         let ack = packet.ack();
         let (start, end) = (packet.payload_range().start, packet.payload_range().end);
-        let Some(start) = self.near(own, start, at.next) else { return Read::Odd("a number before its stream") };
+        let Some(start) = self.near(own, start, at.next) else {
+            return Read::Invalid("a number before its stream");
+        };
         let Some(acked) = self.near(other, ack.unwrap_or_else(|| self.seq(other, 0)), at.una) else {
-            return Read::Odd("an acknowledgement before the stream");
+            return Read::Invalid("an acknowledgement before the stream");
         };
         let (sent, echo) = match (packet.timestamps(), self.timestamps) {
             (Some(stamps), true) => {
@@ -117,9 +119,9 @@ impl Names {
                 (self.instant(own, stamps.ts_val, now), echo)
             }
             (None, false) => (now, None),
-            (Some(_), false) => return Read::Odd("timestamps that nobody agreed on"),
+            (Some(_), false) => return Read::Invalid("timestamps that nobody agreed on"),
             (None, true) if flags.contains(Flags::RST) => (now, None),
-            (None, true) => return Read::Odd("no timestamps"),
+            (None, true) => return Read::Invalid("no timestamps"),
         };
         let mut sacks = Blocks::default();
         for block in packet.sack_blocks().blocks() {
@@ -131,7 +133,7 @@ impl Names {
             }
         }
         if !packet.sack_blocks().is_empty() && !self.sack {
-            return Read::Odd("SACK blocks that nobody agreed on");
+            return Read::Invalid("SACK blocks that nobody agreed on");
         }
         let length = u64::from(end.since(packet.payload_range().start));
         let window = u64::from(packet.window()) << if syn { 0 } else { self.scale };
@@ -167,7 +169,7 @@ impl Names {
 
     fn seq(&self, end: usize, number: u64) -> Seq {
         // Only the low 32 bits are on the wire.
-        Seq::new(self.numbers[end].wrapping_add(1).wrapping_add((number & u64::from(u32::MAX)) as u32))
+        Seq::new(self.first_seqs[end].wrapping_add(1).wrapping_add((number & u64::from(u32::MAX)) as u32))
     }
 
     fn near(&self, end: usize, seq: Seq, near: u64) -> Option<u64> {
@@ -176,7 +178,7 @@ impl Names {
 
     fn stamp(&self, end: usize, at: Instant) -> TcpTimestamp {
         let millis = at.as_nanos() / 1_000_000;
-        TcpTimestamp::new(self.clocks[end].wrapping_add((millis & u64::from(u32::MAX)) as u32))
+        TcpTimestamp::new(self.first_timestamps[end].wrapping_add((millis & u64::from(u32::MAX)) as u32))
     }
 
     fn instant(&self, end: usize, stamp: TcpTimestamp, now: Instant) -> Instant {
@@ -219,10 +221,13 @@ mod tests {
 
     #[test]
     fn a_segment_is_read_back_as_it_was_over_the_seam() {
-        let plan =
-            Plan { numbers: [u32::MAX - 5, u32::MAX - 100], clocks: [u32::MAX - 3, 9], ..Plan::download(9000) };
-        let names = Names::new(&plan, 3).unwrap();
-        let content = Content::new(&plan, 3, names.flow.destination());
+        let plan = FlowScript {
+            numbers: [u32::MAX - 5, u32::MAX - 100],
+            clocks: [u32::MAX - 3, 9],
+            ..FlowScript::download(9000)
+        };
+        let names = WireParams::new(&plan, 3).unwrap();
+        let content = ByteStreams::new(&plan, 3, names.flow.destination());
         let now = Instant::from_millis(5000);
         let mut sacks = Blocks::default();
         sacks.push(Seqs::new(6000, 7448));
@@ -237,21 +242,22 @@ mod tests {
             ..Segment::default()
         };
         let bytes = names.emit(Direction::Up, &segment, &content);
-        let read = names.read(Direction::Up, &View::parse(&bytes).unwrap(), Place { next: 100, una: 3000 }, now);
+        let read =
+            names.read(Direction::Up, &View::parse(&bytes).unwrap(), ReadPosition { next: 100, una: 3000 }, now);
         assert_eq!(read, Read::Segment(segment));
     }
 
     #[test]
     fn a_handshake_is_read_back() {
-        let plan = Plan::download(10);
-        let names = Names::new(&plan, 0).unwrap();
-        let content = Content::new(&plan, 0, names.flow.destination());
+        let plan = FlowScript::download(10);
+        let names = WireParams::new(&plan, 0).unwrap();
+        let content = ByteStreams::new(&plan, 0, names.flow.destination());
         let bits = Bits { syn: true, ..Bits::default() };
         let syn = Segment { flags: bits, window: DataSize::from_bytes(65_535), ..Segment::default() };
         let bytes = names.emit(Direction::Up, &syn, &content);
         let view = View::parse(&bytes).unwrap();
         assert_eq!(view.seq().number(), plan.numbers[0]);
-        let read = names.read(Direction::Up, &view, Place { next: 0, una: 0 }, Instant::ZERO);
+        let read = names.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, Instant::ZERO);
         assert_eq!(read, Read::Segment(syn));
     }
 }

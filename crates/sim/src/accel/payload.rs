@@ -7,7 +7,7 @@ use crate::tcp::Segment;
 
 /// A packet on a link.
 #[derive(Clone, Debug)]
-pub(super) enum Carried {
+pub(super) enum LinkPayload {
     /// From a server, as a value.
     Segment {
         /// Which flow.
@@ -18,7 +18,7 @@ pub(super) enum Carried {
     /// From the client, as it left.
     Packet(Vec<u8>),
     /// From a server that the accelerator has called.
-    Called(Vec<u8>),
+    MirroredServer(Vec<u8>),
     /// A piece of a fetched range.
     Piece(Piece),
 }
@@ -36,11 +36,11 @@ pub(super) struct Piece {
     pub(super) bytes: u64,
 }
 
-impl Packet for Carried {
+impl Packet for LinkPayload {
     fn size(&self) -> DataSize {
         match self {
             Self::Segment { segment, .. } => segment.size(),
-            Self::Packet(bytes) | Self::Called(bytes) => bytes.size(),
+            Self::Packet(bytes) | Self::MirroredServer(bytes) => bytes.size(),
             Self::Piece(piece) => DataSize::from_bytes(piece.bytes + HEADERS),
         }
     }

@@ -12,50 +12,50 @@ use crate::tcp::Algorithm;
 
 /// A client with its links, and servers behind them.
 #[derive(Clone, Debug)]
-pub struct Scene {
+pub struct Scenario {
     /// Where all chance comes from.
     pub seed: u64,
     /// The link whose flows are helped.
     pub primary: LinkSpec,
     /// The link that helps, if there is one.
-    pub helper: Option<LinkSpec>,
+    pub secondary: Option<LinkSpec>,
     /// When links are dark.
-    pub blackouts: Vec<Blackout>,
+    pub outages: Vec<Outage>,
     /// The connections.
-    pub flows: Vec<Plan>,
+    pub flows: Vec<FlowScript>,
     /// The accelerator; none: plain TCP.
     pub config: Option<Config>,
     /// When it comes; what is there by then it has not seen begin.
-    pub attached: Duration,
+    pub attached_at: Duration,
     /// When it dies.
-    pub killed: Option<Duration>,
+    pub killed_at: Option<Duration>,
     /// Packets that nobody expects.
-    pub hostile: Vec<(Duration, Hostility)>,
+    pub malformed: Vec<(Duration, Malformed)>,
     /// How ranges are served.
-    pub manners: Manners,
+    pub server: ServerBehavior,
     /// When the world ends at the latest.
     pub limit: Duration,
 }
 
-impl Scene {
+impl Scenario {
     /// The primary link.
     pub const PRIMARY: LinkId = LinkId(1);
     /// The link that helps.
-    pub const HELPER: LinkId = LinkId(2);
+    pub const SECONDARY: LinkId = LinkId(2);
 
     /// One flow over one link, nothing happens, plain TCP.
-    pub fn new(primary: LinkSpec, plan: Plan) -> Self {
+    pub fn new(primary: LinkSpec, plan: FlowScript) -> Self {
         Self {
             seed: 1,
             primary,
-            helper: None,
-            blackouts: Vec::new(),
+            secondary: None,
+            outages: Vec::new(),
             flows: vec![plan],
             config: None,
-            attached: Duration::ZERO,
-            killed: None,
-            hostile: Vec::new(),
-            manners: Manners::default(),
+            attached_at: Duration::ZERO,
+            killed_at: None,
+            malformed: Vec::new(),
+            server: ServerBehavior::default(),
             limit: Duration::from_secs(600),
         }
     }
@@ -63,26 +63,26 @@ impl Scene {
     /// The same without an accelerator.
     #[must_use]
     pub fn plain(&self) -> Self {
-        Self { config: None, killed: None, hostile: Vec::new(), ..self.clone() }
+        Self { config: None, killed_at: None, malformed: Vec::new(), ..self.clone() }
     }
 }
 
 /// A link carries nothing for a while, and says nothing of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Blackout {
+pub struct Outage {
     /// Which link.
     pub link: LinkId,
     /// Since the start.
     pub at: Duration,
     /// For how long.
-    pub lasts: Duration,
+    pub duration: Duration,
     /// The interface tells that its carrier is gone, and when it is back.
-    pub is_told: bool,
+    pub is_carrier_lost: bool,
 }
 
 /// A connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Plan {
+pub struct FlowScript {
     /// When the client opens it.
     pub start: Duration,
     /// What is asked and answered, one after the other.
@@ -92,7 +92,7 @@ pub struct Plan {
     /// Plain HTTP; else nobody can read it.
     pub is_http: bool,
     /// The accelerator is meant for it; else no packet of it comes near.
-    pub is_helped: bool,
+    pub is_accelerated: bool,
     /// IPv6.
     pub is_v6: bool,
     /// The server's congestion control.
@@ -112,15 +112,15 @@ pub struct Plan {
     pub clocks: [u32; 2],
 }
 
-impl Plan {
+impl FlowScript {
     /// One answer of so many bytes to a request of 200; the server closes. CUBIC, SACK, timestamps.
     pub fn download(bytes: u64) -> Self {
         Self {
             start: Duration::ZERO,
-            exchanges: vec![Exchange { pause: Duration::ZERO, request: 200, answer: bytes }],
+            exchanges: vec![Exchange { pause: Duration::ZERO, request: 200, response: bytes }],
             close: Close::Server,
             is_http: false,
-            is_helped: true,
+            is_accelerated: true,
             is_v6: false,
             algorithm: Algorithm::Cubic,
             sack: true,
@@ -134,11 +134,11 @@ impl Plan {
 
     /// The same the other way: what was answered is sent, and what was sent is the answer.
     #[must_use]
-    pub fn turned(mut self) -> Self {
+    pub fn reversed(mut self) -> Self {
         for exchange in &mut self.exchanges {
-            (exchange.request, exchange.answer) = (exchange.answer, exchange.request);
+            (exchange.request, exchange.response) = (exchange.response, exchange.request);
         }
-        let answers: u64 = self.exchanges.iter().map(|exchange| exchange.answer).sum();
+        let answers: u64 = self.exchanges.iter().map(|exchange| exchange.response).sum();
         let close = match self.close {
             Close::ServerReset(bytes) => Close::ServerReset(bytes.min(answers)),
             Close::ClientReset(bytes) => Close::ClientReset(bytes.min(answers)),
@@ -150,7 +150,7 @@ impl Plan {
     /// The client sends more than it gets.
     pub fn is_upload(&self) -> bool {
         let sum = |part: fn(&Exchange) -> u64| self.exchanges.iter().map(part).sum::<u64>();
-        sum(|exchange| exchange.request) > sum(|exchange| exchange.answer)
+        sum(|exchange| exchange.request) > sum(|exchange| exchange.response)
     }
 }
 
@@ -162,7 +162,7 @@ pub struct Exchange {
     /// Bytes; where the flow is plain HTTP, its text is as long as it is.
     pub request: u64,
     /// Bytes of the resource.
-    pub answer: u64,
+    pub response: u64,
 }
 
 /// Who ends a connection.
@@ -180,24 +180,24 @@ pub enum Close {
 
 /// A packet that nobody expects.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Hostility {
+pub enum Malformed {
     /// Random bytes leave.
-    NoiseLeaves,
+    NoiseOut,
     /// Random bytes pass.
-    NoisePasses,
+    NoiseIn,
     /// A packet of a flow that is there passes with some of its bytes changed; the stack throws it away.
-    MutantPasses,
+    MutantIn,
     /// A packet like one of a flow that is there leaves, from another port, with some of its bytes changed.
-    MutantLeaves,
+    MutantOut,
 }
 
 /// How ranges are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Manners {
+pub struct ServerBehavior {
     /// How often a range cannot be had.
-    pub fails: Ratio,
+    pub failure: Ratio,
     /// How often fewer bytes come than were asked for.
-    pub short: Ratio,
+    pub truncation: Ratio,
     /// How long an answer takes at most, beside the link's time.
-    pub late: Duration,
+    pub max_delay: Duration,
 }

@@ -5,62 +5,62 @@
 use marline_core::units::{DataSize, Duration, Instant};
 use marline_core::wire::packet::Seq;
 
-use super::packet::{Names, Place};
-use crate::accel::byte_stream::Content;
-use crate::accel::scenario::{Close, Plan};
+use super::packet::{ReadPosition, WireParams};
+use crate::accel::byte_stream::ByteStreams;
+use crate::accel::scenario::{Close, FlowScript};
 use crate::link::Direction;
 use crate::tcp::{Config, Segment, Socket, State};
 
 /// A connection with its two ends.
 #[derive(Debug)]
-pub(super) struct Station {
-    pub(super) names: Names,
-    pub(super) content: Content,
+pub(super) struct TcpPair {
+    pub(super) params: WireParams,
+    pub(super) content: ByteStreams,
     pub(super) client: Option<Socket>,
     pub(super) server: Option<Socket>,
     /// The last number that the client's stack has said it has room for.
-    pub(super) edge: u64,
+    pub(super) right_edge: u64,
     /// Segments that the server has sent again.
-    pub(super) repeated: u64,
+    pub(super) retransmitted: u64,
     /// The end of what it has sent.
-    sent: u64,
-    plan: Plan,
+    sent_end: u64,
+    script: FlowScript,
     config: Config,
-    asked: usize,
-    answered: usize,
-    ask_at: Option<Instant>,
+    requests_sent: usize,
+    responses_sent: usize,
+    next_request_at: Option<Instant>,
     /// How far the client has read, and since when no further. Of an upload the server's reading counts as well, for the
     /// time.
     read: (u64, Instant),
     /// How far the server has read, of an upload.
-    taken: u64,
+    server_read: u64,
     stall: (Duration, Instant),
     finished: Option<Instant>,
 }
 
-impl Station {
-    pub(super) fn new(plan: &Plan, n: usize) -> Option<Self> {
-        let names = Names::new(plan, n)?;
-        let content = Content::new(plan, n, names.flow.destination());
+impl TcpPair {
+    pub(super) fn new(plan: &FlowScript, n: usize) -> Option<Self> {
+        let names = WireParams::new(plan, n)?;
+        let content = ByteStreams::new(plan, n, names.flow.destination());
         let window = if plan.scale == 0 { DataSize::from_bytes(65_535) } else { Config::default().window };
         let (sack, timestamps) = (plan.sack, plan.timestamps);
         let config =
             Config { algorithm: plan.algorithm, window, sack, timestamps, exact: true, ..Config::default() };
         Some(Self {
-            names,
+            params: names,
             content,
             client: None,
             server: None,
-            edge: 0,
-            repeated: 0,
-            sent: 0,
-            plan: plan.clone(),
+            right_edge: 0,
+            retransmitted: 0,
+            sent_end: 0,
+            script: plan.clone(),
             config,
-            asked: 0,
-            answered: 0,
-            ask_at: None,
+            requests_sent: 0,
+            responses_sent: 0,
+            next_request_at: None,
             read: (0, Instant::ZERO),
-            taken: 0,
+            server_read: 0,
             stall: (Duration::ZERO, Instant::ZERO),
             finished: None,
         })
@@ -84,9 +84,9 @@ impl Station {
 
     /// There was no way for a segment of this direction, its sender is told.
     pub(super) fn on_unreachable(&mut self, now: Instant, direction: Direction, seq: Seq) {
-        let una = self.place(if direction == Direction::Up { Direction::Down } else { Direction::Up }).una;
+        let una = self.read_position(if direction == Direction::Up { Direction::Down } else { Direction::Up }).una;
         let sender = if direction == Direction::Up { &mut self.client } else { &mut self.server };
-        if let (Some(sender), Some(number)) = (sender, self.names.number(direction, seq, una)) {
+        if let (Some(sender), Some(number)) = (sender, self.params.number(direction, seq, una)) {
             sender.on_unreachable(now, number);
         }
     }
@@ -99,20 +99,20 @@ impl Station {
     }
 
     /// Both applications do what is to be done.
-    pub(super) fn act(&mut self, now: Instant) {
-        self.act_at_client(now);
-        self.act_at_server();
+    pub(super) fn run_applications(&mut self, now: Instant) {
+        self.run_client(now);
+        self.run_server();
     }
 
     /// The next segment to go out, and which way.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(Direction, Segment)> {
         if let Some(segment) = self.client.as_mut().and_then(|client| client.poll(now)) {
-            self.edge = self.edge.max(segment.ack + segment.window.bytes());
+            self.right_edge = self.right_edge.max(segment.ack + segment.window.bytes());
             return Some((Direction::Up, segment));
         }
         let segment = self.server.as_mut().and_then(|server| server.poll(now))?;
-        self.repeated += u64::from(segment.data.start < self.sent);
-        self.sent = self.sent.max(segment.data.end);
+        self.retransmitted += u64::from(segment.data.start < self.sent_end);
+        self.sent_end = self.sent_end.max(segment.data.end);
         Some((Direction::Down, segment))
     }
 
@@ -120,19 +120,20 @@ impl Station {
     pub(super) fn next(&self) -> Option<Instant> {
         let timers = [&self.client, &self.server].map(|end| end.as_ref().and_then(Socket::timer));
         let wish = match self.state() {
-            None => Some(Instant::ZERO + self.plan.start),
-            Some(State::Open) => self.ask_at,
+            None => Some(Instant::ZERO + self.script.start),
+            Some(State::Open) => self.next_request_at,
             Some(_) => None,
         };
         [timers[0], timers[1], wish].into_iter().flatten().min()
     }
 
     /// Where an end stands that gets a packet of this direction.
-    pub(super) fn place(&self, direction: Direction) -> Place {
+    pub(super) fn read_position(&self, direction: Direction) -> ReadPosition {
         let reader = if direction == Direction::Up { &self.server } else { &self.client };
-        reader
-            .as_ref()
-            .map_or(Place { next: 0, una: 0 }, |end| Place { next: end.complete(), una: end.acknowledged() })
+        reader.as_ref().map_or(ReadPosition { next: 0, una: 0 }, |end| ReadPosition {
+            next: end.complete(),
+            una: end.acknowledged(),
+        })
     }
 
     /// The number that the client's stack waits for.
@@ -146,8 +147,8 @@ impl Station {
     }
 
     /// Both ends, as a line.
-    pub(super) fn line(&self) -> String {
-        let end = |end: &Option<Socket>| end.as_ref().map_or("none".into(), told);
+    pub(super) fn summary(&self) -> String {
+        let end = |end: &Option<Socket>| end.as_ref().map_or("none".into(), describe);
         format!("read {}, client {}; server {}", self.read.0, end(&self.client), end(&self.server))
     }
 
@@ -185,45 +186,45 @@ impl Station {
 
     /// The client waits for bytes.
     fn waits(&self) -> bool {
-        let wanted = self.asked.checked_sub(1).and_then(|last| self.content.answers().get(last));
+        let wanted = self.requests_sent.checked_sub(1).and_then(|last| self.content.responses().get(last));
         let over = matches!(self.state(), Some(State::Over(_)));
         !over && wanted.is_some_and(|wanted| self.read.0 < *wanted)
     }
 
-    fn act_at_client(&mut self, now: Instant) {
-        if self.client.is_none() && Instant::ZERO + self.plan.start <= now {
+    fn run_client(&mut self, now: Instant) {
+        if self.client.is_none() && Instant::ZERO + self.script.start <= now {
             self.client = Some(Socket::connect(self.config, 0, now));
             self.read.1 = now;
         }
         self.note_progress(now);
         let Some(client) = self.client.as_mut().filter(|client| client.state() == State::Open) else { return };
-        if self.asked == 0 && self.ask_at.is_none() {
-            self.ask_at = self.plan.exchanges.first().map(|first| now + first.pause);
+        if self.requests_sent == 0 && self.next_request_at.is_none() {
+            self.next_request_at = self.script.exchanges.first().map(|first| now + first.pause);
         }
         let ends = |k: Option<usize>| k.and_then(|k| self.content.requests().get(k)).copied();
         let read = self.read.0;
-        if self.ask_at.is_some_and(|at| at <= now) {
-            self.ask_at = None;
-            if let Some(end) = ends(Some(self.asked)) {
-                client.write(DataSize::from_bytes(end - ends(self.asked.checked_sub(1)).unwrap_or(0)));
-                self.asked += 1;
+        if self.next_request_at.is_some_and(|at| at <= now) {
+            self.next_request_at = None;
+            if let Some(end) = ends(Some(self.requests_sent)) {
+                client.write(DataSize::from_bytes(end - ends(self.requests_sent.checked_sub(1)).unwrap_or(0)));
+                self.requests_sent += 1;
                 self.read.1 = now;
             }
-        } else if self.asked > 0
-            && self.ask_at.is_none()
-            && self.content.answers().get(self.asked - 1) <= Some(&read)
+        } else if self.requests_sent > 0
+            && self.next_request_at.is_none()
+            && self.content.responses().get(self.requests_sent - 1) <= Some(&read)
         {
-            match self.plan.exchanges.get(self.asked) {
-                Some(next) => self.ask_at = Some(now + next.pause),
+            match self.script.exchanges.get(self.requests_sent) {
+                Some(next) => self.next_request_at = Some(now + next.pause),
                 None => {
                     self.finished.get_or_insert(now);
-                    if self.plan.close == Close::Client {
+                    if self.script.close == Close::Client {
                         client.finish();
                     }
                 }
             }
         }
-        match self.plan.close {
+        match self.script.close {
             Close::ClientReset(bytes) if read >= bytes => client.abort(),
             _ if client.ended() => client.finish(),
             _ => {}
@@ -231,22 +232,22 @@ impl Station {
     }
 
     /// The server's end has told its application so much.
-    pub(super) fn taken(&self) -> u64 {
+    pub(super) fn server_read(&self) -> u64 {
         self.server.as_ref().map_or(0, Socket::complete)
     }
 
     /// The number that the server's stack waits for.
-    pub(super) fn taken_by_stack(&self) -> u64 {
+    pub(super) fn server_received(&self) -> u64 {
         self.server.as_ref().map_or(0, Socket::awaited)
     }
 
     fn note_progress(&mut self, now: Instant) {
         let read = self.client.as_ref().map_or(0, Socket::complete);
-        let taken = if self.plan.is_upload() { self.taken() } else { 0 };
-        if read <= self.read.0 && taken <= self.taken {
+        let taken = if self.script.is_upload() { self.server_read() } else { 0 };
+        if read <= self.read.0 && taken <= self.server_read {
             return;
         }
-        self.taken = taken;
+        self.server_read = taken;
         let pause = now.since(self.read.1);
         if self.waits() && pause > self.stall.0 {
             self.stall = (pause, now);
@@ -254,19 +255,19 @@ impl Station {
         self.read = (read, now);
     }
 
-    fn act_at_server(&mut self) {
+    fn run_server(&mut self) {
         let Some(server) = &mut self.server else { return };
-        while self.content.requests().get(self.answered).is_some_and(|end| *end <= server.complete()) {
-            let answers = self.content.answers();
-            let before = self.answered.checked_sub(1).and_then(|k| answers.get(k)).copied().unwrap_or(0);
-            let end = answers.get(self.answered).copied().unwrap_or(before);
+        while self.content.requests().get(self.responses_sent).is_some_and(|end| *end <= server.complete()) {
+            let answers = self.content.responses();
+            let before = self.responses_sent.checked_sub(1).and_then(|k| answers.get(k)).copied().unwrap_or(0);
+            let end = answers.get(self.responses_sent).copied().unwrap_or(before);
             server.write(DataSize::from_bytes(end - before));
-            self.answered += 1;
-            if self.answered == self.plan.exchanges.len() && self.plan.close == Close::Server {
+            self.responses_sent += 1;
+            if self.responses_sent == self.script.exchanges.len() && self.script.close == Close::Server {
                 server.finish();
             }
         }
-        match self.plan.close {
+        match self.script.close {
             Close::ServerReset(bytes) if server.acknowledged() >= bytes => server.abort(),
             _ if server.ended() => server.finish(),
             _ => {}
@@ -275,7 +276,7 @@ impl Station {
 }
 
 /// What an end says of what it has sent.
-fn told(end: &Socket) -> String {
+fn describe(end: &Socket) -> String {
     let info = end.info();
     format!(
         "{:?}: acknowledged {}, unsent {}, window {}, threshold {}, {} timeouts, smoothed {:?}",

@@ -9,21 +9,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use marline_core::accel::{Accelerator, Bytes, Config, Input, Mechanism, Output, SIGHT, Sight};
+use marline_core::accel::{Accelerator, CaptureLevel, Config, Input, Mechanism, Output, PacketBytes, SNAP_LENGTH};
 use marline_core::link::LinkId;
 use marline_core::machine::Machine;
 use marline_core::units::{Duration, Instant};
 use marline_core::wire::packet::{Checksum, IcmpUnreachable, Packet, Segment as View, Seq};
 
 use super::link::Links;
-use super::origin::Origin;
+use super::origin::OriginServer;
 use super::packet::Read;
-use crate::accel::invariants::Watch;
-use crate::accel::malformed::Hostile;
-use crate::accel::mirrored_server::Calls;
-use crate::accel::payload::Carried;
-use crate::accel::scenario::Scene;
-use crate::accel::tcp_pair::Station;
+use crate::accel::invariants::InvariantChecker;
+use crate::accel::malformed::MalformedPackets;
+use crate::accel::mirrored_server::MirroredServers;
+use crate::accel::payload::LinkPayload;
+use crate::accel::scenario::Scenario;
+use crate::accel::tcp_pair::TcpPair;
 use crate::contract::{Checked, Log};
 use crate::link::Direction;
 use crate::link::loss::LossProcess;
@@ -45,7 +45,7 @@ pub struct FlowOutcome {
     /// The accelerator has reset it.
     pub was_reset: bool,
     /// When the accelerator died, bytes were missing that the server took for arrived, then or soon afterwards.
-    pub was_robbed: bool,
+    pub lost_early_acked: bool,
 }
 
 /// What became of a scene.
@@ -56,9 +56,9 @@ pub struct Outcome {
     /// What must not be.
     pub wrong: Vec<String>,
     /// How often each output was asked for, by its name.
-    pub asked: BTreeMap<&'static str, u64>,
+    pub outputs: BTreeMap<&'static str, u64>,
     /// IP bytes that went up the helping link.
-    pub helper_up: u64,
+    pub secondary_up: u64,
     /// Bytes that were fetched.
     pub fetched: u64,
     /// When the last flow was over.
@@ -67,27 +67,27 @@ pub struct Outcome {
 
 /// A running scene.
 pub struct World {
-    scene: Scene,
+    scene: Scenario,
     now: Instant,
     links: Links,
-    stations: Vec<Station>,
+    connections: Vec<TcpPair>,
     /// Of each flow's own hop.
     hops: Vec<LossProcess>,
-    origin: Origin,
-    calls: Calls,
+    origin: OriginServer,
+    mirrored_servers: MirroredServers,
     machine: Option<Checked<Config, Accelerator>>,
     log: Option<Log<Config, Accelerator>>,
-    watch: Option<Watch>,
-    sight: Sight,
-    news: VecDeque<News>,
+    invariants: Option<InvariantChecker>,
+    capture_level: CaptureLevel,
+    events: VecDeque<Event>,
     /// The packet that is held came; else it leaves.
-    comes: bool,
+    is_incoming: bool,
     /// Planned: times, in order, and what.
     planned: VecDeque<(Instant, Planned)>,
     gateways: BTreeSet<(Instant, LinkId, u16)>,
-    hostile: Hostile,
+    malformed: MalformedPackets,
     reset: BTreeSet<usize>,
-    robbed: BTreeSet<usize>,
+    lost_early_acked: BTreeSet<usize>,
     ticks: u64,
     outcome: Outcome,
 }
@@ -96,17 +96,17 @@ pub struct World {
 enum Planned {
     Attach,
     Carrier(LinkId, bool),
-    Hostile(crate::accel::scenario::Hostility),
+    Malformed(crate::accel::scenario::Malformed),
     Kill,
 }
 
 /// What has happened and is to be told or done, in its order.
 #[derive(Debug)]
-enum News {
+enum Event {
     /// For the machine.
     Input(Input),
     /// A packet leaves without being held.
-    Passes(Vec<u8>),
+    PassThrough(Vec<u8>),
 }
 
 impl World {
@@ -114,33 +114,33 @@ impl World {
     ///
     /// # Panics
     /// When there are more flows than ports.
-    pub fn new(scene: Scene) -> Self {
-        let stations: Vec<Station> = scene
+    pub fn new(scene: Scenario) -> Self {
+        let stations: Vec<TcpPair> = scene
             .flows
             .iter()
             .enumerate()
-            .map(|(n, plan)| Station::new(plan, n).expect("a handful of flows have ports and addresses"))
+            .map(|(n, plan)| TcpPair::new(plan, n).expect("a handful of flows have ports and addresses"))
             .collect();
         Self {
             now: Instant::ZERO,
             links: Links::new(&scene),
-            origin: Origin::new(scene.manners, scene.seed),
-            calls: Calls::default(),
+            origin: OriginServer::new(scene.server, scene.seed),
+            mirrored_servers: MirroredServers::default(),
             machine: None,
             log: None,
-            watch: scene.config.as_ref().map(|config| Watch::new(&config.mechanisms)),
-            sight: Sight::None,
-            news: VecDeque::new(),
-            comes: false,
-            planned: plans(&scene),
+            invariants: scene.config.as_ref().map(|config| InvariantChecker::new(&config.mechanisms)),
+            capture_level: CaptureLevel::None,
+            events: VecDeque::new(),
+            is_incoming: false,
+            planned: planned_events(&scene),
             gateways: BTreeSet::new(),
-            hostile: Hostile::new(scene.seed),
+            malformed: MalformedPackets::new(scene.seed),
             reset: BTreeSet::new(),
-            robbed: BTreeSet::new(),
+            lost_early_acked: BTreeSet::new(),
             ticks: 0,
             outcome: Outcome::default(),
             hops: hops(&scene),
-            stations,
+            connections: stations,
             scene,
         }
     }
@@ -151,8 +151,8 @@ impl World {
         loop {
             let Some(next) = self.step() else { return false };
             again = if next <= self.now { again + 1 } else { 0 };
-            if again > SPINS {
-                self.wrong("does not get on".into());
+            if again > MAX_SPINS {
+                self.report_defect("does not get on".into());
                 return false;
             }
             if next > until {
@@ -166,51 +166,54 @@ impl World {
     pub fn run(&mut self) -> Outcome {
         let limit = Instant::ZERO + self.scene.limit;
         let mut until = Instant::ZERO;
-        while !self.stations.iter().all(Station::is_over) && until < limit {
-            until = (until + BETWEEN_LOOKS).min(limit);
+        while !self.connections.iter().all(TcpPair::is_over) && until < limit {
+            until = (until + CHECK_INTERVAL).min(limit);
             self.run_until(until);
             self.now = self.now.max(until);
         }
         self.outcome.ended = self.now;
-        let (end, ticks) = (self.now + AFTERWARDS, self.ticks);
+        let (end, ticks) = (self.now + IDLE_TIME, self.ticks);
         self.run_until(end);
         self.now = self.now.max(end);
-        self.look_after_the_end(self.ticks - ticks);
+        self.check_after_end(self.ticks - ticks);
         self.outcome()
     }
 
     /// What may still be there long after the last flow's end.
-    fn look_after_the_end(&mut self, ticks: u64) {
+    fn check_after_end(&mut self, ticks: u64) {
         let Some(machine) = &mut self.machine else { return };
         machine.tick(self.now);
-        self.carry_out(None);
-        if !self.stations.iter().all(Station::is_over) {
+        self.execute_outputs(None);
+        if !self.connections.iter().all(TcpPair::is_over) {
             return;
         }
         let kept = self.accelerator().map(|machine| machine.flows(self.now)).unwrap_or_default();
         if let Some(first) = kept.first() {
             let first = format!("{:?} with {} ACKs", first.flow, first.acks);
-            self.wrong(format!("{} flows are kept {AFTERWARDS:?} after the last one's end: {first}", kept.len()));
+            self.report_defect(format!(
+                "{} flows are kept {IDLE_TIME:?} after the last one's end: {first}",
+                kept.len()
+            ));
         }
-        if ticks > IDLE_TICKS {
-            self.wrong(format!("woken {ticks} times after the last flow's end"));
+        if ticks > MAX_IDLE_TICKS {
+            self.report_defect(format!("woken {ticks} times after the last flow's end"));
         }
     }
 
     /// What has become of everything by now.
     pub fn outcome(&self) -> Outcome {
-        let flow = |(n, station): (usize, &Station)| FlowOutcome {
+        let flow = |(n, station): (usize, &TcpPair)| FlowOutcome {
             finished: station.finished(),
             read: station.read(),
             stall: station.stall(self.outcome.ended.max(Instant::ZERO)),
             state: station.state(),
             server: station.server_state(),
             was_reset: self.reset.contains(&n),
-            was_robbed: self.robbed.contains(&n),
+            lost_early_acked: self.lost_early_acked.contains(&n),
         };
         Outcome {
-            flows: self.stations.iter().enumerate().map(flow).collect(),
-            helper_up: self.links.sent(Scene::HELPER),
+            flows: self.connections.iter().enumerate().map(flow).collect(),
+            secondary_up: self.links.sent(Scenario::SECONDARY),
             fetched: self.origin.served,
             ..self.outcome.clone()
         }
@@ -218,27 +221,27 @@ impl World {
 
     /// Bytes that the n-th flow's client has read.
     pub fn read(&self, n: usize) -> u64 {
-        self.stations.get(n).map_or(0, Station::read)
+        self.connections.get(n).map_or(0, TcpPair::read)
     }
 
     /// Bytes that the n-th flow's server has read.
-    pub fn taken(&self, n: usize) -> u64 {
-        self.stations.get(n).map_or(0, Station::taken)
+    pub fn server_read(&self, n: usize) -> u64 {
+        self.connections.get(n).map_or(0, TcpPair::server_read)
     }
 
     /// Segments that the n-th flow's server has sent again.
-    pub fn repeated(&self, n: usize) -> u64 {
-        self.stations.get(n).map_or(0, |station| station.repeated)
+    pub fn retransmitted(&self, n: usize) -> u64 {
+        self.connections.get(n).map_or(0, |station| station.retransmitted)
     }
 
     /// Packets towards the client that the primary link dropped because of congestion.
     pub fn dropped(&self) -> u64 {
-        self.links.dropped(Scene::PRIMARY)
+        self.links.dropped(Scenario::PRIMARY)
     }
 
     /// How the n-th flow stands, as a line for people.
-    pub fn line(&self, n: usize) -> String {
-        self.stations.get(n).map_or_else(String::new, |station| format!("{}: {}", self.now, station.line()))
+    pub fn summary(&self, n: usize) -> String {
+        self.connections.get(n).map_or_else(String::new, |station| format!("{}: {}", self.now, station.summary()))
     }
 
     /// What the machine says of its flows, and everything that it has been through.
@@ -257,45 +260,45 @@ impl World {
             self.planned.pop_front();
             self.on_planned(planned);
         }
-        self.pump();
+        self.run_events();
         while let Some((link, direction, carried)) = self.links.pop(self.now) {
             self.on_arrival(link, direction, carried);
-            self.pump();
+            self.run_events();
         }
-        for n in 0..self.stations.len() {
-            self.attend(n);
+        for n in 0..self.connections.len() {
+            self.run_connection(n);
         }
-        for (link, packet) in self.calls.attend(self.now) {
-            self.links.push(link, Direction::Down, Carried::Called(packet), self.now);
+        for (link, packet) in self.mirrored_servers.run(self.now) {
+            self.links.push(link, Direction::Down, LinkPayload::MirroredServer(packet), self.now);
         }
-        self.pump();
+        self.run_events();
         while let Some(&(at, link, sequence)) = self.gateways.first().filter(|(at, ..)| *at <= self.now) {
             self.gateways.remove(&(at, link, sequence));
-            self.tell(Input::Answered { link, sequence });
+            self.push_input(Input::ProbeReply { link, sequence });
         }
         while let Some(answer) = self.origin.next_failure(self.now) {
-            self.tell(answer);
+            self.push_input(answer);
         }
         while let Some((link, piece)) = {
             let links = &self.links;
             self.origin.next_piece(self.now, |link| links.rtt(link))
         } {
-            self.links.push(link, Direction::Down, Carried::Piece(piece), self.now);
+            self.links.push(link, Direction::Down, LinkPayload::Piece(piece), self.now);
         }
-        self.pump();
+        self.run_events();
         if let Some(machine) = &mut self.machine
             && machine.deadline().is_some_and(|(at, _)| at <= self.now)
         {
             machine.tick(self.now);
             self.ticks += 1;
-            self.carry_out(None);
-            self.pump();
+            self.execute_outputs(None);
+            self.run_events();
         }
-        let timers = self.stations.iter().filter_map(Station::next).min();
+        let timers = self.connections.iter().filter_map(TcpPair::next).min();
         let machine = self.machine.as_ref().and_then(|machine| machine.deadline()).map(|(at, _)| at);
         let planned = self.planned.front().map(|(at, _)| *at);
         let gateway = self.gateways.first().map(|(at, ..)| *at);
-        let calls = self.calls.next();
+        let calls = self.mirrored_servers.next();
         [timers, machine, planned, gateway, calls, self.links.next(), self.origin.next()]
             .into_iter()
             .flatten()
@@ -310,13 +313,13 @@ impl World {
             }
             Planned::Kill => self.kill(),
             Planned::Carrier(link, is_up) if self.machine.is_some() => {
-                self.tell(Input::Carrier { link, is_up });
+                self.push_input(Input::Carrier { link, is_up });
             }
-            Planned::Hostile(hostility) if self.machine.is_some() => {
-                let input = self.hostile.input(hostility, self.sight);
-                self.news.extend(input.map(News::Input));
+            Planned::Malformed(hostility) if self.machine.is_some() => {
+                let input = self.malformed.input(hostility, self.capture_level);
+                self.events.extend(input.map(Event::Input));
             }
-            Planned::Carrier(..) | Planned::Hostile(_) => {}
+            Planned::Carrier(..) | Planned::Malformed(_) => {}
         }
     }
 
@@ -324,220 +327,222 @@ impl World {
     fn kill(&mut self) {
         let Some(machine) = self.machine.take() else { return };
         self.log = Some(machine.into_parts().1);
-        self.robbed.extend(
-            self.stations
+        self.lost_early_acked.extend(
+            self.connections
                 .iter()
                 .enumerate()
                 .filter_map(|(n, station)| (station.acknowledged() > station.received()).then_some(n)),
         );
-        self.news.clear();
+        self.events.clear();
         self.gateways.clear();
         self.origin.clear();
-        self.calls.clear();
-        self.sight = Sight::None;
+        self.mirrored_servers.clear();
+        self.capture_level = CaptureLevel::None;
     }
 
-    fn on_arrival(&mut self, link: LinkId, direction: Direction, carried: Carried) {
+    fn on_arrival(&mut self, link: LinkId, direction: Direction, carried: LinkPayload) {
         match carried {
-            Carried::Packet(bytes) => self.on_server(link, &bytes),
-            Carried::Called(bytes) => {
-                if let Some(call) = self.calls.heard(link, &bytes) {
-                    self.tell(Input::Heard { call, packet: Bytes(bytes) });
+            LinkPayload::Packet(bytes) => self.on_server(link, &bytes),
+            LinkPayload::MirroredServer(bytes) => {
+                if let Some(call) = self.mirrored_servers.conn_of(link, &bytes) {
+                    self.push_input(Input::ConnPacket { call, packet: PacketBytes(bytes) });
                 }
             }
-            Carried::Piece(piece) => self.news.extend(self.origin.on_piece(piece).map(News::Input)),
-            Carried::Segment { flow, segment } => {
+            LinkPayload::Piece(piece) => self.events.extend(self.origin.on_piece(piece).map(Event::Input)),
+            LinkPayload::Segment { flow, segment } => {
                 if direction == Direction::Down && self.hops.get_mut(flow).is_some_and(LossProcess::loses) {
                     return;
                 }
-                if direction == Direction::Down && link == Scene::PRIMARY && self.is_helped(flow) {
-                    self.show(flow, Direction::Down, &segment);
-                    self.pump();
-                    if self.hold(flow, &segment) {
-                        return self.pump();
+                if direction == Direction::Down && link == Scenario::PRIMARY && self.is_accelerated(flow) {
+                    self.capture(flow, Direction::Down, &segment);
+                    self.run_events();
+                    if self.queue_incoming(flow, &segment) {
+                        return self.run_events();
                     }
                 }
-                if let Some(station) = self.stations.get_mut(flow) {
+                if let Some(station) = self.connections.get_mut(flow) {
                     station.on_client(self.now, &segment);
                 }
-                self.attend(flow);
+                self.run_connection(flow);
             }
         }
     }
 
     /// A packet has reached the other side, where the servers are.
     fn on_server(&mut self, link: LinkId, bytes: &[u8]) {
-        if let Some((n, word)) = self.word_of(bytes, Direction::Down) {
+        if let Some((n, word)) = self.unreachable_of(bytes, Direction::Down) {
             return self.on_unreachable(n, Direction::Down, word.seq);
         }
         let Some((n, view)) = self.flow_of(bytes, Direction::Up) else {
-            let servers: Vec<_> = self.stations.iter().map(|station| station.names.flow).collect();
-            self.calls.on_packet(self.now, link, bytes, &self.scene.flows, &servers);
+            let servers: Vec<_> = self.connections.iter().map(|station| station.params.flow).collect();
+            self.mirrored_servers.on_packet(self.now, link, bytes, &self.scene.flows, &servers);
             return;
         };
-        let Some(station) = self.stations.get_mut(n) else { return };
-        let read = station.names.read(Direction::Up, &view, station.place(Direction::Up), self.now);
+        let Some(station) = self.connections.get_mut(n) else { return };
+        let read = station.params.read(Direction::Up, &view, station.read_position(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
             let due = station.content.bytes(Direction::Up, segment.data.start, segment.data.end);
             let is_right = view.payload() == due;
             station.on_server(self.now, &segment);
             // What the dead one has acknowledged may have been on its way still.
             if self.log.is_some() && station.acknowledged() > station.received() {
-                self.robbed.insert(n);
+                self.lost_early_acked.insert(n);
             }
             if !is_right {
-                self.wrong(format!("flow {n}: wrong bytes at the server within {:?}", segment.data));
+                self.report_defect(format!("flow {n}: wrong bytes at the server within {:?}", segment.data));
             }
-            self.attend(n);
+            self.run_connection(n);
         }
     }
 
     /// The sender of this direction hears that a segment of its had no way to go.
     fn on_unreachable(&mut self, n: usize, direction: Direction, seq: Seq) {
-        if let Some(station) = self.stations.get_mut(n) {
+        if let Some(station) = self.connections.get_mut(n) {
             station.on_unreachable(self.now, direction, seq);
-            self.attend(n);
+            self.run_connection(n);
         }
     }
 
     /// Both ends of a flow do what is due, and say what they have to say: the stacks first, then what applications do
     /// upon it, so that a handshake ends with an ACK of its own.
-    fn attend(&mut self, n: usize) {
-        let Some(station) = self.stations.get_mut(n) else { return };
+    fn run_connection(&mut self, n: usize) {
+        let Some(station) = self.connections.get_mut(n) else { return };
         station.on_timers(self.now);
         self.flush(n);
-        if let Some(station) = self.stations.get_mut(n) {
-            station.act(self.now);
+        if let Some(station) = self.connections.get_mut(n) {
+            station.run_applications(self.now);
             self.flush(n);
         }
     }
 
     fn flush(&mut self, n: usize) {
-        while let Some((direction, segment)) = self.stations.get_mut(n).and_then(|station| station.poll(self.now)) {
+        while let Some((direction, segment)) =
+            self.connections.get_mut(n).and_then(|station| station.poll(self.now))
+        {
             if direction == Direction::Down {
-                let carried = Carried::Segment { flow: n, segment };
-                self.links.push(Scene::PRIMARY, Direction::Down, carried, self.now);
+                let carried = LinkPayload::Segment { flow: n, segment };
+                self.links.push(Scenario::PRIMARY, Direction::Down, carried, self.now);
             } else {
-                self.leave(n, &segment);
+                self.send_from_client(n, &segment);
             }
         }
     }
 
     /// The client's stack sends this.
-    fn leave(&mut self, n: usize, segment: &Segment) {
-        let Some(station) = self.stations.get(n) else { return };
-        let bytes = station.names.emit(Direction::Up, segment, &station.content);
-        if !self.is_helped(n) {
-            self.links.push(Scene::PRIMARY, Direction::Up, Carried::Packet(bytes), self.now);
+    fn send_from_client(&mut self, n: usize, segment: &Segment) {
+        let Some(station) = self.connections.get(n) else { return };
+        let bytes = station.params.emit(Direction::Up, segment, &station.content);
+        if !self.is_accelerated(n) {
+            self.links.push(Scenario::PRIMARY, Direction::Up, LinkPayload::Packet(bytes), self.now);
             return;
         }
-        self.hostile.remember(&bytes);
-        if bytes.len() <= HELD {
-            self.tell(Input::Leaving(Bytes(bytes)));
+        self.malformed.remember(&bytes);
+        if bytes.len() <= MAX_QUEUED_PACKET {
+            self.push_input(Input::Outgoing(PacketBytes(bytes)));
         } else {
-            self.show(n, Direction::Up, segment);
+            self.capture(n, Direction::Up, segment);
             // It does not overtake what is held before it.
-            self.news.push_back(News::Passes(bytes));
+            self.events.push_back(Event::PassThrough(bytes));
         }
     }
 
     /// Whether there is a machine that is meant for this flow.
-    fn is_helped(&self, n: usize) -> bool {
-        self.machine.is_some() && self.scene.flows.get(n).is_some_and(|plan| plan.is_helped)
+    fn is_accelerated(&self, n: usize) -> bool {
+        self.machine.is_some() && self.scene.flows.get(n).is_some_and(|plan| plan.is_accelerated)
     }
 
     /// Whether a packet that came waits for a word: an acknowledgement without more, where something may be done for
     /// uploads. What it becomes is delivered.
-    fn hold(&mut self, n: usize, segment: &Segment) -> bool {
-        let may = self.scene.config.as_ref().is_some_and(|config| config.mechanisms.has_any(&UPWARD));
+    fn queue_incoming(&mut self, n: usize, segment: &Segment) -> bool {
+        let may = self.scene.config.as_ref().is_some_and(|config| config.mechanisms.has_any(&UPLOAD_MECHANISMS));
         let flags = segment.flags;
-        let Some(station) = self.stations.get(n).filter(|_| may && flags.ack && !flags.fin && !flags.rst) else {
+        let Some(station) = self.connections.get(n).filter(|_| may && flags.ack && !flags.fin && !flags.rst) else {
             return false;
         };
         // What a real kernel sends of an application's last bytes has PSH.
         if !segment.data.is_empty() {
             return false;
         }
-        let bytes = station.names.emit(Direction::Down, segment, &station.content);
-        self.hostile.remember(&bytes);
-        self.news.push_back(News::Input(Input::Arriving(Bytes(bytes))));
+        let bytes = station.params.emit(Direction::Down, segment, &station.content);
+        self.malformed.remember(&bytes);
+        self.events.push_back(Event::Input(Input::Incoming(PacketBytes(bytes))));
         true
     }
 
     /// A packet passes without being held.
-    fn show(&mut self, n: usize, direction: Direction, segment: &Segment) {
-        if self.sight == Sight::None {
+    fn capture(&mut self, n: usize, direction: Direction, segment: &Segment) {
+        if self.capture_level == CaptureLevel::None {
             return;
         }
-        let Some(station) = self.stations.get(n) else { return };
-        let mut bytes = station.names.emit(direction, segment, &station.content);
+        let Some(station) = self.connections.get(n) else { return };
+        let mut bytes = station.params.emit(direction, segment, &station.content);
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.hostile.remember(&bytes);
-        if self.sight == Sight::Heads {
-            bytes.truncate(SIGHT);
+        self.malformed.remember(&bytes);
+        if self.capture_level == CaptureLevel::Headers {
+            bytes.truncate(SNAP_LENGTH);
         }
-        self.tell(Input::Seen { packet: Bytes(bytes), length });
+        self.push_input(Input::Captured { packet: PacketBytes(bytes), length });
     }
 
-    fn tell(&mut self, input: Input) {
-        self.news.push_back(News::Input(input));
+    fn push_input(&mut self, input: Input) {
+        self.events.push_back(Event::Input(input));
     }
 
     /// Tells the machine what there is to be told, and does what it asks for.
-    fn pump(&mut self) {
-        while let Some(news) = self.news.pop_front() {
+    fn run_events(&mut self) {
+        while let Some(news) = self.events.pop_front() {
             let input = match news {
-                News::Input(input) => input,
-                News::Passes(packet) => {
-                    self.links.push(Scene::PRIMARY, Direction::Up, Carried::Packet(packet), self.now);
+                Event::Input(input) => input,
+                Event::PassThrough(packet) => {
+                    self.links.push(Scenario::PRIMARY, Direction::Up, LinkPayload::Packet(packet), self.now);
                     continue;
                 }
             };
             let Some(machine) = &mut self.machine else { continue };
             let held = match &input {
-                Input::Leaving(packet) | Input::Arriving(packet) => Some(packet.0.clone()),
+                Input::Outgoing(packet) | Input::Incoming(packet) => Some(packet.0.clone()),
                 _ => None,
             };
-            self.comes = matches!(input, Input::Arriving(_));
+            self.is_incoming = matches!(input, Input::Incoming(_));
             machine.handle(self.now, input);
-            self.carry_out(held.as_deref());
+            self.execute_outputs(held.as_deref());
         }
     }
 
-    fn carry_out(&mut self, held: Option<&[u8]>) {
+    fn execute_outputs(&mut self, held: Option<&[u8]>) {
         let Some(machine) = &mut self.machine else { return };
         let outputs: Vec<Output> = std::iter::from_fn(|| machine.poll()).collect();
-        if let Some(Err(wrong)) = self.watch.map(|watch| watch.on_answers(held, &outputs)) {
-            self.wrong(wrong);
+        if let Some(Err(wrong)) = self.invariants.map(|watch| watch.check_verdicts(held, &outputs)) {
+            self.report_defect(wrong);
         }
         for output in outputs {
-            *self.outcome.asked.entry(name(&output)).or_default() += 1;
+            *self.outcome.outputs.entry(output_name(&output)).or_default() += 1;
             match output {
-                Output::Leave(packet) if self.comes => self.deliver(&packet.0),
-                Output::Leave(packet) => self.send(Scene::PRIMARY, packet.0),
+                Output::Forward(packet) if self.is_incoming => self.deliver(&packet.0),
+                Output::Forward(packet) => self.send(Scenario::PRIMARY, packet.0),
                 Output::Send { link, packet } => self.send(link, packet.0),
-                Output::Hold => {}
+                Output::Suppress => {}
                 Output::Deliver(packet) => self.deliver(&packet.0),
-                Output::Count { link } => {
-                    let packets = self.links.brought(link);
-                    self.tell(Input::Counted { link, packets });
+                Output::CountPackets { link } => {
+                    let packets = self.links.received_packets(link);
+                    self.push_input(Input::PacketCount { link, packets });
                 }
-                Output::Ask { link, sequence } => {
-                    let answer = self.links.answers_at(link, self.now).map(|at| (at, link, sequence));
+                Output::Probe { link, sequence } => {
+                    let answer = self.links.probe_reply_at(link, self.now).map(|at| (at, link, sequence));
                     self.gateways.extend(answer);
                 }
-                Output::Watch(sight) => self.sight = sight,
-                Output::Call { call, link, server } => {
-                    let (local, number) = self.calls.call(call, link, server);
-                    self.tell(Input::Called { call, local: Some(local), number });
+                Output::Capture(sight) => self.capture_level = sight,
+                Output::ReservePort { call, link, server } => {
+                    let (local, number) = self.mirrored_servers.reserve_port(call, link, server);
+                    self.push_input(Input::PortReserved { call, local: Some(local), number });
                 }
-                Output::HangUp(call) => self.calls.hang_up(call),
+                Output::ReleasePort(call) => self.mirrored_servers.release_port(call),
                 Output::Fetch(fetch) => {
                     let servers: Vec<_> =
-                        self.stations.iter().map(|station| station.names.flow.destination()).collect();
+                        self.connections.iter().map(|station| station.params.flow.destination()).collect();
                     let road = (self.links.rate(fetch.link), self.links.rtt(fetch.link));
                     if let Err(wrong) = self.origin.on_fetch(self.now, fetch, &self.scene.flows, &servers, road) {
-                        self.wrong(format!("a fetch that cannot be: {wrong}"));
+                        self.report_defect(format!("a fetch that cannot be: {wrong}"));
                     }
                 }
                 Output::Cancel(fetch) => self.origin.on_cancel(fetch.0),
@@ -547,37 +552,37 @@ impl World {
 
     /// The accelerator sends a packet to a server.
     fn send(&mut self, link: LinkId, bytes: Vec<u8>) {
-        if let (Some(watch), Some((n, view))) = (self.watch, self.flow_of(&bytes, Direction::Up))
-            && let Some(station) = self.stations.get(n)
+        if let (Some(watch), Some((n, view))) = (self.invariants, self.flow_of(&bytes, Direction::Up))
+            && let Some(station) = self.connections.get(n)
         {
-            let read = station.names.read(Direction::Up, &view, station.place(Direction::Up), self.now);
-            if let Err(wrong) = watch.on_sent(station, &bytes, &read) {
-                self.wrong(format!("flow {n}: {wrong}"));
+            let read = station.params.read(Direction::Up, &view, station.read_position(Direction::Up), self.now);
+            if let Err(wrong) = watch.check_sent(station, &bytes, &read) {
+                self.report_defect(format!("flow {n}: {wrong}"));
             }
         }
-        if !self.links.push(link, Direction::Up, Carried::Packet(bytes), self.now) {
-            self.wrong(format!("a packet over {link:?}, which is not there"));
+        if !self.links.push(link, Direction::Up, LinkPayload::Packet(bytes), self.now) {
+            self.report_defect(format!("a packet over {link:?}, which is not there"));
         }
     }
 
     /// The accelerator gives a packet to the stack.
     fn deliver(&mut self, bytes: &[u8]) {
-        if let Some((n, word)) = self.word_of(bytes, Direction::Up) {
+        if let Some((n, word)) = self.unreachable_of(bytes, Direction::Up) {
             return self.on_unreachable(n, Direction::Up, word.seq);
         }
         let Some((n, view)) = self.flow_of(bytes, Direction::Down) else {
-            return self.wrong("delivered: a packet of no flow".into());
+            return self.report_defect("delivered: a packet of no flow".into());
         };
-        let Some(station) = self.stations.get_mut(n) else { return };
-        let read = station.names.read(Direction::Down, &view, station.place(Direction::Down), self.now);
-        match Watch::on_delivered(station, bytes, &read) {
-            Err(wrong) => self.wrong(format!("flow {n}: delivered: {wrong}")),
+        let Some(station) = self.connections.get_mut(n) else { return };
+        let read = station.params.read(Direction::Down, &view, station.read_position(Direction::Down), self.now);
+        match InvariantChecker::check_delivered(station, bytes, &read) {
+            Err(wrong) => self.report_defect(format!("flow {n}: delivered: {wrong}")),
             Ok(segment) => {
                 station.on_client(self.now, &segment);
                 if segment.flags.rst && station.state() == Some(State::Over(Ending::Reset)) {
                     self.reset.insert(n);
                 }
-                self.attend(n);
+                self.run_connection(n);
             }
         }
     }
@@ -586,62 +591,62 @@ impl World {
     fn flow_of<'a>(&self, bytes: &'a [u8], direction: Direction) -> Option<(usize, View<'a>)> {
         let view = View::parse(bytes).ok()?;
         let flow = if direction == Direction::Up { view.four_tuple() } else { view.four_tuple().reversed() };
-        Some((self.stations.iter().position(|station| station.names.flow == flow)?, view))
+        Some((self.connections.iter().position(|station| station.params.flow == flow)?, view))
     }
 
     /// Whose segment of this direction had no way to go, if that is what the packet says.
-    fn word_of(&mut self, bytes: &[u8], direction: Direction) -> Option<(usize, IcmpUnreachable)> {
+    fn unreachable_of(&mut self, bytes: &[u8], direction: Direction) -> Option<(usize, IcmpUnreachable)> {
         let packet = Packet::parse(bytes).ok()?;
         let word = IcmpUnreachable::of(packet).ok()?;
         if packet.checksum() != Checksum::Valid {
-            self.wrong("a message of ICMP with a wrong checksum".into());
+            self.report_defect("a message of ICMP with a wrong checksum".into());
         }
         let flow = if direction == Direction::Up { word.four_tuple } else { word.four_tuple.reversed() };
-        Some((self.stations.iter().position(|station| station.names.flow == flow)?, word))
+        Some((self.connections.iter().position(|station| station.params.flow == flow)?, word))
     }
 
-    fn wrong(&mut self, what: String) {
-        if self.outcome.wrong.len() < DEFECTS {
+    fn report_defect(&mut self, what: String) {
+        if self.outcome.wrong.len() < MAX_DEFECTS {
             self.outcome.wrong.push(format!("{}: {what}", self.now));
         }
     }
 }
 
 /// What each flow loses on its own.
-fn hops(scene: &Scene) -> Vec<LossProcess> {
-    let hop = |(n, plan): (usize, &crate::accel::scenario::Plan)| {
+fn hops(scene: &Scenario) -> Vec<LossProcess> {
+    let hop = |(n, plan): (usize, &crate::accel::scenario::FlowScript)| {
         LossProcess::new(plan.loss, scene.seed, &format!("hop {n}"), Direction::Down)
     };
     scene.flows.iter().enumerate().map(hop).collect()
 }
 
 /// What happens at fixed times.
-fn plans(scene: &Scene) -> VecDeque<(Instant, Planned)> {
+fn planned_events(scene: &Scenario) -> VecDeque<(Instant, Planned)> {
     let at = |since: Duration| Instant::ZERO + since;
-    let mut planned = vec![(at(scene.attached), Planned::Attach)];
-    planned.extend(scene.killed.map(|killed| (at(killed), Planned::Kill)));
-    for blackout in scene.blackouts.iter().filter(|blackout| blackout.is_told) {
+    let mut planned = vec![(at(scene.attached_at), Planned::Attach)];
+    planned.extend(scene.killed_at.map(|killed| (at(killed), Planned::Kill)));
+    for blackout in scene.outages.iter().filter(|blackout| blackout.is_carrier_lost) {
         planned.push((at(blackout.at), Planned::Carrier(blackout.link, false)));
-        planned.push((at(blackout.at + blackout.lasts), Planned::Carrier(blackout.link, true)));
+        planned.push((at(blackout.at + blackout.duration), Planned::Carrier(blackout.link, true)));
     }
-    planned.extend(scene.hostile.iter().map(|(since, hostility)| (at(*since), Planned::Hostile(*hostility))));
+    planned.extend(scene.malformed.iter().map(|(since, hostility)| (at(*since), Planned::Malformed(*hostility))));
     planned.sort();
     planned.into()
 }
 
 /// An output's name.
-fn name(output: &Output) -> &'static str {
+fn output_name(output: &Output) -> &'static str {
     match output {
-        Output::Leave(_) => "leave",
-        Output::Hold => "hold",
-        Output::Send { link, .. } if *link == Scene::PRIMARY => "send over primary",
+        Output::Forward(_) => "leave",
+        Output::Suppress => "hold",
+        Output::Send { link, .. } if *link == Scenario::PRIMARY => "send over primary",
         Output::Send { .. } => "send over helper",
         Output::Deliver(_) => "deliver",
-        Output::Count { .. } => "count",
-        Output::Ask { .. } => "ask",
-        Output::Watch(_) => "watch",
-        Output::Call { .. } => "call",
-        Output::HangUp(_) => "hang up",
+        Output::CountPackets { .. } => "count",
+        Output::Probe { .. } => "ask",
+        Output::Capture(_) => "watch",
+        Output::ReservePort { .. } => "call",
+        Output::ReleasePort(_) => "hang up",
         Output::Fetch(_) => "fetch",
         Output::Cancel(_) => "cancel",
     }
@@ -649,24 +654,29 @@ fn name(output: &Output) -> &'static str {
 
 /// Whether one of these mechanisms needs bytes that can be fetched.
 pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
-    matches!(mechanism, Mechanism::Hide | Mechanism::FreezeFlight | Mechanism::FastFetch)
+    matches!(mechanism, Mechanism::EarlyAck | Mechanism::FreezeInFlight | Mechanism::FastFetch)
 }
 
 /// What may be done for uploads.
-const UPWARD: [Mechanism; 5] =
-    [Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert, Mechanism::Freeze, Mechanism::FreezeFlight];
+const UPLOAD_MECHANISMS: [Mechanism; 5] = [
+    Mechanism::EifelUndo,
+    Mechanism::WithheldAck,
+    Mechanism::OutageRevert,
+    Mechanism::ZeroWindowFreeze,
+    Mechanism::FreezeInFlight,
+];
 /// What leaves with so many bytes or fewer is held: all pure ACKs, and little else.
-const HELD: usize = 160;
+const MAX_QUEUED_PACKET: usize = 160;
 /// Chosen: an instant at which more than this happens never ends.
-const SPINS: u32 = 100_000;
+const MAX_SPINS: u32 = 100_000;
 /// Of a scene that is all wrong, so much is enough.
-const DEFECTS: usize = 8;
+const MAX_DEFECTS: usize = 8;
 /// How often it is asked whether all is over.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Chosen: questions every 20 ms for ten seconds where a link stays dark, then fewer; and some figures.
-const IDLE_TICKS: u64 = 2500;
+const MAX_IDLE_TICKS: u64 = 2500;
 /// Chosen: longer than any silence after which a flow may still come back.
-const AFTERWARDS: Duration = Duration::from_secs(1200);
+const IDLE_TIME: Duration = Duration::from_secs(1200);
 
 #[cfg(test)]
 mod tests;

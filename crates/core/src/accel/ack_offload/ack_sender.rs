@@ -12,79 +12,79 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use crate::accel::event::{Bytes, Output};
-use crate::accel::secondary::link_probe::Interface;
+use crate::accel::event::{Output, PacketBytes};
+use crate::accel::secondary::link_probe::LinkProber;
 use crate::units::Instant;
 use crate::wire::packet::{Ack, FourTuple};
 
 /// Bytes of data for each byte of ACKs: a flow so fast that it needs more is not offloaded. chosen: an ACK with timestamps
 /// for 21 segments. Where more hang on each, senders wait for one and then send all that it allows: 300 Mbit/s become 250 with
 /// 400 kbit/s for their ACKs.
-pub const STRETCH: u64 = 600;
+pub const DATA_PER_ACK_BYTE: u64 = 600;
 
 /// What waits for one helping link.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Offloader {
-    places: BTreeMap<FourTuple, (Ack, Vec<u8>)>,
+pub(in crate::accel) struct AckSender {
+    waiting: BTreeMap<FourTuple, (Ack, Vec<u8>)>,
     turns: VecDeque<FourTuple>,
 }
 
 /// What became of an ACK that waited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum Fate {
+pub(in crate::accel) enum QueueResult {
     /// It had a free place.
-    Alone,
+    Queued,
     /// It took an older one's place.
     Replaced,
 }
 
-impl Offloader {
+impl AckSender {
     /// This ACK may go over the link. `scale`: how the flow's windows are shifted.
     pub(in crate::accel) fn offer(
         &mut self,
         now: Instant,
-        to: &mut Interface,
+        to: &mut LinkProber,
         flow: FourTuple,
         new: (Ack, Vec<u8>),
         scale: u8,
         outputs: &mut VecDeque<Output>,
-    ) -> Fate {
-        let replaces = self.places.get(&flow).map(|(old, _)| new.0.supersedes(old, scale));
-        let old = self.places.insert(flow, new);
+    ) -> QueueResult {
+        let replaces = self.waiting.get(&flow).map(|(old, _)| new.0.supersedes(old, scale));
+        let old = self.waiting.insert(flow, new);
         match (replaces, old) {
-            (Some(true), _) => Fate::Replaced,
+            (Some(true), _) => QueueResult::Replaced,
             (Some(false), Some((_, packet))) => {
                 send(now, to, packet, outputs);
-                Fate::Alone
+                QueueResult::Queued
             }
             _ => {
                 self.turns.push_back(flow);
-                Fate::Alone
+                QueueResult::Queued
             }
         }
     }
 
     /// Sends what there is room for.
-    pub(in crate::accel) fn flush(&mut self, now: Instant, to: &mut Interface, outputs: &mut VecDeque<Output>) {
+    pub(in crate::accel) fn flush(&mut self, now: Instant, to: &mut LinkProber, outputs: &mut VecDeque<Output>) {
         while let Some(flow) = self.turns.front() {
-            let size = self.places.get(flow).map_or(0, |(_, packet)| packet.len());
-            if to.room_at(now, size) > now {
+            let size = self.waiting.get(flow).map_or(0, |(_, packet)| packet.len());
+            if to.can_send_at(now, size) > now {
                 return;
             }
-            if let Some((_, packet)) = self.turns.pop_front().and_then(|flow| self.places.remove(&flow)) {
+            if let Some((_, packet)) = self.turns.pop_front().and_then(|flow| self.waiting.remove(&flow)) {
                 send(now, to, packet, outputs);
             }
         }
     }
 
     /// As published: the ACK goes over the link if there is room now; else it is given back.
-    pub(in crate::accel) fn spill(
+    pub(in crate::accel) fn send_as_published(
         now: Instant,
-        to: &mut Interface,
+        to: &mut LinkProber,
         packet: Vec<u8>,
         outputs: &mut VecDeque<Output>,
     ) -> Option<Vec<u8>> {
-        if to.room_at(now, packet.len()) > now {
+        if to.can_send_at(now, packet.len()) > now {
             return Some(packet);
         }
         send(now, to, packet, outputs);
@@ -93,30 +93,30 @@ impl Offloader {
 
     /// What waits of this flow, if anything; it waits no more.
     pub(in crate::accel) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
-        let waiting = self.places.remove(flow)?;
+        let waiting = self.waiting.remove(flow)?;
         self.turns.retain(|turn| turn != flow);
         Some(waiting)
     }
 
     /// Whether something of this flow waits.
-    pub(in crate::accel) fn holds(&self, flow: &FourTuple) -> bool {
-        self.places.contains_key(flow)
+    pub(in crate::accel) fn has_waiting(&self, flow: &FourTuple) -> bool {
+        self.waiting.contains_key(flow)
     }
 
     /// When the first of those that wait may go.
-    pub(in crate::accel) fn deadline(&self, now: Instant, to: &Interface) -> Option<Instant> {
-        let (_, packet) = self.places.get(self.turns.front()?)?;
-        Some(to.room_at(now, packet.len()))
+    pub(in crate::accel) fn deadline(&self, now: Instant, to: &LinkProber) -> Option<Instant> {
+        let (_, packet) = self.waiting.get(self.turns.front()?)?;
+        Some(to.can_send_at(now, packet.len()))
     }
 
     /// Everything that waits, in its order; nothing waits any more.
     pub(in crate::accel) fn drain(&mut self) -> Vec<Vec<u8>> {
         let turns = core::mem::take(&mut self.turns);
-        turns.iter().filter_map(|flow| self.places.remove(flow)).map(|(_, packet)| packet).collect()
+        turns.iter().filter_map(|flow| self.waiting.remove(flow)).map(|(_, packet)| packet).collect()
     }
 }
 
-fn send(now: Instant, to: &mut Interface, packet: Vec<u8>, outputs: &mut VecDeque<Output>) {
-    to.spend(now, packet.len());
-    outputs.push_back(Output::Send { link: to.link(), packet: Bytes(packet) });
+fn send(now: Instant, to: &mut LinkProber, packet: Vec<u8>, outputs: &mut VecDeque<Output>) {
+    to.on_sent(now, packet.len());
+    outputs.push_back(Output::Send { link: to.link_id(), packet: PacketBytes(packet) });
 }

@@ -19,31 +19,31 @@ use crate::wire::packet::{Ack, Flags, SeqRange};
 
 /// One flow's line.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Line {
-    held: VecDeque<Place>,
+pub(in crate::accel) struct AckDelayQueue {
+    queue: VecDeque<QueuedAck>,
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct QueuedAck {
     since: Instant,
     due: Instant,
-    says: Says,
+    info: AckInfo,
     packet: Vec<u8>,
 }
 
 /// What an ACK says, as it leaves.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct Says {
+pub(in crate::accel) struct AckInfo {
     pub(in crate::accel) ack: Ack,
     /// The timestamp that it echoes was put there.
-    pub(in crate::accel) is_marked: bool,
+    pub(in crate::accel) has_rewritten_echo: bool,
     /// How its windows are shifted.
     pub(in crate::accel) scale: u8,
 }
 
-impl Says {
+impl AckInfo {
     /// Whether this one says all that the one before does.
-    fn covers(&self, old: &Self) -> bool {
+    fn supersedes(&self, old: &Self) -> bool {
         let (new, before) = (&self.ack, &old.ack);
         let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.ts_ecr);
         let has = |block: &SeqRange| {
@@ -57,63 +57,63 @@ impl Says {
             && new.flags.only(Flags::ECN) == before.flags.only(Flags::ECN)
             && before.dsack_range().is_none()
             && before.sack_blocks.blocks().iter().all(has)
-            && (!old.is_marked || echo(new) == echo(before))
+            && (!old.has_rewritten_echo || echo(new) == echo(before))
     }
 }
 
-impl Line {
+impl AckDelayQueue {
     /// This one may be held for so long. It is given back if it is to leave now.
     pub(in crate::accel) fn push(
         &mut self,
         now: Instant,
         packet: Vec<u8>,
-        says: Says,
+        says: AckInfo,
         late: Duration,
     ) -> Option<Vec<u8>> {
-        let due = now + late.min(MOST);
-        let due = self.held.back().map_or(due, |last| due.max(last.due));
+        let due = now + late.min(MAX_DELAY);
+        let due = self.queue.back().map_or(due, |last| due.max(last.due));
         if due <= now {
             return Some(packet);
         }
-        if let Some(last) = self.held.back_mut()
-            && now.since(last.since) < SPACING
-            && says.covers(&last.says)
+        if let Some(last) = self.queue.back_mut()
+            && now.since(last.since) < MIN_SPACING
+            && says.supersedes(&last.info)
         {
-            (last.packet, last.says) = (packet, says);
+            (last.packet, last.info) = (packet, says);
             return None;
         }
-        if self.held.len() >= ROOM
-            && let Some(first) = self.held.front_mut()
+        if self.queue.len() >= MAX_ACKS
+            && let Some(first) = self.queue.front_mut()
         {
             first.due = now;
         }
-        self.held.push_back(Place { since: now, due, says, packet });
+        self.queue.push_back(QueuedAck { since: now, due, info: says, packet });
         None
     }
 
     /// The next one that is due.
     pub(in crate::accel) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
-        self.held.front().filter(|first| first.due <= now)?;
-        self.held.pop_front().map(|first| first.packet)
+        self.queue.front().filter(|first| first.due <= now)?;
+        self.queue.pop_front().map(|first| first.packet)
     }
 
     /// All, whether due or not.
     pub(in crate::accel) fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        self.held.drain(..).map(|place| place.packet)
+        self.queue.drain(..).map(|place| place.packet)
     }
 
     /// When the next one is due.
     pub(in crate::accel) fn due(&self) -> Option<Instant> {
-        self.held.front().map(|first| first.due)
+        self.queue.front().map(|first| first.due)
     }
 }
 
 /// chosen: two hundred ACKs a second are enough for any rate (facts, D), and 3 % of an 802.11g cell.
-const SPACING: Duration = Duration::from_millis(5);
+const MIN_SPACING: Duration = Duration::from_millis(5);
 /// chosen: the way of a mobile link against that of a near access point; longer ones are no help.
-pub(in crate::accel) const MOST: Duration = Duration::from_millis(150);
+pub(in crate::accel) const MAX_DELAY: Duration = Duration::from_millis(150);
 /// chosen: what 150 ms of 100 Mbit/s are acknowledged with.
-const ROOM: usize = 640;
+const MAX_ACKS: usize = 640;
 
 #[cfg(test)]
 mod tests {
@@ -127,22 +127,22 @@ mod tests {
     }
 
     /// An ACK of so many bytes with these blocks, which echoes this.
-    fn says(number: u32, blocks: &[(u32, u32)], echo: u32) -> Says {
+    fn says(number: u32, blocks: &[(u32, u32)], echo: u32) -> AckInfo {
         let spans: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let timestamps = Some(Timestamps { ts_val: TcpTimestamp::new(1), ts_ecr: TcpTimestamp::new(echo) });
         let (seq, ack, sacks) = (Seq::new(1), Seq::new(number), SackBlocks::of(&spans));
         let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sack_blocks: sacks };
-        Says { ack, is_marked: false, scale: 0 }
+        AckInfo { ack, has_rewritten_echo: false, scale: 0 }
     }
 
     /// One that takes no other's place.
-    fn alone() -> Says {
+    fn alone() -> AckInfo {
         says(100, &[], 1)
     }
 
     #[test]
     fn each_is_as_late_as_it_is_to_be_and_none_overtakes() {
-        let (mut line, ms) = (Line::default(), Duration::from_millis);
+        let (mut line, ms) = (AckDelayQueue::default(), Duration::from_millis);
         assert_eq!(line.push(at(0), vec![0], alone(), Duration::ZERO), Some(vec![0]), "nobody is ahead");
         assert_eq!(line.push(at(0), vec![1], alone(), ms(50)), None);
         assert_eq!(line.push(at(10), vec![2], alone(), ms(20)), None);
@@ -154,27 +154,30 @@ mod tests {
 
     #[test]
     fn it_holds_no_longer_and_no_more_than_it_may() {
-        let mut line = Line::default();
+        let mut line = AckDelayQueue::default();
         line.push(at(0), vec![], alone(), Duration::from_secs(9));
-        assert_eq!(line.due(), Some(at(0) + MOST));
-        for _ in 0..ROOM {
-            line.push(at(1), vec![7], alone(), MOST);
+        assert_eq!(line.due(), Some(at(0) + MAX_DELAY));
+        for _ in 0..MAX_ACKS {
+            line.push(at(1), vec![7], alone(), MAX_DELAY);
         }
         assert_eq!((line.pop(at(1)), line.pop(at(1))), (Some(vec![]), None));
-        assert_eq!(line.drain().count(), ROOM);
+        assert_eq!(line.drain().count(), MAX_ACKS);
     }
 
     #[test]
     fn one_takes_the_place_of_another_if_it_says_all_of_it() {
         let hole = says(100, &[(200, 300)], 5);
-        assert!(says(100, &[(200, 400)], 6).covers(&hole), "more behind the same hole");
-        assert!(says(100, &[(500, 600), (200, 300)], 6).covers(&hole), "another hole");
-        assert!(says(400, &[], 6).covers(&hole), "closed");
-        assert!(!says(100, &[(500, 600)], 6).covers(&hole), "a block would be lost");
-        assert!(!says(100, &[], 6).covers(&says(100, &[], 5)), "a duplicate counts");
-        let marked = Says { is_marked: true, ..hole };
-        assert!(!says(400, &[], 6).covers(&marked) && says(400, &[], 5).covers(&marked), "what it echoes counts");
-        let (mut line, late) = (Line::default(), Duration::from_millis(50));
+        assert!(says(100, &[(200, 400)], 6).supersedes(&hole), "more behind the same hole");
+        assert!(says(100, &[(500, 600), (200, 300)], 6).supersedes(&hole), "another hole");
+        assert!(says(400, &[], 6).supersedes(&hole), "closed");
+        assert!(!says(100, &[(500, 600)], 6).supersedes(&hole), "a block would be lost");
+        assert!(!says(100, &[], 6).supersedes(&says(100, &[], 5)), "a duplicate counts");
+        let marked = AckInfo { has_rewritten_echo: true, ..hole };
+        assert!(
+            !says(400, &[], 6).supersedes(&marked) && says(400, &[], 5).supersedes(&marked),
+            "what it echoes counts"
+        );
+        let (mut line, late) = (AckDelayQueue::default(), Duration::from_millis(50));
         for n in 0..20_u32 {
             line.push(at(u64::from(n)), vec![0], says(100, &[(200, 300 + n)], n), late);
         }

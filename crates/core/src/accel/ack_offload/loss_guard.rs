@@ -10,70 +10,78 @@
 //! 3. It ends when holes come more often or last for longer: then they are not the sender's own, and a longer round trip
 //!    slows its recovery.
 
-use crate::accel::observation::sack_holes::Holes;
+use crate::accel::observation::sack_holes::SackHoles;
 use crate::units::{Duration, Instant};
 
 /// One flow's calm.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct Calm {
-    needed: Duration,
-    began: Option<Instant>,
+pub(in crate::accel) struct LossGuard {
+    required_time: Duration,
+    clear_since: Option<Instant>,
     /// Since when there are holes, with pauses of less than [`LEAST`].
-    stirred: Option<Instant>,
+    holes_since: Option<Instant>,
     /// How long it takes to forget them all, at [`SOON`] for each; and as of when.
-    strain: Duration,
-    counted: Instant,
+    backlog: Duration,
+    updated: Instant,
 }
 
-impl Default for Calm {
+impl Default for LossGuard {
     fn default() -> Self {
-        Self { needed: LEAST, began: None, stirred: None, strain: Duration::ZERO, counted: Instant::ZERO }
+        Self {
+            required_time: MIN_CLEAR_TIME,
+            clear_since: None,
+            holes_since: None,
+            backlog: Duration::ZERO,
+            updated: Instant::ZERO,
+        }
     }
 }
 
-impl Calm {
+impl LossGuard {
     /// Whether it is, now.
-    pub(in crate::accel) fn is_calm(&mut self, now: Instant, holes: &Holes) -> bool {
-        self.count(now, holes);
-        if holes.closed_for(now, self.needed) {
-            self.began.get_or_insert(now);
+    pub(in crate::accel) fn is_clear(&mut self, now: Instant, holes: &SackHoles) -> bool {
+        self.update(now, holes);
+        if holes.closed_for(now, self.required_time) {
+            self.clear_since.get_or_insert(now);
             return true;
         }
-        if let Some(began) = self.began.take() {
-            let needed = if now.since(began) < SOON { self.needed * 2 } else { self.needed / 2 };
-            self.needed = needed.clamp(LEAST, MOST);
+        if let Some(began) = self.clear_since.take() {
+            let needed =
+                if now.since(began) < SHORT_CLEAR_TIME { self.required_time * 2 } else { self.required_time / 2 };
+            self.required_time = needed.clamp(MIN_CLEAR_TIME, MAX_CLEAR_TIME);
         }
         false
     }
 
     /// Whether holes come too often or last too long. To be asked after [`Self::is_calm`].
-    pub(in crate::accel) fn is_strained(&self, now: Instant) -> bool {
-        self.strain > SOON * OFTEN || self.stirred.is_some_and(|since| now.since(since) >= LONG)
+    pub(in crate::accel) fn has_frequent_loss(&self, now: Instant) -> bool {
+        self.backlog > SHORT_CLEAR_TIME * MAX_HOLES
+            || self.holes_since.is_some_and(|since| now.since(since) >= MAX_REPAIR_TIME)
     }
 
-    fn count(&mut self, now: Instant, holes: &Holes) {
-        self.strain = self.strain.saturating_sub(now.since(self.counted));
-        self.counted = now;
+    fn update(&mut self, now: Instant, holes: &SackHoles) {
+        self.backlog = self.backlog.saturating_sub(now.since(self.updated));
+        self.updated = now;
         if holes.is_open() {
-            if self.stirred.is_none() {
-                self.strain = (self.strain + SOON).min(SOON * (OFTEN + 1));
+            if self.holes_since.is_none() {
+                self.backlog = (self.backlog + SHORT_CLEAR_TIME).min(SHORT_CLEAR_TIME * (MAX_HOLES + 1));
             }
-            self.stirred.get_or_insert(now);
-        } else if holes.closed_for(now, LEAST) {
-            self.stirred = None;
+            self.holes_since.get_or_insert(now);
+        } else if holes.closed_for(now, MIN_CLEAR_TIME) {
+            self.holes_since = None;
         }
     }
 }
 
 /// chosen: some round trips, and short beside the seconds between the losses of a window that fills a queue.
-const LEAST: Duration = Duration::from_millis(400);
-const MOST: Duration = Duration::from_secs(30);
+const MIN_CLEAR_TIME: Duration = Duration::from_millis(400);
+const MAX_CLEAR_TIME: Duration = Duration::from_secs(30);
 /// chosen: shorter than the time between two losses of CUBIC on a link of 20 Mbit/s.
-const SOON: Duration = Duration::from_secs(3);
+const SHORT_CLEAR_TIME: Duration = Duration::from_secs(3);
 /// chosen: CUBIC in a full queue has one at a time.
-const OFTEN: u32 = 3;
+const MAX_HOLES: u32 = 3;
 /// chosen: the repair of half a window takes a second at 200 ms.
-const LONG: Duration = Duration::from_secs(2);
+const MAX_REPAIR_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -82,7 +90,7 @@ mod tests {
 
     /// Of a minute with a hole of `open` ms after each so many: how much was calm, in how many pieces, and how much strained.
     fn run(between: u64, open: u64) -> (u32, u32, u32) {
-        let (mut calm, mut holes) = (Calm::default(), Holes::default());
+        let (mut calm, mut holes) = (LossGuard::default(), SackHoles::default());
         let (mut calms, mut pieces, mut strained, mut was) = (0, 0, 0, false);
         for ms in 0..60_000 {
             let now = Instant::from_millis(ms);
@@ -101,10 +109,10 @@ mod tests {
                 },
                 1448,
             );
-            let is = calm.is_calm(now, &holes);
+            let is = calm.is_clear(now, &holes);
             calms += u32::from(is);
             pieces += u32::from(is && !was);
-            strained += u32::from(calm.is_strained(now));
+            strained += u32::from(calm.has_frequent_loss(now));
             was = is;
         }
         (calms, pieces, strained)

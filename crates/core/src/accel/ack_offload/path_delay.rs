@@ -12,118 +12,119 @@
 //!
 //! What gateways answer was not used: it ends at the first hop.
 
-use super::delay_queue::MOST;
+use super::delay_queue::MAX_DELAY;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// By which link an ACK leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum By {
+pub(in crate::accel) enum AckLink {
     /// The flow's own.
-    First,
+    Primary,
     /// The helping one.
-    Second,
+    Secondary,
 }
 
 /// One flow's two ways.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Ways {
-    probe: Option<(TcpTimestamp, Instant, By)>,
+pub(in crate::accel) struct PathDelay {
+    probe: Option<(TcpTimestamp, Instant, AckLink)>,
     /// When a packet was shown last.
-    seen: Option<Instant>,
-    first: Option<Duration>,
-    second: Option<Duration>,
+    last_packet: Option<Instant>,
+    primary_rtt: Option<Duration>,
+    secondary_rtt: Option<Duration>,
     /// Measures of the second way since it was taken last.
-    measures: u32,
+    samples: u32,
     /// Whether what went by the second way has arrived.
-    is_proved: bool,
+    is_delivered: bool,
 }
 
-impl Ways {
+impl PathDelay {
     /// An ACK with this timestamp leaves.
-    pub(in crate::accel) fn on_leaving(&mut self, now: Instant, value: TcpTimestamp, by: By) {
-        if self.probe.is_none_or(|(_, sent, other)| other != by || now.since(sent) >= LOST) {
+    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, value: TcpTimestamp, by: AckLink) {
+        if self.probe.is_none_or(|(_, sent, other)| other != by || now.since(sent) >= MAX_PROBE_AGE) {
             self.probe = Some((value, now, by));
         }
     }
 
     /// One leaves that is held first.
-    pub(in crate::accel) fn on_held(&mut self) {
+    pub(in crate::accel) fn on_ack_delayed(&mut self) {
         self.probe = None;
     }
 
     /// A packet comes that echoes this one, and has waited so long.
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
-        let was_seen = self.is_seen(now);
-        self.seen = Some(now);
+        let was_seen = self.is_captured(now);
+        self.last_packet = Some(now);
         let Some((value, sent, by)) = self.probe else { return };
         if echo.is_before(value) {
             return;
         }
         self.probe = None;
-        self.is_proved |= by == By::Second;
+        self.is_delivered |= by == AckLink::Secondary;
         let Some(waited) = waited.filter(|_| was_seen) else { return };
         let sample = now.since(sent).saturating_sub(waited);
         match by {
-            By::First => {
-                self.first = Some(self.first.map_or(sample, |mean| (mean * 7 + sample) / 8));
+            AckLink::Primary => {
+                self.primary_rtt = Some(self.primary_rtt.map_or(sample, |mean| (mean * 7 + sample) / 8));
             }
-            By::Second => {
-                self.second = Some(self.second.map_or(sample, |long| sample.max((long * 15 + sample) / 16)));
-                self.measures = self.measures.saturating_add(1);
+            AckLink::Secondary => {
+                self.secondary_rtt =
+                    Some(self.secondary_rtt.map_or(sample, |long| sample.max((long * 15 + sample) / 16)));
+                self.samples = self.samples.saturating_add(1);
             }
         }
     }
 
     /// The second way is taken anew.
-    pub(in crate::accel) fn begin(&mut self) {
-        (self.second, self.measures, self.is_proved) = (None, 0, false);
+    pub(in crate::accel) fn reset_secondary(&mut self) {
+        (self.secondary_rtt, self.samples, self.is_delivered) = (None, 0, false);
     }
 
     /// The difference, at most what a line holds; nothing while it is not known.
-    pub(in crate::accel) fn extra(&self) -> Duration {
-        let known = self.second.zip(self.first).filter(|_| self.measures >= ENOUGH);
-        known.map_or(Duration::ZERO, |(second, first)| second.saturating_sub(first).min(MOST))
+    pub(in crate::accel) fn difference(&self) -> Duration {
+        let known = self.secondary_rtt.zip(self.primary_rtt).filter(|_| self.samples >= MIN_SAMPLES);
+        known.map_or(Duration::ZERO, |(second, first)| second.saturating_sub(first).min(MAX_DELAY))
     }
 
     /// Whether something that went by the second way has arrived.
-    pub(in crate::accel) const fn is_proved(&self) -> bool {
-        self.is_proved
+    pub(in crate::accel) const fn is_delivered(&self) -> bool {
+        self.is_delivered
     }
 
     /// Whether packets are shown, as far as is known.
-    fn is_seen(&self, now: Instant) -> bool {
-        self.seen.is_some_and(|seen| now.since(seen) < SIGHT)
+    fn is_captured(&self, now: Instant) -> bool {
+        self.last_packet.is_some_and(|seen| now.since(seen) < MAX_CAPTURE_GAP)
     }
 
     /// The round trip by the first way.
-    pub(in crate::accel) const fn first(&self) -> Option<Duration> {
-        self.first
+    pub(in crate::accel) const fn primary_rtt(&self) -> Option<Duration> {
+        self.primary_rtt
     }
 
     /// Whether both are known.
     pub(in crate::accel) const fn is_known(&self) -> bool {
-        self.first.is_some() && self.measures >= ENOUGH
+        self.primary_rtt.is_some() && self.samples >= MIN_SAMPLES
     }
 }
 
 /// chosen: the first may have been begun before the way was changed.
-const ENOUGH: u32 = 2;
+const MIN_SAMPLES: u32 = 2;
 /// chosen: longer than packets of a flow that fills a queue are apart; what is measured is wrong by so much at the most.
-const SIGHT: Duration = Duration::from_millis(100);
+const MAX_CAPTURE_GAP: Duration = Duration::from_millis(100);
 /// chosen: a probe whose echo did not come by then is gone.
-const LOST: Duration = Duration::from_secs(1);
+const MAX_PROBE_AGE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Asks so often by each way, one after the other, with a queue of 30 ms.
-    fn ask(ways: &mut Ways, from: u64, by: By, takes: &[u64]) -> u64 {
+    fn ask(ways: &mut PathDelay, from: u64, by: AckLink, takes: &[u64]) -> u64 {
         let mut at = from;
         for takes in takes {
             ways.on_echo(Instant::from_millis(at), TcpTimestamp::new(0), None);
-            ways.on_leaving(Instant::from_millis(at), TcpTimestamp::new(u32::try_from(at).unwrap()), by);
+            ways.on_ack_sent(Instant::from_millis(at), TcpTimestamp::new(u32::try_from(at).unwrap()), by);
             let echo = TcpTimestamp::new(u32::try_from(at).unwrap());
             // All the time packets are shown that left before.
             for shown in (at..at + takes + 30).step_by(20) {
@@ -137,46 +138,49 @@ mod tests {
 
     #[test]
     fn the_difference_is_that_of_the_ways_and_not_of_the_queue() {
-        let mut ways = Ways::default();
-        let at = ask(&mut ways, 0, By::First, &[50, 52, 50]);
-        assert_eq!((ways.extra(), ways.is_known()), (Duration::ZERO, false));
-        let at = ask(&mut ways, at, By::Second, &[100, 110, 104]);
-        assert!((55..60).contains(&ways.extra().as_millis()) && ways.is_known(), "{:?}", ways.extra());
-        ask(&mut ways, at, By::Second, &[900]);
-        assert_eq!(ways.extra(), MOST);
-        ways.begin();
-        assert_eq!((ways.extra(), ways.is_known()), (Duration::ZERO, false));
+        let mut ways = PathDelay::default();
+        let at = ask(&mut ways, 0, AckLink::Primary, &[50, 52, 50]);
+        assert_eq!((ways.difference(), ways.is_known()), (Duration::ZERO, false));
+        let at = ask(&mut ways, at, AckLink::Secondary, &[100, 110, 104]);
+        assert!((55..60).contains(&ways.difference().as_millis()) && ways.is_known(), "{:?}", ways.difference());
+        ask(&mut ways, at, AckLink::Secondary, &[900]);
+        assert_eq!(ways.difference(), MAX_DELAY);
+        ways.reset_secondary();
+        assert_eq!((ways.difference(), ways.is_known()), (Duration::ZERO, false));
     }
 
     #[test]
     fn what_was_held_and_what_waited_unknown_tells_nothing() {
-        let (mut ways, at) = (Ways::default(), Instant::from_millis);
+        let (mut ways, at) = (PathDelay::default(), Instant::from_millis);
         ways.on_echo(at(0), TcpTimestamp::new(0), None);
-        ways.on_leaving(at(0), TcpTimestamp::new(1), By::First);
-        ways.on_held();
+        ways.on_ack_sent(at(0), TcpTimestamp::new(1), AckLink::Primary);
+        ways.on_ack_delayed();
         ways.on_echo(at(50), TcpTimestamp::new(1), Some(Duration::ZERO));
-        ways.on_leaving(at(50), TcpTimestamp::new(50), By::First);
+        ways.on_ack_sent(at(50), TcpTimestamp::new(50), AckLink::Primary);
         ways.on_echo(at(100), TcpTimestamp::new(50), None);
-        assert_eq!(ways.first, None);
+        assert_eq!(ways.primary_rtt, None);
     }
 
     #[test]
     fn what_was_not_looked_for_all_the_time_tells_nothing() {
         let at = Instant::from_millis;
         let first = |shown: &[u64]| {
-            let mut ways = Ways::default();
+            let mut ways = PathDelay::default();
             for (n, ms) in shown.iter().enumerate() {
                 // The first packet shown is one of before.
                 ways.on_echo(at(*ms), TcpTimestamp::new(if n == 0 { 0 } else { 9 }), Some(Duration::ZERO));
-                ways.on_leaving(at(*ms), TcpTimestamp::new(9 + u32::from(n > 0)), By::First);
+                ways.on_ack_sent(at(*ms), TcpTimestamp::new(9 + u32::from(n > 0)), AckLink::Primary);
             }
-            ways.first
+            ways.primary_rtt
         };
         assert_eq!(first(&[0, 50]), Some(Duration::from_millis(50)));
         assert_eq!(first(&[0, 400]), None, "its echo came at 50 ms, and was not shown");
-        let mut ways = Ways::default();
-        ways.on_leaving(at(0), TcpTimestamp::new(1), By::Second);
+        let mut ways = PathDelay::default();
+        ways.on_ack_sent(at(0), TcpTimestamp::new(1), AckLink::Secondary);
         ways.on_echo(at(200), TcpTimestamp::new(5), Some(Duration::ZERO));
-        assert!(ways.second.is_none() && ways.is_proved(), "nothing was shown before; but it has arrived");
+        assert!(
+            ways.secondary_rtt.is_none() && ways.is_delivered(),
+            "nothing was shown before; but it has arrived"
+        );
     }
 }

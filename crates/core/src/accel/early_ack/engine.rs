@@ -28,95 +28,95 @@
 
 use alloc::vec::Vec;
 
-use super::http_map::Mirror;
-use crate::accel::seq_space::{Stretch, Stretches, near, number};
+use super::http_map::HttpMap;
+use crate::accel::seq_space::{PosRange, PosRangeSet, nearest_position, seq_of};
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Rewrite, SackBlocks, Seq, SeqRange, TcpTimestamp, Timestamps};
 
 /// A flow's holes.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct Hider {
+pub(in crate::accel) struct EarlyAckEngine {
     /// What the own stack has acknowledged.
-    here: u64,
+    next_expected: u64,
     /// The end of what it has room for.
-    edge: u64,
+    right_edge: u64,
     /// What it has beyond a hole.
-    beyond: Stretches,
+    received_beyond: PosRangeSet,
     /// What was acknowledged to the other end, or may have been.
-    told: u64,
+    acked: u64,
     /// The right edge as it was told.
-    told_edge: u64,
+    advertised_edge: u64,
     /// Holes before this are the sender's.
-    exposed: u64,
+    reported_below: u64,
     /// Everything before this is here or hidden.
-    covered: u64,
+    acked_or_received: u64,
     /// Acknowledged and not here.
-    hidden: Vec<Hole>,
+    holes: Vec<EarlyAckedHole>,
     /// Of these, not handed out yet.
-    wanted: Vec<Stretch>,
+    to_fetch: Vec<PosRange>,
     /// After a ladder: up to where it may have acknowledged.
-    ladder: Option<u64>,
+    sweep_top: Option<u64>,
     /// When something was last said.
-    said: Instant,
+    last_ack_sent: Instant,
     /// The newest timestamp of the other end, by what came or what the own stack echoes.
-    newest: Option<TcpTimestamp>,
+    newest_tsval: Option<TcpTimestamp>,
     /// Bytes that were ever hidden.
-    total: u64,
+    total_bytes: u64,
 }
 
 /// A hidden stretch.
 #[derive(Clone, Copy, Debug)]
-struct Hole {
-    stretch: Stretch,
+struct EarlyAckedHole {
+    stretch: PosRange,
     since: Instant,
     /// The newest timestamp that had come then: older than any that comes later, newer than what came before the hole.
-    stamp: Option<TcpTimestamp>,
+    ts_val: Option<TcpTimestamp>,
 }
 
 /// What a decision rests on, beside the flow itself.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct Terms<'a> {
+pub(in crate::accel) struct EarlyAckPolicy<'a> {
     /// Where bytes can be had.
-    pub(in crate::accel) mirror: &'a Mirror,
+    pub(in crate::accel) http_map: &'a HttpMap,
     /// Whether a new hole may be hidden: the mechanism is on, and the delay gate calls the loss random.
-    pub(in crate::accel) may_hide: bool,
+    pub(in crate::accel) allows_new: bool,
     /// How many bytes more may be missing at the same time.
-    pub(in crate::accel) room: u64,
+    pub(in crate::accel) budget: u64,
     /// The newest timestamp of the other end.
-    pub(in crate::accel) newest: Option<TcpTimestamp>,
+    pub(in crate::accel) newest_tsval: Option<TcpTimestamp>,
 }
 
 /// What becomes of a segment that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum Verdict {
+pub(in crate::accel) enum AckAction {
     /// It leaves as it is.
-    Leave,
+    Forward,
     /// It says this instead.
-    Say(Said),
+    Rewrite(AckRewrite),
     /// It would say this, which is nothing new, and does not leave.
-    Hold(Said),
+    Suppress(AckRewrite),
 }
 
 /// What an acknowledgement says instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Said {
+pub(in crate::accel) struct AckRewrite {
     /// Its number.
     pub(in crate::accel) ack: Seq,
     /// Its SACK blocks: no more than it had.
-    pub(in crate::accel) sacks: SackBlocks,
+    pub(in crate::accel) sack_blocks: SackBlocks,
     /// Its window, as it stands in the header.
     pub(in crate::accel) window: u16,
     /// The timestamp that it echoes, if another.
     pub(in crate::accel) echo: Option<TcpTimestamp>,
 }
 
-impl Said {
+impl AckRewrite {
     /// Writes it into the packet. The length does not change.
     pub(in crate::accel) fn write(&self, packet: &mut [u8]) {
         let Ok(mut rewrite) = Rewrite::of(packet) else { return };
         rewrite.set_ack(self.ack);
         rewrite.set_window(self.window);
-        let mut blocks = self.sacks.blocks().iter();
+        let mut blocks = self.sack_blocks.blocks().iter();
         rewrite.map_sack_blocks(|_| blocks.next().copied());
         if let Some(echo) = self.echo {
             rewrite.set_ts_ecr(echo);
@@ -125,79 +125,79 @@ impl Said {
 
     /// What `ack` says then.
     #[must_use]
-    pub(in crate::accel) fn said(&self, ack: &Ack) -> Ack {
+    pub(in crate::accel) fn applied_to(&self, ack: &Ack) -> Ack {
         let fresh = |stamps: Timestamps| Timestamps { ts_ecr: self.echo.unwrap_or(stamps.ts_ecr), ..stamps };
         let timestamps = ack.timestamps.map(fresh);
-        Ack { ack: self.ack, window: self.window, timestamps, sack_blocks: self.sacks, ..*ack }
+        Ack { ack: self.ack, window: self.window, timestamps, sack_blocks: self.sack_blocks, ..*ack }
     }
 }
 
-impl Hider {
+impl EarlyAckEngine {
     /// Of a flow whose own stack has acknowledged up to here.
     pub(in crate::accel) fn new(here: u64) -> Self {
         Self {
-            here,
-            edge: here,
-            beyond: Stretches::default(),
-            told: here,
-            told_edge: here,
-            exposed: here,
-            covered: here,
-            hidden: Vec::new(),
-            wanted: Vec::new(),
-            ladder: None,
-            said: Instant::ZERO,
-            newest: None,
-            total: 0,
+            next_expected: here,
+            right_edge: here,
+            received_beyond: PosRangeSet::default(),
+            acked: here,
+            advertised_edge: here,
+            reported_below: here,
+            acked_or_received: here,
+            holes: Vec::new(),
+            to_fetch: Vec::new(),
+            sweep_top: None,
+            last_ack_sent: Instant::ZERO,
+            newest_tsval: None,
+            total_bytes: 0,
         }
     }
 
     /// The own stack says this; `carries` data of its own, or not. `scale` is that of its SYN.
-    pub(in crate::accel) fn leaving(
+    pub(in crate::accel) fn on_ack_out(
         &mut self,
         now: Instant,
         ack: &Ack,
         carries: bool,
         scale: u8,
-        terms: &Terms<'_>,
-    ) -> Verdict {
-        self.note(ack.timestamps.map(|stamps| stamps.ts_ecr));
-        self.note(terms.newest);
-        self.hear(ack, scale);
-        let end = self.walk(now, terms);
-        if end == self.here && self.hidden.is_empty() {
-            self.told = self.told.max(end);
-            self.told_edge = self.told_edge.max(self.edge);
+        terms: &EarlyAckPolicy<'_>,
+    ) -> AckAction {
+        self.on_tsval(ack.timestamps.map(|stamps| stamps.ts_ecr));
+        self.on_tsval(terms.newest_tsval);
+        self.on_local_ack(ack, scale);
+        let end = self.advance_ack(now, terms);
+        if end == self.next_expected && self.holes.is_empty() {
+            self.acked = self.acked.max(end);
+            self.advertised_edge = self.advertised_edge.max(self.right_edge);
             // Whatever it says of holes is said as it stands.
-            self.exposed = self.exposed.max(self.beyond.end().unwrap_or(0));
-            self.said = now;
-            return Verdict::Leave;
+            self.reported_below = self.reported_below.max(self.received_beyond.end().unwrap_or(0));
+            self.last_ack_sent = now;
+            return AckAction::Forward;
         }
-        let is_new = end > self.told || self.edge > self.told_edge;
-        let said = self.say(end, ack, scale);
-        let has_blocks = !said.sacks.is_empty();
+        let is_new = end > self.acked || self.right_edge > self.advertised_edge;
+        let said = self.rewrite(end, ack, scale);
+        let has_blocks = !said.sack_blocks.is_empty();
         let is_asked = ack.dsack_range().is_some() || carries || has_blocks;
-        self.told = self.told.max(end);
-        if !is_new && !is_asked && now.since(self.said) < HELD {
-            return Verdict::Hold(said);
+        self.acked = self.acked.max(end);
+        if !is_new && !is_asked && now.since(self.last_ack_sent) < SUPPRESS_TIME {
+            return AckAction::Suppress(said);
         }
         if has_blocks {
-            self.exposed = self.exposed.max(self.beyond.end().unwrap_or(0));
+            self.reported_below = self.reported_below.max(self.received_beyond.end().unwrap_or(0));
         }
-        self.told_edge = self.told_edge.max(self.edge);
-        self.said = now;
-        Verdict::Say(said)
+        self.advertised_edge = self.advertised_edge.max(self.right_edge);
+        self.last_ack_sent = now;
+        AckAction::Rewrite(said)
     }
 
     /// The other end is at this number: it begins a segment that came, or is that of a bare acknowledgement. After a
     /// ladder it says how much of it was believed.
-    pub(in crate::accel) fn came(&mut self, now: Instant, seq: Seq, terms: &Terms<'_>) {
-        self.note(terms.newest);
-        let Some(top) = self.ladder else { return };
-        let at = near(self.here, seq).min(top);
-        if at > self.told {
-            self.told = at;
-            self.walk(now, terms);
+    pub(in crate::accel) fn on_peer_seq(&mut self, now: Instant, seq: Seq, terms: &EarlyAckPolicy<'_>) {
+        self.on_tsval(terms.newest_tsval);
+        let Some(top) = self.sweep_top else { return };
+        let at = nearest_position(self.next_expected, seq).min(top);
+        if at > self.acked {
+            self.acked = at;
+            self.advance_ack(now, terms);
         }
     }
 
@@ -206,184 +206,196 @@ impl Hider {
     ///
     /// What lies before bytes that came is hidden at once; what lies behind them as soon as the other end shows where it
     /// stands ([`came`](Self::came)).
-    pub(in crate::accel) fn ladder(&mut self, now: Instant, top: u64, step: u32, terms: &Terms<'_>) -> Vec<Seq> {
+    pub(in crate::accel) fn sweep(
+        &mut self,
+        now: Instant,
+        top: u64,
+        step: u32,
+        terms: &EarlyAckPolicy<'_>,
+    ) -> Vec<Seq> {
         let step = u64::from(step.max(1));
-        let top = top.min(self.edge).max(self.told).max(self.ladder.unwrap_or(0));
-        self.ladder = Some(top);
-        self.told = self.told.max(self.beyond.end().unwrap_or(0).min(top));
-        self.walk(now, terms);
-        let rungs = (self.told..=top).step_by(usize::try_from(step).unwrap_or(usize::MAX));
-        let mut rungs: Vec<u64> = rungs.take(LADDER_MOST).collect();
+        let top = top.min(self.right_edge).max(self.acked).max(self.sweep_top.unwrap_or(0));
+        self.sweep_top = Some(top);
+        self.acked = self.acked.max(self.received_beyond.end().unwrap_or(0).min(top));
+        self.advance_ack(now, terms);
+        let rungs = (self.acked..=top).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        let mut rungs: Vec<u64> = rungs.take(MAX_SWEEP_ACKS).collect();
         // The last segment of a body, or of a window, may be shorter.
         if rungs.last().is_some_and(|last| *last < top && top - last < step) {
             rungs.push(top);
         }
-        rungs.into_iter().rev().map(number).collect()
+        rungs.into_iter().rev().map(seq_of).collect()
     }
 
     /// The window to be said with this number, so that the right edge stays where it is.
     pub(in crate::accel) fn window_at(&self, ack: Seq, scale: u8) -> u16 {
-        self.window(near(self.here, ack), scale)
+        self.window(nearest_position(self.next_expected, ack), scale)
     }
 
     /// Up to where a ladder may have acknowledged, as long as that is not known.
-    pub(in crate::accel) const fn ladder_top(&self) -> Option<u64> {
-        self.ladder
+    pub(in crate::accel) const fn sweep_top(&self) -> Option<u64> {
+        self.sweep_top
     }
 
     /// Stretches that are to be fetched, each told once.
-    pub(in crate::accel) fn wanted(&mut self) -> Vec<Stretch> {
-        core::mem::take(&mut self.wanted)
+    pub(in crate::accel) fn take_to_fetch(&mut self) -> Vec<PosRange> {
+        core::mem::take(&mut self.to_fetch)
     }
 
     /// What of this stretch is still hidden and not here.
-    pub(in crate::accel) fn missing(&self, stretch: Stretch) -> Vec<Stretch> {
-        let parts = self.hidden.iter().map(|hole| hole.stretch.common(&stretch));
+    pub(in crate::accel) fn missing(&self, stretch: PosRange) -> Vec<PosRange> {
+        let parts = self.holes.iter().map(|hole| hole.stretch.intersection(&stretch));
         parts.filter(|part| !part.is_empty()).collect()
     }
 
     /// The timestamp of a segment that fills this hole; none if it is none, or there are no timestamps.
-    pub(in crate::accel) fn stamp(&self, position: u64) -> Option<TcpTimestamp> {
-        self.hidden.iter().find(|hole| hole.stretch.contains(position)).and_then(|hole| hole.stamp)
+    pub(in crate::accel) fn tsval_at(&self, position: u64) -> Option<TcpTimestamp> {
+        self.holes.iter().find(|hole| hole.stretch.contains(position)).and_then(|hole| hole.ts_val)
     }
 
     /// What the own stack has acknowledged.
-    pub(in crate::accel) const fn here(&self) -> u64 {
-        self.here
+    pub(in crate::accel) const fn next_expected(&self) -> u64 {
+        self.next_expected
     }
 
     /// What was acknowledged to the other end, as far as is known.
-    pub(in crate::accel) const fn told(&self) -> u64 {
-        self.told
+    pub(in crate::accel) const fn acked(&self) -> u64 {
+        self.acked
     }
 
     /// Whether nothing is hidden, and nothing may have been acknowledged that is not here.
     pub(in crate::accel) fn is_idle(&self) -> bool {
-        self.hidden.is_empty() && self.told <= self.here && self.ladder.is_none()
+        self.holes.is_empty() && self.acked <= self.next_expected && self.sweep_top.is_none()
     }
 
     /// What is acknowledged and not here, with the timestamp of a segment that fills it.
-    pub(in crate::accel) fn open(&self) -> impl Iterator<Item = (Stretch, Option<TcpTimestamp>)> + '_ {
-        self.hidden.iter().map(|hole| (hole.stretch, hole.stamp))
+    pub(in crate::accel) fn open_holes(&self) -> impl Iterator<Item = (PosRange, Option<TcpTimestamp>)> + '_ {
+        self.holes.iter().map(|hole| (hole.stretch, hole.ts_val))
     }
 
     /// Bytes that are acknowledged and not here.
     pub(in crate::accel) fn missing_bytes(&self) -> u64 {
-        self.hidden.iter().map(|hole| hole.stretch.bytes()).sum()
+        self.holes.iter().map(|hole| hole.stretch.len()).sum()
     }
 
     /// Bytes that were ever hidden.
-    pub(in crate::accel) const fn total(&self) -> u64 {
-        self.total
+    pub(in crate::accel) const fn total_bytes(&self) -> u64 {
+        self.total_bytes
     }
 
     /// When the connection is to be ended unless something comes; `moved`: when the own stack got further last.
     pub(in crate::accel) fn deadline(&self, moved: Instant) -> Option<Instant> {
-        self.waits_since().map(|since| since.max(moved) + DEADLINE)
+        self.oldest_hole().map(|since| since.max(moved) + HOLE_TIMEOUT)
     }
 
     /// When the oldest hole was hidden that is still open.
-    pub(in crate::accel) fn waits_since(&self) -> Option<Instant> {
-        self.hidden.iter().map(|hole| hole.since).min()
+    pub(in crate::accel) fn oldest_hole(&self) -> Option<Instant> {
+        self.holes.iter().map(|hole| hole.since).min()
     }
 
     /// Takes in what the own stack says.
-    fn hear(&mut self, ack: &Ack, scale: u8) {
-        let here = near(self.here, ack.ack);
-        if here >= self.here {
-            self.here = here;
-            self.edge = near(here, ack.right_edge(scale)).max(here);
+    fn on_local_ack(&mut self, ack: &Ack, scale: u8) {
+        let here = nearest_position(self.next_expected, ack.ack);
+        if here >= self.next_expected {
+            self.next_expected = here;
+            self.right_edge = nearest_position(here, ack.right_edge(scale)).max(here);
         }
         let blocks = ack.sack_blocks.blocks().iter().map(|block| {
-            let start = near(self.here, block.start);
-            Stretch::new(start, start.saturating_add(block.len().into()))
+            let start = nearest_position(self.next_expected, block.start);
+            PosRange::new(start, start.saturating_add(block.len().into()))
         });
-        let blocks: Vec<Stretch> =
-            blocks.filter(|block| block.start > self.here && block.end <= self.edge).collect();
-        if here == self.here && self.beyond.contains(here) {
+        let blocks: Vec<PosRange> =
+            blocks.filter(|block| block.start > self.next_expected && block.end <= self.right_edge).collect();
+        if here == self.next_expected && self.received_beyond.contains(here) {
             // It waits for what it had: that was dropped, but for what it names now.
-            self.beyond.remove(Stretch::new(here, self.beyond.run_from(here)));
-            self.covered = here;
+            self.received_beyond.remove(PosRange::new(here, self.received_beyond.run_from(here)));
+            self.acked_or_received = here;
         }
-        self.beyond.remove_before(self.here);
+        self.received_beyond.remove_before(self.next_expected);
         for block in &blocks {
-            self.beyond.insert(*block);
-            let top = self.ladder.unwrap_or(0);
-            self.told = self.told.max(block.start.min(top));
+            self.received_beyond.insert(*block);
+            let top = self.sweep_top.unwrap_or(0);
+            self.acked = self.acked.max(block.start.min(top));
         }
-        self.ladder = self.ladder.filter(|top| self.here < *top);
-        self.told = self.told.max(self.here);
-        let touches = |hole: &Hole| {
-            hole.stretch.start < self.here || blocks.iter().any(|block| !block.common(&hole.stretch).is_empty())
+        self.sweep_top = self.sweep_top.filter(|top| self.next_expected < *top);
+        self.acked = self.acked.max(self.next_expected);
+        let touches = |hole: &EarlyAckedHole| {
+            hole.stretch.start < self.next_expected
+                || blocks.iter().any(|block| !block.intersection(&hole.stretch).is_empty())
         };
-        if self.hidden.iter().any(touches) {
-            self.found();
+        if self.holes.iter().any(touches) {
+            self.drop_received();
         }
     }
 
     /// Takes what is here out of what is hidden.
-    fn found(&mut self) {
-        let mut left = Vec::with_capacity(self.hidden.len());
-        for hole in &self.hidden {
-            let stretch = Stretch::new(hole.stretch.start.max(self.here), hole.stretch.end);
-            let gaps = self.beyond.gaps(stretch).into_iter();
-            left.extend(gaps.map(|stretch| Hole { stretch, ..*hole }));
+    fn drop_received(&mut self) {
+        let mut left = Vec::with_capacity(self.holes.len());
+        for hole in &self.holes {
+            let stretch = PosRange::new(hole.stretch.start.max(self.next_expected), hole.stretch.end);
+            let gaps = self.received_beyond.gaps(stretch).into_iter();
+            left.extend(gaps.map(|stretch| EarlyAckedHole { stretch, ..*hole }));
         }
-        self.hidden = left;
+        self.holes = left;
     }
 
     /// On over everything that is here or hidden, hiding what may and what must be hidden: the number that can be said.
-    fn walk(&mut self, now: Instant, terms: &Terms<'_>) -> u64 {
-        let known = terms.mirror.end().unwrap_or(0).min(self.edge);
-        let end = self.beyond.end().unwrap_or(self.here).min(known).max(self.told);
-        let from = self.covered.max(self.here);
-        let (mut room, mut first) = (terms.room, None);
-        let hidden: Stretches = self.hidden.iter().map(|hole| hole.stretch).collect();
-        for gap in self.beyond.gaps(Stretch::new(from, end)) {
+    fn advance_ack(&mut self, now: Instant, terms: &EarlyAckPolicy<'_>) -> u64 {
+        let known = terms.http_map.end().unwrap_or(0).min(self.right_edge);
+        let end = self.received_beyond.end().unwrap_or(self.next_expected).min(known).max(self.acked);
+        let from = self.acked_or_received.max(self.next_expected);
+        let (mut room, mut first) = (terms.budget, None);
+        let hidden: PosRangeSet = self.holes.iter().map(|hole| hole.stretch).collect();
+        for gap in self.received_beyond.gaps(PosRange::new(from, end)) {
             for new in hidden.gaps(gap) {
-                let must = Stretch::new(new.start, new.end.min(self.told));
-                self.hide(now, must);
-                let rest = Stretch::new(must.end, new.end);
+                let must = PosRange::new(new.start, new.end.min(self.acked));
+                self.add_hole(now, must);
+                let rest = PosRange::new(must.end, new.end);
                 if rest.is_empty() {
                     continue;
                 }
-                let can = terms.may_hide && rest.start >= self.exposed && rest.bytes() <= room;
-                if can && terms.mirror.place(rest).is_some() {
-                    room -= rest.bytes();
-                    self.hide(now, rest);
+                let can = terms.allows_new && rest.start >= self.reported_below && rest.len() <= room;
+                if can && terms.http_map.locate(rest).is_some() {
+                    room -= rest.len();
+                    self.add_hole(now, rest);
                 } else {
                     first = first.or(Some(rest.start));
                 }
             }
         }
-        self.covered = first.unwrap_or(end.max(from));
-        self.covered
+        self.acked_or_received = first.unwrap_or(end.max(from));
+        self.acked_or_received
     }
 
-    fn hide(&mut self, now: Instant, stretch: Stretch) {
+    fn add_hole(&mut self, now: Instant, stretch: PosRange) {
         if stretch.is_empty() {
             return;
         }
-        self.hidden.push(Hole { stretch, since: now, stamp: self.newest });
-        self.hidden.sort_by_key(|hole| hole.stretch.start);
-        self.wanted.push(stretch);
-        self.total += stretch.bytes();
+        self.holes.push(EarlyAckedHole { stretch, since: now, ts_val: self.newest_tsval });
+        self.holes.sort_by_key(|hole| hole.stretch.start);
+        self.to_fetch.push(stretch);
+        self.total_bytes += stretch.len();
     }
 
-    fn say(&self, end: u64, ack: &Ack, scale: u8) -> Said {
-        let echo = if end > self.here { self.newest } else { None };
-        Said { ack: number(end), sacks: self.blocks(end, ack), window: self.window(end, scale), echo }
+    fn rewrite(&self, end: u64, ack: &Ack, scale: u8) -> AckRewrite {
+        let echo = if end > self.next_expected { self.newest_tsval } else { None };
+        AckRewrite {
+            ack: seq_of(end),
+            sack_blocks: self.sack_blocks(end, ack),
+            window: self.window(end, scale),
+            echo,
+        }
     }
 
     /// The SACK blocks of an acknowledgement that says `end`: those behind it, over what is hidden between them, each once.
-    fn blocks(&self, end: u64, ack: &Ack) -> SackBlocks {
-        let mut there = self.beyond.clone();
-        self.hidden.iter().for_each(|hole| there.insert(hole.stretch));
+    fn sack_blocks(&self, end: u64, ack: &Ack) -> SackBlocks {
+        let mut there = self.received_beyond.clone();
+        self.holes.iter().for_each(|hole| there.insert(hole.stretch));
         let mut blocks: Vec<SeqRange> = Vec::with_capacity(SackBlocks::MAX_BLOCKS);
         for block in ack.sack_blocks.blocks() {
-            let position = near(self.here, block.start);
+            let position = nearest_position(self.next_expected, block.start);
             let run = there.run_around(position).filter(|run| run.start > end);
-            let Some(span) = run.map(|run| SeqRange::new(number(run.start), number(run.end))) else { continue };
+            let Some(span) = run.map(|run| SeqRange::new(seq_of(run.start), seq_of(run.end))) else { continue };
             if !blocks.contains(&span) {
                 blocks.push(span);
             }
@@ -391,19 +403,19 @@ impl Hider {
         SackBlocks::of(&blocks)
     }
 
-    fn note(&mut self, stamp: Option<TcpTimestamp>) {
+    fn on_tsval(&mut self, stamp: Option<TcpTimestamp>) {
         let Some(new) = stamp else { return };
-        self.newest = Some(self.newest.map_or(new, |old| if old.is_before(new) { new } else { old }));
+        self.newest_tsval = Some(self.newest_tsval.map_or(new, |old| if old.is_before(new) { new } else { old }));
     }
 
     fn window(&self, end: u64, scale: u8) -> u16 {
-        let left = self.edge.saturating_sub(end) >> scale.min(14);
+        let left = self.right_edge.saturating_sub(end) >> scale.min(14);
         u16::try_from(left).unwrap_or(u16::MAX)
     }
 }
 
-impl FromIterator<Stretch> for Stretches {
-    fn from_iter<I: IntoIterator<Item = Stretch>>(all: I) -> Self {
+impl FromIterator<PosRange> for PosRangeSet {
+    fn from_iter<I: IntoIterator<Item = PosRange>>(all: I) -> Self {
         let mut set = Self::default();
         all.into_iter().for_each(|each| set.insert(each));
         set
@@ -412,8 +424,8 @@ impl FromIterator<Stretch> for Stretches {
 
 /// chosen: the paper gives no time. Longer than a link needs to come back from most of its pauses, shorter than people
 /// wait before they begin again.
-pub(in crate::accel) const DEADLINE: Duration = Duration::from_secs(10);
+pub(in crate::accel) const HOLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// chosen: an acknowledgement that says nothing new is left out so long after the last one; far below any timeout.
-const HELD: Duration = Duration::from_millis(20);
+const SUPPRESS_TIME: Duration = Duration::from_millis(20);
 /// chosen: rungs of a ladder, 72 bytes each: 86 KB, a flight of 1.7 MB.
-const LADDER_MOST: usize = 1200;
+const MAX_SWEEP_ACKS: usize = 1200;

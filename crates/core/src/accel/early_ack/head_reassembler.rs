@@ -10,26 +10,26 @@
 
 use alloc::vec::Vec;
 
-use crate::accel::seq_space::{Stretch, Stretches};
+use crate::accel::seq_space::{PosRange, PosRangeSet};
 
 /// A direction.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct Tap {
+pub(in crate::accel) struct HeadReassembler {
     /// Where the next head begins.
     next: u64,
     /// What is known of the bytes from there on.
     bytes: Vec<u8>,
     /// Which of them are.
-    have: Stretches,
+    received: PosRangeSet,
     /// One past the furthest byte that was seen at all.
-    front: u64,
+    highest: u64,
 }
 
 /// What stands at the next head's place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum Head {
     /// A head, with its empty line.
-    Whole(Vec<u8>),
+    Complete(Vec<u8>),
     /// Its beginning, or nothing yet.
     Partial,
     /// It is longer than is kept.
@@ -38,10 +38,10 @@ pub(in crate::accel) enum Head {
     Lost,
 }
 
-impl Tap {
+impl HeadReassembler {
     /// A direction whose next head begins here.
     pub(in crate::accel) fn new(next: u64) -> Self {
-        Self { next, bytes: Vec::new(), have: Stretches::default(), front: next }
+        Self { next, bytes: Vec::new(), received: PosRangeSet::default(), highest: next }
     }
 
     /// Where the next head begins.
@@ -50,70 +50,70 @@ impl Tap {
     }
 
     /// One past the furthest byte seen.
-    pub(in crate::accel) const fn front(&self) -> u64 {
-        self.front
+    pub(in crate::accel) const fn highest(&self) -> u64 {
+        self.highest
     }
 
     /// A payload of `length` bytes at `at`, of which `shown` are the first.
-    pub(in crate::accel) fn see(&mut self, at: u64, shown: &[u8], length: u64) {
-        if at > self.next.saturating_add(FAR) {
+    pub(in crate::accel) fn on_payload(&mut self, at: u64, shown: &[u8], length: u64) {
+        if at > self.next.saturating_add(MAX_DISTANCE) {
             return;
         }
-        self.front = self.front.max(at.saturating_add(length));
-        let window = Stretch::new(self.next, self.next.saturating_add(HEAD_MOST));
-        let new = Stretch::new(at, at.saturating_add(shown.len() as u64)).common(&window);
-        for gap in self.have.gaps(new) {
+        self.highest = self.highest.max(at.saturating_add(length));
+        let window = PosRange::new(self.next, self.next.saturating_add(MAX_HEAD));
+        let new = PosRange::new(at, at.saturating_add(shown.len() as u64)).intersection(&window);
+        for gap in self.received.gaps(new) {
             let (to, from) = ((gap.start - self.next) as usize, (gap.start - at) as usize);
-            let length = gap.bytes() as usize;
+            let length = gap.len() as usize;
             if self.bytes.len() < to + length {
                 self.bytes.resize(to + length, 0);
             }
             if let (Some(to), Some(from)) = (self.bytes.get_mut(to..to + length), shown.get(from..from + length)) {
                 to.copy_from_slice(from);
             }
-            self.have.insert(gap);
+            self.received.insert(gap);
         }
     }
 
     /// The next head; a whole one is taken.
-    pub(in crate::accel) fn head(&mut self) -> Head {
-        let known = (self.have.run_from(self.next) - self.next) as usize;
+    pub(in crate::accel) fn take_head(&mut self) -> Head {
+        let known = (self.received.run_from(self.next) - self.next) as usize;
         let known = self.bytes.get(..known).unwrap_or(&self.bytes);
         let end = known.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
         match end.and_then(|end| known.get(..end)) {
             Some(head) => {
                 let head = head.to_vec();
                 self.skip(head.len() as u64);
-                Head::Whole(head)
+                Head::Complete(head)
             }
-            None if known.len() as u64 >= HEAD_MOST => Head::TooLong,
-            None if self.front > self.next.saturating_add(HEAD_MOST + LATE) => Head::Lost,
+            None if known.len() as u64 >= MAX_HEAD => Head::TooLong,
+            None if self.highest > self.next.saturating_add(MAX_HEAD + MAX_UNSEEN) => Head::Lost,
             None => Head::Partial,
         }
     }
 
     /// The first bytes that stand at the next head's place.
-    pub(in crate::accel) fn start(&self) -> &[u8] {
-        let known = (self.have.run_from(self.next) - self.next) as usize;
+    pub(in crate::accel) fn known_start(&self) -> &[u8] {
+        let known = (self.received.run_from(self.next) - self.next) as usize;
         self.bytes.get(..known).unwrap_or(&self.bytes)
     }
 
     /// The next head begins so many bytes further on.
     pub(in crate::accel) fn skip(&mut self, bytes: u64) {
         self.next = self.next.saturating_add(bytes);
-        self.have.remove_before(self.next);
+        self.received.remove_before(self.next);
         let gone = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.bytes.len());
         self.bytes.drain(..gone);
     }
 }
 
 /// chosen: as much as nginx and Apache take by default of a request's head, twice over.
-const HEAD_MOST: u64 = 16 * 1024;
+const MAX_HEAD: u64 = 16 * 1024;
 /// chosen: bytes that may pass before a missing part of a head counts as not shown; a retransmission takes a round trip,
 /// in which a window of data passes.
-const LATE: u64 = 4 * 1024 * 1024;
+const MAX_UNSEEN: u64 = 4 * 1024 * 1024;
 /// What is further ahead than any window belongs to nothing.
-const FAR: u64 = 1 << 30;
+const MAX_DISTANCE: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -123,44 +123,44 @@ mod tests {
     #[test]
     fn a_head_is_whole_whatever_the_order() {
         let stream = b"GET / HTTP/1.1\r\n\r\nbodyGET /b HTTP/1.1\r\n\r\n";
-        let mut tap = Tap::new(100);
-        tap.see(110, &stream[10..], 31);
-        assert_eq!(tap.head(), Head::Partial);
-        tap.see(100, &stream[..12], 12);
-        assert_eq!(tap.head(), Head::Whole(stream[..18].to_vec()));
+        let mut tap = HeadReassembler::new(100);
+        tap.on_payload(110, &stream[10..], 31);
+        assert_eq!(tap.take_head(), Head::Partial);
+        tap.on_payload(100, &stream[..12], 12);
+        assert_eq!(tap.take_head(), Head::Complete(stream[..18].to_vec()));
         tap.skip(4);
-        assert_eq!(tap.head(), Head::Whole(stream[22..].to_vec()));
-        assert_eq!((tap.head(), tap.next()), (Head::Partial, 100 + stream.len() as u64));
+        assert_eq!(tap.take_head(), Head::Complete(stream[22..].to_vec()));
+        assert_eq!((tap.take_head(), tap.next()), (Head::Partial, 100 + stream.len() as u64));
     }
 
     #[test]
     fn a_head_that_nobody_showed_is_lost() {
-        let mut tap = Tap::new(0);
-        tap.see(0, b"HTTP", 1400);
-        assert_eq!(tap.head(), Head::Partial, "it may come again");
-        tap.see(HEAD_MOST + LATE, b"", 1400);
-        assert_eq!(tap.head(), Head::Lost);
-        let mut tap = Tap::new(0);
-        tap.see(0, &[b'a'; 20_000], 20_000);
-        assert_eq!((tap.head(), tap.bytes.len() as u64), (Head::TooLong, HEAD_MOST));
-        tap.see(u64::MAX - 3, b"abcd", 4);
-        assert_eq!(tap.front(), 20_000);
+        let mut tap = HeadReassembler::new(0);
+        tap.on_payload(0, b"HTTP", 1400);
+        assert_eq!(tap.take_head(), Head::Partial, "it may come again");
+        tap.on_payload(MAX_HEAD + MAX_UNSEEN, b"", 1400);
+        assert_eq!(tap.take_head(), Head::Lost);
+        let mut tap = HeadReassembler::new(0);
+        tap.on_payload(0, &[b'a'; 20_000], 20_000);
+        assert_eq!((tap.take_head(), tap.bytes.len() as u64), (Head::TooLong, MAX_HEAD));
+        tap.on_payload(u64::MAX - 3, b"abcd", 4);
+        assert_eq!(tap.highest(), 20_000);
     }
 
     proptest! {
         #[test]
         fn no_order_changes_what_is_read(pieces in prop::collection::vec((0_usize..60, 1_usize..30), 0..40)) {
             let stream = b"HTTP/1.1 200 OK\r\n\r\n0123456789HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n";
-            let mut tap = Tap::new(7);
+            let mut tap = HeadReassembler::new(7);
             for (at, length) in pieces {
                 let (from, to) = (at.min(stream.len()), (at + length).min(stream.len()));
-                tap.see(7 + from as u64, &stream[from..to], (to - from) as u64);
-                prop_assert!(stream.starts_with(tap.start()));
+                tap.on_payload(7 + from as u64, &stream[from..to], (to - from) as u64);
+                prop_assert!(stream.starts_with(tap.known_start()));
             }
-            tap.see(7, stream, stream.len() as u64);
-            prop_assert_eq!(tap.head(), Head::Whole(stream[..19].to_vec()));
+            tap.on_payload(7, stream, stream.len() as u64);
+            prop_assert_eq!(tap.take_head(), Head::Complete(stream[..19].to_vec()));
             tap.skip(10);
-            prop_assert_eq!(tap.head(), Head::Whole(stream[29..].to_vec()));
+            prop_assert_eq!(tap.take_head(), Head::Complete(stream[29..].to_vec()));
         }
     }
 }

@@ -18,17 +18,17 @@ use core::fmt;
 
 /// Why bytes are not fetched a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum NotFetchable {
     /// It began as TLS does.
-    Secure,
+    Encrypted,
     /// It is not HTTP/1, or a head is not as RFC 9112 has it.
     NotHttp,
     /// A head is longer than is kept, or too many requests wait.
-    TooMuch,
+    TooLarge,
     /// A part of a head was not seen.
-    NotSeen,
+    NotCaptured,
     /// An answer that no request was seen for.
-    Unasked,
+    NoRequest,
     /// Where the body ends is not known before it ends.
     NoLength,
     /// The connection speaks another protocol from here on.
@@ -36,13 +36,13 @@ pub enum Refusal {
     /// Not a GET.
     Method,
     /// The request names a user.
-    Named,
+    Credentials,
     /// The target is not a path.
     Target,
     /// Another status than 200 and 206.
     Status(u16),
     /// The answer has a content coding, or several ranges.
-    Coded,
+    Encoded,
     /// No strong validator.
     NoValidator,
     /// The server says that it gives no ranges.
@@ -52,63 +52,63 @@ pub enum Refusal {
     /// Too short to be worth a second request.
     Short,
     /// Nothing more is asked over the connection.
-    Over,
+    Finished,
     /// Too many others are looked at.
-    Crowded,
+    TooManyFlows,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for NotFetchable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Secure => f.write_str("encrypted: its bytes cannot be fetched a second time"),
+            Self::Encrypted => f.write_str("encrypted: its bytes cannot be fetched a second time"),
             Self::NotHttp => f.write_str("not plain HTTP: its bytes cannot be fetched a second time"),
-            Self::TooMuch => f.write_str("more of its HTTP than can be kept"),
-            Self::NotSeen => f.write_str("a part of its HTTP was not seen"),
-            Self::Unasked => f.write_str("an answer whose request was not seen"),
+            Self::TooLarge => f.write_str("more of its HTTP than can be kept"),
+            Self::NotCaptured => f.write_str("a part of its HTTP was not seen"),
+            Self::NoRequest => f.write_str("an answer whose request was not seen"),
             Self::NoLength => f.write_str("an answer that does not say how long it is"),
             Self::Upgraded => f.write_str("no HTTP any more"),
             Self::Method => f.write_str("not a GET: asking twice could do something twice"),
-            Self::Named => f.write_str("a request with a cookie or a password is not sent twice"),
+            Self::Credentials => f.write_str("a request with a cookie or a password is not sent twice"),
             Self::Target => f.write_str("a request to a proxy is not sent twice"),
             Self::Status(status) => write!(f, "an answer with status {status}"),
-            Self::Coded => f.write_str("an answer in a coding that has no ranges"),
+            Self::Encoded => f.write_str("an answer in a coding that has no ranges"),
             Self::NoValidator => {
                 f.write_str("an answer without a strong ETag: a second one could be of another file")
             }
             Self::NoRanges => f.write_str("the server gives no ranges"),
             Self::Differs => f.write_str("fetched a second time, it was not the same"),
             Self::Short => f.write_str("short answers are left to TCP"),
-            Self::Over => f.write_str("it has all that it has asked for"),
-            Self::Crowded => f.write_str("as many others as can be followed are looked at"),
+            Self::Finished => f.write_str("it has all that it has asked for"),
+            Self::TooManyFlows => f.write_str("as many others as can be followed are looked at"),
         }
     }
 }
 
 /// What a request asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Request {
+pub(in crate::accel) struct RequestHead {
     /// Whether its answer has no body, whatever it says.
     pub(in crate::accel) is_head: bool,
     /// Bytes of its own body.
     pub(in crate::accel) body: u64,
     /// The request to be sent again, as [`Fetch`](crate::accel::Fetch) has it.
-    pub(in crate::accel) again: Result<String, Refusal>,
+    pub(in crate::accel) repeated_request: Result<String, NotFetchable>,
 }
 
 /// What an answer says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Answer {
+pub(in crate::accel) struct ResponseHead {
     /// Whether another answer to the same request follows (1xx).
     pub(in crate::accel) is_interim: bool,
     /// Bytes of its body, unless the request was a HEAD.
     pub(in crate::accel) body: u64,
     /// Which bytes of what these are.
-    pub(in crate::accel) part: Result<Part, Refusal>,
+    pub(in crate::accel) part: Result<ResourcePart, NotFetchable>,
 }
 
 /// Bytes of a resource.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Part {
+pub(in crate::accel) struct ResourcePart {
     /// Where in the resource the body begins.
     pub(in crate::accel) offset: u64,
     /// How long the resource is.
@@ -117,65 +117,65 @@ pub(in crate::accel) struct Part {
     pub(in crate::accel) etag: String,
 }
 
-impl Request {
+impl RequestHead {
     /// Reads a head.
     ///
     /// # Errors
     /// It cannot be said where the next one begins.
-    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, Refusal> {
-        let (first, fields) = lines(head)?;
+    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
+        let (first, fields) = split_head(head)?;
         let mut words = first.split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let version = words.next().unwrap_or_default();
         let is_method = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase());
         if !is_method || !is_version(version) || words.next().is_some() {
-            return Err(Refusal::NotHttp);
+            return Err(NotFetchable::NotHttp);
         }
         if method == "CONNECT" {
-            return Err(Refusal::Upgraded);
+            return Err(NotFetchable::Upgraded);
         }
         let (mut length, mut is_named, mut again) = (None, false, first.to_string() + "\r\n");
         for (name, value) in fields {
-            let (name, value) = field(name, value)?;
+            let (name, value) = parse_field(name, value)?;
             let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
             if is("content-length") {
                 add_length(&mut length, value)?;
             } else if is("transfer-encoding") {
-                return Err(Refusal::NoLength);
+                return Err(NotFetchable::NoLength);
             }
-            is_named |= NAMES.iter().any(|wanted| is(wanted));
-            if !OWN.iter().any(|wanted| is(wanted)) {
+            is_named |= CREDENTIAL_FIELDS.iter().any(|wanted| is(wanted));
+            if !OMITTED_FIELDS.iter().any(|wanted| is(wanted)) {
                 again = again + name + ": " + value + "\r\n";
             }
         }
         again += "Accept-Encoding: identity\r\n";
         let again = match () {
-            () if method != "GET" || length.is_some_and(|length| length > 0) => Err(Refusal::Method),
-            () if is_named => Err(Refusal::Named),
-            () if !target.starts_with('/') => Err(Refusal::Target),
+            () if method != "GET" || length.is_some_and(|length| length > 0) => Err(NotFetchable::Method),
+            () if is_named => Err(NotFetchable::Credentials),
+            () if !target.starts_with('/') => Err(NotFetchable::Target),
             () => Ok(again),
         };
-        Ok(Self { is_head: method == "HEAD", body: length.unwrap_or(0), again })
+        Ok(Self { is_head: method == "HEAD", body: length.unwrap_or(0), repeated_request: again })
     }
 }
 
-impl Answer {
+impl ResponseHead {
     /// Reads a head.
     ///
     /// # Errors
     /// It cannot be said where the next one begins.
-    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, Refusal> {
-        let (first, fields) = lines(head)?;
+    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
+        let (first, fields) = split_head(head)?;
         let mut words = first.splitn(3, ' ');
         let version = words.next().filter(|version| is_version(version));
-        let status = words.next().filter(|word| word.len() == 3).and_then(digits);
+        let status = words.next().filter(|word| word.len() == 3).and_then(parse_digits);
         let (Some(_), Some(status)) = (version, status.and_then(|n| u16::try_from(n).ok())) else {
-            return Err(Refusal::NotHttp);
+            return Err(NotFetchable::NotHttp);
         };
         let (mut length, mut range, mut etag) = (None, None, None);
         let (mut is_coded, mut is_unframed, mut has_ranges) = (false, false, true);
         for (name, value) in fields {
-            let (name, value) = field(name, value)?;
+            let (name, value) = parse_field(name, value)?;
             let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
             if is("content-length") {
                 add_length(&mut length, value)?;
@@ -192,30 +192,30 @@ impl Answer {
             }
         }
         let body = match status {
-            101 => return Err(Refusal::Upgraded),
+            101 => return Err(NotFetchable::Upgraded),
             100..=199 | 204 | 304 => 0,
-            _ if is_unframed => return Err(Refusal::NoLength),
-            _ => length.ok_or(Refusal::NoLength)?,
+            _ if is_unframed => return Err(NotFetchable::NoLength),
+            _ => length.ok_or(NotFetchable::NoLength)?,
         };
         let part = match (status, range) {
-            _ if is_coded => Err(Refusal::Coded),
-            _ if !has_ranges => Err(Refusal::NoRanges),
+            _ if is_coded => Err(NotFetchable::Encoded),
+            _ if !has_ranges => Err(NotFetchable::NoRanges),
             (200, _) => Ok((0, body)),
             (206, Some((start, end, whole))) if end - start == body => Ok((start, whole)),
-            (206, _) => Err(Refusal::Coded),
-            _ => Err(Refusal::Status(status)),
+            (206, _) => Err(NotFetchable::Encoded),
+            _ => Err(NotFetchable::Status(status)),
         };
         let part = part.and_then(|(offset, length)| {
-            etag.map(|etag| Part { offset, length, etag }).ok_or(Refusal::NoValidator)
+            etag.map(|etag| ResourcePart { offset, length, etag }).ok_or(NotFetchable::NoValidator)
         });
         Ok(Self { is_interim: status < 200, body, part })
     }
 }
 
 /// The first line, and the lines of fields.
-fn lines(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>), Refusal> {
-    let text = core::str::from_utf8(head).map_err(|_| Refusal::NotHttp)?;
-    let text = text.strip_suffix("\r\n\r\n").ok_or(Refusal::NotHttp)?;
+fn split_head(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>), NotFetchable> {
+    let text = core::str::from_utf8(head).map_err(|_| NotFetchable::NotHttp)?;
+    let text = text.strip_suffix("\r\n\r\n").ok_or(NotFetchable::NotHttp)?;
     let (first, rest) = text.split_once("\r\n").unwrap_or((text, ""));
     let fields = rest.split("\r\n").filter(|line| !line.is_empty());
     Ok((first, fields.map(|line| line.split_once(':').unwrap_or(("", line)))))
@@ -223,18 +223,18 @@ fn lines(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>), Refu
 
 /// A field whose name is a token and whose value has no control character, which a folded line's or a smuggled one's
 /// would (RFC 9112 §5).
-fn field<'a>(name: &'a str, value: &'a str) -> Result<(&'a str, &'a str), Refusal> {
+fn parse_field<'a>(name: &'a str, value: &'a str) -> Result<(&'a str, &'a str), NotFetchable> {
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let value = value.trim_matches([' ', '\t']);
     let is_field = !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(|b| b >= b' ' && b != 0x7f);
-    if is_field { Ok((name, value)) } else { Err(Refusal::NotHttp) }
+    if is_field { Ok((name, value)) } else { Err(NotFetchable::NotHttp) }
 }
 
 /// One Content-Length more; several must agree (RFC 9112 §6.3).
-fn add_length(length: &mut Option<u64>, value: &str) -> Result<(), Refusal> {
-    let new = digits(value).ok_or(Refusal::NotHttp)?;
-    if length.is_some_and(|old| old != new) || new > LONGEST {
-        return Err(Refusal::NotHttp);
+fn add_length(length: &mut Option<u64>, value: &str) -> Result<(), NotFetchable> {
+    let new = parse_digits(value).ok_or(NotFetchable::NotHttp)?;
+    if length.is_some_and(|old| old != new) || new > MAX_LENGTH {
+        return Err(NotFetchable::NotHttp);
     }
     *length = Some(new);
     Ok(())
@@ -248,8 +248,8 @@ fn is_version(word: &str) -> bool {
 fn content_range(value: &str) -> Option<(u64, u64, u64)> {
     let (range, whole) = value.strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
-    let (start, end, whole) = (digits(start)?, digits(last)?.checked_add(1)?, digits(whole)?);
-    (start < end && end <= whole && whole <= LONGEST).then_some((start, end, whole))
+    let (start, end, whole) = (parse_digits(start)?, parse_digits(last)?.checked_add(1)?, parse_digits(whole)?);
+    (start < end && end <= whole && whole <= MAX_LENGTH).then_some((start, end, whole))
 }
 
 /// Quotes, and between them neither quote, blank nor control character; a weak one begins with `W/`.
@@ -259,19 +259,19 @@ fn is_strong(etag: &str) -> bool {
 }
 
 /// Decimal digits only.
-fn digits(text: &str) -> Option<u64> {
+fn parse_digits(text: &str) -> Option<u64> {
     let are = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if are { text.parse().ok() } else { None }
 }
 
 /// Longer than any resource, and short enough for positions never to reach their end.
-const LONGEST: u64 = 1 << 48;
+const MAX_LENGTH: u64 = 1 << 48;
 
 /// Who asks.
-const NAMES: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+const CREDENTIAL_FIELDS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// What the second request says itself, or what holds for one connection only.
-const OWN: [&str; 15] = [
+const OMITTED_FIELDS: [&str; 15] = [
     "range",
     "if-range",
     "if-match",
@@ -298,30 +298,30 @@ mod tests {
     fn a_request_is_sent_again_without_what_is_its_own() {
         let head = "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nRange: bytes=5-\r\nIf-Range: \"x\"\r\n\
                     Connection: keep-alive\r\nAccept-Encoding: gzip\r\nAccept: */*\r\n\r\n";
-        let request = Request::parse(head.as_bytes()).expect("read");
+        let request = RequestHead::parse(head.as_bytes()).expect("read");
         let again =
             "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nAccept: */*\r\nAccept-Encoding: identity\r\n";
-        assert_eq!(request, Request { is_head: false, body: 0, again: Ok(again.into()) });
+        assert_eq!(request, RequestHead { is_head: false, body: 0, repeated_request: Ok(again.into()) });
     }
 
     #[test]
     fn what_is_asked_twice_is_a_nameless_get_and_nothing_else() {
         for (head, want) in [
-            ("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", Ok((5, Err(Refusal::Method)))),
-            ("HEAD / HTTP/1.1\r\n\r\n", Ok((0, Err(Refusal::Method)))),
-            ("GET / HTTP/1.1\r\ncookie: a=b\r\n\r\n", Ok((0, Err(Refusal::Named)))),
-            ("GET / HTTP/1.1\r\nAuthorization: Basic eA==\r\n\r\n", Ok((0, Err(Refusal::Named)))),
-            ("GET http://h/ HTTP/1.1\r\n\r\n", Ok((0, Err(Refusal::Target)))),
-            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", Err(Refusal::NoLength)),
-            ("CONNECT h:443 HTTP/1.1\r\n\r\n", Err(Refusal::Upgraded)),
-            ("GET / HTTP/2\r\n\r\n", Err(Refusal::NotHttp)),
-            ("GET  / HTTP/1.1\r\n\r\n", Err(Refusal::NotHttp)),
-            ("GET / HTTP/1.1\r\n folded: x\r\n\r\n", Err(Refusal::NotHttp)),
-            ("GET / HTTP/1.1\r\nA: b\nEvil: c\r\n\r\n", Err(Refusal::NotHttp)),
-            ("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", Err(Refusal::NotHttp)),
-            ("SSH-2.0-x\r\n\r\n", Err(Refusal::NotHttp)),
+            ("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", Ok((5, Err(NotFetchable::Method)))),
+            ("HEAD / HTTP/1.1\r\n\r\n", Ok((0, Err(NotFetchable::Method)))),
+            ("GET / HTTP/1.1\r\ncookie: a=b\r\n\r\n", Ok((0, Err(NotFetchable::Credentials)))),
+            ("GET / HTTP/1.1\r\nAuthorization: Basic eA==\r\n\r\n", Ok((0, Err(NotFetchable::Credentials)))),
+            ("GET http://h/ HTTP/1.1\r\n\r\n", Ok((0, Err(NotFetchable::Target)))),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", Err(NotFetchable::NoLength)),
+            ("CONNECT h:443 HTTP/1.1\r\n\r\n", Err(NotFetchable::Upgraded)),
+            ("GET / HTTP/2\r\n\r\n", Err(NotFetchable::NotHttp)),
+            ("GET  / HTTP/1.1\r\n\r\n", Err(NotFetchable::NotHttp)),
+            ("GET / HTTP/1.1\r\n folded: x\r\n\r\n", Err(NotFetchable::NotHttp)),
+            ("GET / HTTP/1.1\r\nA: b\nEvil: c\r\n\r\n", Err(NotFetchable::NotHttp)),
+            ("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", Err(NotFetchable::NotHttp)),
+            ("SSH-2.0-x\r\n\r\n", Err(NotFetchable::NotHttp)),
         ] {
-            let got = Request::parse(head.as_bytes()).map(|request| (request.body, request.again));
+            let got = RequestHead::parse(head.as_bytes()).map(|request| (request.body, request.repeated_request));
             assert_eq!(got, want, "{head}");
         }
     }
@@ -330,24 +330,24 @@ mod tests {
     fn an_answer_says_which_bytes_it_has() {
         let part = |fields: &str| {
             let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
-            Answer::parse(head.as_bytes()).map(|answer| (answer.body, answer.part))
+            ResponseHead::parse(head.as_bytes()).map(|answer| (answer.body, answer.part))
         };
         let etag = "ETag: \"x\"\r\nContent-Length: 9";
-        assert_eq!(part(etag), Ok((9, Ok(Part { offset: 0, length: 9, etag: "\"x\"".into() }))));
+        assert_eq!(part(etag), Ok((9, Ok(ResourcePart { offset: 0, length: 9, etag: "\"x\"".into() }))));
         for (fields, refusal) in [
-            ("Content-Length: 9", Refusal::NoValidator),
-            ("ETag: W/\"x\"\r\nContent-Length: 9", Refusal::NoValidator),
-            ("Content-Encoding: gzip\r\nETag: \"x\"\r\nContent-Length: 9", Refusal::Coded),
-            ("Accept-Ranges: none\r\nETag: \"x\"\r\nContent-Length: 9", Refusal::NoRanges),
+            ("Content-Length: 9", NotFetchable::NoValidator),
+            ("ETag: W/\"x\"\r\nContent-Length: 9", NotFetchable::NoValidator),
+            ("Content-Encoding: gzip\r\nETag: \"x\"\r\nContent-Length: 9", NotFetchable::Encoded),
+            ("Accept-Ranges: none\r\nETag: \"x\"\r\nContent-Length: 9", NotFetchable::NoRanges),
         ] {
             assert_eq!(part(fields), Ok((9, Err(refusal))), "{fields}");
         }
         for fields in ["ETag: \"x\"", "Transfer-Encoding: chunked", "Transfer-Encoding: gzip\r\nContent-Length: 9"]
         {
-            assert_eq!(part(fields), Err(Refusal::NoLength), "{fields}");
+            assert_eq!(part(fields), Err(NotFetchable::NoLength), "{fields}");
         }
-        assert_eq!(part("Content-Length: +9"), Err(Refusal::NotHttp));
-        assert_eq!(part("Content-Length: 99999999999999999"), Err(Refusal::NotHttp));
+        assert_eq!(part("Content-Length: +9"), Err(NotFetchable::NotHttp));
+        assert_eq!(part("Content-Length: 99999999999999999"), Err(NotFetchable::NotHttp));
     }
 
     #[test]
@@ -356,25 +356,25 @@ mod tests {
             let head = format!(
                 "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag: \"x\"\r\nContent-Range: {range}\r\n\r\n"
             );
-            Answer::parse(head.as_bytes()).expect("followed").part
+            ResponseHead::parse(head.as_bytes()).expect("followed").part
         };
-        assert_eq!(part("bytes 5-9/20"), Ok(Part { offset: 5, length: 20, etag: "\"x\"".into() }));
+        assert_eq!(part("bytes 5-9/20"), Ok(ResourcePart { offset: 5, length: 20, etag: "\"x\"".into() }));
         for range in ["bytes 5-9/*", "bytes 5-8/20", "bytes 9-5/20", "bytes 18-22/20", "bytes */20", "items 5-9/20"]
         {
-            assert_eq!(part(range), Err(Refusal::Coded), "{range}");
+            assert_eq!(part(range), Err(NotFetchable::Encoded), "{range}");
         }
     }
 
     #[test]
     fn some_answers_have_no_body() {
         for (line, interim) in [("100 Continue", true), ("204 No Content", false), ("304 Not Modified", false)] {
-            let answer = Answer::parse(format!("HTTP/1.1 {line}\r\nContent-Length: 9\r\n\r\n").as_bytes());
+            let answer = ResponseHead::parse(format!("HTTP/1.1 {line}\r\nContent-Length: 9\r\n\r\n").as_bytes());
             let answer = answer.expect("followed");
             assert_eq!((answer.body, answer.is_interim), (0, interim), "{line}");
         }
-        assert_eq!(Answer::parse(b"HTTP/1.1 101 Switching\r\n\r\n"), Err(Refusal::Upgraded));
-        assert_eq!(Answer::parse(b"HTTP/1.1 20 OK\r\n\r\n"), Err(Refusal::NotHttp));
-        let lost = Answer::parse(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n").expect("followed");
-        assert_eq!((lost.body, lost.part), (9, Err(Refusal::Status(404))));
+        assert_eq!(ResponseHead::parse(b"HTTP/1.1 101 Switching\r\n\r\n"), Err(NotFetchable::Upgraded));
+        assert_eq!(ResponseHead::parse(b"HTTP/1.1 20 OK\r\n\r\n"), Err(NotFetchable::NotHttp));
+        let lost = ResponseHead::parse(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\n").expect("followed");
+        assert_eq!((lost.body, lost.part), (9, Err(NotFetchable::Status(404))));
     }
 }

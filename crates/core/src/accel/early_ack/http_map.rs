@@ -17,15 +17,15 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::head_reassembler::{Head, Tap};
-use super::http_head::{Answer, Refusal, Request};
-use crate::accel::Sight;
-use crate::accel::seq_space::{Stretch, first, near};
+use super::head_reassembler::{Head, HeadReassembler};
+use super::http_head::{NotFetchable, RequestHead, ResponseHead};
+use crate::accel::CaptureLevel;
+use crate::accel::seq_space::{PosRange, nearest_position, position_of};
 use crate::wire::packet::Seq;
 
 /// A segment of the flow, either way, as far as it was shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct ObservedSegment<'a> {
     /// The number of its first byte.
     pub seq: Seq,
     /// What it acknowledges.
@@ -49,7 +49,7 @@ pub struct Resource {
 
 /// Where a stretch lies in its resource.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct ResourceOffset {
     /// Which.
     pub resource: Arc<Resource>,
     /// The offset of the stretch's first byte.
@@ -58,86 +58,89 @@ pub struct Place {
 
 /// A flow's HTTP.
 #[derive(Clone, Debug, Default)]
-pub struct Mirror {
-    taps: Option<Taps>,
+pub struct HttpMap {
+    reassemblers: Option<HeadReassemblers>,
     /// Requests without an answer, the oldest first.
-    open: VecDeque<Request>,
+    pending_requests: VecDeque<RequestHead>,
     bodies: VecDeque<Body>,
-    refusal: Option<Refusal>,
+    not_fetchable: Option<NotFetchable>,
 }
 
 /// Both directions.
 #[derive(Clone, Debug)]
-struct Taps {
-    up: Tap,
-    down: Tap,
+struct HeadReassemblers {
+    up: HeadReassembler,
+    down: HeadReassembler,
 }
 
 /// A body, in sequence space.
 #[derive(Clone, Debug)]
 struct Body {
-    stretch: Stretch,
+    stretch: PosRange,
     /// Where in the resource it begins.
     offset: u64,
-    resource: Result<Arc<Resource>, Refusal>,
-    proof: Proof,
+    resource: Result<Arc<Resource>, NotFetchable>,
+    verification: Verification,
 }
 
 /// Whether a resource is what came.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Proof {
+enum Verification {
     /// No bytes to compare with were shown yet.
-    Wanted,
+    NoSample,
     /// Some were, from this position on.
     Sample(u64, Vec<u8>),
     /// The same ones are being fetched.
-    Asked(u64, Vec<u8>),
+    Requested(u64, Vec<u8>),
     /// They were the same.
-    Same,
+    Verified,
 }
 
-impl Mirror {
+impl HttpMap {
     /// A segment from here.
-    pub fn asked(&mut self, seen: &Seen<'_>) {
-        if self.refusal.is_some() || seen.length == 0 {
+    pub fn on_request_segment(&mut self, seen: &ObservedSegment<'_>) {
+        if self.not_fetchable.is_some() || seen.length == 0 {
             return;
         }
-        let Some(taps) = self.taps_at(seen) else { return };
-        let at = near(taps.up.next(), seen.seq);
-        taps.up.see(at, seen.payload, seen.length.into());
+        let Some(taps) = self.reassemblers_for(seen) else { return };
+        let at = nearest_position(taps.up.next(), seen.seq);
+        taps.up.on_payload(at, seen.payload, seen.length.into());
         self.read_requests();
     }
 
     /// A segment from the other end.
-    pub fn answered(&mut self, seen: &Seen<'_>) {
-        let Some(taps) = &mut self.taps else { return };
+    pub fn on_response_segment(&mut self, seen: &ObservedSegment<'_>) {
+        let Some(taps) = &mut self.reassemblers else { return };
         if seen.length == 0 {
             return;
         }
         // Of a body of gigabytes the next head is further off than the half circle; the front is near.
-        let at = near(taps.down.front(), seen.seq);
-        taps.down.see(at, seen.payload, seen.length.into());
-        if self.refusal.is_none() {
+        let at = nearest_position(taps.down.highest(), seen.seq);
+        taps.down.on_payload(at, seen.payload, seen.length.into());
+        if self.not_fetchable.is_none() {
             self.read_answers();
         }
-        self.sample(at, seen.payload);
+        self.keep_sample(at, seen.payload);
     }
 
     /// Where a stretch lies, if it is within one body that was checked.
-    pub fn place(&self, stretch: Stretch) -> Option<Place> {
+    pub fn locate(&self, stretch: PosRange) -> Option<ResourceOffset> {
         let body = self.body_of(stretch)?;
-        let resource = body.resource.as_ref().ok().filter(|_| body.proof == Proof::Same)?;
-        Some(Place { resource: Arc::clone(resource), offset: body.offset + (stretch.start - body.stretch.start) })
+        let resource = body.resource.as_ref().ok().filter(|_| body.verification == Verification::Verified)?;
+        Some(ResourceOffset {
+            resource: Arc::clone(resource),
+            offset: body.offset + (stretch.start - body.stretch.start),
+        })
     }
 
     /// What is to be fetched and compared before anything else; told once for each resource.
-    pub fn check(&mut self) -> Option<(Stretch, Place)> {
+    pub fn take_check(&mut self) -> Option<(PosRange, ResourceOffset)> {
         for body in &mut self.bodies {
-            if let (Ok(resource), Proof::Sample(at, bytes)) = (&body.resource, &body.proof) {
-                let stretch = Stretch::new(*at, at.saturating_add(bytes.len() as u64));
+            if let (Ok(resource), Verification::Sample(at, bytes)) = (&body.resource, &body.verification) {
+                let stretch = PosRange::new(*at, at.saturating_add(bytes.len() as u64));
                 let offset = body.offset + (at - body.stretch.start);
-                let place = Place { resource: Arc::clone(resource), offset };
-                body.proof = Proof::Asked(*at, bytes.clone());
+                let place = ResourceOffset { resource: Arc::clone(resource), offset };
+                body.verification = Verification::Requested(*at, bytes.clone());
                 return Some((stretch, place));
             }
         }
@@ -145,52 +148,52 @@ impl Mirror {
     }
 
     /// Whether these bytes answer [`check`](Self::check); if so, they are compared.
-    pub fn checked(&mut self, start: u64, bytes: &[u8]) -> bool {
-        let asked = |body: &Body| matches!(&body.proof, Proof::Asked(at, _) if *at == start);
+    pub fn on_check_fetched(&mut self, start: u64, bytes: &[u8]) -> bool {
+        let asked = |body: &Body| matches!(&body.verification, Verification::Requested(at, _) if *at == start);
         let Some(body) = self.bodies.iter_mut().find(|body| asked(body)) else { return false };
         let Ok(resource) = body.resource.clone() else { return false };
-        let is_same = matches!(&body.proof, Proof::Asked(_, sample) if sample == bytes);
+        let is_same = matches!(&body.verification, Verification::Requested(_, sample) if sample == bytes);
         for body in self.bodies.iter_mut().filter(|body| body.resource.as_ref() == Ok(&resource)) {
             if is_same {
-                body.proof = Proof::Same;
+                body.verification = Verification::Verified;
             } else {
-                body.resource = Err(Refusal::Differs);
+                body.resource = Err(NotFetchable::Differs);
             }
         }
         if !is_same {
-            self.refuse(Refusal::Differs);
+            self.set_not_fetchable(NotFetchable::Differs);
         }
         true
     }
 
     /// Nobody has asked anything, and nobody looks any longer: what comes now cannot be followed.
     pub fn give_up(&mut self) {
-        if self.is_silent() {
-            self.refuse(Refusal::NotSeen);
+        if self.has_no_request() {
+            self.set_not_fetchable(NotFetchable::NotCaptured);
         }
     }
 
     /// Whether nothing more is to be looked at: it was refused, or the own end has closed and has its answers; and everything
     /// before `position` has come.
-    pub fn is_over(&self, position: u64, has_closed: bool) -> bool {
-        let is_last = self.refusal.is_some() || (has_closed && self.open.is_empty());
+    pub fn is_finished(&self, position: u64, has_closed: bool) -> bool {
+        let is_last = self.not_fetchable.is_some() || (has_closed && self.pending_requests.is_empty());
         is_last && self.bodies.iter().all(|body| body.resource.is_err() || body.stretch.end <= position)
     }
 
     /// Nothing more is looked at, for this reason unless there was one.
-    pub fn close(&mut self, why: Refusal) {
-        let why = self.refusal.unwrap_or(why);
-        *self = Self { refusal: Some(why), ..Self::default() };
+    pub fn close(&mut self, why: NotFetchable) {
+        let why = self.not_fetchable.unwrap_or(why);
+        *self = Self { not_fetchable: Some(why), ..Self::default() };
     }
 
     /// Whether no request was seen, and one still may be.
-    pub fn is_silent(&self) -> bool {
-        self.taps.is_none() && self.refusal.is_none()
+    pub fn has_no_request(&self) -> bool {
+        self.reassemblers.is_none() && self.not_fetchable.is_none()
     }
 
     /// Whether the bytes from here on are being fetched for a comparison.
-    pub fn awaits(&self, start: u64) -> bool {
-        self.bodies.iter().any(|body| matches!(&body.proof, Proof::Asked(at, _) if *at == start))
+    pub fn is_check(&self, start: u64) -> bool {
+        self.bodies.iter().any(|body| matches!(&body.verification, Verification::Requested(at, _) if *at == start))
     }
 
     /// Up to where the flow is known to carry data: the end of the last body. A FIN cannot lie before it.
@@ -200,7 +203,7 @@ impl Mirror {
 
     /// The position of a number from the other end, once one is known.
     pub fn position(&self, seq: Seq) -> Option<u64> {
-        self.taps.as_ref().map(|taps| near(taps.down.front(), seq))
+        self.reassemblers.as_ref().map(|taps| nearest_position(taps.down.highest(), seq))
     }
 
     /// Everything before this position has come; what is only about that is forgotten, but for the last body.
@@ -211,83 +214,89 @@ impl Mirror {
     }
 
     /// How much it needs to be shown: all while a head or a sample is due, else nothing of its own.
-    pub fn wants(&self) -> Sight {
-        let Some(taps) = self.taps.as_ref().filter(|_| self.refusal.is_none()) else {
-            return if self.refusal.is_some() { Sight::None } else { Sight::Whole };
+    pub fn capture_level(&self) -> CaptureLevel {
+        let Some(taps) = self.reassemblers.as_ref().filter(|_| self.not_fetchable.is_none()) else {
+            return if self.not_fetchable.is_some() { CaptureLevel::None } else { CaptureLevel::Full };
         };
-        let is_near = taps.down.front().saturating_add(NEAR) >= taps.down.next();
-        let samples = self.bodies.iter().any(|body| body.resource.is_ok() && body.proof == Proof::Wanted);
-        if is_near || samples { Sight::Whole } else { Sight::None }
+        let is_near = taps.down.highest().saturating_add(NEXT_HEAD_DISTANCE) >= taps.down.next();
+        let samples =
+            self.bodies.iter().any(|body| body.resource.is_ok() && body.verification == Verification::NoSample);
+        if is_near || samples { CaptureLevel::Full } else { CaptureLevel::None }
     }
 
     /// Why nothing can be fetched of what comes now; none while it can, or may be found out yet.
-    pub fn refusal(&self) -> Option<Refusal> {
+    pub fn not_fetchable(&self) -> Option<NotFetchable> {
         let last = self.bodies.back().filter(|body| {
-            self.taps.as_ref().is_some_and(|taps| body.stretch.contains(taps.down.front().saturating_sub(1)))
+            self.reassemblers
+                .as_ref()
+                .is_some_and(|taps| body.stretch.contains(taps.down.highest().saturating_sub(1)))
         });
-        last.and_then(|body| body.resource.as_ref().err().copied()).or(self.refusal)
+        last.and_then(|body| body.resource.as_ref().err().copied()).or(self.not_fetchable)
     }
 
     /// The two directions; before the first request there are none.
-    fn taps_at(&mut self, seen: &Seen<'_>) -> Option<&mut Taps> {
-        if self.taps.is_none() {
+    fn reassemblers_for(&mut self, seen: &ObservedSegment<'_>) -> Option<&mut HeadReassemblers> {
+        if self.reassemblers.is_none() {
             match seen.payload {
-                [0x16, 3, ..] => self.refuse(Refusal::Secure),
+                [0x16, 3, ..] => self.set_not_fetchable(NotFetchable::Encrypted),
                 [b'A'..=b'Z', ..] => {
-                    let (up, down) = (Tap::new(first(seen.seq)), Tap::new(first(seen.ack)));
-                    self.taps = Some(Taps { up, down });
+                    let (up, down) =
+                        (HeadReassembler::new(position_of(seen.seq)), HeadReassembler::new(position_of(seen.ack)));
+                    self.reassemblers = Some(HeadReassemblers { up, down });
                 }
-                _ => self.refuse(Refusal::NotHttp),
+                _ => self.set_not_fetchable(NotFetchable::NotHttp),
             }
         }
-        self.taps.as_mut()
+        self.reassemblers.as_mut()
     }
 
     fn read_requests(&mut self) {
-        while let Some(taps) = &mut self.taps {
-            let request = match taps.up.head() {
-                Head::Whole(head) => Request::parse(&head),
-                Head::Partial if could_be_request(taps.up.start()) => return,
-                Head::Partial => Err(Refusal::NotHttp),
-                Head::TooLong => Err(Refusal::TooMuch),
-                Head::Lost => Err(Refusal::NotSeen),
+        while let Some(taps) = &mut self.reassemblers {
+            let request = match taps.up.take_head() {
+                Head::Complete(head) => RequestHead::parse(&head),
+                Head::Partial if could_be_request(taps.up.known_start()) => return,
+                Head::Partial => Err(NotFetchable::NotHttp),
+                Head::TooLong => Err(NotFetchable::TooLarge),
+                Head::Lost => Err(NotFetchable::NotCaptured),
             };
             match request {
-                Ok(request) if self.open.len() < OPEN_MOST => {
+                Ok(request) if self.pending_requests.len() < MAX_REQUESTS => {
                     taps.up.skip(request.body);
-                    self.open.push_back(request);
+                    self.pending_requests.push_back(request);
                 }
-                Ok(_) => return self.refuse(Refusal::TooMuch),
-                Err(refusal) => return self.refuse(refusal),
+                Ok(_) => return self.set_not_fetchable(NotFetchable::TooLarge),
+                Err(refusal) => return self.set_not_fetchable(refusal),
             }
         }
     }
 
     fn read_answers(&mut self) {
-        while let Some(taps) = &mut self.taps {
-            let head = match taps.down.head() {
-                Head::Whole(head) => head,
+        while let Some(taps) = &mut self.reassemblers {
+            let head = match taps.down.take_head() {
+                Head::Complete(head) => head,
                 Head::Partial => return,
-                Head::TooLong => return self.refuse(Refusal::TooMuch),
-                Head::Lost => return self.refuse(Refusal::NotSeen),
+                Head::TooLong => return self.set_not_fetchable(NotFetchable::TooLarge),
+                Head::Lost => return self.set_not_fetchable(NotFetchable::NotCaptured),
             };
-            let answer = match Answer::parse(&head) {
+            let answer = match ResponseHead::parse(&head) {
                 Ok(answer) if answer.is_interim => continue,
                 Ok(answer) => answer,
-                Err(refusal) => return self.refuse(refusal),
+                Err(refusal) => return self.set_not_fetchable(refusal),
             };
-            let Some(request) = self.open.pop_front() else { return self.refuse(Refusal::Unasked) };
+            let Some(request) = self.pending_requests.pop_front() else {
+                return self.set_not_fetchable(NotFetchable::NoRequest);
+            };
             let length = if request.is_head { 0 } else { answer.body };
             let start = taps.down.next();
             taps.down.skip(length);
-            self.add(Stretch::new(start, start.saturating_add(length)), request, answer);
+            self.add_body(PosRange::new(start, start.saturating_add(length)), request, answer);
         }
     }
 
-    fn add(&mut self, stretch: Stretch, request: Request, answer: Answer) {
-        let resource = match (request.again, answer.part) {
+    fn add_body(&mut self, stretch: PosRange, request: RequestHead, answer: ResponseHead) {
+        let resource = match (request.repeated_request, answer.part) {
             (Err(refusal), _) | (_, Err(refusal)) => Err(refusal),
-            _ if stretch.bytes() < SHORTEST => Err(Refusal::Short),
+            _ if stretch.len() < MIN_BODY => Err(NotFetchable::Short),
             (Ok(request), Ok(part)) => {
                 Ok((Resource { request, etag: part.etag, length: part.length }, part.offset))
             }
@@ -295,35 +304,42 @@ impl Mirror {
         let offset = resource.as_ref().map_or(0, |(_, offset)| *offset);
         let resource = resource.map(|(resource, _)| Arc::new(resource));
         // The next part of a resource that was checked already needs no other check.
-        let known = self.bodies.iter().find(|body| body.resource == resource && body.proof == Proof::Same);
-        let proof = known.map_or(Proof::Wanted, |_| Proof::Same);
-        if self.bodies.len() >= BODIES_MOST {
+        let known = self
+            .bodies
+            .iter()
+            .find(|body| body.resource == resource && body.verification == Verification::Verified);
+        let proof = known.map_or(Verification::NoSample, |_| Verification::Verified);
+        if self.bodies.len() >= MAX_BODIES {
             self.bodies.pop_front();
         }
-        self.bodies.push_back(Body { stretch, offset, resource, proof });
+        self.bodies.push_back(Body { stretch, offset, resource, verification: proof });
     }
 
     /// Keeps bytes of bodies that have none to be compared with.
-    fn sample(&mut self, at: u64, payload: &[u8]) {
-        let shown = Stretch::new(at, at.saturating_add(payload.len() as u64));
-        for body in self.bodies.iter_mut().filter(|body| body.proof == Proof::Wanted && body.resource.is_ok()) {
-            let common = body.stretch.common(&shown);
+    fn keep_sample(&mut self, at: u64, payload: &[u8]) {
+        let shown = PosRange::new(at, at.saturating_add(payload.len() as u64));
+        for body in self
+            .bodies
+            .iter_mut()
+            .filter(|body| body.verification == Verification::NoSample && body.resource.is_ok())
+        {
+            let common = body.stretch.intersection(&shown);
             let from = usize::try_from(common.start - at).unwrap_or(usize::MAX);
             if let Some(bytes) =
-                payload.get(from..).and_then(|rest| rest.get(..SAMPLE)).filter(|_| common.bytes() >= SAMPLE as u64)
+                payload.get(from..).and_then(|rest| rest.get(..SAMPLE)).filter(|_| common.len() >= SAMPLE as u64)
             {
-                body.proof = Proof::Sample(common.start, bytes.to_vec());
+                body.verification = Verification::Sample(common.start, bytes.to_vec());
             }
         }
     }
 
-    fn body_of(&self, stretch: Stretch) -> Option<&Body> {
-        self.bodies.iter().find(|body| !stretch.is_empty() && body.stretch.encloses(&stretch))
+    fn body_of(&self, stretch: PosRange) -> Option<&Body> {
+        self.bodies.iter().find(|body| !stretch.is_empty() && body.stretch.covers(&stretch))
     }
 
-    fn refuse(&mut self, refusal: Refusal) {
-        self.refusal = Some(refusal);
-        self.open.clear();
+    fn set_not_fetchable(&mut self, refusal: NotFetchable) {
+        self.not_fetchable = Some(refusal);
+        self.pending_requests.clear();
     }
 }
 
@@ -335,12 +351,12 @@ fn could_be_request(bytes: &[u8]) -> bool {
 }
 
 /// chosen: more than clients pipeline.
-const OPEN_MOST: usize = 64;
+const MAX_REQUESTS: usize = 64;
 /// chosen: as many bodies may be partly missing at the same time.
-const BODIES_MOST: usize = 64;
+const MAX_BODIES: usize = 64;
 /// chosen: below this a body is over before a second connection stands.
-const SHORTEST: u64 = 64 * 1024;
+const MIN_BODY: u64 = 64 * 1024;
 /// chosen: bytes that are compared; fewer than a segment has, so that the first one that is shown is enough.
 const SAMPLE: usize = 512;
 /// chosen: so near the end of a body all is shown, for the next head: more than comes between a decision and its effect.
-const NEAR: u64 = 1024 * 1024;
+const NEXT_HEAD_DISTANCE: u64 = 1024 * 1024;

@@ -15,36 +15,36 @@ use crate::units::{Duration, Instant};
 
 /// One flow's record.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Filling {
+pub(in crate::accel) struct FetchLatencyGuard {
     paused_until: Option<Instant>,
     /// How long the last answer took, and when it came.
-    took: Option<(Instant, Duration)>,
+    last_fetch: Option<(Instant, Duration)>,
     /// How often it took too long.
-    slow: u32,
+    slow_count: u32,
     /// What waits since before this is not judged.
-    excused: Instant,
+    ignore_before: Instant,
 }
 
-impl Filling {
+impl FetchLatencyGuard {
     /// A blackout has ended.
-    pub(in crate::accel) fn on_light(&mut self, now: Instant) {
-        self.excused = now + SETTLE;
+    pub(in crate::accel) fn on_outage_end(&mut self, now: Instant) {
+        self.ignore_before = now + OUTAGE_SETTLE;
     }
 
     /// The origin has answered after so long; `is_late`: its first question, and too late.
-    pub(in crate::accel) fn on_answer(&mut self, now: Instant, took: Duration, is_late: bool) {
-        if now.since(self.excused) < took {
+    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, took: Duration, is_late: bool) {
+        if now.since(self.ignore_before) < took {
             return;
         }
-        self.took = Some((now, took));
+        self.last_fetch = Some((now, took));
         if is_late && !self.is_paused(now) {
-            self.paused_until = Some(now + (took * TIMES).max(BRIEF));
+            self.paused_until = Some(now + (took * PAUSE_FACTOR).max(MIN_PAUSE));
         }
     }
 
     /// How long an answer takes, as the last one did if that is not long ago.
-    pub(in crate::accel) fn usual(&self, now: Instant) -> Duration {
-        self.took.filter(|(at, _)| now.since(*at) < PAUSE).map_or(Duration::ZERO, |(_, took)| took)
+    pub(in crate::accel) fn last_latency(&self, now: Instant) -> Duration {
+        self.last_fetch.filter(|(at, _)| now.since(*at) < FIRST_PAUSE).map_or(Duration::ZERO, |(_, took)| took)
     }
 
     /// Whether nothing new is to be hidden for now.
@@ -55,10 +55,10 @@ impl Filling {
     /// Whether more may be hidden; `since`: when the oldest hole was hidden that is still open.
     pub(in crate::accel) fn is_in_time(&mut self, now: Instant, since: Option<Instant>) -> bool {
         let is_paused = self.is_paused(now);
-        let is_slow = since.is_some_and(|since| since >= self.excused && now.since(since) >= SLOW);
+        let is_slow = since.is_some_and(|since| since >= self.ignore_before && now.since(since) >= MAX_LATENCY);
         if is_slow && !is_paused {
-            self.paused_until = Some(now + PAUSE * (1 << self.slow.min(5)));
-            self.slow += 1;
+            self.paused_until = Some(now + FIRST_PAUSE * (1 << self.slow_count.min(5)));
+            self.slow_count += 1;
         }
         !is_slow && !is_paused
     }
@@ -66,15 +66,15 @@ impl Filling {
 
 /// chosen: more than the two seconds' worth that may be missing takes, with a range that is asked for twice; less than the five
 /// that a flow may be late at all.
-const SLOW: Duration = Duration::from_secs(3);
+const MAX_LATENCY: Duration = Duration::from_secs(3);
 /// chosen: beside it a wait of some seconds is a tenth.
-const PAUSE: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// chosen: as long as many downloads take; a longer one is helped after it.
-const BRIEF: Duration = Duration::from_secs(10);
+const MIN_PAUSE: Duration = Duration::from_secs(10);
 /// chosen: what is late once in so long costs a tenth.
-const TIMES: u32 = 10;
+const PAUSE_FACTOR: u32 = 10;
 /// chosen: what a blackout has swallowed shows by then.
-const SETTLE: Duration = Duration::from_secs(1);
+const OUTAGE_SETTLE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_slow_fill_ends_hiding_for_longer_each_time() {
-        let (mut filling, at) = (Filling::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        let (mut filling, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
         assert!(filling.is_in_time(at(10), None) && filling.is_in_time(at(12), Some(at(10))));
         assert!(!filling.is_in_time(at(13), Some(at(10))));
         assert!(!filling.is_in_time(at(42), None) && filling.is_in_time(at(43), None));
@@ -92,26 +92,28 @@ mod tests {
 
     #[test]
     fn a_late_answer_ends_hiding_before_it_begins() {
-        let (mut filling, at) = (Filling::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        let (mut filling, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
         let took = Duration::from_millis(900);
-        filling.on_answer(at(10), took, false);
+        filling.on_fetched(at(10), took, false);
         assert!(
-            filling.is_in_time(at(10), None) && filling.usual(at(39)) == took && filling.usual(at(40)).is_zero()
+            filling.is_in_time(at(10), None)
+                && filling.last_latency(at(39)) == took
+                && filling.last_latency(at(40)).is_zero()
         );
-        filling.on_answer(at(12), took, true);
+        filling.on_fetched(at(12), took, true);
         assert!(!filling.is_in_time(at(21), None) && filling.is_in_time(at(22), None));
-        let mut slow = Filling::default();
-        slow.on_answer(at(12), Duration::from_secs(2), true);
+        let mut slow = FetchLatencyGuard::default();
+        slow.on_fetched(at(12), Duration::from_secs(2), true);
         assert!(!slow.is_in_time(at(31), None) && slow.is_in_time(at(32), None));
-        filling.on_light(at(50));
-        filling.on_answer(at(51), took, true);
-        assert!(filling.is_in_time(at(51), None) && filling.usual(at(51)).is_zero(), "asked in the dark");
+        filling.on_outage_end(at(50));
+        filling.on_fetched(at(51), took, true);
+        assert!(filling.is_in_time(at(51), None) && filling.last_latency(at(51)).is_zero(), "asked in the dark");
     }
 
     #[test]
     fn what_waits_since_a_blackout_is_excused() {
-        let (mut filling, at) = (Filling::default(), |secs: u64| Instant::from_millis(secs * 1000));
-        filling.on_light(at(20));
+        let (mut filling, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        filling.on_outage_end(at(20));
         assert!(filling.is_in_time(at(30), Some(at(20))));
         assert!(!filling.is_in_time(at(30), Some(at(21))));
     }

@@ -10,39 +10,39 @@ use crate::wire::packet::{Segment, Seq, Timestamps};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Far {
+pub(in crate::accel) struct PeerState {
     /// One past the last number that the own stack has sent.
-    sent: Option<Seq>,
+    local_end: Option<Seq>,
     /// What seemed to be sent, and was too far to be believed at once.
-    stray: Option<Seq>,
+    unconfirmed_end: Option<Seq>,
     ack: Option<Seq>,
     pub(in crate::accel) window: u16,
-    pub(in crate::accel) stamps: Option<Timestamps>,
+    pub(in crate::accel) timestamps: Option<Timestamps>,
 }
 
-impl Far {
+impl PeerState {
     /// The own stack has sent everything before this.
-    pub(in crate::accel) fn on_sent(&mut self, end: Seq) {
-        let is_far = |from: Seq| !(-PAST..=PAST).contains(&end.offset_from(from));
-        if self.ack.or(self.sent).is_none_or(|from| !is_far(from)) {
-            self.sent = Some(self.sent.map_or(end, |sent| sent.later(end)));
-            self.stray = None;
-        } else if self.stray.replace(end).is_some_and(|stray| !is_far(stray)) {
+    pub(in crate::accel) fn on_local_end(&mut self, end: Seq) {
+        let is_far = |from: Seq| !(-MAX_DISTANCE..=MAX_DISTANCE).contains(&end.offset_from(from));
+        if self.ack.or(self.local_end).is_none_or(|from| !is_far(from)) {
+            self.local_end = Some(self.local_end.map_or(end, |sent| sent.later(end)));
+            self.unconfirmed_end = None;
+        } else if self.unconfirmed_end.replace(end).is_some_and(|stray| !is_far(stray)) {
             // Two that agree: the one before was none of it, or much has left unseen.
-            (self.sent, self.stray) = (Some(end), None);
+            (self.local_end, self.unconfirmed_end) = (Some(end), None);
         }
     }
 
     /// A segment of the other end that acknowledges this; false: it is none of it.
     pub(in crate::accel) fn on_arrival(&mut self, segment: &Segment<'_>, ack: Seq) -> bool {
-        if self.sent.is_some_and(|sent| !(0..=PAST).contains(&sent.offset_from(ack))) {
+        if self.local_end.is_some_and(|sent| !(0..=MAX_DISTANCE).contains(&sent.offset_from(ack))) {
             return false;
         }
         if self.ack.is_none_or(|old| !ack.is_before(old)) {
             (self.ack, self.window) = (Some(ack), segment.window());
         }
-        let is_newer = |new: &Timestamps| self.stamps.is_none_or(|old| !new.ts_val.is_before(old.ts_val));
-        self.stamps = segment.timestamps().filter(is_newer).or(self.stamps);
+        let is_newer = |new: &Timestamps| self.timestamps.is_none_or(|old| !new.ts_val.is_before(old.ts_val));
+        self.timestamps = segment.timestamps().filter(is_newer).or(self.timestamps);
         true
     }
 
@@ -53,7 +53,7 @@ impl Far {
 }
 
 /// Bytes. chosen: more than a window of a request's direction, a 256th of all numbers.
-const PAST: i32 = 1 << 24;
+const MAX_DISTANCE: i32 = 1 << 24;
 
 #[cfg(test)]
 mod tests {
@@ -63,9 +63,9 @@ mod tests {
     use crate::wire::packet::{AddrPair, FourTuple, NewSegment, TcpTimestamp};
 
     /// A far end that was sent everything before 1000, and whether it has said this.
-    fn says(ack: u32) -> (Far, bool) {
-        let mut far = Far::default();
-        far.on_sent(Seq::new(1000));
+    fn says(ack: u32) -> (PeerState, bool) {
+        let mut far = PeerState::default();
+        far.on_local_end(Seq::new(1000));
         let pair = AddrPair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
         let flow = FourTuple { addrs: pair, source_port: 80, destination_port: 9 };
         let stamps = Some(Timestamps { ts_val: TcpTimestamp::new(7), ts_ecr: TcpTimestamp::new(6) });
@@ -76,29 +76,29 @@ mod tests {
 
     #[test]
     fn a_forged_packet_of_the_own_end_does_not_deafen_it() {
-        let mut forged_first = Far::default();
-        forged_first.on_sent(Seq::new(0x4000_0000));
-        forged_first.on_sent(Seq::new(1000));
-        forged_first.on_sent(Seq::new(1100));
-        assert_eq!(forged_first.sent, Some(Seq::new(1100)));
+        let mut forged_first = PeerState::default();
+        forged_first.on_local_end(Seq::new(0x4000_0000));
+        forged_first.on_local_end(Seq::new(1000));
+        forged_first.on_local_end(Seq::new(1100));
+        assert_eq!(forged_first.local_end, Some(Seq::new(1100)));
         let (mut far, _) = says(1000);
-        far.on_sent(Seq::new(0x4000_0000));
-        far.on_sent(Seq::new(1200));
-        assert_eq!(far.sent, Some(Seq::new(1200)));
+        far.on_local_end(Seq::new(0x4000_0000));
+        far.on_local_end(Seq::new(1200));
+        assert_eq!(far.local_end, Some(Seq::new(1200)));
         for sent in [0x5000_0000, 0x5000_0500] {
-            far.on_sent(Seq::new(sent));
+            far.on_local_end(Seq::new(sent));
         }
-        assert_eq!(far.sent, Some(Seq::new(0x5000_0500)), "much was sent that nobody saw");
+        assert_eq!(far.local_end, Some(Seq::new(0x5000_0500)), "much was sent that nobody saw");
     }
 
     #[test]
     fn what_was_sent_may_be_acknowledged_and_nothing_else() {
         let (far, is_its) = says(1000);
-        assert!(is_its && far.ack() == Seq::new(1000) && far.window == 5 && far.stamps.is_some());
+        assert!(is_its && far.ack() == Seq::new(1000) && far.window == 5 && far.timestamps.is_some());
         assert!(says(900).1);
         for forged in [1001, 0x1200_0000, 900_u32.wrapping_sub(1 << 25)] {
             let (far, is_its) = says(forged);
-            assert!(!is_its && far.ack() == Seq::default() && far.stamps.is_none(), "{forged}");
+            assert!(!is_its && far.ack() == Seq::default() && far.timestamps.is_none(), "{forged}");
         }
     }
 }

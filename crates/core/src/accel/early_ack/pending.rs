@@ -16,48 +16,48 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::fetch::{Fetch, FetchId};
-use super::flow_state::{Hiding, PIECE};
+use super::flow_state::{EarlyAckFlow, MAX_PAYLOAD};
 use crate::accel::Accelerator;
-use crate::accel::event::Bytes;
-use crate::accel::flow::Flow;
+use crate::accel::event::PacketBytes;
+use crate::accel::flow::FlowState;
 use crate::link::LinkId;
 use crate::units::DataSize;
 use crate::wire::packet::{FourTuple as Key, NewSegment, Seq, TcpTimestamp, Timestamps};
 
 /// A flow with holes that its sender takes for received.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Owed {
+pub struct PendingRepair {
     /// This end.
     pub local: SocketAddr,
     /// The sender's.
     pub server: SocketAddr,
     /// What the sender has acknowledged last, and the window that it gave.
-    pub said: (u32, u16),
+    pub acked_by_server: (u32, u16),
     /// What a segment of the sender has as timestamps: its own, and the one that it echoes.
-    pub stamps: Option<(u32, u32)>,
+    pub timestamps: Option<(u32, u32)>,
     /// What the local TCP stack waits for.
-    pub here: u32,
+    pub next_expected: u32,
     /// Everything before this was acknowledged to the sender.
     #[serde(default)]
-    pub told: Option<u32>,
+    pub acked_to_server: Option<u32>,
     /// Whether nothing else was acknowledged. If not, the flow cannot be brought to its end.
-    pub is_sure: bool,
+    pub is_acked_known: bool,
     /// The holes, in their order.
-    pub holes: Vec<Hole>,
+    pub holes: Vec<PendingHole>,
 }
 
 /// One of them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Hole {
+pub struct PendingHole {
     /// The number of its first byte.
     pub seq: u32,
     /// The same as a timestamp of the sender at that time, where there are timestamps.
-    pub stamp: Option<u32>,
+    pub ts_val: Option<u32>,
     /// How its bytes can be got; of the link it says nothing. None: they cannot.
     pub fetch: Option<Fetch>,
 }
 
-impl Hole {
+impl PendingHole {
     /// One past the number of its last byte. A hole whose length is not known counts as two bytes, and so does one of a single byte,
     /// since the last byte of a flow may be withheld.
     pub(in crate::accel) fn end(&self) -> Seq {
@@ -67,7 +67,7 @@ impl Hole {
     }
 }
 
-impl Owed {
+impl PendingRepair {
     /// From the sender to here; none, if the ends are of two families.
     fn flow(&self) -> Option<Key> {
         Key::new(self.server, self.local)
@@ -75,75 +75,75 @@ impl Owed {
 
     /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the local TCP stack has accepted, if that is known; an
     /// older one would be discarded.
-    pub fn fill(&self, hole: &Hole, bytes: &[u8], least: Option<TcpTimestamp>) -> Vec<Bytes> {
+    pub fn fill_segments(&self, hole: &PendingHole, bytes: &[u8], least: Option<TcpTimestamp>) -> Vec<PacketBytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
-        let stamps = self.stamps.map(|(value, echo)| {
-            let value = TcpTimestamp::new(hole.stamp.unwrap_or(value));
+        let stamps = self.timestamps.map(|(value, echo)| {
+            let value = TcpTimestamp::new(hole.ts_val.unwrap_or(value));
             let value = least.filter(|least| value.is_before(*least)).unwrap_or(value);
             Timestamps { ts_val: value, ts_ecr: TcpTimestamp::new(echo) }
         });
-        let (ack, window) = (Seq::new(self.said.0), self.said.1);
-        let pieces = bytes.chunks(PIECE).zip(0_u32..).filter_map(|(piece, at)| {
-            let seq = Seq::new(hole.seq).plus(at * PIECE as u32);
+        let (ack, window) = (Seq::new(self.acked_by_server.0), self.acked_by_server.1);
+        let pieces = bytes.chunks(MAX_PAYLOAD).zip(0_u32..).filter_map(|(piece, at)| {
+            let seq = Seq::new(hole.seq).plus(at * MAX_PAYLOAD as u32);
             NewSegment::data(&flow, seq, ack, window, stamps, piece).emit()
         });
-        pieces.map(Bytes).collect()
+        pieces.map(PacketBytes).collect()
     }
 
     /// A segment with a byte that the local TCP stack has had, which it answers with an acknowledgement.
-    pub fn ask(&self, here: Seq) -> Option<Bytes> {
-        let (ack, window) = (Seq::new(self.said.0), self.said.1);
+    pub fn probe_segment(&self, here: Seq) -> Option<PacketBytes> {
+        let (ack, window) = (Seq::new(self.acked_by_server.0), self.acked_by_server.1);
         let stamps = self
-            .stamps
+            .timestamps
             .map(|(value, echo)| Timestamps { ts_val: TcpTimestamp::new(value), ts_ecr: TcpTimestamp::new(echo) });
-        NewSegment::data(&self.flow()?, here.minus(1), ack, window, stamps, &[0]).emit().map(Bytes)
+        NewSegment::data(&self.flow()?, here.minus(1), ack, window, stamps, &[0]).emit().map(PacketBytes)
     }
 
     /// A segment that ends the flow at the sender, if `next` is the number that the local TCP stack sends next.
-    pub fn end_server(&self, next: Seq, here: Seq) -> Option<Bytes> {
-        NewSegment::reset(&self.flow()?.reversed(), next, here).emit().map(Bytes)
+    pub fn server_reset(&self, next: Seq, here: Seq) -> Option<PacketBytes> {
+        NewSegment::reset(&self.flow()?.reversed(), next, here).emit().map(PacketBytes)
     }
 
     /// Segments one of which ends the flow, at whichever of its holes the local TCP stack waits, or at `here`.
-    pub fn end(&self, here: Seq) -> Vec<Bytes> {
+    pub fn local_resets(&self, here: Seq) -> Vec<PacketBytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
-        let ack = Seq::new(self.said.0);
+        let ack = Seq::new(self.acked_by_server.0);
         let mut places: Vec<u32> =
-            [here.number(), self.here].into_iter().chain(self.holes.iter().map(|hole| hole.seq)).collect();
+            [here.number(), self.next_expected].into_iter().chain(self.holes.iter().map(|hole| hole.seq)).collect();
         places.dedup();
         let resets = places.iter().filter_map(|seq| NewSegment::reset(&flow, Seq::new(*seq), ack).emit());
-        resets.map(Bytes).collect()
+        resets.map(PacketBytes).collect()
     }
 }
 
 impl Accelerator {
     /// Changes whenever [`owed`](Self::owed) does, and costs little to ask.
-    pub fn owing(&self) -> (u64, u64) {
-        let sum = |(total, missing): (u64, u64), hiding: &Hiding| {
-            let (hidden, open) = hiding.owing();
+    pub fn pending_fingerprint(&self) -> (u64, u64) {
+        let sum = |(total, missing): (u64, u64), hiding: &EarlyAckFlow| {
+            let (hidden, open) = hiding.pending_fingerprint();
             (total.wrapping_add(hidden), missing.wrapping_add(open))
         };
-        self.hidings().fold((0, 0), sum)
+        self.early_ack_flows().fold((0, 0), sum)
     }
 
     /// What is owed now.
-    pub fn owed(&self) -> Vec<Owed> {
-        self.hidings().filter_map(Hiding::owed).collect()
+    pub fn pending_repairs(&self) -> Vec<PendingRepair> {
+        self.early_ack_flows().filter_map(EarlyAckFlow::pending_repair).collect()
     }
 
-    fn hidings(&self) -> impl Iterator<Item = &Hiding> {
-        let flow = |(key, _): &(Key, crate::accel::Sight)| self.flows.get(key);
-        self.mirrored.values().filter_map(flow).filter_map(Flow::hiding)
+    fn early_ack_flows(&self) -> impl Iterator<Item = &EarlyAckFlow> {
+        let flow = |(key, _): &(Key, crate::accel::CaptureLevel)| self.flows.get(key);
+        self.early_ack_flows.values().filter_map(flow).filter_map(FlowState::early_ack)
     }
 }
 
 /// A hole, as [`Hiding`] knows it.
-pub(in crate::accel) fn hole(
+pub(in crate::accel) fn pending_hole(
     seq: Seq,
     bytes: u64,
     stamp: Option<TcpTimestamp>,
-    place: Option<(SocketAddr, super::http_map::Place)>,
-) -> Hole {
+    place: Option<(SocketAddr, super::http_map::ResourceOffset)>,
+) -> PendingHole {
     let fetch = place.map(|(server, place)| Fetch {
         id: FetchId(0),
         link: LinkId(0),
@@ -153,7 +153,7 @@ pub(in crate::accel) fn hole(
         length: DataSize::from_bytes(place.resource.length),
         ranges: alloc::vec![(place.offset, place.offset + bytes)],
     });
-    Hole { seq: seq.number(), stamp: stamp.map(TcpTimestamp::ticks), fetch }
+    PendingHole { seq: seq.number(), ts_val: stamp.map(TcpTimestamp::ticks), fetch }
 }
 
 #[cfg(test)]
@@ -161,16 +161,16 @@ mod tests {
     use super::*;
     use crate::wire::packet::{Flags, Segment};
 
-    fn owed() -> Owed {
-        let hole = |seq, stamp| Hole { seq, stamp, fetch: None };
-        Owed {
+    fn owed() -> PendingRepair {
+        let hole = |seq, stamp| PendingHole { seq, ts_val: stamp, fetch: None };
+        PendingRepair {
             local: ([10, 0, 0, 2], 40_000).into(),
             server: ([192, 0, 2, 1], 80).into(),
-            said: (77, 500),
-            stamps: Some((1000, 9)),
-            here: u32::MAX - 99,
-            told: None,
-            is_sure: true,
+            acked_by_server: (77, 500),
+            timestamps: Some((1000, 9)),
+            next_expected: u32::MAX - 99,
+            acked_to_server: None,
+            is_acked_known: true,
             holes: alloc::vec![hole(u32::MAX - 99, Some(900)), hole(5000, None)],
         }
     }
@@ -179,7 +179,7 @@ mod tests {
     fn a_hole_is_filled_by_segments_of_the_sender_around_the_end_of_the_numbers() {
         let owed = owed();
         let bytes: Vec<u8> = (0..3000_u32).map(|at| (at % 251) as u8).collect();
-        let packets = owed.fill(&owed.holes[0], &bytes, None);
+        let packets = owed.fill_segments(&owed.holes[0], &bytes, None);
         let mut all = Vec::new();
         for (packet, seq) in packets.iter().zip([u32::MAX - 99, 1300, 2700]) {
             let segment = Segment::parse(&packet.0).unwrap();
@@ -190,17 +190,17 @@ mod tests {
             all.extend_from_slice(segment.payload());
         }
         assert_eq!((packets.len(), all), (3, bytes));
-        let second = owed.fill(&owed.holes[1], b"x", Some(TcpTimestamp::new(990)));
+        let second = owed.fill_segments(&owed.holes[1], b"x", Some(TcpTimestamp::new(990)));
         let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
         assert_eq!(second.ts_val, TcpTimestamp::new(1000), "what came last, where the hole's own is not known");
-        let late = owed.fill(&owed.holes[0], b"x", Some(TcpTimestamp::new(950)));
+        let late = owed.fill_segments(&owed.holes[0], b"x", Some(TcpTimestamp::new(950)));
         let late = Segment::parse(&late[0].0).unwrap().timestamps().unwrap();
         assert_eq!(late.ts_val, TcpTimestamp::new(950), "an older one would be discarded");
     }
 
     #[test]
     fn a_flow_is_ended_at_each_number_that_it_may_wait_for() {
-        let packets = owed().end(Seq::new(owed().here));
+        let packets = owed().local_resets(Seq::new(owed().next_expected));
         let seqs: Vec<Seq> = packets.iter().map(|packet| Segment::parse(&packet.0).unwrap().seq()).collect();
         assert_eq!(seqs, [Seq::new(u32::MAX - 99), Seq::new(5000)]);
         assert!(packets.iter().all(|packet| Segment::parse(&packet.0).unwrap().flags().contains(Flags::RST)));

@@ -5,71 +5,76 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::{Flow, May};
+use super::{FlowContext, FlowState};
 use crate::accel::Mechanism;
-use crate::accel::early_ack::engine::Verdict;
-use crate::accel::early_ack::fetch::{Got, Want};
-use crate::accel::early_ack::flow_state::{Allowed, Hiding};
-use crate::accel::event::{Bytes, Output};
+use crate::accel::early_ack::engine::AckAction;
+use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange};
+use crate::accel::early_ack::flow_state::{EarlyAckFlow, EarlyAckLimits};
+use crate::accel::event::{Output, PacketBytes};
 use crate::units::Instant;
 use crate::wire::packet::Ack;
 
-impl Flow {
+impl FlowState {
     /// It may be mirrored; the fetcher is to know it under this number.
-    pub(in crate::accel) fn mirror(&mut self, now: Instant, number: u64) -> &mut Hiding {
-        self.hiding.insert(Hiding::new(now, number, self.key))
+    pub(in crate::accel) fn start_early_ack(&mut self, now: Instant, number: u64) -> &mut EarlyAckFlow {
+        self.early_ack.insert(EarlyAckFlow::new(now, number, self.key))
     }
 
     /// The mirror, if it may have one.
-    pub(in crate::accel) const fn hiding(&self) -> Option<&Hiding> {
-        self.hiding.as_ref()
+    pub(in crate::accel) const fn early_ack(&self) -> Option<&EarlyAckFlow> {
+        self.early_ack.as_ref()
     }
 
     /// The same, to be changed.
-    pub(in crate::accel) const fn hiding_mut(&mut self) -> Option<&mut Hiding> {
-        self.hiding.as_mut()
+    pub(in crate::accel) const fn early_ack_mut(&mut self) -> Option<&mut EarlyAckFlow> {
+        self.early_ack.as_mut()
     }
 
     /// What is to be fetched for it.
-    pub(in crate::accel) fn wants(&mut self, now: Instant, outputs: &mut VecDeque<Output>) -> Vec<Want> {
+    pub(in crate::accel) fn take_fetch_requests(
+        &mut self,
+        now: Instant,
+        outputs: &mut VecDeque<Output>,
+    ) -> Vec<FetchRequest> {
         let mut packets = Vec::new();
-        let wants = self.hiding.as_mut().map(|hiding| hiding.wants(now, &mut packets)).unwrap_or_default();
-        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
+        let wants =
+            self.early_ack.as_mut().map(|hiding| hiding.take_fetch_requests(now, &mut packets)).unwrap_or_default();
+        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
         wants
     }
 
     /// Bytes were fetched for it.
-    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, got: Got, outputs: &mut VecDeque<Output>) {
-        let Some(hiding) = self.hiding.as_mut() else { return };
-        if let Some(took) = got.took {
-            self.filling.on_answer(now, took, got.is_late && hiding.awaits(got.start));
+    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, got: FetchedRange, outputs: &mut VecDeque<Output>) {
+        let Some(hiding) = self.early_ack.as_mut() else { return };
+        if let Some(took) = got.latency {
+            self.fetch_latency.on_fetched(now, took, got.is_late && hiding.is_check(got.start));
         }
         let packets = hiding.on_fetched(now, got.start, got.bytes);
-        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(Bytes(packet))));
+        outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
     }
 
     /// What a segment that leaves says once its holes are hidden; and whether it need not leave at all.
-    pub(super) fn hide(
+    pub(super) fn apply_early_ack(
         &mut self,
         now: Instant,
         packet: &mut [u8],
         ack: Ack,
         carries: bool,
-        may: &May<'_>,
+        may: &FlowContext<'_>,
     ) -> (Ack, bool) {
-        let since = self.hiding.as_ref().and_then(Hiding::waits_since);
-        let is_of_use = self.filling.is_in_time(now, since) && self.is_worth_hiding(now);
-        let hides = may.mechanisms.has_any(&[Mechanism::Hide, Mechanism::FastFetch]);
-        let new = hides && is_of_use && !self.sender.is_unmoved() && self.is_random(now);
-        let allowed = Allowed { new, room: may.room, scale: self.scale() };
+        let since = self.early_ack.as_ref().and_then(EarlyAckFlow::oldest_hole);
+        let is_of_use = self.fetch_latency.is_in_time(now, since) && self.is_worth_early_ack(now);
+        let hides = may.mechanisms.has_any(&[Mechanism::EarlyAck, Mechanism::FastFetch]);
+        let new = hides && is_of_use && !self.congestion_response.is_unresponsive() && self.is_random(now);
+        let allowed = EarlyAckLimits { allows_new: new, budget: may.early_ack_budget, scale: self.window_scale() };
         // A window whose scale is not known has no right edge that could be kept to.
-        let Some(hiding) = self.hiding.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
-        match hiding.on_leaving(now, &ack, carries, &allowed) {
-            Verdict::Leave => (ack, false),
-            Verdict::Hold(said) => (said.said(&ack), true),
-            Verdict::Say(said) => {
+        let Some(hiding) = self.early_ack.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
+        match hiding.on_ack_out(now, &ack, carries, &allowed) {
+            AckAction::Forward => (ack, false),
+            AckAction::Suppress(said) => (said.applied_to(&ack), true),
+            AckAction::Rewrite(said) => {
                 said.write(packet);
-                (said.said(&ack), false)
+                (said.applied_to(&ack), false)
             }
         }
     }

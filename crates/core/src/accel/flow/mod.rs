@@ -18,22 +18,22 @@ mod outage;
 mod status;
 
 use super::{Mechanism, Mechanisms};
-use crate::accel::ack_offload::ack_path::Detour;
-use crate::accel::ack_offload::ack_sender::Fate;
-use crate::accel::early_ack::flow_state::Hiding;
-use crate::accel::early_ack::latency_guard::Filling;
-use crate::accel::eifel_undo::{Shown, Undo};
-use crate::accel::observation::congestion_response::{Moment, Sender};
-use crate::accel::observation::goodput::Pace;
-use crate::accel::observation::loss_classifier::Gate;
-use crate::accel::observation::path_test::Trust;
-use crate::accel::observation::rtt::Trip;
-use crate::accel::observation::sack_holes::Holes;
-use crate::accel::observation::tsval_check::Bounds;
-use crate::accel::observation::upload::Upward;
-use crate::accel::outage::recovery::Handler;
-use crate::accel::withheld_ack::{self, Reserve};
-use crate::accel::zero_window::Thaw;
+use crate::accel::ack_offload::ack_path::AckPathSelector;
+use crate::accel::ack_offload::ack_sender::QueueResult;
+use crate::accel::early_ack::flow_state::EarlyAckFlow;
+use crate::accel::early_ack::latency_guard::FetchLatencyGuard;
+use crate::accel::eifel_undo::{EifelUndo, HoleReport};
+use crate::accel::observation::congestion_response::{AckSample, CongestionResponse};
+use crate::accel::observation::goodput::GoodputEstimator;
+use crate::accel::observation::loss_classifier::LossClassifier;
+use crate::accel::observation::path_test::PathTest;
+use crate::accel::observation::rtt::RttEstimator;
+use crate::accel::observation::sack_holes::SackHoles;
+use crate::accel::observation::tsval_check::TsvalCheck;
+use crate::accel::observation::upload::UploadObserver;
+use crate::accel::outage::recovery::OutageRecovery;
+use crate::accel::withheld_ack::{self, WithheldAck};
+use crate::accel::zero_window::UnfreezeRetry;
 use crate::units::{DataSize, Instant};
 use crate::wire::packet::{
     Ack, Flags, FourTuple as Key, IpParams, Rewrite, Segment, TcpOption, TcpTimestamp, Timestamps,
@@ -41,16 +41,16 @@ use crate::wire::packet::{
 
 /// Where a flow's data goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// To here: the own stack acknowledges.
-    Down,
+    Download,
     /// From here: the far end acknowledges.
-    Up,
+    Upload,
 }
 
 /// What losses on a flow's path are, as far as is known ([`Trust`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Path {
+enum PathVerdict {
     Unknown,
     /// They do not depend on the rate.
     Trusted,
@@ -62,152 +62,152 @@ enum Path {
 
 /// A flow that is known.
 #[derive(Clone, Debug)]
-pub(super) struct Flow {
+pub(super) struct FlowState {
     key: Key,
-    way: Way,
+    direction: Direction,
     opened: Instant,
-    heard: Instant,
+    last_packet: Instant,
     scale: Option<u8>,
     /// Its SYN offers SACK and is not answered otherwise, or was not seen.
-    has_sack: bool,
+    is_sack_permitted: bool,
     /// Its ends speak MPTCP, as far as is known.
     is_multipath: bool,
-    segment: u32,
-    last: Option<(Ack, IpParams)>,
+    segment_size: u32,
+    last_ack: Option<(Ack, IpParams)>,
     /// What is missing, as the own stack says it.
-    missing: Holes,
+    local_holes: SackHoles,
     /// The same, less what is hidden from the other end.
-    holes: Holes,
+    reported_holes: SackHoles,
     /// Of timestamps that pass.
-    bounds: Bounds,
-    gate: Gate,
-    undo: Undo,
+    tsval_check: TsvalCheck,
+    loss_classifier: LossClassifier,
+    eifel_undo: EifelUndo,
     /// The older timestamp that the last ACK echoed.
-    echoed: Option<TcpTimestamp>,
-    sender: Sender,
-    reserve: Reserve,
-    handler: Handler,
-    hiding: Option<Hiding>,
-    filling: Filling,
+    rewritten_echo: Option<TcpTimestamp>,
+    congestion_response: CongestionResponse,
+    withheld_ack: WithheldAck,
+    recovery: OutageRecovery,
+    early_ack: Option<EarlyAckFlow>,
+    fetch_latency: FetchLatencyGuard,
     /// What was on its way when the link went dark, at the most.
-    flight: DataSize,
+    in_flight_at_outage: DataSize,
     /// Its sender may have had something to repeat then.
-    is_waiting: bool,
+    may_retransmit: bool,
     /// The own end has closed, and no data has come since.
     has_closed: bool,
-    pace: Pace,
-    trip: Trip,
-    upward: Upward,
-    detour: Detour,
+    goodput: GoodputEstimator,
+    rtt: RttEstimator,
+    upload: UploadObserver,
+    ack_path: AckPathSelector,
     is_frozen: bool,
     /// The same, and its flight was acknowledged.
-    is_stilled: bool,
-    thaw: Thaw,
-    path: Path,
+    is_flight_frozen: bool,
+    unfreeze: UnfreezeRetry,
+    path_verdict: PathVerdict,
     /// When the last loss showed that counts, and whether its reduction may be undone.
-    lost: Option<Instant>,
+    last_loss: Option<Instant>,
     may_undo: bool,
     /// A packet with a CE mark has come.
     has_mark: bool,
-    counts: Counts,
+    counts: AckCounts,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct AckCounts {
     pub(super) acks: u64,
     pub(super) offloaded: u64,
     pub(super) replaced: u64,
 }
 
-impl Counts {
+impl AckCounts {
     /// A helping link has taken an ACK.
-    pub(super) const fn on_fate(&mut self, fate: Fate) {
+    pub(super) const fn on_queued(&mut self, fate: QueueResult) {
         match fate {
-            Fate::Alone => self.offloaded += 1,
-            Fate::Replaced => self.replaced += 1,
+            QueueResult::Queued => self.offloaded += 1,
+            QueueResult::Replaced => self.replaced += 1,
         }
     }
 }
 
 /// What an ACK has shown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct News {
+pub(super) struct AckOutcome {
     /// Data has come since the one before.
     pub(super) has_data: bool,
     /// Holes showed for the first time.
     pub(super) has_holes: bool,
     /// It says nothing new, and is not to leave.
-    pub(super) is_held: bool,
+    pub(super) is_suppressed: bool,
     /// The other end speaks plain TCP after all: of MPTCP there are no pure ACKs.
-    pub(super) is_plain_now: bool,
+    pub(super) is_plain_tcp: bool,
 }
 
 /// What may be done for a flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct May<'a> {
+pub(super) struct FlowContext<'a> {
     pub(super) mechanisms: &'a Mechanisms,
     /// Whether what passes is shown.
-    pub(super) is_watched: bool,
+    pub(super) is_captured: bool,
     /// How many bytes more may be hidden.
-    pub(super) room: u64,
+    pub(super) early_ack_budget: u64,
 }
 
-impl Flow {
+impl FlowState {
     /// Known from now on.
-    pub(super) fn new(now: Instant, key: Key, way: Way) -> Self {
+    pub(super) fn new(now: Instant, key: Key, way: Direction) -> Self {
         Self {
             key,
-            way,
+            direction: way,
             opened: now,
-            heard: now,
+            last_packet: now,
             scale: None,
-            has_sack: true,
+            is_sack_permitted: true,
             is_multipath: false,
-            segment: USUAL_SEGMENT,
-            last: None,
-            missing: Holes::default(),
-            holes: Holes::default(),
-            bounds: Bounds::default(),
-            gate: Gate::default(),
-            undo: Undo::default(),
-            echoed: None,
-            sender: Sender::default(),
-            reserve: Reserve::default(),
-            handler: Handler::default(),
-            hiding: None,
-            filling: Filling::default(),
-            flight: DataSize::ZERO,
-            is_waiting: false,
+            segment_size: DEFAULT_SEGMENT,
+            last_ack: None,
+            local_holes: SackHoles::default(),
+            reported_holes: SackHoles::default(),
+            tsval_check: TsvalCheck::default(),
+            loss_classifier: LossClassifier::default(),
+            eifel_undo: EifelUndo::default(),
+            rewritten_echo: None,
+            congestion_response: CongestionResponse::default(),
+            withheld_ack: WithheldAck::default(),
+            recovery: OutageRecovery::default(),
+            early_ack: None,
+            fetch_latency: FetchLatencyGuard::default(),
+            in_flight_at_outage: DataSize::ZERO,
+            may_retransmit: false,
             has_closed: false,
-            pace: Pace::default(),
-            trip: Trip::default(),
-            upward: Upward::default(),
-            detour: Detour::default(),
+            goodput: GoodputEstimator::default(),
+            rtt: RttEstimator::default(),
+            upload: UploadObserver::default(),
+            ack_path: AckPathSelector::default(),
             is_frozen: false,
-            is_stilled: false,
-            thaw: Thaw::default(),
-            path: Path::Unknown,
-            lost: None,
+            is_flight_frozen: false,
+            unfreeze: UnfreezeRetry::default(),
+            path_verdict: PathVerdict::Unknown,
+            last_loss: None,
             may_undo: false,
             has_mark: false,
-            counts: Counts::default(),
+            counts: AckCounts::default(),
         }
     }
 
     /// Its own SYN leaves.
     pub(super) fn on_syn(&mut self, now: Instant, syn: &Segment<'_>) {
-        self.heard = now;
-        if self.way == Way::Down {
-            self.trip.on_syn(now);
+        self.last_packet = now;
+        if self.direction == Direction::Download {
+            self.rtt.on_syn(now);
         }
         // Without the option windows are not shifted (RFC 7323 §2.2).
         self.scale = Some(0);
-        self.has_sack = false;
+        self.is_sack_permitted = false;
         for option in syn.options() {
             match option {
                 TcpOption::WindowScale(shift) => self.scale = Some(shift),
-                TcpOption::SackPermitted => self.has_sack = true,
-                TcpOption::Mss(most) => self.segment = u32::from(most).saturating_sub(TIMESTAMPS).max(1),
+                TcpOption::SackPermitted => self.is_sack_permitted = true,
+                TcpOption::Mss(most) => self.segment_size = u32::from(most).saturating_sub(TIMESTAMP_OPTION).max(1),
                 TcpOption::Other { kind: TcpOption::MPTCP, .. } => self.is_multipath = true,
                 _ => {}
             }
@@ -215,12 +215,12 @@ impl Flow {
     }
 
     /// The other end answers its SYN: what one end does not offer is not used.
-    pub(super) fn on_accepted(&mut self, answer: &Segment<'_>) {
+    pub(super) fn on_syn_ack(&mut self, answer: &Segment<'_>) {
         if self.has_begun() {
             return;
         }
         let has = |meant: fn(&TcpOption<'_>) -> bool| answer.options().any(|option| meant(&option));
-        self.has_sack &= has(|option| matches!(option, TcpOption::SackPermitted));
+        self.is_sack_permitted &= has(|option| matches!(option, TcpOption::SackPermitted));
         if !has(|option| matches!(option, TcpOption::WindowScale(_))) {
             self.scale = Some(0);
         }
@@ -228,7 +228,7 @@ impl Flow {
 
     /// Whether an acknowledgement was seen: its handshake is over.
     pub(super) const fn has_begun(&self) -> bool {
-        self.last.is_some()
+        self.last_ack.is_some()
     }
 
     /// Whether it is, as far as is known, a part of an MPTCP connection: what that carries has numbers of its own, which nobody
@@ -238,25 +238,25 @@ impl Flow {
     }
 
     /// Its own data, or the end of it, leaves. `packet` becomes what is to leave.
-    pub(super) fn on_other(&mut self, now: Instant, packet: &mut [u8], may: &May<'_>) {
-        self.heard = now;
-        self.trip.on_open(now);
+    pub(super) fn on_data_out(&mut self, now: Instant, packet: &mut [u8], may: &FlowContext<'_>) {
+        self.last_packet = now;
+        self.rtt.on_handshake_end(now);
         let Ok(segment) = Segment::parse(packet) else { return };
-        self.has_closed |= self.way == Way::Down && segment.flags().contains(Flags::FIN);
-        if let Some(hiding) = &mut self.hiding {
-            hiding.on_asked(&segment, u32::try_from(segment.payload().len()).unwrap_or(u32::MAX));
+        self.has_closed |= self.direction == Direction::Download && segment.flags().contains(Flags::FIN);
+        if let Some(hiding) = &mut self.early_ack {
+            hiding.on_local_segment(&segment, u32::try_from(segment.payload().len()).unwrap_or(u32::MAX));
         }
-        let Some(ack) = said(&segment) else { return };
-        self.on_echo(now, &ack);
-        let (ack, _) = self.hide(now, packet, ack, true, may);
-        self.reserve.on_said(ack.ack);
+        let Some(ack) = ack_of(&segment) else { return };
+        self.on_local_echo(now, &ack);
+        let (ack, _) = self.apply_early_ack(now, packet, ack, true, may);
+        self.withheld_ack.on_acked(ack.ack);
     }
 
     /// A packet of its own passes that was not held.
-    pub(super) fn on_asked(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
-        self.heard = now;
-        if let Some(hiding) = &mut self.hiding {
-            hiding.on_asked(segment, length);
+    pub(super) fn on_request_bytes(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+        self.last_packet = now;
+        if let Some(hiding) = &mut self.early_ack {
+            hiding.on_local_segment(segment, length);
         }
     }
 
@@ -266,80 +266,87 @@ impl Flow {
         now: Instant,
         packet: &mut [u8],
         (ack, envelope): (Ack, IpParams),
-        may: &May<'_>,
-        trust: &mut Trust,
-    ) -> News {
+        may: &FlowContext<'_>,
+        trust: &mut PathTest,
+    ) -> AckOutcome {
         let mechanisms = may.mechanisms;
-        self.on_echo(now, &ack);
-        let high = self.missing.high();
-        let is_lost = self.missing.on_ack(now, &ack, self.segment) > 0;
+        self.on_local_echo(now, &ack);
+        let high = self.local_holes.high();
+        let is_lost = self.local_holes.on_ack(now, &ack, self.segment_size) > 0;
         // Upward the ACK itself tells how long packets wait.
-        if is_lost && self.way == Way::Down {
+        if is_lost && self.direction == Direction::Download {
             self.on_loss(now);
         }
-        let (ack, is_held) = self.hide(now, packet, ack, false, may);
-        let before = self.last.replace((ack, envelope)).map(|(ack, _)| ack);
+        let (ack, is_held) = self.apply_early_ack(now, packet, ack, false, may);
+        let before = self.last_ack.replace((ack, envelope)).map(|(ack, _)| ack);
         let advance = before.map_or(0, |before| u32::try_from(ack.ack.offset_from(before.ack)).unwrap_or(0));
-        self.heard = now;
+        self.last_packet = now;
         self.counts.acks += 1;
-        self.pace.on_bytes(now, advance);
+        self.goodput.on_bytes(now, advance);
         // A FIN takes one number.
         self.has_closed &= advance <= 1;
         if let Some(stamps) = ack.timestamps {
-            match self.way {
-                Way::Down => self.trip.on_leaving(now, stamps.ts_val, may.is_watched),
-                Way::Up => {
-                    let trip = self.upward.on_echo(now, stamps.ts_ecr, self.gate.clock().tick());
-                    trip.into_iter().for_each(|trip| self.trip.on_measure(trip));
+            match self.direction {
+                Direction::Download => self.rtt.on_ack_sent(now, stamps.ts_val, may.is_captured),
+                Direction::Upload => {
+                    let trip = self.upload.on_echo(now, stamps.ts_ecr, self.loss_classifier.peer_clock().tick());
+                    trip.into_iter().for_each(|trip| self.rtt.on_sample(trip));
                 }
             }
             let fresh =
                 before.and_then(|before| before.timestamps).is_none_or(|old| old.ts_ecr.is_before(stamps.ts_ecr));
-            if fresh && !may.is_watched {
-                self.gate.on_stamp(now, stamps.ts_ecr, self.trip.least());
+            if fresh && !may.is_captured {
+                self.loss_classifier.on_tsval(now, stamps.ts_ecr, self.rtt.min());
             }
         }
-        let came = high.zip(self.missing.high()).map_or(0, |(old, new)| new.offset_from(old));
-        self.gate.on_bytes(now, u32::try_from(came).unwrap_or(0));
-        let new = self.holes.on_ack(now, &ack, self.segment);
-        if self.way == Way::Up {
-            let (bytes, stamp) = self.upward.on_high(self.holes.high().unwrap_or(ack.ack));
-            stamp.into_iter().for_each(|stamp| self.gate.on_stamp(now, stamp, self.trip.least()));
-            self.sender.on_arrival(bytes as usize, self.gate.queue(now));
+        let came = high.zip(self.local_holes.high()).map_or(0, |(old, new)| new.offset_from(old));
+        self.loss_classifier.on_bytes(now, u32::try_from(came).unwrap_or(0));
+        let new = self.reported_holes.on_ack(now, &ack, self.segment_size);
+        if self.direction == Direction::Upload {
+            let (bytes, stamp) = self.upload.on_highest_received(self.reported_holes.high().unwrap_or(ack.ack));
+            stamp.into_iter().for_each(|stamp| self.loss_classifier.on_tsval(now, stamp, self.rtt.min()));
+            self.congestion_response.on_arrival(bytes as usize, self.loss_classifier.queueing_delay(now));
             if is_lost {
                 self.on_loss(now);
             }
         }
-        let may_undo = self.weigh(now, is_lost, u32::try_from(came).unwrap_or(0), &ack, trust);
+        let may_undo = self.update_path_test(now, is_lost, u32::try_from(came).unwrap_or(0), &ack, trust);
         let is_random = new > 0 && may_undo && self.is_worth_undoing(now) && self.is_random(now);
-        let moment = Moment {
+        let moment = AckSample {
             is_congestion: new > 0 && !is_random,
-            rtt: self.trip.least(),
-            plain: if new > 0 { self.plain(self.holes.count()) } else { None },
+            rtt: self.rtt.min(),
+            plain_tcp: if new > 0 { self.plain_tcp(self.reported_holes.count()) } else { None },
         };
-        let is_helped = self.sender.is_helped(now, &moment);
-        let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::Undo)).and_then(|stamps| {
-            let shown = Shown {
-                new,
+        let is_helped = self.congestion_response.is_responsive(now, &moment);
+        let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::EifelUndo)).and_then(|stamps| {
+            let shown = HoleReport {
+                new_holes: new,
                 ack: ack.ack,
-                high: self.holes.high().unwrap_or(ack.ack),
-                is_open: self.holes.is_open(),
-                is_long: self.holes.is_long(),
+                high: self.reported_holes.high().unwrap_or(ack.ack),
+                is_open: self.reported_holes.is_open(),
+                is_long: self.reported_holes.has_long_hole(),
                 echo: stamps.ts_ecr,
                 is_random: is_random && is_helped,
-                rtt: self.trip.assumed(),
+                rtt: self.rtt.smoothed_or_default(),
             };
-            self.undo.on_ack(now, &shown)
+            self.eifel_undo.on_ack(now, &shown)
         });
-        self.echoed = echo;
+        self.rewritten_echo = echo;
         // Without SACK a repair that one byte less acknowledges is taken for a loss of what has come (RFC 6582 §3.2), and a
         // duplicate is all that tells of a hole.
-        let is_plain =
-            self.has_sack && advance > 0 && ack.sack_blocks.is_empty() && !self.undo.is_armed() && !self.is_frozen;
-        let keep = mechanisms.has(Mechanism::Reserve) && is_plain && self.may_keep_byte(now);
-        let patience = if self.way == Way::Down { withheld_ack::PATIENCE } else { withheld_ack::UPWARD };
+        let is_plain = self.is_sack_permitted
+            && advance > 0
+            && ack.sack_blocks.is_empty()
+            && !self.eifel_undo.needs_exact_acks()
+            && !self.is_frozen;
+        let keep = mechanisms.has(Mechanism::WithheldAck) && is_plain && self.can_withhold_byte(now);
+        let patience = if self.direction == Direction::Download {
+            withheld_ack::HOLD_TIME
+        } else {
+            withheld_ack::UPLOAD_HOLD_TIME
+        };
         // What does not leave says nothing.
-        let says = if is_held { ack.ack } else { self.reserve.on_ack(now, ack.ack, keep.then_some(patience)) };
+        let says = if is_held { ack.ack } else { self.withheld_ack.on_ack(now, ack.ack, keep.then_some(patience)) };
         if let Ok(mut rewrite) = Rewrite::of(packet) {
             if says != ack.ack {
                 rewrite.set_ack(says);
@@ -352,101 +359,111 @@ impl Flow {
         }
         let has_data = advance > 0 || new > 0 || before.is_some_and(|before| before.sack_blocks != ack.sack_blocks);
         if has_data {
-            self.handler.on_data(now);
+            self.recovery.on_data(now);
         }
-        let has_holes = new > 0 || self.hiding.as_ref().is_some_and(Hiding::is_busy);
+        let has_holes = new > 0 || self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_holes);
         let is_plain_now = core::mem::take(&mut self.is_multipath);
-        News { has_data, has_holes, is_held, is_plain_now }
+        AckOutcome { has_data, has_holes, is_suppressed: is_held, is_plain_tcp: is_plain_now }
     }
 
     /// A packet of the own stack leaves, or has left: of an upload it is the sender's.
-    pub(super) fn on_own(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
-        if self.way == Way::Up {
-            self.upward.on_own(now, segment, length, self.gate.clock().tick());
+    pub(super) fn on_local_segment(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+        if self.direction == Direction::Upload {
+            self.upload.on_local_segment(now, segment, length, self.loss_classifier.peer_clock().tick());
         }
     }
 
     /// A packet of the other end came.
     pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
-        let finest = self.gate.clock().finest();
-        let may_be = |stamps: Timestamps| self.bounds.allow(now, stamps.ts_val, finest);
-        if self.way == Way::Up || !segment.timestamps().is_none_or(may_be) {
+        let finest = self.loss_classifier.peer_clock().min_tick();
+        let may_be = |stamps: Timestamps| self.tsval_check.is_plausible(now, stamps.ts_val, finest);
+        if self.direction == Direction::Upload || !segment.timestamps().is_none_or(may_be) {
             return;
         }
-        if let Some(hiding) = &mut self.hiding {
+        if let Some(hiding) = &mut self.early_ack {
             hiding.on_arrival(now, segment, length);
         }
         if let Some(stamps) = segment.timestamps() {
-            self.gate.on_stamp(now, stamps.ts_val, self.trip.least());
-            self.trip.on_echo(now, stamps.ts_ecr);
-            self.detour.on_echo(now, stamps.ts_ecr, self.gate.queue(now));
+            self.loss_classifier.on_tsval(now, stamps.ts_val, self.rtt.min());
+            self.rtt.on_echo(now, stamps.ts_ecr);
+            self.ack_path.on_echo(now, stamps.ts_ecr, self.loss_classifier.queueing_delay(now));
         }
-        self.has_mark |= segment.packet().ip_params().traffic_class & CONGESTED == CONGESTED;
+        self.has_mark |= segment.packet().ip_params().traffic_class & ECN_CE == ECN_CE;
         if length > 0 {
-            self.thaw.on_data();
+            self.unfreeze.on_data();
         }
-        self.sender.on_arrival(segment.payload_length(), self.gate.queue(now));
+        self.congestion_response.on_arrival(segment.payload_length(), self.loss_classifier.queueing_delay(now));
     }
 
     /// The own stack has said this.
-    fn on_echo(&mut self, now: Instant, ack: &Ack) {
-        if let Some(stamps) = ack.timestamps.filter(|_| self.way == Way::Down) {
-            self.bounds.on_echo(now, stamps.ts_ecr);
+    fn on_local_echo(&mut self, now: Instant, ack: &Ack) {
+        if let Some(stamps) = ack.timestamps.filter(|_| self.direction == Direction::Download) {
+            self.tsval_check.on_echo(now, stamps.ts_ecr);
         }
     }
 
     /// Holes show for the first time.
     fn on_loss(&mut self, now: Instant) {
-        self.gate.on_loss(now);
-        if self.missing.are_dense(self.segment) {
-            self.gate.on_burst(now);
+        self.loss_classifier.on_loss(now);
+        if self.local_holes.is_burst(self.segment_size) {
+            self.loss_classifier.on_burst(now);
         }
     }
 
     /// What an acknowledgement shows of its path: `came` bytes more, perhaps behind a loss. Whether reductions may be undone.
-    fn weigh(&mut self, now: Instant, is_lost: bool, came: u32, ack: &Ack, trust: &mut Trust) -> bool {
+    fn update_path_test(
+        &mut self,
+        now: Instant,
+        is_lost: bool,
+        came: u32,
+        ack: &Ack,
+        trust: &mut PathTest,
+    ) -> bool {
         // With CWR or AE it is a counter (RFC 9768).
         let is_echoed = ack.flags.contains(Flags::ECE) && !ack.flags.has_any(Flags::CWR | Flags::AE);
         if core::mem::take(&mut self.has_mark) || is_echoed {
             trust.on_mark(now);
         }
-        let is_empty = self.gate.is_empty(now);
-        self.gate.queue(now).into_iter().for_each(|waited| trust.on_wait(now, waited, self.trip.least()));
+        let is_empty = self.loss_classifier.is_queue_empty(now);
+        self.loss_classifier
+            .queueing_delay(now)
+            .into_iter()
+            .for_each(|waited| trust.on_queueing_delay(now, waited, self.rtt.min()));
         if is_empty {
             trust.on_bytes(now, came);
         }
-        if is_lost && self.missing.are_dense(self.segment) {
+        if is_lost && self.local_holes.is_burst(self.segment_size) {
             trust.on_burst(now);
         }
-        if is_lost && self.lost.is_none_or(|last| now.since(last) >= self.trip.least()) {
-            self.lost = Some(now);
-            self.may_undo = if is_empty { trust.on_loss(now, self.trip.least()) } else { trust.is_trusted(now) };
+        if is_lost && self.last_loss.is_none_or(|last| now.since(last) >= self.rtt.min()) {
+            self.last_loss = Some(now);
+            self.may_undo = if is_empty { trust.on_loss(now, self.rtt.min()) } else { trust.is_trusted(now) };
         }
-        self.path = match () {
-            () if trust.is_marked(now) => Path::Marked,
-            () if trust.is_refused() => Path::Refused,
-            () if trust.may_undo(now) => Path::Trusted,
-            () => Path::Unknown,
+        self.path_verdict = match () {
+            () if trust.is_marked(now) => PathVerdict::Marked,
+            () if trust.is_refused() => PathVerdict::Refused,
+            () if trust.may_undo(now) => PathVerdict::Trusted,
+            () => PathVerdict::Unknown,
         };
-        self.may_undo && self.path == Path::Trusted
+        self.may_undo && self.path_verdict == PathVerdict::Trusted
     }
 
     /// Whether what is lost now is lost at random.
     fn is_random(&self, now: Instant) -> bool {
-        self.gate.is_random(now, self.trip.least()) && !self.missing.are_dense(self.segment)
+        self.loss_classifier.is_random(now, self.rtt.min()) && !self.local_holes.is_burst(self.segment_size)
     }
 }
 
 /// What a segment acknowledges, whatever it carries.
-fn said(segment: &Segment<'_>) -> Option<Ack> {
+fn ack_of(segment: &Segment<'_>) -> Option<Ack> {
     let (seq, flags, window) = (segment.seq(), segment.flags(), segment.window());
     let (timestamps, sacks) = (segment.timestamps(), segment.sack_blocks());
     segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sack_blocks: sacks })
 }
 
 /// The CE codepoint (RFC 3168 section 5).
-const CONGESTED: u8 = 0b11;
+const ECN_CE: u8 = 0b11;
 /// An Ethernet's with timestamps.
-const USUAL_SEGMENT: u32 = 1448;
+const DEFAULT_SEGMENT: u32 = 1448;
 /// What the option takes of each segment (RFC 7323 appendix A).
-const TIMESTAMPS: u32 = 12;
+const TIMESTAMP_OPTION: u32 = 12;

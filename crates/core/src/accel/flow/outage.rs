@@ -11,58 +11,69 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Flow, TIMESTAMPS, Way};
-use crate::accel::early_ack::flow_state::Hiding;
-use crate::accel::event::{Bytes, Output};
-use crate::accel::outage::recovery::Kick;
-use crate::accel::zero_window::{Again, Frost};
+use super::{Direction, FlowState, TIMESTAMP_OPTION};
+use crate::accel::early_ack::flow_state::EarlyAckFlow;
+use crate::accel::event::{Output, PacketBytes};
+use crate::accel::outage::recovery::RestartAck;
+use crate::accel::zero_window::{FreezeParams, Resend};
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, IcmpUnreachable, SackBlocks, Timestamps};
 
-impl Flow {
+impl FlowState {
     /// The link is dark.
-    pub(in crate::accel) fn on_dark(&mut self, now: Instant, frost: Option<Frost>, outputs: &mut VecDeque<Output>) {
-        self.hiding.iter_mut().for_each(Hiding::on_dark);
-        self.undo.clear();
-        self.trip.on_dark();
-        self.thaw.end();
-        self.flight = self.pace.rate(now) * (self.trip.assumed() + QUEUED);
-        if self.flight.is_zero() && !self.handler.is_owed(now) {
+    pub(in crate::accel) fn on_outage_start(
+        &mut self,
+        now: Instant,
+        frost: Option<FreezeParams>,
+        outputs: &mut VecDeque<Output>,
+    ) {
+        self.early_ack.iter_mut().for_each(EarlyAckFlow::on_outage_start);
+        self.eifel_undo.clear();
+        self.rtt.on_outage_start();
+        self.unfreeze.end();
+        self.in_flight_at_outage = self.goodput.rate(now) * (self.rtt.smoothed_or_default() + QUEUE_TIME);
+        if self.in_flight_at_outage.is_zero() && !self.recovery.is_sender_waiting(now) {
             return;
         }
-        self.is_waiting = self.holes.is_open()
-            || self.handler.is_owed(now)
-            || self.flight.bytes() >= u64::from(self.segment) * SEVERAL;
-        self.reserve.put_aside();
-        self.handler.on_dark(now, self.way == Way::Down);
+        self.may_retransmit = self.reported_holes.is_open()
+            || self.recovery.is_sender_waiting(now)
+            || self.in_flight_at_outage.bytes() >= u64::from(self.segment_size) * MIN_IN_FLIGHT;
+        self.withheld_ack.keep_for_outage_end();
+        self.recovery.on_outage_start(now, self.direction == Direction::Download);
         let Some(frost) = frost else { return };
-        if !self.filling.is_paused(now) && self.still(now, &frost, outputs) {
+        if !self.fetch_latency.is_paused(now) && self.freeze_sender(now, &frost, outputs) {
             return;
         }
-        if let (true, link, Some((last, envelope))) = (frost.is_plain, frost.link, self.last) {
+        if let (true, link, Some((last, envelope))) = (frost.is_first_form, frost.link, self.last_ack) {
             self.is_frozen = true;
-            let packet =
-                Bytes(Ack { window: 0, sack_blocks: SackBlocks::default(), ..last }.emit(&self.key, envelope));
+            let packet = PacketBytes(
+                Ack { window: 0, sack_blocks: SackBlocks::default(), ..last }.emit(&self.key, envelope),
+            );
             outputs.push_back(self.towards_sender(link, packet));
         }
     }
 
     /// The link is back.
-    pub(in crate::accel) fn on_light(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
-        self.handler.on_light(now);
-        self.filling.on_light(now);
-        self.hiding.iter_mut().for_each(|hiding| hiding.on_light(now));
-        let was_stilled = core::mem::take(&mut self.is_stilled);
-        let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
+    pub(in crate::accel) fn on_outage_end(
+        &mut self,
+        now: Instant,
+        primary: LinkId,
+        outputs: &mut VecDeque<Output>,
+    ) {
+        self.recovery.on_outage_end(now);
+        self.fetch_latency.on_outage_end(now);
+        self.early_ack.iter_mut().for_each(|hiding| hiding.on_outage_end(now));
+        let was_stilled = core::mem::take(&mut self.is_flight_frozen);
+        let has_ladder = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
         if was_stilled || has_ladder {
-            self.repeat_ladder(now, primary, self.flight.bytes(), outputs);
+            self.send_unfreeze_sweep(now, primary, self.in_flight_at_outage.bytes(), outputs);
             // Question or answer may be lost, and a sender that believes all of it has nothing more to say.
-            self.thaw.on_light(now, was_stilled);
+            self.unfreeze.on_outage_end(now, was_stilled);
         }
         if core::mem::take(&mut self.is_frozen) {
-            self.say(now, primary, outputs);
+            self.send_last_ack(now, primary, outputs);
         }
     }
 
@@ -74,147 +85,164 @@ impl Flow {
         mechanisms: &Mechanisms,
         outputs: &mut VecDeque<Output>,
     ) {
-        self.release(now, primary, false, outputs);
-        if self.detour.has_failed(now) {
-            self.say(now, primary, outputs);
+        self.send_delayed(now, primary, false, outputs);
+        if self.ack_path.has_failed(now) {
+            self.send_last_ack(now, primary, outputs);
         }
-        if self.reserve.due().is_some_and(|due| now >= due) && self.reserve.give_out() {
-            self.say(now, primary, outputs);
+        if self.withheld_ack.due().is_some_and(|due| now >= due) && self.withheld_ack.release() {
+            self.send_last_ack(now, primary, outputs);
         }
-        if let Some(kick) = self.handler.tick(now) {
-            let repeated = if mechanisms.has(Mechanism::Revert) { self.repeated(now) } else { 0 };
-            self.kick(now, primary, kick, repeated, outputs);
+        if let Some(kick) = self.recovery.tick(now) {
+            let repeated = if mechanisms.has(Mechanism::OutageRevert) { self.timeouts_to_revert(now) } else { 0 };
+            self.send_restart_ack(now, primary, kick, repeated, outputs);
         }
-        if self.thaw.deadline().is_some() && !self.hiding.as_ref().is_some_and(Hiding::has_ladder) {
-            self.thaw.end();
+        if self.unfreeze.deadline().is_some() && !self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep)
+        {
+            self.unfreeze.end();
         }
-        match self.thaw.tick(now) {
+        match self.unfreeze.tick(now) {
             // What has left since was not on its way then.
-            Some(Again::All) => self.repeat_ladder(now, primary, 0, outputs),
-            Some(Again::Question) => self.ask(primary, outputs),
+            Some(Resend::Sweep) => self.send_unfreeze_sweep(now, primary, 0, outputs),
+            Some(Resend::Probe) => self.send_position_probe(primary, outputs),
             None => {}
         }
-        if let Some(hiding) = &mut self.hiding {
-            outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(Bytes(packet))));
+        if let Some(hiding) = &mut self.early_ack {
+            outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
         }
     }
 
     /// When to tick next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
-        let hiding = self.hiding.as_ref().and_then(Hiding::deadline);
-        [self.reserve.due(), self.handler.deadline(), self.thaw.deadline(), self.detour.deadline(), hiding]
-            .into_iter()
-            .flatten()
-            .min()
+        let hiding = self.early_ack.as_ref().and_then(EarlyAckFlow::deadline);
+        [
+            self.withheld_ack.due(),
+            self.recovery.deadline(),
+            self.unfreeze.deadline(),
+            self.ack_path.deadline(),
+            hiding,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Sends what was held until now; all of it where the link has gone dark.
-    pub(in crate::accel) fn release(
+    pub(in crate::accel) fn send_delayed(
         &mut self,
         now: Instant,
         link: LinkId,
         is_dark: bool,
         outputs: &mut VecDeque<Output>,
     ) {
-        let due = self.detour.due(now, is_dark).into_iter().map(Bytes);
+        let due = self.ack_path.take_due(now, is_dark).into_iter().map(PacketBytes);
         outputs.extend(due.map(|packet| Output::Send { link, packet }));
     }
 
     /// Sends the ladder of the frozen flight again with the window open, over `flight` bytes, if they can be had elsewhere.
-    fn repeat_ladder(&mut self, now: Instant, link: LinkId, flight: u64, outputs: &mut VecDeque<Output>) {
-        let scale = self.scale();
-        let (Some(last), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return };
-        let packets = hiding.open_ladder(now, last, flight, self.segment, scale);
-        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
+    fn send_unfreeze_sweep(&mut self, now: Instant, link: LinkId, flight: u64, outputs: &mut VecDeque<Output>) {
+        let scale = self.window_scale();
+        let (Some(last), Some(hiding)) = (self.last_ack, self.early_ack.as_mut()) else { return };
+        let packets = hiding.unfreeze_sweep(now, last, flight, self.segment_size, scale);
+        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: PacketBytes(packet) }));
     }
 
     /// Asks how much of a ladder was believed.
-    fn ask(&self, link: LinkId, outputs: &mut VecDeque<Output>) {
-        let (Some(last), Some(hiding)) = (self.last, &self.hiding) else { return };
-        let packets = hiding.ask(last, self.scale());
-        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: Bytes(packet) }));
+    fn send_position_probe(&self, link: LinkId, outputs: &mut VecDeque<Output>) {
+        let (Some(last), Some(hiding)) = (self.last_ack, &self.early_ack) else { return };
+        let packets = hiding.probe_position(last, self.window_scale());
+        outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: PacketBytes(packet) }));
     }
 
     /// Acknowledges what is on its way and closes the window, over a helping link; whether that was done.
-    fn still(&mut self, now: Instant, frost: &Frost, outputs: &mut VecDeque<Output>) -> bool {
-        let rtt = self.trip.assumed().max(self.trip.least() + self.gate.queue(now).unwrap_or_default());
-        let pace = (self.pace.rate(now), rtt);
-        let (Some((last, envelope)), Some(hiding)) = (self.last, self.hiding.as_mut()) else { return false };
-        let usual = self.segment + if last.timestamps.is_some() { 0 } else { TIMESTAMPS };
-        let step = hiding.step().unwrap_or(usual);
-        let Some(rungs) = frost.rungs(pace, self.flight, step) else { return false };
+    fn freeze_sender(&mut self, now: Instant, frost: &FreezeParams, outputs: &mut VecDeque<Output>) -> bool {
+        let rtt = self
+            .rtt
+            .smoothed_or_default()
+            .max(self.rtt.min() + self.loss_classifier.queueing_delay(now).unwrap_or_default());
+        let pace = (self.goodput.rate(now), rtt);
+        let (Some((last, envelope)), Some(hiding)) = (self.last_ack, self.early_ack.as_mut()) else { return false };
+        let usual = self.segment_size + if last.timestamps.is_some() { 0 } else { TIMESTAMP_OPTION };
+        let step = hiding.sender_segment_size().unwrap_or(usual);
+        let Some(rungs) = frost.ack_steps(pace, self.in_flight_at_outage, step) else { return false };
         let packets = hiding.freeze(now, (&last, envelope), &rungs, step);
-        self.is_stilled = !packets.is_empty();
-        let send = |packet| Output::Send { link: frost.link, packet: Bytes(packet) };
+        self.is_flight_frozen = !packets.is_empty();
+        let send = |packet| Output::Send { link: frost.link, packet: PacketBytes(packet) };
         outputs.extend(packets.into_iter().map(send));
-        if self.is_stilled {
-            self.thaw.on_dark(now);
+        if self.is_flight_frozen {
+            self.unfreeze.on_outage_start(now);
         }
-        self.is_stilled
+        self.is_flight_frozen
     }
 
     /// How often a sender may have repeated what had no way to go; of one that may have something to repeat, and was not told
     /// that all of it is here.
-    fn repeated(&self, now: Instant) -> u32 {
-        let has_ladder = self.hiding.as_ref().is_some_and(Hiding::has_ladder);
-        let is_known = self.way == Way::Down || self.upward.has_seen();
-        if !self.is_waiting || self.has_closed || has_ladder || !is_known {
+    fn timeouts_to_revert(&self, now: Instant) -> u32 {
+        let has_ladder = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
+        let is_known = self.direction == Direction::Download || self.upload.has_clock();
+        if !self.may_retransmit || self.has_closed || has_ladder || !is_known {
             return 0;
         }
-        self.handler.timeouts(now, self.trip.assumed())
+        self.recovery.timeouts(now, self.rtt.smoothed_or_default())
     }
 
     /// Restarts the sender, over this link; so often it may have repeated what had no way to go, and is told so in the light.
-    fn kick(&mut self, now: Instant, link: LinkId, kick: Kick, repeated: u32, outputs: &mut VecDeque<Output>) {
-        let has_news = self.reserve.may_restart();
+    fn send_restart_ack(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        kick: RestartAck,
+        repeated: u32,
+        outputs: &mut VecDeque<Output>,
+    ) {
+        let has_news = self.withheld_ack.can_restart_sender();
         let words = match kick {
-            Kick::Light { is_first: true } if repeated > 0 => repeated + 1,
-            Kick::Light { is_first: false } if repeated > 0 => WORDS,
+            RestartAck::Ended { is_first: true } if repeated > 0 => repeated + 1,
+            RestartAck::Ended { is_first: false } if repeated > 0 => REPEATED_UNREACHABLES,
             _ => 0,
         };
-        let Some((last, envelope)) = self.last.filter(|_| has_news || words > 0) else { return };
-        self.handler.on_kick();
+        let Some((last, envelope)) = self.last_ack.filter(|_| has_news || words > 0) else { return };
+        self.recovery.on_restart();
         // Without SACK each that says nothing new counts as a segment that has come (RFC 5681 §3.2).
-        if has_news || self.has_sack || kick == (Kick::Light { is_first: true }) {
+        if has_news || self.is_sack_permitted || kick == (RestartAck::Ended { is_first: true }) {
             let ack = if has_news { last } else { Ack { sack_blocks: SackBlocks::default(), ..last } };
-            self.say_again(now, link, &ack, outputs);
+            self.send_ack(now, link, &ack, outputs);
         }
-        let seq = self.reserve.said().map_or(last.ack, |said| said.later(last.ack));
+        let seq = self.withheld_ack.acked().map_or(last.ack, |said| said.later(last.ack));
         let word = IcmpUnreachable { four_tuple: self.key.reversed(), seq };
-        outputs.extend((0..words).map(|_| self.towards_sender(link, Bytes(word.emit(envelope)))));
+        outputs.extend((0..words).map(|_| self.towards_sender(link, PacketBytes(word.emit(envelope)))));
     }
 
     /// Sends what the own stack has said last, over this link.
-    fn say(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
-        if let Some((last, _)) = self.last {
-            self.say_again(now, link, &last, outputs);
+    fn send_last_ack(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
+        if let Some((last, _)) = self.last_ack {
+            self.send_ack(now, link, &last, outputs);
         }
     }
 
-    fn say_again(&self, now: Instant, link: LinkId, last: &Ack, outputs: &mut VecDeque<Output>) {
-        let Some((_, envelope)) = self.last else { return };
+    fn send_ack(&self, now: Instant, link: LinkId, last: &Ack, outputs: &mut VecDeque<Output>) {
+        let Some((_, envelope)) = self.last_ack else { return };
         // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
         // the other clock would show in a packet that comes now; but that of a chain of holes.
-        let older = self.echoed.filter(|_| self.undo.is_armed());
-        let shows = older.or_else(|| self.gate.clock().shows(now));
+        let older = self.rewritten_echo.filter(|_| self.eifel_undo.needs_exact_acks());
+        let shows = older.or_else(|| self.loss_classifier.peer_clock().current_tsval(now));
         let fresh = |stamps: Timestamps| Timestamps { ts_ecr: shows.unwrap_or(stamps.ts_ecr), ..stamps };
         // That something came twice was true once.
         let sacks = if last.dsack_range().is_some() { SackBlocks::default() } else { last.sack_blocks };
         let ack = Ack { timestamps: last.timestamps.map(fresh), sack_blocks: sacks, ..*last };
-        outputs.push_back(self.towards_sender(link, Bytes(ack.emit(&self.key, envelope))));
+        outputs.push_back(self.towards_sender(link, PacketBytes(ack.emit(&self.key, envelope))));
     }
 
-    fn towards_sender(&self, link: LinkId, packet: Bytes) -> Output {
-        match self.way {
-            Way::Down => Output::Send { link, packet },
-            Way::Up => Output::Deliver(packet),
+    fn towards_sender(&self, link: LinkId, packet: PacketBytes) -> Output {
+        match self.direction {
+            Direction::Download => Output::Send { link, packet },
+            Direction::Upload => Output::Deliver(packet),
         }
     }
 }
 
 /// Segments. chosen: of fewer there is often nothing more to come, as behind an answer that has ended.
-const SEVERAL: u64 = 4;
+const MIN_IN_FLIGHT: u64 = 4;
 /// With the second and the third kick. chosen: more than is lost of the first ones' words, but for all of them.
-const WORDS: u32 = 2;
+const REPEATED_UNREACHABLES: u32 = 2;
 /// chosen: on its way is what a round trip brings, and twice a queue of 100 ms.
-const QUEUED: Duration = Duration::from_millis(200);
+const QUEUE_TIME: Duration = Duration::from_millis(200);

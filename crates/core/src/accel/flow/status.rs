@@ -6,138 +6,144 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Counts, Flow, Path, Way};
-use crate::accel::early_ack::flow_state::Hiding;
-use crate::accel::observation::tcp_model::plain;
-use crate::accel::status::{Excuse, FlowView};
-use crate::accel::{Mechanism, Mechanisms, Refusal};
+use super::{AckCounts, Direction, FlowState, PathVerdict};
+use crate::accel::early_ack::flow_state::EarlyAckFlow;
+use crate::accel::observation::tcp_model::plain_tcp_rate;
+use crate::accel::status::{FlowStatus, InactiveReason};
+use crate::accel::{Mechanism, Mechanisms, NotFetchable};
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::FourTuple as Key;
 
-impl Flow {
+impl FlowState {
     /// As it stands.
-    pub(in crate::accel) fn view(&self, now: Instant, mechanisms: &Mechanisms) -> FlowView {
-        let stamps = self.last.is_some_and(|(last, _)| last.timestamps.is_some());
-        let (hidden, missing, hidden_holes) = self.hiding.as_ref().map(Hiding::figures).unwrap_or_default();
+    pub(in crate::accel) fn status(&self, now: Instant, mechanisms: &Mechanisms) -> FlowStatus {
+        let stamps = self.last_ack.is_some_and(|(last, _)| last.timestamps.is_some());
+        let (hidden, missing, hidden_holes) =
+            self.early_ack.as_ref().map(EarlyAckFlow::counters).unwrap_or_default();
         let mut in_force = Vec::new();
-        let is_mirrored = self.hiding.as_ref().is_some_and(Hiding::is_on) && !self.filling.is_paused(now);
-        let is_of_use = |m: &Mechanism| *m != Mechanism::Hide || self.has_window_for_holes(now);
-        in_force.extend(MIRRORED.into_iter().filter(|m| is_mirrored && mechanisms.has(*m) && is_of_use(m)));
-        if mechanisms.has(Mechanism::Undo) && stamps && !self.sender.is_unmoved() && self.path == Path::Trusted {
-            in_force.push(Mechanism::Undo);
+        let is_mirrored =
+            self.early_ack.as_ref().is_some_and(EarlyAckFlow::is_fetchable) && !self.fetch_latency.is_paused(now);
+        let is_of_use = |m: &Mechanism| *m != Mechanism::EarlyAck || self.has_window_for_holes(now);
+        in_force.extend(NEEDS_FETCH.into_iter().filter(|m| is_mirrored && mechanisms.has(*m) && is_of_use(m)));
+        if mechanisms.has(Mechanism::EifelUndo)
+            && stamps
+            && !self.congestion_response.is_unresponsive()
+            && self.path_verdict == PathVerdict::Trusted
+        {
+            in_force.push(Mechanism::EifelUndo);
         }
-        if self.reserve.may_restart() {
-            in_force.push(Mechanism::Reserve);
+        if self.withheld_ack.can_restart_sender() {
+            in_force.push(Mechanism::WithheldAck);
         }
-        if mechanisms.has(Mechanism::Revert) && self.handler.is_busy() {
-            in_force.push(Mechanism::Revert);
+        if mechanisms.has(Mechanism::OutageRevert) && self.recovery.is_active() {
+            in_force.push(Mechanism::OutageRevert);
         }
-        if self.detour.is_on() {
-            in_force.push(Mechanism::Offload);
-        } else if self.counts.offloaded > 0 && mechanisms.has(Mechanism::OffloadAsPublished) {
-            in_force.push(Mechanism::OffloadAsPublished);
+        if self.ack_path.is_on() {
+            in_force.push(Mechanism::AckOffload);
+        } else if self.counts.offloaded > 0 && mechanisms.has(Mechanism::AckOffloadAsPublished) {
+            in_force.push(Mechanism::AckOffloadAsPublished);
         }
         if self.is_frozen {
-            in_force.push(Mechanism::Freeze);
+            in_force.push(Mechanism::ZeroWindowFreeze);
         }
-        let is_upload = self.way == Way::Up;
-        FlowView {
+        let is_upload = self.direction == Direction::Upload;
+        FlowStatus {
             flow: if is_upload { self.key.reversed() } else { self.key },
             is_upload,
             opened: self.opened,
-            not_in_force: self.not_in_force(now, mechanisms, stamps),
-            in_force,
-            received: self.pace.total(),
-            goodput: self.pace.rate(now),
-            plain: self.plain(self.missing.count()),
-            holes: self.missing.count(),
-            random: self.undo.random() + hidden_holes,
-            undone: self.undo.undone(),
-            hidden: DataSize::from_bytes(hidden),
+            inactive: self.inactive(now, mechanisms, stamps),
+            active: in_force,
+            received: self.goodput.total(),
+            goodput: self.goodput.rate(now),
+            plain_tcp: self.plain_tcp(self.local_holes.count()),
+            holes: self.local_holes.count(),
+            random_losses: self.eifel_undo.random_losses() + hidden_holes,
+            undone_reductions: self.eifel_undo.undone_reductions(),
+            early_acked: DataSize::from_bytes(hidden),
             missing: DataSize::from_bytes(missing),
             acks: self.counts.acks,
             offloaded: self.counts.offloaded,
             replaced: self.counts.replaced,
-            kicks: self.handler.kicks(),
-            replay: None,
-            queue: self.gate.queue(now),
-            rtt: self.trip.smoothed(),
+            restarts: self.recovery.restarts(),
+            mirrored_conn: None,
+            queueing_delay: self.loss_classifier.queueing_delay(now),
+            rtt: self.rtt.smoothed(),
         }
     }
 
     /// The shortest round trip, if its acknowledgements may wait for others: where losses come all the time, and are taken back or
     /// hidden. Else a sender that hears of several at once would send in bursts for nothing.
-    pub(in crate::accel) fn patience(&self, now: Instant) -> Option<Duration> {
-        let may_wait = self.gate.is_lossy(now) && !self.sender.is_unmoved();
-        self.trip.shortest().filter(|_| may_wait)
+    pub(in crate::accel) fn max_ack_delay(&self, now: Instant) -> Option<Duration> {
+        let may_wait = self.loss_classifier.has_random_loss(now) && !self.congestion_response.is_unresponsive();
+        self.rtt.measured_min().filter(|_| may_wait)
     }
 
     /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
-    pub(super) fn plain(&self, holes: u64) -> Option<Bitrate> {
-        let segments = self.pace.total().bytes() / u64::from(self.segment);
-        let segment = DataSize::from_bytes(u64::from(self.segment));
-        plain(segment, self.trip.smoothed()?, segments, holes)
+    pub(super) fn plain_tcp(&self, holes: u64) -> Option<Bitrate> {
+        let segments = self.goodput.total().bytes() / u64::from(self.segment_size);
+        let segment = DataSize::from_bytes(u64::from(self.segment_size));
+        plain_tcp_rate(segment, self.rtt.smoothed()?, segments, holes)
     }
 
     /// What was looked into and is of no use.
-    fn not_in_force(&self, now: Instant, mechanisms: &Mechanisms, stamps: bool) -> Vec<Excuse> {
+    fn inactive(&self, now: Instant, mechanisms: &Mechanisms, stamps: bool) -> Vec<InactiveReason> {
         let mut excuses = Vec::new();
         let mut not = |mechanism, why: String| {
             if mechanisms.has(mechanism) {
-                excuses.push(Excuse { mechanism, why });
+                excuses.push(InactiveReason { mechanism, reason: why });
             }
         };
-        if self.sender.is_unmoved() {
-            not(Mechanism::Undo, "its sender does not slow down when something is lost".into());
-        } else if !stamps && self.last.is_some() {
-            not(Mechanism::Undo, "it has no timestamps".into());
-        } else if self.path == Path::Refused {
-            not(Mechanism::Undo, "losses on its path become more with its rate".into());
-        } else if self.path == Path::Marked {
-            not(Mechanism::Undo, "its path marks packets because of congestion".into());
-        } else if self.path == Path::Unknown && self.missing.count() > 0 {
-            not(Mechanism::Undo, "whether losses on its path depend on its rate is not known yet".into());
+        if self.congestion_response.is_unresponsive() {
+            not(Mechanism::EifelUndo, "its sender does not slow down when something is lost".into());
+        } else if !stamps && self.last_ack.is_some() {
+            not(Mechanism::EifelUndo, "it has no timestamps".into());
+        } else if self.path_verdict == PathVerdict::Refused {
+            not(Mechanism::EifelUndo, "losses on its path become more with its rate".into());
+        } else if self.path_verdict == PathVerdict::Marked {
+            not(Mechanism::EifelUndo, "its path marks packets because of congestion".into());
+        } else if self.path_verdict == PathVerdict::Unknown && self.local_holes.count() > 0 {
+            not(Mechanism::EifelUndo, "whether losses on its path depend on its rate is not known yet".into());
         }
         if self.is_multipath() {
             mechanisms.iter().for_each(|one| not(one, "a part of an MPTCP connection is left as it is".into()));
         }
-        if self.detour.trial().is_in_vain() {
-            not(Mechanism::Offload, "it runs no better with its ACKs elsewhere".into());
-        } else if self.detour.trial().is_alone() {
-            not(Mechanism::Offload, "the second link's gateway does not answer".into());
+        if self.ack_path.trial().has_no_benefit() {
+            not(Mechanism::AckOffload, "it runs no better with its ACKs elsewhere".into());
+        } else if self.ack_path.trial().is_link_unavailable() {
+            not(Mechanism::AckOffload, "the second link's gateway does not answer".into());
         }
-        let is_news = |refusal: &Refusal| *refusal != Refusal::Over;
-        if let Some(refusal) = self.hiding.as_ref().and_then(Hiding::refusal).filter(is_news) {
-            let of_bytes = [Mechanism::Hide, Mechanism::FastFetch];
+        let is_news = |refusal: &NotFetchable| *refusal != NotFetchable::Finished;
+        if let Some(refusal) = self.early_ack.as_ref().and_then(EarlyAckFlow::not_fetchable).filter(is_news) {
+            let of_bytes = [Mechanism::EarlyAck, Mechanism::FastFetch];
             of_bytes.into_iter().for_each(|one| not(one, refusal.to_string()));
         }
-        let can_be_had = self.hiding.as_ref().is_some_and(|hiding| hiding.refusal().is_none());
-        if can_be_had && self.filling.is_paused(now) {
-            let all = [Mechanism::Hide, Mechanism::FastFetch, Mechanism::FreezeFlight];
+        let can_be_had = self.early_ack.as_ref().is_some_and(|hiding| hiding.not_fetchable().is_none());
+        if can_be_had && self.fetch_latency.is_paused(now) {
+            let all = [Mechanism::EarlyAck, Mechanism::FastFetch, Mechanism::FreezeInFlight];
             all.into_iter().for_each(|one| not(one, "missing bytes come too late".into()));
         } else if can_be_had && !self.has_window_for_holes(now) {
-            let of_holes = [Mechanism::Hide, Mechanism::FastFetch];
+            let of_holes = [Mechanism::EarlyAck, Mechanism::FastFetch];
             of_holes.into_iter().for_each(|one| not(one, "its window is used up before missing bytes come".into()));
         }
         if !can_be_had {
-            not(Mechanism::FreezeFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());
+            not(Mechanism::FreezeInFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());
         }
         excuses
     }
 
     /// Books what became of an ACK that was offered to a helping link.
-    pub(in crate::accel) const fn counts_mut(&mut self) -> &mut Counts {
+    pub(in crate::accel) const fn counts_mut(&mut self) -> &mut AckCounts {
         &mut self.counts
     }
 
     /// By how many bits its windows are shifted: the most there is, while that is not known.
-    pub(in crate::accel) fn scale(&self) -> u8 {
+    pub(in crate::accel) fn window_scale(&self) -> u8 {
         self.scale.unwrap_or(14)
     }
 
     /// Where its data goes.
-    pub(in crate::accel) const fn way(&self) -> Way {
-        self.way
+    pub(in crate::accel) const fn direction(&self) -> Direction {
+        self.direction
     }
 
     /// From the one who acknowledges to the sender.
@@ -146,17 +152,17 @@ impl Flow {
     }
 
     /// When something of it was heard last.
-    pub(in crate::accel) const fn heard(&self) -> Instant {
-        self.heard
+    pub(in crate::accel) const fn last_packet(&self) -> Instant {
+        self.last_packet
     }
 
     /// Until when its packets are worth a look.
-    pub(in crate::accel) fn watch_until(&self) -> Option<Instant> {
-        self.holes.last_open().map(|last| last + WATCHED)
+    pub(in crate::accel) fn capture_until(&self) -> Option<Instant> {
+        self.reported_holes.last_open().map(|last| last + CAPTURE_TIME)
     }
 }
 
 /// What needs bytes that can be had elsewhere.
-const MIRRORED: [Mechanism; 2] = [Mechanism::Hide, Mechanism::FreezeFlight];
+const NEEDS_FETCH: [Mechanism; 2] = [Mechanism::EarlyAck, Mechanism::FreezeInFlight];
 /// chosen: where one loss was there will be others; a few seconds of looking cost little.
-const WATCHED: Duration = Duration::from_secs(10);
+const CAPTURE_TIME: Duration = Duration::from_secs(10);

@@ -16,112 +16,116 @@ use crate::units::{Bitrate, Duration, Instant, Ratio};
 
 /// What is known of one flow's sender.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Sender {
-    now: Mark,
+pub(in crate::accel) struct CongestionResponse {
+    totals: Totals,
     /// The oldest first, each as long apart as a measurement takes.
-    marks: [Option<Mark>; 3],
+    marks: [Option<Totals>; 3],
     /// How often in a row it was found unmoved.
-    unmoved: u32,
+    unresponsive_count: u32,
     phase: Phase,
 }
 
 /// All up to a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mark {
+struct Totals {
     at: Instant,
     bytes: u64,
     packets: u64,
     /// Nanoseconds of all packets.
-    waited: u64,
+    queueing: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Phase {
     #[default]
-    Watching,
+    Idle,
     /// A congestion was told; before it, so many bytes were on their way.
-    Told {
+    Congestion {
         before: u64,
         since: Instant,
     },
     /// The sender has taken it in by now.
     After {
         before: u64,
-        from: Mark,
+        from: Totals,
     },
-    Unmoved {
+    Unresponsive {
         until: Instant,
     },
 }
 
 /// An ACK, as far as this is concerned.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct Moment {
+pub(in crate::accel) struct AckSample {
     /// A hole showed first, and is called congestion.
     pub(in crate::accel) is_congestion: bool,
     /// The flow's round trip without waiting.
     pub(in crate::accel) rtt: Duration,
     /// What a sender that slows down would bring alone.
-    pub(in crate::accel) plain: Option<Bitrate>,
+    pub(in crate::accel) plain_tcp: Option<Bitrate>,
 }
 
-impl Sender {
+impl CongestionResponse {
     /// So many bytes came, in whatever order, and have waited so long.
     pub(in crate::accel) fn on_arrival(&mut self, bytes: usize, waited: Option<Duration>) {
-        self.now.bytes += u64::try_from(bytes).unwrap_or(0);
-        self.now.packets += 1;
+        self.totals.bytes += u64::try_from(bytes).unwrap_or(0);
+        self.totals.packets += 1;
         let waited = waited.unwrap_or_default().as_nanos();
-        self.now.waited = self.now.waited.saturating_add(u64::try_from(waited).unwrap_or(u64::MAX));
+        self.totals.queueing = self.totals.queueing.saturating_add(u64::try_from(waited).unwrap_or(u64::MAX));
     }
 
     /// Whether the flow is to be helped now.
-    pub(in crate::accel) fn is_helped(&mut self, now: Instant, moment: &Moment) -> bool {
-        self.now.at = now;
-        let (mark, window) = (self.now, moment.rtt * WINDOW);
+    pub(in crate::accel) fn is_responsive(&mut self, now: Instant, moment: &AckSample) -> bool {
+        self.totals.at = now;
+        let (mark, window) = (self.totals, moment.rtt * SAMPLE_RTTS);
         if self.marks[2].is_none_or(|newest| now.since(newest.at) >= window) {
             self.marks = [self.marks[1], self.marks[2], Some(mark)];
         }
         self.phase = match self.phase {
-            Phase::Watching if moment.is_congestion => match self.before(moment, window) {
-                Some(before) => Phase::Told { before, since: now },
-                None => Phase::Watching,
+            Phase::Idle if moment.is_congestion => match self.in_flight_before(moment, window) {
+                Some(before) => Phase::Congestion { before, since: now },
+                None => Phase::Idle,
             },
-            Phase::Told { before, since } if now.since(since) >= moment.rtt * 2 => {
+            Phase::Congestion { before, since } if now.since(since) >= moment.rtt * 2 => {
                 Phase::After { before, from: mark }
             }
             Phase::After { before, from } if now.since(from.at) >= window => {
-                let is_unmoved = STEADY.is_below(from.in_flight(mark, moment.rtt), before);
-                self.unmoved = if is_unmoved { self.unmoved + 1 } else { 0 };
-                if self.unmoved >= SURE { Phase::Unmoved { until: now + AGAIN } } else { Phase::Watching }
+                let is_unmoved = UNCHANGED.is_below(from.in_flight(mark, moment.rtt), before);
+                self.unresponsive_count = if is_unmoved { self.unresponsive_count + 1 } else { 0 };
+                if self.unresponsive_count >= MIN_COUNT {
+                    Phase::Unresponsive { until: now + RETRY }
+                } else {
+                    Phase::Idle
+                }
             }
-            Phase::Unmoved { until } if now >= until => {
-                self.unmoved = 0;
-                Phase::Watching
+            Phase::Unresponsive { until } if now >= until => {
+                self.unresponsive_count = 0;
+                Phase::Idle
             }
             same => same,
         };
-        !self.is_unmoved()
+        !self.is_unresponsive()
     }
 
     /// Whether it was found not to slow down.
-    pub(in crate::accel) const fn is_unmoved(&self) -> bool {
-        matches!(self.phase, Phase::Unmoved { .. })
+    pub(in crate::accel) const fn is_unresponsive(&self) -> bool {
+        matches!(self.phase, Phase::Unresponsive { .. })
     }
 
     /// What was on its way before a congestion that is told now, if that is one to look at.
-    fn before(&self, moment: &Moment, window: Duration) -> Option<u64> {
+    fn in_flight_before(&self, moment: &AckSample, window: Duration) -> Option<u64> {
         let [Some(first), Some(second), Some(_)] = self.marks else { return None };
-        if self.now.at.since(first.at) > window * 4 {
+        if self.totals.at.since(first.at) > window * 4 {
             return None;
         }
-        let (earlier, before) = (first.in_flight(second, moment.rtt), second.in_flight(self.now, moment.rtt));
-        let is_even = STEADY.is_below(before, earlier) && STEADY.is_below(earlier, before);
-        let alone = moment.plain?.bits_per_sec() / 8;
-        (is_even && second.rate(self.now) / 3 >= alone).then_some(before)
+        let (earlier, before) = (first.in_flight(second, moment.rtt), second.in_flight(self.totals, moment.rtt));
+        let is_even = UNCHANGED.is_below(before, earlier) && UNCHANGED.is_below(earlier, before);
+        let alone = moment.plain_tcp?.bits_per_sec() / 8;
+        (is_even && second.rate(self.totals) / 3 >= alone).then_some(before)
     }
 }
 
-impl Mark {
+impl Totals {
     /// Bytes a second.
     fn rate(self, now: Self) -> u64 {
         let micros = u64::try_from(now.at.since(self.at).as_micros()).unwrap_or(u64::MAX).max(1);
@@ -130,7 +134,7 @@ impl Mark {
 
     /// Bytes on their way at a time, on average.
     fn in_flight(self, now: Self, rtt: Duration) -> u64 {
-        let waited = (now.waited - self.waited) / (now.packets - self.packets).max(1);
+        let waited = (now.queueing - self.queueing) / (now.packets - self.packets).max(1);
         let time = rtt + Duration::from_nanos(waited);
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.rate(now).saturating_mul(micros) / 1_000_000
@@ -148,12 +152,12 @@ impl Share {
 }
 
 /// Round trips. chosen: long enough to count some hundred packets, too short to grow back.
-const WINDOW: u32 = 6;
+const SAMPLE_RTTS: u32 = 6;
 /// chosen: between nothing and the three tenths of CUBIC.
-const STEADY: Share = Share(Ratio::from_ppm(875_000));
+const UNCHANGED: Share = Share(Ratio::from_ppm(875_000));
 /// chosen: one that slows down looks otherwise once in ten times, by the sizes of samples.
-const SURE: u32 = 3;
-const AGAIN: Duration = Duration::from_secs(300);
+const MIN_COUNT: u32 = 3;
+const RETRY: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
@@ -164,17 +168,17 @@ mod tests {
     /// A flow that fills a link and a queue of 50 ms, with a congestion each second, after which so many percent are on
     /// their way; half a second later it is as before. For how many of 20 was it helped?
     fn run(percent: u64) -> (u32, bool) {
-        let (mut sender, mut helped) = (Sender::default(), 0);
+        let (mut sender, mut helped) = (CongestionResponse::default(), 0);
         for ms in 0..20_000_u64 {
             let now = Instant::from_millis(ms);
             let is_cut = ms > 1000 && (50..550).contains(&(ms % 1000));
             let on_its_way = if is_cut { 100 * percent / 100 } else { 100 };
             sender.on_arrival(2500, Some(Duration::from_millis(on_its_way.saturating_sub(50))));
             let is_congestion = ms % 1000 == 0;
-            let moment = Moment { is_congestion, rtt: RTT, plain: Some(Bitrate::from_mbps(3)) };
-            helped += u32::from(sender.is_helped(now, &moment) && is_congestion);
+            let moment = AckSample { is_congestion, rtt: RTT, plain_tcp: Some(Bitrate::from_mbps(3)) };
+            helped += u32::from(sender.is_responsive(now, &moment) && is_congestion);
         }
-        (helped, sender.is_unmoved())
+        (helped, sender.is_unresponsive())
     }
 
     #[test]
@@ -187,11 +191,12 @@ mod tests {
 
     #[test]
     fn a_flow_that_is_no_faster_than_alone_is_not_judged() {
-        let mut sender = Sender::default();
+        let mut sender = CongestionResponse::default();
         for ms in 0..20_000 {
             sender.on_arrival(2500, None);
-            let moment = Moment { is_congestion: ms % 100 == 0, rtt: RTT, plain: Some(Bitrate::from_mbps(10)) };
-            assert!(sender.is_helped(Instant::from_millis(ms), &moment));
+            let moment =
+                AckSample { is_congestion: ms % 100 == 0, rtt: RTT, plain_tcp: Some(Bitrate::from_mbps(10)) };
+            assert!(sender.is_responsive(Instant::from_millis(ms), &moment));
         }
     }
 }

@@ -6,29 +6,29 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// One flow's pace.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Pace {
+pub(in crate::accel) struct GoodputEstimator {
     slots: [u64; SLOTS],
     /// Which slot of time is being filled, counted from zero; slots before it that lie within the window count.
-    at: u64,
+    current: u64,
     first: u64,
     total: u64,
 }
 
-impl Pace {
+impl GoodputEstimator {
     /// So many bytes more are here.
     pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
-        let slot = slot(now);
+        let slot = slot_of(now);
         if self.total == 0 {
-            (self.first, self.at) = (slot, slot);
+            (self.first, self.current) = (slot, slot);
         }
         // Slots that passed in silence.
-        for passed in (self.at + 1..=slot).take(SLOTS) {
-            if let Some(old) = self.slots.get_mut(index(passed)) {
+        for passed in (self.current + 1..=slot).take(SLOTS) {
+            if let Some(old) = self.slots.get_mut(slot_index(passed)) {
                 *old = 0;
             }
         }
-        self.at = self.at.max(slot);
-        if let Some(current) = self.slots.get_mut(index(slot)) {
+        self.current = self.current.max(slot);
+        if let Some(current) = self.slots.get_mut(slot_index(slot)) {
             *current += u64::from(bytes);
         }
         self.total += u64::from(bytes);
@@ -41,31 +41,35 @@ impl Pace {
 
     /// The mean of the whole slots in the last two seconds.
     pub(in crate::accel) fn rate(&self, now: Instant) -> Bitrate {
-        let (bytes, slots) = self.last(now, SLOTS as u64 - 1);
+        let (bytes, slots) = self.bytes_in_last(now, SLOTS as u64 - 1);
         DataSize::from_bytes(bytes) / (SLOT * u32::try_from(slots.max(1)).unwrap_or(1))
     }
 
     /// Bytes of the last two slots and of what there is of the current one.
-    pub(in crate::accel) fn lately(&self, now: Instant) -> DataSize {
-        let current = if slot(now) == self.at { self.slots.get(index(self.at)).copied().unwrap_or(0) } else { 0 };
-        DataSize::from_bytes(self.last(now, 2).0 + current)
+    pub(in crate::accel) fn recent_bytes(&self, now: Instant) -> DataSize {
+        let current = if slot_of(now) == self.current {
+            self.slots.get(slot_index(self.current)).copied().unwrap_or(0)
+        } else {
+            0
+        };
+        DataSize::from_bytes(self.bytes_in_last(now, 2).0 + current)
     }
 
     /// Bytes in the last so many whole slots, and how many of them the flow has seen.
-    fn last(&self, now: Instant, slots: u64) -> (u64, u64) {
-        let now = slot(now);
+    fn bytes_in_last(&self, now: Instant, slots: u64) -> (u64, u64) {
+        let now = slot_of(now);
         let from = now.saturating_sub(slots).max(self.first);
-        let kept = |slot: &u64| *slot <= self.at && self.at - *slot < SLOTS as u64;
-        let bytes = (from..now).filter(kept).filter_map(|slot| self.slots.get(index(slot))).sum();
+        let kept = |slot: &u64| *slot <= self.current && self.current - *slot < SLOTS as u64;
+        let bytes = (from..now).filter(kept).filter_map(|slot| self.slots.get(slot_index(slot))).sum();
         (bytes, now.saturating_sub(from))
     }
 }
 
-fn slot(now: Instant) -> u64 {
+fn slot_of(now: Instant) -> u64 {
     u64::try_from(now.since(Instant::ZERO).as_nanos() / SLOT.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn index(slot: u64) -> usize {
+fn slot_index(slot: u64) -> usize {
     usize::try_from(slot % SLOTS as u64).unwrap_or(0)
 }
 
@@ -79,22 +83,22 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_two_seconds() {
-        let mut pace = Pace::default();
+        let mut pace = GoodputEstimator::default();
         for n in 0..100_u64 {
             pace.on_bytes(Instant::from_millis(10_000 + n * 50), 12_500);
         }
         let now = Instant::from_millis(15_000);
         assert_eq!(pace.rate(now), Bitrate::from_mbps(2));
-        assert_eq!(pace.lately(now), DataSize::from_bytes(50_000));
+        assert_eq!(pace.recent_bytes(now), DataSize::from_bytes(50_000));
         assert_eq!(pace.rate(now + Duration::from_secs(1)), Bitrate::from_mbps(1));
         assert!(pace.rate(now + Duration::from_secs(30)).is_zero());
-        assert!(pace.lately(now + Duration::from_secs(30)).is_zero());
+        assert!(pace.recent_bytes(now + Duration::from_secs(30)).is_zero());
         assert_eq!(pace.total(), DataSize::from_bytes(1_250_000));
     }
 
     #[test]
     fn a_young_flow_is_measured_over_its_life() {
-        let mut pace = Pace::default();
+        let mut pace = GoodputEstimator::default();
         pace.on_bytes(Instant::from_millis(5000), 12_500);
         pace.on_bytes(Instant::from_millis(5150), 12_500);
         assert_eq!(pace.rate(Instant::from_millis(5200)), Bitrate::from_mbps(1));

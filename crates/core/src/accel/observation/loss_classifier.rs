@@ -18,171 +18,173 @@
 //! The link layer's count of damaged frames, which the paper uses (§3.3), was not used: few drivers give it, and it
 //! does not say whose frames they were.
 
-use super::minmax_filter::Window;
-use super::peer_clock::Clock;
-use super::queue_drop_test::Odds;
+use super::minmax_filter::MinMaxFilter;
+use super::peer_clock::PeerClock;
+use super::queue_drop_test::QueueDropTest;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// One flow's gate.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Gate {
-    clock: Clock,
-    least: Window<i64>,
-    longest: Window<i64>,
+pub(in crate::accel) struct LossClassifier {
+    clock: PeerClock,
+    min_delay: MinMaxFilter<i64>,
+    max_queue: MinMaxFilter<i64>,
     /// The least of this moment.
-    standing: Window<i64>,
+    recent_min_delay: MinMaxFilter<i64>,
     /// The longest, and when it was less by a step.
-    grown: (Duration, Instant),
+    max_growth: (Duration, Instant),
     /// Where losses come from.
-    odds: Odds,
+    queue_drops: QueueDropTest,
     /// How long packets waited when a burst was lost last.
-    full: Option<Duration>,
+    burst_queue: Option<Duration>,
     /// When losses came with hardly any wait, the newest last.
-    quiet: [Option<Instant>; QUIET],
+    quiet_losses: [Option<Instant>; QUIET_LOSSES],
     /// Until when losses are held to come all the time.
-    lossy: Option<Instant>,
-    last: Option<(Instant, i64)>,
+    lossy_until: Option<Instant>,
+    newest: Option<(Instant, i64)>,
     /// The packet before the last one.
-    before: Option<i64>,
+    previous: Option<i64>,
 }
 
-impl Gate {
+impl LossClassifier {
     /// A packet with this stamp came, of a flow with this round trip.
-    pub(in crate::accel) fn on_stamp(&mut self, now: Instant, stamp: TcpTimestamp, rtt: Duration) {
+    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, stamp: TcpTimestamp, rtt: Duration) {
         let tick = self.clock.tick();
-        let delay = self.clock.on_stamp(now, stamp);
+        let delay = self.clock.on_tsval(now, stamp);
         if tick != self.clock.tick() {
             *self = Self { clock: self.clock.clone(), ..Self::default() };
         }
         let Some(delay) = delay else { return };
-        let least = self.least.on_value(now, MINUTE, delay, i64::min);
-        self.longest.on_value(now, SECONDS, delay - least, i64::max);
-        self.standing.on_value(now, (rtt / 2).max(MOMENT), delay, i64::min);
-        let (longest, (was, _)) = (self.longest(), self.grown);
-        if longest > was + (was / 16).max(GRAIN / 2) {
-            self.grown = (longest, now);
+        let least = self.min_delay.on_value(now, MIN_WINDOW, delay, i64::min);
+        self.max_queue.on_value(now, MAX_WINDOW, delay - least, i64::max);
+        self.recent_min_delay.on_value(now, (rtt / 2).max(RECENT_WINDOW), delay, i64::min);
+        let (longest, (was, _)) = (self.max_queue(), self.max_growth);
+        if longest > was + (was / 16).max(CLOCK_GRAIN / 2) {
+            self.max_growth = (longest, now);
         } else if longest < was {
-            self.grown.0 = longest;
+            self.max_growth.0 = longest;
         }
-        self.before = self.last.replace((now, delay)).map(|(_, delay)| delay);
+        self.previous = self.newest.replace((now, delay)).map(|(_, delay)| delay);
     }
 
     /// Whether the queue is empty now: neither the newest packet nor the one before it, between which a loss shows, has waited.
     /// A clock with longer ticks than a millisecond does not tell.
-    pub(in crate::accel) fn is_empty(&self, now: Instant) -> bool {
-        let tells = self.clock.tick().is_some_and(|tick| tick * 2 < EMPTY);
-        let waited = |delay: i64| delay.saturating_sub(self.least.value().unwrap_or(0));
-        let before = self.before.map_or(u64::MAX, |delay| u64::try_from(waited(delay)).unwrap_or(0));
-        tells && self.queue(now).is_some_and(|queue| queue < EMPTY) && Duration::from_nanos(before) < EMPTY
+    pub(in crate::accel) fn is_queue_empty(&self, now: Instant) -> bool {
+        let tells = self.clock.tick().is_some_and(|tick| tick * 2 < EMPTY_QUEUE);
+        let waited = |delay: i64| delay.saturating_sub(self.min_delay.value().unwrap_or(0));
+        let before = self.previous.map_or(u64::MAX, |delay| u64::try_from(waited(delay)).unwrap_or(0));
+        tells
+            && self.queueing_delay(now).is_some_and(|queue| queue < EMPTY_QUEUE)
+            && Duration::from_nanos(before) < EMPTY_QUEUE
     }
 
     /// So many bytes came, with the newest packet.
     pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
-        if let Some(is_top) = self.is_top(now) {
-            self.odds.on_bytes(now, bytes, is_top);
+        if let Some(is_top) = self.is_near_max(now) {
+            self.queue_drops.on_bytes(now, bytes, is_top);
         }
     }
 
     /// A loss shows now.
     pub(in crate::accel) fn on_loss(&mut self, now: Instant) {
-        if self.queue(now).is_some_and(|queue| queue < MOST / 2) {
-            self.quiet.rotate_left(1);
-            self.quiet[QUIET - 1] = Some(now);
-            if self.quiet[0].is_some_and(|first| now.since(first) < SECONDS) {
-                self.lossy = Some(now + WHILE);
+        if self.queueing_delay(now).is_some_and(|queue| queue < MIN_THRESHOLD / 2) {
+            self.quiet_losses.rotate_left(1);
+            self.quiet_losses[QUIET_LOSSES - 1] = Some(now);
+            if self.quiet_losses[0].is_some_and(|first| now.since(first) < MAX_WINDOW) {
+                self.lossy_until = Some(now + LOSSY_TIME);
             }
         }
-        if let Some(is_top) = self.is_top(now) {
-            self.odds.on_loss(is_top);
+        if let Some(is_top) = self.is_near_max(now) {
+            self.queue_drops.on_loss(is_top);
         }
     }
 
     /// Whether the newest packet has waited about as long as packets ever do; none: that cannot be said while waits grow.
-    fn is_top(&self, now: Instant) -> Option<bool> {
-        let (longest, queue) = (self.longest(), self.queue(now)?);
-        let is_top = longest >= GRAIN && queue >= longest / 4 * 3;
-        (!is_top || now.since(self.grown.1) >= SECOND).then_some(is_top)
+    fn is_near_max(&self, now: Instant) -> Option<bool> {
+        let (longest, queue) = (self.max_queue(), self.queueing_delay(now)?);
+        let is_top = longest >= CLOCK_GRAIN && queue >= longest / 4 * 3;
+        (!is_top || now.since(self.max_growth.1) >= GROWTH_TIME).then_some(is_top)
     }
 
     /// A burst of losses shows now.
     pub(in crate::accel) fn on_burst(&mut self, now: Instant) {
-        self.full = self.queue(now).or(self.full);
+        self.burst_queue = self.queueing_delay(now).or(self.burst_queue);
     }
 
     /// How long the newest packet has waited; none: nothing fresh is known.
-    pub(in crate::accel) fn queue(&self, now: Instant) -> Option<Duration> {
-        let (at, delay) = self.last?;
-        let waited = delay.saturating_sub(self.least.value()?);
-        (now.since(at) < FRESH).then(|| Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
+    pub(in crate::accel) fn queueing_delay(&self, now: Instant) -> Option<Duration> {
+        let (at, delay) = self.newest?;
+        let waited = delay.saturating_sub(self.min_delay.value()?);
+        (now.since(at) < MAX_SAMPLE_AGE).then(|| Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
     }
 
     /// Whether a loss that shows now is taken for random.
     pub(in crate::accel) fn is_random(&self, now: Instant, rtt: Duration) -> bool {
-        let bound = self.bound(now, rtt);
-        let waited = if self.odds.are_at_the_top() {
-            self.queue(now)
+        let bound = self.threshold(now, rtt);
+        let waited = if self.queue_drops.drops_at_max() {
+            self.queueing_delay(now)
         } else {
-            self.queue(now).and_then(|_| self.standing())
+            self.queueing_delay(now).and_then(|_| self.recent_min_queue())
         };
         waited.is_some_and(|waited| waited < bound)
     }
 
     /// The other end's clock.
-    pub(in crate::accel) const fn clock(&self) -> &Clock {
+    pub(in crate::accel) const fn peer_clock(&self) -> &PeerClock {
         &self.clock
     }
 
-    fn bound(&self, now: Instant, rtt: Duration) -> Duration {
+    fn threshold(&self, now: Instant, rtt: Duration) -> Duration {
         let grain = self.clock.tick().unwrap_or_default() * 2;
-        let needed = if self.is_lossy(now) { rtt / 20 * 9 } else { rtt / 5 };
-        let bound = match self.full {
-            _ if self.odds.are_at_the_top() => (self.longest() / 2).min(MOST),
-            Some(full) => needed.min(full / 4 * 3).max(full / 2).max(MOST),
-            None => needed.max(MOST),
+        let needed = if self.has_random_loss(now) { rtt / 20 * 9 } else { rtt / 5 };
+        let bound = match self.burst_queue {
+            _ if self.queue_drops.drops_at_max() => (self.max_queue() / 2).min(MIN_THRESHOLD),
+            Some(full) => needed.min(full / 4 * 3).max(full / 2).max(MIN_THRESHOLD),
+            None => needed.max(MIN_THRESHOLD),
         };
         bound.max(grain)
     }
 
     /// Whether losses come all the time, whatever the queue. It is not forgotten while a queue stands, behind which none
     /// comes with hardly any wait.
-    pub(in crate::accel) fn is_lossy(&self, now: Instant) -> bool {
-        self.lossy.is_some_and(|until| now < until)
+    pub(in crate::accel) fn has_random_loss(&self, now: Instant) -> bool {
+        self.lossy_until.is_some_and(|until| now < until)
     }
 
     /// The least wait of this moment.
-    fn standing(&self) -> Option<Duration> {
-        let waited = self.standing.value()?.saturating_sub(self.least.value()?);
+    fn recent_min_queue(&self) -> Option<Duration> {
+        let waited = self.recent_min_delay.value()?.saturating_sub(self.min_delay.value()?);
         Some(Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
     }
 
     /// The longest wait of late.
-    pub(in crate::accel) fn longest(&self) -> Duration {
-        Duration::from_nanos(u64::try_from(self.longest.value().unwrap_or(0)).unwrap_or(0))
+    pub(in crate::accel) fn max_queue(&self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.max_queue.value().unwrap_or(0)).unwrap_or(0))
     }
 }
 
 /// chosen: measured on 6.18 with a queue of 100 ms: flows without loss run as before, and drops do not grow.
-const MOST: Duration = Duration::from_millis(20);
+const MIN_THRESHOLD: Duration = Duration::from_millis(20);
 /// chosen: waits of less are the grain of clocks.
-const GRAIN: Duration = Duration::from_millis(2);
+const CLOCK_GRAIN: Duration = Duration::from_millis(2);
 /// chosen: above the grain of a clock of milliseconds, and below CoDel's target of 5 ms (RFC 8289 section 4.4), as every queue
 /// that is controlled stands at its target or above when it drops.
-const EMPTY: Duration = Duration::from_millis(3);
+const EMPTY_QUEUE: Duration = Duration::from_millis(3);
 /// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`SECONDS`].
-const QUIET: usize = 5;
+const QUIET_LOSSES: usize = 5;
 /// chosen: longer than CUBIC's window takes to come back after a reduction, at 20 Mbit/s and 300 ms.
-const WHILE: Duration = Duration::from_secs(20);
+const LOSSY_TIME: Duration = Duration::from_secs(20);
 /// chosen: a packet that came before that says nothing of the queue now.
-const FRESH: Duration = Duration::from_millis(250);
+const MAX_SAMPLE_AGE: Duration = Duration::from_millis(250);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
-const MINUTE: Duration = Duration::from_secs(60);
+const MIN_WINDOW: Duration = Duration::from_secs(60);
 /// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short beside the time in which a queue fills.
-const MOMENT: Duration = Duration::from_millis(40);
+const RECENT_WINDOW: Duration = Duration::from_millis(40);
 /// chosen: by then a queue that fills a link's window has grown by a step: its sixteenth.
-const SECOND: Duration = Duration::from_secs(1);
+const GROWTH_TIME: Duration = Duration::from_secs(1);
 /// chosen: some oscillations of a window that fills a queue.
-const SECONDS: Duration = Duration::from_secs(5);
+const MAX_WINDOW: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -191,12 +193,12 @@ mod tests {
     const RTT: Duration = Duration::from_millis(40);
 
     /// A gate that has seen a second of packets which wait so long, one after another, ending at the returned time.
-    fn gate(waits: &[u64]) -> (Gate, Instant) {
-        let (mut gate, mut now) = (Gate::default(), Instant::ZERO);
+    fn gate(waits: &[u64]) -> (LossClassifier, Instant) {
+        let (mut gate, mut now) = (LossClassifier::default(), Instant::ZERO);
         for n in 0..1000_u64 {
             let wait = waits[usize::try_from(n).unwrap() * waits.len() / 1000];
             now = Instant::from_millis(30 + n + wait);
-            gate.on_stamp(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
+            gate.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
         (gate, now)
     }
@@ -204,7 +206,7 @@ mod tests {
     #[test]
     fn a_loss_behind_a_long_queue_is_congestion_and_one_behind_a_short_queue_is_not() {
         let (long, now) = gate(&[0, 40, 80, 40]);
-        assert_eq!((long.is_random(now, RTT), long.queue(now)), (false, Some(Duration::from_millis(40))));
+        assert_eq!((long.is_random(now, RTT), long.queueing_delay(now)), (false, Some(Duration::from_millis(40))));
         let (short, now) = gate(&[0, 40, 80, 15]);
         assert!(short.is_random(now, RTT));
         let (empty, now) = gate(&[0]);
@@ -214,15 +216,15 @@ mod tests {
     #[test]
     fn a_burst_that_waits_for_itself_is_no_queue_and_one_that_stands_is() {
         let wait = |n: u64| n.saturating_sub(960);
-        let (mut gate, mut now) = (Gate::default(), Instant::ZERO);
+        let (mut gate, mut now) = (LossClassifier::default(), Instant::ZERO);
         for n in 0..990_u64 {
             now = Instant::from_millis(30 + n + wait(n));
-            gate.on_stamp(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
+            gate.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
-        assert!(gate.queue(now).unwrap() > MOST && gate.is_random(now, RTT));
+        assert!(gate.queueing_delay(now).unwrap() > MIN_THRESHOLD && gate.is_random(now, RTT));
         for n in 990..1100_u64 {
             now = Instant::from_millis(30 + n + 30);
-            gate.on_stamp(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
+            gate.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
         assert!(!gate.is_random(now, RTT));
     }
@@ -238,7 +240,7 @@ mod tests {
         let mut later = now;
         for n in 1000..2100_u64 {
             later = Instant::from_millis(30 + n + 12);
-            short.on_stamp(later, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
+            short.on_tsval(later, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
         for _ in 0..8 {
             short.on_loss(later);
@@ -253,8 +255,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_congestion() {
-        assert!(!Gate::default().is_random(Instant::ZERO, RTT));
+        assert!(!LossClassifier::default().is_random(Instant::ZERO, RTT));
         let (gate, now) = gate(&[0]);
-        assert!(!gate.is_random(now + FRESH, RTT), "an old packet");
+        assert!(!gate.is_random(now + MAX_SAMPLE_AGE, RTT), "an old packet");
     }
 }

@@ -8,25 +8,25 @@ use crate::units::{Duration, Instant};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Shortest {
+pub(in crate::accel) struct MinRtt {
     /// Of the running slot of time and of the one before.
-    least: [Option<Duration>; 2],
+    min: [Option<Duration>; 2],
     began: Instant,
 }
 
-impl Shortest {
+impl MinRtt {
     /// A flow of this round trip moves.
-    pub(in crate::accel) fn on_trip(&mut self, now: Instant, trip: Option<Duration>) {
+    pub(in crate::accel) fn on_rtt(&mut self, now: Instant, trip: Option<Duration>) {
         if now.since(self.began) >= SLOT {
-            (self.least, self.began) = ([None, self.least[0]], now);
+            (self.min, self.began) = ([None, self.min[0]], now);
         }
-        let (trip, least) = (trip.unwrap_or_default(), &mut self.least[0]);
+        let (trip, least) = (trip.unwrap_or_default(), &mut self.min[0]);
         *least = Some(least.map_or(trip, |least| least.min(trip)));
     }
 
     /// None: nothing has moved yet.
-    pub(in crate::accel) fn least(&self) -> Option<Duration> {
-        self.least.into_iter().flatten().min()
+    pub(in crate::accel) fn min(&self) -> Option<Duration> {
+        self.min.into_iter().flatten().min()
     }
 }
 
@@ -39,16 +39,16 @@ mod tests {
 
     #[test]
     fn it_is_the_least_of_those_who_were_heard_lately() {
-        let (mut shortest, ms, at) = (Shortest::default(), Duration::from_millis, Instant::from_millis);
-        assert_eq!(shortest.least(), None);
-        shortest.on_trip(at(5000), Some(ms(50)));
-        shortest.on_trip(at(5001), Some(ms(200)));
-        assert_eq!(shortest.least(), Some(ms(50)));
-        shortest.on_trip(at(6100), Some(ms(200)));
-        assert_eq!(shortest.least(), Some(ms(50)));
-        shortest.on_trip(at(7200), Some(ms(200)));
-        assert_eq!(shortest.least(), Some(ms(200)));
-        shortest.on_trip(at(7201), None);
-        assert_eq!(shortest.least(), Some(Duration::ZERO), "nothing is known of it");
+        let (mut shortest, ms, at) = (MinRtt::default(), Duration::from_millis, Instant::from_millis);
+        assert_eq!(shortest.min(), None);
+        shortest.on_rtt(at(5000), Some(ms(50)));
+        shortest.on_rtt(at(5001), Some(ms(200)));
+        assert_eq!(shortest.min(), Some(ms(50)));
+        shortest.on_rtt(at(6100), Some(ms(200)));
+        assert_eq!(shortest.min(), Some(ms(50)));
+        shortest.on_rtt(at(7200), Some(ms(200)));
+        assert_eq!(shortest.min(), Some(ms(200)));
+        shortest.on_rtt(at(7201), None);
+        assert_eq!(shortest.min(), Some(Duration::ZERO), "nothing is known of it");
     }
 }

@@ -6,14 +6,14 @@ use crate::units::{Duration, Instant};
 
 /// The extreme of the last one to two spans of time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Window<T> {
+pub(in crate::accel) struct MinMaxFilter<T> {
     began: Instant,
-    now: Option<T>,
-    before: Option<T>,
-    of: Option<T>,
+    current: Option<T>,
+    previous: Option<T>,
+    value: Option<T>,
 }
 
-impl<T: Copy> Window<T> {
+impl<T: Copy> MinMaxFilter<T> {
     /// A value more; the extreme with it.
     pub(in crate::accel) fn on_value(
         &mut self,
@@ -23,17 +23,17 @@ impl<T: Copy> Window<T> {
         extreme: fn(T, T) -> T,
     ) -> T {
         if now.since(self.began) >= span {
-            (self.before, self.now, self.began) = (self.now.take(), None, now);
+            (self.previous, self.current, self.began) = (self.current.take(), None, now);
         }
         let join = |a: Option<T>, b: T| a.map_or(b, |a| extreme(a, b));
-        let current = join(self.now, value);
-        self.now = Some(current);
-        *self.of.insert(join(self.before, current))
+        let current = join(self.current, value);
+        self.current = Some(current);
+        *self.value.insert(join(self.previous, current))
     }
 
     /// The extreme, if there was a value.
     pub(in crate::accel) const fn value(&self) -> Option<T> {
-        self.of
+        self.value
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn an_extreme_is_forgotten_after_two_spans_at_the_latest() {
-        let mut window = Window::default();
+        let mut window = MinMaxFilter::default();
         let mut least = |at: u64, value: u64| {
             window.on_value(Instant::from_millis(at * 1000), Duration::from_secs(10), value, u64::min)
         };

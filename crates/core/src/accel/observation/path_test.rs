@@ -34,19 +34,19 @@ use crate::units::{Duration, Instant};
 
 /// What is known of a path.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Trust {
+pub(in crate::accel) struct PathTest {
     phase: Phase,
     since: Instant,
     /// The counts of an earlier phase, which those of this phase are compared with.
     baseline: Counts,
     counts: Counts,
-    lost: Instant,
-    marked: Option<Instant>,
+    last_loss: Instant,
+    last_mark: Option<Instant>,
     standing: Standing,
     /// The duration of the last refusal, and of the last pause between two probes.
-    refusal: Option<Duration>,
-    pause: Option<Duration>,
-    heard: Instant,
+    refusal_time: Option<Duration>,
+    probe_interval: Option<Duration>,
+    last_used: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,7 +55,7 @@ enum Phase {
     Plain,
     Trial,
     /// Waits for the next loss, whose reduction will stand.
-    Due,
+    ProbeDue,
     Probe,
     Trusted {
         until: Instant,
@@ -83,18 +83,20 @@ struct Counts {
     losses: u64,
 }
 
-impl Trust {
+impl PathTest {
     /// This many bytes were acknowledged while the queue was empty.
     pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
-        self.heard = now;
+        self.last_used = now;
         self.counts.bytes += u64::from(bytes);
-        let has_enough = self.counts.losses >= MEASURED;
+        let has_enough = self.counts.losses >= BASELINE_LOSSES;
         match self.phase {
             Phase::Refused { until } if now >= until => self.begin(now, Phase::Plain),
-            Phase::Trial if self.expected() >= ENOUGH && has_enough => self.probe(),
+            Phase::Trial if self.expected() >= MIN_EXPECTED && has_enough => self.probe(),
             Phase::Trusted { until } if now >= until && has_enough => self.probe(),
-            Phase::Probe if self.expected() >= ENOUGH && self.counts.losses < RARE => self.refuse(now),
-            Phase::Probe if self.expected() >= ENOUGH => self.pass(now),
+            Phase::Probe if self.expected() >= MIN_EXPECTED && self.counts.losses < PROBE_LOSSES => {
+                self.refuse(now)
+            }
+            Phase::Probe if self.expected() >= MIN_EXPECTED => self.pass(now),
             _ => {}
         }
     }
@@ -102,18 +104,18 @@ impl Trust {
     /// A flow with this round trip has a loss while the queue is empty, its first in a round trip. Returns true if the reduction
     /// may be undone.
     pub(in crate::accel) fn on_loss(&mut self, now: Instant, rtt: Duration) -> bool {
-        self.heard = now;
+        self.last_used = now;
         // One overshoot of a token bucket causes several losses. The baseline counts overshoots, not those losses.
-        if self.phase == Phase::Plain && self.counts.losses > 0 && now.since(self.lost) < rtt * APART {
+        if self.phase == Phase::Plain && self.counts.losses > 0 && now.since(self.last_loss) < rtt * MIN_LOSS_RTTS {
             return false;
         }
-        self.lost = now;
+        self.last_loss = now;
         self.counts.losses += 1;
         match self.phase {
             Phase::Plain
                 if self.standing == Standing::Seen
-                    && self.counts.losses >= MEASURED
-                    && now.since(self.since) >= CYCLE =>
+                    && self.counts.losses >= BASELINE_LOSSES
+                    && now.since(self.since) >= MIN_BASELINE_TIME =>
             {
                 self.baseline = self.counts;
                 self.begin(now, Phase::Trial);
@@ -121,8 +123,8 @@ impl Trust {
             Phase::Trial if self.is_more_frequent() => self.refuse(now),
             // The path has changed.
             Phase::Trusted { .. } if self.is_more_frequent() => self.begin(now, Phase::Plain),
-            Phase::Trusted { .. } if self.expected() >= LONG => self.counts = self.counts.half(),
-            Phase::Due => {
+            Phase::Trusted { .. } if self.expected() >= MAX_EXPECTED => self.counts = self.counts.half(),
+            Phase::ProbeDue => {
                 self.begin(now, Phase::Probe);
                 return false;
             }
@@ -132,11 +134,11 @@ impl Trust {
     }
 
     /// The newest packet of a flow with this round trip has waited for so long.
-    pub(in crate::accel) fn on_wait(&mut self, now: Instant, waited: Duration, rtt: Duration) {
-        let enough = (rtt / PART).max(QUEUE);
+    pub(in crate::accel) fn on_queueing_delay(&mut self, now: Instant, waited: Duration, rtt: Duration) {
+        let enough = (rtt / STANDING_RTT_PART).max(STANDING_QUEUE);
         self.standing = match self.standing {
             Standing::Seen => Standing::Seen,
-            _ if waited < QUEUE => Standing::No,
+            _ if waited < STANDING_QUEUE => Standing::No,
             // Between two packets that are far apart the queue may have been empty.
             Standing::For { since, newest } if now.since(newest) < enough => match now.since(since) >= enough {
                 true => Standing::Seen,
@@ -157,7 +159,7 @@ impl Trust {
 
     /// A packet with a CE mark came, or an acknowledgement with ECE.
     pub(in crate::accel) const fn on_mark(&mut self, now: Instant) {
-        self.marked = Some(now);
+        self.last_mark = Some(now);
     }
 
     /// Whether reductions may be undone now.
@@ -172,7 +174,7 @@ impl Trust {
 
     /// Whether the network has reported congestion of late.
     pub(in crate::accel) fn is_marked(&self, now: Instant) -> bool {
-        self.marked.is_some_and(|at| now.since(at) < MARKED)
+        self.last_mark.is_some_and(|at| now.since(at) < MARK_TIME)
     }
 
     /// Whether losses were found to depend on the rate.
@@ -181,13 +183,13 @@ impl Trust {
     }
 
     /// When it was used last.
-    pub(in crate::accel) const fn heard(&self) -> Instant {
-        self.heard
+    pub(in crate::accel) const fn last_used(&self) -> Instant {
+        self.last_used
     }
 
     /// A path that stays trusted, for tests of other parts.
     #[cfg(test)]
-    pub(in crate::accel) fn proven() -> Self {
+    pub(in crate::accel) fn trusted() -> Self {
         Self { phase: Phase::Trusted { until: Instant::FAR_FUTURE }, ..Self::default() }
     }
 
@@ -196,18 +198,18 @@ impl Trust {
     }
 
     const fn probe(&mut self) {
-        (self.phase, self.baseline) = (Phase::Due, self.counts);
+        (self.phase, self.baseline) = (Phase::ProbeDue, self.counts);
     }
 
     fn pass(&mut self, now: Instant) {
-        let pause = self.pause.map_or(PAUSE, |pause| (pause * 2).min(PAUSE_MOST));
-        (self.pause, self.refusal) = (Some(pause), None);
+        let pause = self.probe_interval.map_or(FIRST_PROBE_INTERVAL, |pause| (pause * 2).min(MAX_PROBE_INTERVAL));
+        (self.probe_interval, self.refusal_time) = (Some(pause), None);
         self.begin(now, Phase::Trusted { until: now + pause });
     }
 
     fn refuse(&mut self, now: Instant) {
-        let refusal = self.refusal.map_or(REFUSAL, |refusal| (refusal * 2).min(REFUSAL_MOST));
-        (self.refusal, self.pause) = (Some(refusal), None);
+        let refusal = self.refusal_time.map_or(FIRST_REFUSAL, |refusal| (refusal * 2).min(MAX_REFUSAL));
+        (self.refusal_time, self.probe_interval) = (Some(refusal), None);
         self.begin(now, Phase::Refused { until: now + refusal });
     }
 
@@ -232,30 +234,30 @@ impl Counts {
 
 /// Losses that make a baseline. chosen: with fewer, the rate is within a factor of two in less than 90 % of cases; the table
 /// `accel-fairness.txt`.
-const MEASURED: u64 = 6;
+const BASELINE_LOSSES: u64 = 6;
 /// A shorter delay counts as an empty queue. The usual timestamp clock is finer (1 ms).
-const QUEUE: Duration = Duration::from_millis(3);
+const STANDING_QUEUE: Duration = Duration::from_millis(3);
 /// The part of a round trip for which a queue must stand. chosen: `accel-fairness.txt`; a burst of 64 KiB stands for a tenth of 50 ms at 100 Mbit/s, and a flow that fills its link
 /// for all of it. With a half, flows that lose 1 % at random never begin.
-const PART: u32 = 4;
+const STANDING_RTT_PART: u32 = 4;
 /// Round trips between two losses of a baseline. chosen: the same table; an overshoot of a policed sender takes one to three.
-const APART: u32 = 4;
+const MIN_LOSS_RTTS: u32 = 4;
 /// chosen: a cycle of CUBIC at 10 Mbit/s and 50 ms (RFC 9438 section 4.1).
-const CYCLE: Duration = Duration::from_secs(4);
+const MIN_BASELINE_TIME: Duration = Duration::from_secs(4);
 /// Expected losses that a decision needs.
-const ENOUGH: f64 = 6.0;
+const MIN_EXPECTED: f64 = 6.0;
 /// From this many expected losses on, both counts are halved.
-const LONG: f64 = 24.0;
+const MAX_EXPECTED: f64 = 24.0;
 /// Fewer losses than this where [`ENOUGH`] were expected: by chance once in 57 times.
-const RARE: u64 = 2;
+const PROBE_LOSSES: u64 = 2;
 /// chosen: longer than any cycle of a sender on a queue that marks.
-const MARKED: Duration = Duration::from_secs(60);
+const MARK_TIME: Duration = Duration::from_secs(60);
 /// chosen: one trial costs a policed path about as much as one cycle of its sender does.
-const REFUSAL: Duration = Duration::from_secs(60);
-const REFUSAL_MOST: Duration = Duration::from_secs(960);
+const FIRST_REFUSAL: Duration = Duration::from_secs(60);
+const MAX_REFUSAL: Duration = Duration::from_secs(960);
 /// chosen: a reduction that stands costs CUBIC about five seconds among random losses.
-const PAUSE: Duration = Duration::from_secs(20);
-const PAUSE_MOST: Duration = Duration::from_secs(160);
+const FIRST_PROBE_INTERVAL: Duration = Duration::from_secs(20);
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(160);
 
 #[cfg(test)]
 mod tests {
@@ -265,8 +267,8 @@ mod tests {
 
     /// A minute of a sender on a path: each round trip brings `full` segments while reductions are undone and `plain` ones while they
     /// stand, and shows a loss where `loses` says so. For how many of its last 20 seconds reductions were undone.
-    fn run(trust: &mut Trust, plain: u64, full: u64, mut loses: impl FnMut(u64, bool) -> bool) -> u64 {
-        (0..20).for_each(|ms| trust.on_wait(Instant::from_millis(ms), QUEUE, RTT));
+    fn run(trust: &mut PathTest, plain: u64, full: u64, mut loses: impl FnMut(u64, bool) -> bool) -> u64 {
+        (0..20).for_each(|ms| trust.on_queueing_delay(Instant::from_millis(ms), STANDING_QUEUE, RTT));
         let (mut undone, mut is_fast) = (0, false);
         for n in 0..1200_u64 {
             let now = Instant::from_millis(50 * n);
@@ -294,7 +296,7 @@ mod tests {
     #[test]
     fn losses_that_do_not_depend_on_the_rate_are_undone() {
         for nth in [100, 300] {
-            let mut trust = Trust::default();
+            let mut trust = PathTest::default();
             assert_eq!(run(&mut trust, 15, 60, every(nth)), 20, "one of {nth}");
             assert!(trust.is_trusted(Instant::from_millis(60_000)));
         }
@@ -311,7 +313,7 @@ mod tests {
             losses += u64::from(loses);
             loses
         };
-        let mut trust = Trust::default();
+        let mut trust = PathTest::default();
         assert_eq!(run(&mut trust, 40, 50, policed), 0);
         assert!(trust.is_refused() && losses < 20, "{losses} of 15 that a plain sender has");
     }
@@ -319,9 +321,9 @@ mod tests {
     #[test]
     fn a_path_has_a_queue_when_one_has_stood_and_not_when_bursts_or_single_packets_waited() {
         let stands = |waits: &mut dyn Iterator<Item = (u64, u64)>| {
-            let mut trust = Trust::default();
+            let mut trust = PathTest::default();
             for (at, waited) in waits {
-                trust.on_wait(Instant::from_millis(at), Duration::from_millis(waited), RTT);
+                trust.on_queueing_delay(Instant::from_millis(at), Duration::from_millis(waited), RTT);
             }
             trust.standing == Standing::Seen
         };
@@ -334,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_probe_finds_a_path_on_which_losses_have_begun_to_depend_on_the_rate() {
-        let mut trust = Trust::default();
+        let mut trust = PathTest::default();
         run(&mut trust, 15, 60, every(100));
         let mut probes = 0;
         for n in 1200..40_000_u64 {
@@ -354,24 +356,24 @@ mod tests {
 
     #[test]
     fn nothing_is_undone_behind_a_mark_of_congestion_or_after_a_burst_in_a_trial() {
-        let mut trust = Trust::default();
+        let mut trust = PathTest::default();
         run(&mut trust, 15, 60, every(100));
         let now = Instant::from_millis(60_000);
         trust.on_mark(now);
-        assert!(!trust.may_undo(now) && !trust.is_trusted(now + MARKED / 2) && trust.may_undo(now + MARKED));
-        let mut trust = Trust { phase: Phase::Trial, ..Trust::default() };
+        assert!(!trust.may_undo(now) && !trust.is_trusted(now + MARK_TIME / 2) && trust.may_undo(now + MARK_TIME));
+        let mut trust = PathTest { phase: Phase::Trial, ..PathTest::default() };
         trust.on_burst(now);
         assert!(trust.is_refused());
     }
 
     #[test]
     fn a_refusal_ends_and_the_next_one_lasts_twice_as_long() {
-        let mut trust = Trust { phase: Phase::Trial, ..Trust::default() };
+        let mut trust = PathTest { phase: Phase::Trial, ..PathTest::default() };
         trust.on_burst(Instant::ZERO);
-        trust.on_bytes(Instant::ZERO + REFUSAL, 1);
+        trust.on_bytes(Instant::ZERO + FIRST_REFUSAL, 1);
         assert_eq!(trust.phase, Phase::Plain);
         trust.phase = Phase::Trial;
         trust.on_burst(Instant::ZERO);
-        assert_eq!(trust.phase, Phase::Refused { until: Instant::ZERO + REFUSAL * 2 });
+        assert_eq!(trust.phase, Phase::Refused { until: Instant::ZERO + FIRST_REFUSAL * 2 });
     }
 }

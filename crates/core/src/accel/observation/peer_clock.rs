@@ -15,15 +15,15 @@ use crate::wire::packet::TcpTimestamp;
 
 /// One connection's far clock.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Clock {
+pub(in crate::accel) struct PeerClock {
     first: Option<Instant>,
-    last: Option<Mark>,
+    last: Option<ClockSample>,
     tick: Tick,
 }
 
 /// When which stamp came, and how many ticks after the first.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct ClockSample {
     at: Instant,
     stamp: TcpTimestamp,
     ticks: i64,
@@ -34,25 +34,25 @@ enum Tick {
     #[default]
     Assumed,
     Known(Duration),
-    Strange,
+    Unknown,
 }
 
-impl Clock {
+impl PeerClock {
     /// A packet with this stamp came now. The answer is its delay, if the clock is one that can be read: nanoseconds
     /// beyond that of the first packet.
-    pub(in crate::accel) fn on_stamp(&mut self, now: Instant, stamp: TcpTimestamp) -> Option<i64> {
+    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, stamp: TcpTimestamp) -> Option<i64> {
         let first = *self.first.get_or_insert(now);
         let ticks = self.last.map_or(0, |last| last.ticks + i64::from(stamp.since(last.stamp)));
         if self.last.is_none_or(|last| ticks >= last.ticks) {
-            self.last = Some(Mark { at: now, stamp, ticks });
+            self.last = Some(ClockSample { at: now, stamp, ticks });
         }
-        self.judge(now.since(first), ticks);
+        self.estimate_tick(now.since(first), ticks);
         let shown = ticks.checked_mul(nanos(self.tick()?))?;
         Some(nanos(now.since(first)) - shown)
     }
 
     /// What it would show if a packet left it now and came at once: the newest stamp, moved on by the time since.
-    pub(in crate::accel) fn shows(&self, now: Instant) -> Option<TcpTimestamp> {
+    pub(in crate::accel) fn current_tsval(&self, now: Instant) -> Option<TcpTimestamp> {
         let last = self.last?;
         let passed = now.since(last.at).as_nanos() / self.tick()?.as_nanos().max(1);
         Some(last.stamp.plus(u32::try_from(passed).unwrap_or(u32::MAX)))
@@ -61,30 +61,30 @@ impl Clock {
     /// How long a tick is; none: it cannot be told. When it changes, delays from before mean nothing.
     pub(in crate::accel) const fn tick(&self) -> Option<Duration> {
         match self.tick {
-            Tick::Assumed => Some(MILLI),
+            Tick::Assumed => Some(MILLISECOND),
             Tick::Known(tick) => Some(tick),
-            Tick::Strange => None,
+            Tick::Unknown => None,
         }
     }
 
     /// How long a tick is at least.
-    pub(in crate::accel) const fn finest(&self) -> Duration {
+    pub(in crate::accel) const fn min_tick(&self) -> Duration {
         match self.tick {
             Tick::Known(tick) => tick,
-            Tick::Assumed | Tick::Strange => Duration::from_micros(1),
+            Tick::Assumed | Tick::Unknown => Duration::from_micros(1),
         }
     }
 
-    fn judge(&mut self, passed: Duration, ticks: i64) {
-        if self.tick != Tick::Assumed || passed < ENOUGH {
+    fn estimate_tick(&mut self, passed: Duration, ticks: i64) {
+        if self.tick != Tick::Assumed || passed < MIN_TIME {
             return;
         }
         let measured = passed.as_nanos() / u128::from(u64::try_from(ticks).unwrap_or(0).max(1));
         let near = |tick: &&Duration| {
             let tick = tick.as_nanos();
-            measured * 10 < tick * NEAR && tick * 10 < measured * NEAR
+            measured * 10 < tick * TOLERANCE && tick * 10 < measured * TOLERANCE
         };
-        self.tick = TICKS.iter().find(near).map_or(Tick::Strange, |tick| Tick::Known(*tick));
+        self.tick = TICKS.iter().find(near).map_or(Tick::Unknown, |tick| Tick::Known(*tick));
     }
 }
 
@@ -93,32 +93,32 @@ fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
-const MILLI: Duration = Duration::from_millis(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 /// Linux with `tcp_usec_ts`; Linux; older systems with 250 and with 100 ticks a second; some small ones.
 const TICKS: [Duration; 5] = [
     Duration::from_micros(1),
-    MILLI,
+    MILLISECOND,
     Duration::from_millis(4),
     Duration::from_millis(10),
     Duration::from_millis(100),
 ];
 /// In tenths. chosen: half of the way between 4 and 10 ms.
-const NEAR: u128 = 15;
+const TOLERANCE: u128 = 15;
 /// chosen: a queue of 100 ms shifts the measure by less than half.
-const ENOUGH: Duration = Duration::from_millis(400);
+const MIN_TIME: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Packets every 5 ms, each 20 ms on its way.
-    fn run(tick: Duration, start: u32) -> (Clock, Option<i64>) {
-        let (mut clock, mut delay) = (Clock::default(), None);
+    fn run(tick: Duration, start: u32) -> (PeerClock, Option<i64>) {
+        let (mut clock, mut delay) = (PeerClock::default(), None);
         for n in 0..200_u64 {
             let sent = Duration::from_millis(5 * n);
             let ticks = u32::try_from(sent.as_nanos() / tick.as_nanos()).unwrap();
             let came = Instant::from_millis(20) + sent;
-            delay = clock.on_stamp(came, TcpTimestamp::new(start).plus(ticks));
+            delay = clock.on_tsval(came, TcpTimestamp::new(start).plus(ticks));
         }
         (clock, delay)
     }
@@ -137,15 +137,15 @@ mod tests {
     fn a_strange_clock_tells_nothing() {
         let (clock, delay) = run(Duration::from_millis(33), 7);
         assert_eq!((clock.tick(), delay), (None, None));
-        assert_eq!(clock.shows(Instant::from_millis(5000)), None);
+        assert_eq!(clock.current_tsval(Instant::from_millis(5000)), None);
     }
 
     #[test]
     fn it_is_moved_on_by_the_time_that_passes() {
-        let (clock, _) = run(MILLI, 1000);
+        let (clock, _) = run(MILLISECOND, 1000);
         let newest = clock.last.unwrap().stamp;
         let came = Instant::from_millis(20 + 5 * 199);
-        assert_eq!(clock.shows(came), Some(newest));
-        assert_eq!(clock.shows(came + Duration::from_millis(250)), Some(newest.plus(250)));
+        assert_eq!(clock.current_tsval(came), Some(newest));
+        assert_eq!(clock.current_tsval(came + Duration::from_millis(250)), Some(newest.plus(250)));
     }
 }

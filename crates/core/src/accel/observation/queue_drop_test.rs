@@ -12,12 +12,12 @@ use crate::units::{Duration, Instant};
 
 /// One flow's odds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Odds {
-    top: Count,
+pub(in crate::accel) struct QueueDropTest {
+    near_max: Count,
     below: Count,
     halved: Instant,
     /// Share of the last losses that were at the top, in 256ths.
-    share: u32,
+    recent_share: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,11 +26,11 @@ struct Count {
     losses: u64,
 }
 
-impl Odds {
+impl QueueDropTest {
     /// So many bytes came.
     pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32, is_top: bool) {
         if now.since(self.halved) >= HALF_LIFE {
-            (self.top, self.below, self.halved) = (self.top.half(), self.below.half(), now);
+            (self.near_max, self.below, self.halved) = (self.near_max.half(), self.below.half(), now);
         }
         let count = self.count(is_top);
         count.bytes += u64::from(bytes);
@@ -40,18 +40,20 @@ impl Odds {
     pub(in crate::accel) fn on_loss(&mut self, is_top: bool) {
         let count = self.count(is_top);
         count.losses += 1;
-        self.share = self.share * 7 / 8 + if is_top { 32 } else { 0 };
+        self.recent_share = self.recent_share * 7 / 8 + if is_top { 32 } else { 0 };
     }
 
     /// Whether the top is where losses come from now.
-    pub(in crate::accel) fn are_at_the_top(&self) -> bool {
-        let (top, below) =
-            (self.top.losses.saturating_mul(self.below.bytes), self.below.losses.saturating_mul(self.top.bytes));
-        self.share >= MOST && top >= below.saturating_mul(OFTENER)
+    pub(in crate::accel) fn drops_at_max(&self) -> bool {
+        let (top, below) = (
+            self.near_max.losses.saturating_mul(self.below.bytes),
+            self.below.losses.saturating_mul(self.near_max.bytes),
+        );
+        self.recent_share >= MIN_SHARE && top >= below.saturating_mul(MIN_RATIO)
     }
 
     const fn count(&mut self, is_top: bool) -> &mut Count {
-        if is_top { &mut self.top } else { &mut self.below }
+        if is_top { &mut self.near_max } else { &mut self.below }
     }
 }
 
@@ -62,9 +64,9 @@ impl Count {
 }
 
 /// In 256ths. chosen: five of eight, after as many as that in a row.
-const MOST: u32 = 150;
+const MIN_SHARE: u32 = 150;
 /// chosen: more than chance makes of some dozen losses, far less than a queue that overflows.
-const OFTENER: u64 = 4;
+const MIN_RATIO: u64 = 4;
 /// chosen: a cycle of a window that fills a queue.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 
@@ -73,8 +75,8 @@ mod tests {
     use super::*;
 
     /// Of so many bytes at the top and below it so many packets were lost.
-    fn odds(top: (u32, u32), below: (u32, u32)) -> Odds {
-        let mut odds = Odds::default();
+    fn odds(top: (u32, u32), below: (u32, u32)) -> QueueDropTest {
+        let mut odds = QueueDropTest::default();
         for (is_top, (bytes, losses)) in [(false, below), (true, top)] {
             odds.on_bytes(Instant::ZERO, bytes, is_top);
             (0..losses).for_each(|_| odds.on_loss(is_top));
@@ -84,28 +86,28 @@ mod tests {
 
     #[test]
     fn rates_are_compared_and_not_numbers() {
-        assert!(odds((100, 8), (900, 0)).are_at_the_top(), "a queue that overflows");
-        assert!(odds((100, 8), (900, 9)).are_at_the_top(), "and some at random");
-        assert!(!odds((900, 9), (100, 1)).are_at_the_top(), "a queue that stands long, and losses at random");
-        assert!(!odds((100, 4), (900, 0)).are_at_the_top(), "too few to tell");
+        assert!(odds((100, 8), (900, 0)).drops_at_max(), "a queue that overflows");
+        assert!(odds((100, 8), (900, 9)).drops_at_max(), "and some at random");
+        assert!(!odds((900, 9), (100, 1)).drops_at_max(), "a queue that stands long, and losses at random");
+        assert!(!odds((100, 4), (900, 0)).drops_at_max(), "too few to tell");
     }
 
     #[test]
     fn a_loss_or_two_elsewhere_end_it() {
         let mut odds = odds((100, 8), (900, 0));
         (0..2).for_each(|_| odds.on_loss(false));
-        assert!(!odds.are_at_the_top());
+        assert!(!odds.drops_at_max());
     }
 
     #[test]
     fn the_old_is_forgotten() {
         let (mut odds, mut now) = (odds((100, 8), (100, 3)), Instant::ZERO);
-        assert!(!odds.are_at_the_top());
+        assert!(!odds.drops_at_max());
         for _ in 0..2 {
             now += HALF_LIFE;
             odds.on_bytes(now, 100, true);
             (0..8).for_each(|_| odds.on_loss(true));
         }
-        assert!(odds.are_at_the_top(), "three losses of long ago");
+        assert!(odds.drops_at_max(), "three losses of long ago");
     }
 }

@@ -11,33 +11,33 @@ use crate::wire::packet::TcpTimestamp;
 
 /// One flow's round trip.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Trip {
-    opened: Option<Instant>,
+pub(in crate::accel) struct RttEstimator {
+    syn_sent: Option<Instant>,
     probe: Option<(TcpTimestamp, Instant)>,
     smoothed: Option<Duration>,
-    least: Option<Duration>,
+    min: Option<Duration>,
 }
 
-impl Trip {
+impl RttEstimator {
     /// The own SYN leaves.
     pub(in crate::accel) fn on_syn(&mut self, now: Instant) {
         // One that is sent again has no measure: which of the two was answered is not known.
-        self.opened = if self.opened.is_some() { None } else { Some(now) };
+        self.syn_sent = if self.syn_sent.is_some() { None } else { Some(now) };
     }
 
     /// The first packet behind the SYN leaves, or any later one.
-    pub(in crate::accel) fn on_open(&mut self, now: Instant) {
-        if let Some(opened) = self.opened.take() {
-            self.on_sample(now.since(opened));
+    pub(in crate::accel) fn on_handshake_end(&mut self, now: Instant) {
+        if let Some(opened) = self.syn_sent.take() {
+            self.add_sample(now.since(opened));
         }
     }
 
     /// An ACK leaves with this timestamp of the own clock; `is_watched`: what comes is shown.
-    pub(in crate::accel) fn on_leaving(&mut self, now: Instant, value: TcpTimestamp, is_watched: bool) {
-        self.on_open(now);
+    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, value: TcpTimestamp, is_watched: bool) {
+        self.on_handshake_end(now);
         if !is_watched {
             self.probe = None;
-        } else if self.probe.is_none_or(|(_, sent)| now.since(sent) >= LOST) {
+        } else if self.probe.is_none_or(|(_, sent)| now.since(sent) >= MAX_SAMPLE) {
             self.probe = Some((value, now));
         }
     }
@@ -48,25 +48,25 @@ impl Trip {
         if echo.is_before(value) {
             return;
         }
-        self.on_measure(now.since(sent));
+        self.on_sample(now.since(sent));
         self.probe = None;
     }
 
     /// What is on its way will not be answered soon: the link is dark.
-    pub(in crate::accel) fn on_dark(&mut self) {
-        (self.probe, self.opened) = (None, None);
+    pub(in crate::accel) fn on_outage_start(&mut self) {
+        (self.probe, self.syn_sent) = (None, None);
     }
 
     /// It was measured elsewhere. What is longer than [`LOST`] is a silence.
-    pub(in crate::accel) fn on_measure(&mut self, trip: Duration) {
-        if trip < LOST {
-            self.on_sample(trip);
+    pub(in crate::accel) fn on_sample(&mut self, trip: Duration) {
+        if trip < MAX_SAMPLE {
+            self.add_sample(trip);
         }
     }
 
-    fn on_sample(&mut self, sample: Duration) {
+    fn add_sample(&mut self, sample: Duration) {
         self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
-        self.least = Some(self.least.map_or(sample, |least| least.min(sample)));
+        self.min = Some(self.min.map_or(sample, |least| least.min(sample)));
     }
 
     /// None before the first measure.
@@ -75,25 +75,25 @@ impl Trip {
     }
 
     /// The shortest there was; none before the first measure.
-    pub(in crate::accel) const fn shortest(&self) -> Option<Duration> {
-        self.least
+    pub(in crate::accel) const fn measured_min(&self) -> Option<Duration> {
+        self.min
     }
 
     /// The shortest there was: without waiting. Something usual before the first measure.
-    pub(in crate::accel) fn least(&self) -> Duration {
-        self.least.unwrap_or(USUAL)
+    pub(in crate::accel) fn min(&self) -> Duration {
+        self.min.unwrap_or(DEFAULT_RTT)
     }
 
     /// For decisions: something usual before the first measure.
-    pub(in crate::accel) fn assumed(&self) -> Duration {
-        self.smoothed.unwrap_or(USUAL)
+    pub(in crate::accel) fn smoothed_or_default(&self) -> Duration {
+        self.smoothed.unwrap_or(DEFAULT_RTT)
     }
 }
 
 /// chosen: between a cable and a mobile link.
-const USUAL: Duration = Duration::from_millis(80);
+const DEFAULT_RTT: Duration = Duration::from_millis(80);
 /// chosen: a probe whose echo did not come by then is gone.
-const LOST: Duration = Duration::from_secs(2);
+const MAX_SAMPLE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn the_handshake_is_the_first_measure_and_echoes_are_the_next() {
-        let (mut trip, at) = (Trip::default(), Instant::from_millis);
-        assert_eq!(trip.assumed(), USUAL);
+        let (mut trip, at) = (RttEstimator::default(), Instant::from_millis);
+        assert_eq!(trip.smoothed_or_default(), DEFAULT_RTT);
         trip.on_syn(at(0));
-        trip.on_leaving(at(50), TcpTimestamp::new(7), true);
+        trip.on_ack_sent(at(50), TcpTimestamp::new(7), true);
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
         trip.on_echo(at(60), TcpTimestamp::new(6));
         trip.on_echo(at(108), TcpTimestamp::new(7));
@@ -113,35 +113,35 @@ mod tests {
 
     #[test]
     fn an_echo_that_may_be_old_is_no_measure() {
-        let (mut trip, at) = (Trip::default(), Instant::from_millis);
-        trip.on_leaving(at(0), TcpTimestamp::new(7), false);
+        let (mut trip, at) = (RttEstimator::default(), Instant::from_millis);
+        trip.on_ack_sent(at(0), TcpTimestamp::new(7), false);
         trip.on_echo(at(900), TcpTimestamp::new(7));
-        trip.on_leaving(at(1000), TcpTimestamp::new(1007), true);
-        trip.on_leaving(at(1020), TcpTimestamp::new(1027), false);
+        trip.on_ack_sent(at(1000), TcpTimestamp::new(1007), true);
+        trip.on_ack_sent(at(1020), TcpTimestamp::new(1027), false);
         trip.on_echo(at(1900), TcpTimestamp::new(1027));
-        trip.on_leaving(at(2000), TcpTimestamp::new(2007), true);
-        trip.on_dark();
+        trip.on_ack_sent(at(2000), TcpTimestamp::new(2007), true);
+        trip.on_outage_start();
         trip.on_echo(at(2100), TcpTimestamp::new(2007));
-        trip.on_leaving(at(3000), TcpTimestamp::new(3007), true);
+        trip.on_ack_sent(at(3000), TcpTimestamp::new(3007), true);
         trip.on_echo(at(9000), TcpTimestamp::new(3007));
         assert_eq!(trip.smoothed(), None);
     }
 
     #[test]
     fn a_handshake_ends_with_data_too() {
-        let (mut trip, at) = (Trip::default(), Instant::from_millis);
+        let (mut trip, at) = (RttEstimator::default(), Instant::from_millis);
         trip.on_syn(at(0));
-        trip.on_open(at(50));
-        trip.on_leaving(at(900), TcpTimestamp::new(7), true);
+        trip.on_handshake_end(at(50));
+        trip.on_ack_sent(at(900), TcpTimestamp::new(7), true);
         assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
     }
 
     #[test]
     fn a_syn_that_is_sent_again_has_no_measure() {
-        let mut trip = Trip::default();
+        let mut trip = RttEstimator::default();
         trip.on_syn(Instant::ZERO);
         trip.on_syn(Instant::from_millis(1000));
-        trip.on_leaving(Instant::from_millis(1050), TcpTimestamp::new(7), true);
+        trip.on_ack_sent(Instant::from_millis(1050), TcpTimestamp::new(7), true);
         assert_eq!(trip.smoothed(), None);
     }
 }

@@ -13,19 +13,19 @@ use crate::wire::packet::{Ack, Seq, SeqRange};
 
 /// One flow's holes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Holes {
+pub(in crate::accel) struct SackHoles {
     /// One past the highest number that is known to have come.
     high: Option<Seq>,
     is_open: bool,
     last_open: Option<Instant>,
     count: u64,
     /// Where the last hole of many segments ends.
-    many: Option<Seq>,
+    long_hole_end: Option<Seq>,
     /// Where the last holes showed, the newest last.
-    marks: [Option<Seq>; DENSE],
+    recent: [Option<Seq>; BURST_HOLES],
 }
 
-impl Holes {
+impl SackHoles {
     /// How many holes this ACK shows for the first time; `segment`: how long one is.
     pub(in crate::accel) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
         let ahead = |block: &&SeqRange| !block.is_empty() && block.start.is_after(ack.ack);
@@ -36,23 +36,25 @@ impl Holes {
         let blocks = ack.sack_blocks.blocks().get(twice..).unwrap_or_default();
         // At most four: the lowest of those that are left, again and again.
         let mut from = ack.ack;
-        while let Some(block) = lowest(blocks.iter().filter(ahead).filter(|block| !block.start.is_before(from))) {
+        while let Some(block) =
+            lowest_block(blocks.iter().filter(ahead).filter(|block| !block.start.is_before(from)))
+        {
             open = true;
             if block.start.is_after(high) {
                 new += 1;
                 let length = i64::from(block.start.offset_from(high));
-                if length > i64::from(segment) * MANY {
-                    self.many = Some(block.start);
+                if length > i64::from(segment) * LONG_HOLE {
+                    self.long_hole_end = Some(block.start);
                 }
-                self.marks.rotate_left(1);
-                self.marks[DENSE - 1] = Some(block.start);
+                self.recent.rotate_left(1);
+                self.recent[BURST_HOLES - 1] = Some(block.start);
             }
             high = high.later(block.end);
             from = block.start.plus(1);
         }
         self.high = Some(high);
         self.is_open = open;
-        self.many = self.many.filter(|end| ack.ack.is_before(*end));
+        self.long_hole_end = self.long_hole_end.filter(|end| ack.ack.is_before(*end));
         if open {
             self.last_open = Some(now);
         }
@@ -61,10 +63,10 @@ impl Holes {
     }
 
     /// Whether the last holes are so close together that a burst was lost; `segment`: how long one is.
-    pub(in crate::accel) fn are_dense(&self, segment: u32) -> bool {
-        let (Some(first), Some(last)) = (self.marks[0], self.marks[DENSE - 1]) else { return false };
+    pub(in crate::accel) fn is_burst(&self, segment: u32) -> bool {
+        let (Some(first), Some(last)) = (self.recent[0], self.recent[BURST_HOLES - 1]) else { return false };
         let apart = last.offset_from(first);
-        apart >= 0 && i64::from(apart) < i64::from(segment) * SPREAD
+        apart >= 0 && i64::from(apart) < i64::from(segment) * BURST_SEGMENTS
     }
 
     /// One past the highest number that is known to have come.
@@ -73,8 +75,8 @@ impl Holes {
     }
 
     /// Whether many segments in a row were missing where something still is.
-    pub(in crate::accel) const fn is_long(&self) -> bool {
-        self.many.is_some()
+    pub(in crate::accel) const fn has_long_hole(&self) -> bool {
+        self.long_hole_end.is_some()
     }
 
     /// Whether something is missing.
@@ -100,12 +102,12 @@ impl Holes {
 
 /// Holes that are looked at together, and within how many segments they are dense. chosen: six of forty are 15 %; of 3 %
 /// at random, six of forty come once in a thousand times.
-const DENSE: usize = 6;
-const SPREAD: i64 = 40;
+const BURST_HOLES: usize = 6;
+const BURST_SEGMENTS: i64 = 40;
 /// Segments. chosen: what is lost at random is never as long, and a sender repairs as many at once.
-const MANY: i64 = 8;
+const LONG_HOLE: i64 = 8;
 
-fn lowest<'a>(blocks: impl Iterator<Item = &'a SeqRange>) -> Option<SeqRange> {
+fn lowest_block<'a>(blocks: impl Iterator<Item = &'a SeqRange>) -> Option<SeqRange> {
     blocks.copied().reduce(|a, b| if b.start.is_before(a.start) { b } else { a })
 }
 
@@ -123,20 +125,20 @@ mod tests {
 
     #[test]
     fn a_flight_that_is_missing_is_many_until_all_of_it_is_here() {
-        let mut holes = Holes::default();
+        let mut holes = SackHoles::default();
         holes.on_ack(Instant::ZERO, &ack(100, &[(180, 190)]), 10);
-        assert!(!holes.is_long());
+        assert!(!holes.has_long_hole());
         holes.on_ack(Instant::ZERO, &ack(100, &[(300, 310), (180, 190)]), 10);
-        assert!(holes.is_long());
+        assert!(holes.has_long_hole());
         holes.on_ack(Instant::ZERO, &ack(290, &[(300, 310), (320, 340)]), 10);
-        assert!(holes.is_long());
+        assert!(holes.has_long_hole());
         holes.on_ack(Instant::ZERO, &ack(310, &[(320, 340)]), 10);
-        assert!(!holes.is_long() && holes.is_open());
+        assert!(!holes.has_long_hole() && holes.is_open());
     }
 
     #[test]
     fn a_hole_is_counted_when_it_shows_first() {
-        let mut holes = Holes::default();
+        let mut holes = SackHoles::default();
         let now = Instant::ZERO;
         assert_eq!(holes.on_ack(now, &ack(100, &[]), 1), 0);
         assert_eq!(holes.on_ack(now, &ack(100, &[(200, 300)]), 1), 1);
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_came_twice_is_no_hole() {
-        let mut holes = Holes::default();
+        let mut holes = SackHoles::default();
         assert_eq!(holes.on_ack(Instant::ZERO, &ack(400, &[(300, 350)]), 1), 0);
         assert_eq!(
             holes.on_ack(Instant::ZERO, &ack(400, &[(520, 530), (500, 600)]), 1),
@@ -166,19 +168,19 @@ mod tests {
     #[test]
     fn six_holes_of_forty_segments_are_a_burst() {
         for (every, dense) in [(2, true), (7, true), (9, false)] {
-            let mut holes = Holes::default();
+            let mut holes = SackHoles::default();
             for n in 1..8 {
                 let at = n * every * 10;
                 holes.on_ack(Instant::ZERO, &ack(0, &[(at, at + 10)]), 1);
             }
-            assert_eq!(holes.are_dense(10), dense, "one of {every}");
+            assert_eq!(holes.is_burst(10), dense, "one of {every}");
         }
-        assert!(!Holes::default().are_dense(10));
+        assert!(!SackHoles::default().is_burst(10));
     }
 
     #[test]
     fn it_counts_over_the_seam() {
-        let mut holes = Holes::default();
+        let mut holes = SackHoles::default();
         let start = u32::MAX - 100;
         holes.on_ack(Instant::ZERO, &ack(start, &[]), 1);
         assert_eq!(holes.on_ack(Instant::ZERO, &ack(start, &[(50, 90)]), 1), 1);

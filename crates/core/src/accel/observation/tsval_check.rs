@@ -12,11 +12,11 @@ use crate::wire::packet::TcpTimestamp;
 
 /// One flow's bounds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Bounds {
+pub(in crate::accel) struct TsvalCheck {
     echoed: Option<(TcpTimestamp, Instant)>,
 }
 
-impl Bounds {
+impl TsvalCheck {
     /// The own stack echoes this.
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         if self.echoed.is_none_or(|(old, _)| old.is_before(echo)) {
@@ -25,7 +25,7 @@ impl Bounds {
     }
 
     /// Whether this one may be real; a tick is at least so long.
-    pub(in crate::accel) fn allow(&self, now: Instant, stamp: TcpTimestamp, tick: Duration) -> bool {
+    pub(in crate::accel) fn is_plausible(&self, now: Instant, stamp: TcpTimestamp, tick: Duration) -> bool {
         let Some((echo, at)) = self.echoed else { return true };
         let most = (now.since(at) + SLACK).as_nanos() / tick.as_nanos().max(1);
         i64::try_from(most).map_or(true, |most| i64::from(stamp.since(echo)) <= most)
@@ -41,9 +41,10 @@ mod tests {
 
     #[test]
     fn a_stamp_is_ahead_of_what_was_echoed_by_the_time_since_and_a_little() {
-        let (mut bounds, at) = (Bounds::default(), Instant::from_millis);
-        let allows =
-            |bounds: &Bounds, ms, stamp| bounds.allow(at(ms), TcpTimestamp::new(stamp), Duration::from_millis(1));
+        let (mut bounds, at) = (TsvalCheck::default(), Instant::from_millis);
+        let allows = |bounds: &TsvalCheck, ms, stamp| {
+            bounds.is_plausible(at(ms), TcpTimestamp::new(stamp), Duration::from_millis(1))
+        };
         assert!(allows(&bounds, 0, 1 << 30), "nothing is known");
         bounds.on_echo(at(1000), TcpTimestamp::new(u32::MAX - 10));
         bounds.on_echo(at(2000), TcpTimestamp::new(u32::MAX - 20));

@@ -20,19 +20,19 @@ use crate::wire::packet::{Segment, Seq, TcpTimestamp};
 
 /// What is known of one upload's sender.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Upward {
+pub(in crate::accel) struct UploadObserver {
     /// When which own stamp left, of the packet that has waited least.
     clock: Option<(TcpTimestamp, Instant)>,
     /// Where packets end that have passed, and their stamps; in order.
-    passed: VecDeque<(Seq, TcpTimestamp)>,
+    sent_segments: VecDeque<(Seq, TcpTimestamp)>,
     /// The highest number that was acknowledged or reported.
     high: Option<Seq>,
-    fresh: Option<TcpTimestamp>,
+    newest_echo: Option<TcpTimestamp>,
 }
 
-impl Upward {
+impl UploadObserver {
     /// An own packet leaves, or has left; a tick of the own clock is so long.
-    pub(in crate::accel) fn on_own(
+    pub(in crate::accel) fn on_local_segment(
         &mut self,
         now: Instant,
         segment: &Segment<'_>,
@@ -41,21 +41,21 @@ impl Upward {
     ) {
         let Some(stamps) = segment.timestamps() else { return };
         let stamp = stamps.ts_val;
-        if self.shows(now, tick).is_none_or(|shown| shown.is_before(stamp)) {
+        if self.current_tsval(now, tick).is_none_or(|shown| shown.is_before(stamp)) {
             self.clock = Some((stamp, now));
         }
         let end = segment.seq().plus(length);
-        let is_new = self.passed.back().is_none_or(|(last, at)| end.is_after(*last) && at.is_before(stamp));
+        let is_new = self.sent_segments.back().is_none_or(|(last, at)| end.is_after(*last) && at.is_before(stamp));
         if length > 0 && is_new && self.high.is_none_or(|high| end.is_after(high)) {
-            if self.passed.len() == KEPT {
-                self.passed.pop_front();
+            if self.sent_segments.len() == MAX_SEGMENTS {
+                self.sent_segments.pop_front();
             }
-            self.passed.push_back((end, stamp));
+            self.sent_segments.push_back((end, stamp));
         }
     }
 
     /// Whether an own packet was seen.
-    pub(in crate::accel) const fn has_seen(&self) -> bool {
+    pub(in crate::accel) const fn has_clock(&self) -> bool {
         self.clock.is_some()
     }
 
@@ -66,27 +66,27 @@ impl Upward {
         echo: TcpTimestamp,
         tick: Option<Duration>,
     ) -> Option<Duration> {
-        if self.fresh.is_some_and(|fresh| !fresh.is_before(echo)) {
+        if self.newest_echo.is_some_and(|fresh| !fresh.is_before(echo)) {
             return None;
         }
-        self.fresh = Some(echo);
-        let ticks = u32::try_from(self.shows(now, tick)?.since(echo)).ok()?;
+        self.newest_echo = Some(echo);
+        let ticks = u32::try_from(self.current_tsval(now, tick)?.since(echo)).ok()?;
         Some(tick?.saturating_mul(ticks))
     }
 
     /// Everything up to this number has come, or is known to be lost: how many bytes are new, and the newest stamp of
     /// a packet among them.
-    pub(in crate::accel) fn on_high(&mut self, high: Seq) -> (u32, Option<TcpTimestamp>) {
+    pub(in crate::accel) fn on_highest_received(&mut self, high: Seq) -> (u32, Option<TcpTimestamp>) {
         let before = self.high.replace(high).unwrap_or(high);
         let mut newest = None;
-        while let Some((_, stamp)) = self.passed.front().copied().filter(|(end, _)| !end.is_after(high)) {
-            self.passed.pop_front();
+        while let Some((_, stamp)) = self.sent_segments.front().copied().filter(|(end, _)| !end.is_after(high)) {
+            self.sent_segments.pop_front();
             newest = Some(stamp);
         }
         (u32::try_from(high.offset_from(before)).unwrap_or(0), newest)
     }
 
-    fn shows(&self, now: Instant, tick: Option<Duration>) -> Option<TcpTimestamp> {
+    fn current_tsval(&self, now: Instant, tick: Option<Duration>) -> Option<TcpTimestamp> {
         let (stamp, at) = self.clock?;
         let ticks = now.since(at).as_nanos() / tick?.as_nanos().max(1);
         Some(stamp.plus(u32::try_from(ticks).unwrap_or(u32::MAX)))
@@ -94,7 +94,7 @@ impl Upward {
 }
 
 /// chosen: one each millisecond, and the longest round trips of a satellite.
-const KEPT: usize = 1024;
+const MAX_SEGMENTS: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -108,17 +108,17 @@ mod tests {
     }
 
     /// A packet of 1000 bytes from here on with this stamp leaves.
-    fn send(upward: &mut Upward, now: u64, seq: u32, stamp: u32) {
+    fn send(upward: &mut UploadObserver, now: u64, seq: u32, stamp: u32) {
         let flow = FourTuple::new("10.0.0.2:5000".parse().unwrap(), "192.0.2.1:443".parse().unwrap()).unwrap();
         let stamps = Timestamps { ts_val: TcpTimestamp::new(stamp), ts_ecr: TcpTimestamp::new(1) };
         let packet = NewSegment::data(&flow, Seq::new(seq), Seq::new(1), 100, Some(stamps), &[0; 1000]);
         let packet = packet.emit().unwrap();
-        upward.on_own(at(now), &Segment::parse(&packet).unwrap(), 1000, TICK);
+        upward.on_local_segment(at(now), &Segment::parse(&packet).unwrap(), 1000, TICK);
     }
 
     #[test]
     fn a_round_trip_is_from_the_stamp_to_its_first_echo() {
-        let mut upward = Upward::default();
+        let mut upward = UploadObserver::default();
         assert_eq!(upward.on_echo(at(0), TcpTimestamp::new(3), TICK), None, "whose clock is not known");
         send(&mut upward, 100, 1000, 500);
         send(&mut upward, 120, 2000, 510);
@@ -130,24 +130,24 @@ mod tests {
 
     #[test]
     fn a_packet_tells_its_stamp_when_it_is_reported_and_not_when_it_was_sent_again() {
-        let mut upward = Upward::default();
-        assert_eq!(upward.on_high(Seq::new(1000)), (0, None));
+        let mut upward = UploadObserver::default();
+        assert_eq!(upward.on_highest_received(Seq::new(1000)), (0, None));
         for n in 0..10 {
             send(&mut upward, u64::from(n), 1000 + n * 1000, 50 + n);
         }
         send(&mut upward, 20, 3000, 70);
-        assert_eq!(upward.on_high(Seq::new(4000)), (3000, Some(TcpTimestamp::new(52))));
-        assert_eq!(upward.on_high(Seq::new(4500)), (500, None));
-        assert_eq!(upward.on_high(Seq::new(11_000)), (6500, Some(TcpTimestamp::new(59))));
-        assert_eq!(upward.on_high(Seq::new(11_000)), (0, None));
+        assert_eq!(upward.on_highest_received(Seq::new(4000)), (3000, Some(TcpTimestamp::new(52))));
+        assert_eq!(upward.on_highest_received(Seq::new(4500)), (500, None));
+        assert_eq!(upward.on_highest_received(Seq::new(11_000)), (6500, Some(TcpTimestamp::new(59))));
+        assert_eq!(upward.on_highest_received(Seq::new(11_000)), (0, None));
     }
 
     #[test]
     fn what_is_never_acknowledged_is_kept_within_bounds() {
-        let mut upward = Upward::default();
+        let mut upward = UploadObserver::default();
         for n in 0..3000 {
             send(&mut upward, u64::from(n), n * 1000, n);
         }
-        assert_eq!(upward.passed.len(), KEPT);
+        assert_eq!(upward.sent_segments.len(), MAX_SEGMENTS);
     }
 }

@@ -16,26 +16,26 @@ use crate::units::{Duration, Instant};
 
 /// One flow's kicks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct Handler {
+pub(in crate::accel) struct OutageRecovery {
     state: State,
     /// When data came last.
-    moved: Option<Instant>,
+    last_data: Option<Instant>,
     /// The link was dark since.
-    is_owed: bool,
+    is_waiting: bool,
     /// Since the link went dark.
-    has_kicked: bool,
-    kicks: u64,
+    has_restarted: bool,
+    restarts: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
     #[default]
     Idle,
-    Dark {
+    Down {
         since: Instant,
         next: Option<Instant>,
     },
-    Light {
+    Ended {
         left: u8,
         next: Instant,
     },
@@ -43,60 +43,60 @@ enum State {
 
 /// Packets that restart a sender are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum Kick {
+pub(in crate::accel) enum RestartAck {
     /// They may not get through.
-    Dark,
+    Down,
     /// The link is back; those that follow are for the case that the first ones were lost.
-    Light { is_first: bool },
+    Ended { is_first: bool },
 }
 
-impl Handler {
+impl OutageRecovery {
     /// The link is dark; `early`: kicks may be sent before it is back.
-    pub(in crate::accel) fn on_dark(&mut self, now: Instant, early: bool) {
-        self.state = State::Dark { since: now, next: early.then_some(now + RHYTHM) };
-        self.has_kicked = false;
-        self.is_owed = true;
+    pub(in crate::accel) fn on_outage_start(&mut self, now: Instant, early: bool) {
+        self.state = State::Down { since: now, next: early.then_some(now + RESTART_INTERVAL) };
+        self.has_restarted = false;
+        self.is_waiting = true;
     }
 
     /// The link is back.
-    pub(in crate::accel) fn on_light(&mut self, now: Instant) {
-        if matches!(self.state, State::Dark { .. }) {
-            self.state = State::Light { left: AGAIN, next: now };
+    pub(in crate::accel) fn on_outage_end(&mut self, now: Instant) {
+        if matches!(self.state, State::Down { .. }) {
+            self.state = State::Ended { left: REPEATS, next: now };
         }
     }
 
     /// Data has come.
     pub(in crate::accel) fn on_data(&mut self, now: Instant) {
         self.state = State::Idle;
-        (self.moved, self.is_owed) = (Some(now), false);
+        (self.last_data, self.is_waiting) = (Some(now), false);
     }
 
     /// Whether its sender may still wait for the end of a blackout.
-    pub(in crate::accel) fn is_owed(&self, now: Instant) -> bool {
-        self.is_owed && self.moved.is_some_and(|moved| now.since(moved) < LONGEST)
+    pub(in crate::accel) fn is_sender_waiting(&self, now: Instant) -> bool {
+        self.is_waiting && self.last_data.is_some_and(|moved| now.since(moved) < MAX_RTO)
     }
 
     /// How often the sender's timer may have run out since data came last, over a round trip of `rtt`.
     pub(in crate::accel) fn timeouts(&self, now: Instant, rtt: Duration) -> u32 {
-        let silent = self.moved.map_or(Duration::ZERO, |moved| now.since(moved).min(LONGEST));
+        let silent = self.last_data.map_or(Duration::ZERO, |moved| now.since(moved).min(MAX_RTO));
         // After one, three, seven times its length, and so on.
-        (silent.as_nanos() / (LEAST + rtt).as_nanos() + 1).ilog2()
+        (silent.as_nanos() / (MIN_RTO + rtt).as_nanos() + 1).ilog2()
     }
 
     /// The kick that is due; it is taken for sent.
-    pub(in crate::accel) fn tick(&mut self, now: Instant) -> Option<Kick> {
+    pub(in crate::accel) fn tick(&mut self, now: Instant) -> Option<RestartAck> {
         match self.state {
-            State::Dark { since, next: Some(next) } if now >= next => {
-                let next = (now.since(since) < PATIENCE).then_some(now + RHYTHM);
-                self.state = State::Dark { since, next };
-                Some(Kick::Dark)
+            State::Down { since, next: Some(next) } if now >= next => {
+                let next = (now.since(since) < RESTART_TIME).then_some(now + RESTART_INTERVAL);
+                self.state = State::Down { since, next };
+                Some(RestartAck::Down)
             }
-            State::Light { left, next } if now >= next => {
+            State::Ended { left, next } if now >= next => {
                 self.state = match left {
                     0 => State::Idle,
-                    left => State::Light { left: left - 1, next: now + RHYTHM },
+                    left => State::Ended { left: left - 1, next: now + RESTART_INTERVAL },
                 };
-                Some(Kick::Light { is_first: left == AGAIN })
+                Some(RestartAck::Ended { is_first: left == REPEATS })
             }
             _ => None,
         }
@@ -106,37 +106,37 @@ impl Handler {
     pub(in crate::accel) const fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,
-            State::Dark { next, .. } => next,
-            State::Light { next, .. } => Some(next),
+            State::Down { next, .. } => next,
+            State::Ended { next, .. } => Some(next),
         }
     }
 
     /// Whether the link is dark, or was until a moment ago and nothing has come since.
-    pub(in crate::accel) const fn is_busy(&self) -> bool {
+    pub(in crate::accel) const fn is_active(&self) -> bool {
         !matches!(self.state, State::Idle)
     }
 
     /// A kick is sent.
-    pub(in crate::accel) fn on_kick(&mut self) {
-        self.kicks += u64::from(!core::mem::replace(&mut self.has_kicked, true));
+    pub(in crate::accel) fn on_restart(&mut self) {
+        self.restarts += u64::from(!core::mem::replace(&mut self.has_restarted, true));
     }
 
     /// Blackouts in which or behind which kicks were sent.
-    pub(in crate::accel) const fn kicks(&self) -> u64 {
-        self.kicks
+    pub(in crate::accel) const fn restarts(&self) -> u64 {
+        self.restarts
     }
 }
 
 /// Linux's `tcp_rto_min_us`, beside a round trip; that of others is usually longer, and it ran out less often.
-const LEAST: Duration = Duration::from_millis(200);
+const MIN_RTO: Duration = Duration::from_millis(200);
 /// Linux's `TCP_RTO_MAX`: a sender that has more to say has said it by then.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX_RTO: Duration = Duration::from_secs(120);
 /// chosen: on average 20 ms are lost, and 25 small packets a second are sent.
-const RHYTHM: Duration = Duration::from_millis(40);
+const RESTART_INTERVAL: Duration = Duration::from_millis(40);
 /// As long as the gateway is asked often ([`super::detector`]).
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESTART_TIME: Duration = Duration::from_secs(10);
 /// Kicks behind the first one when the link is back, for it may be lost.
-const AGAIN: u8 = 2;
+const REPEATS: u8 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -144,38 +144,38 @@ mod tests {
 
     #[test]
     fn kicks_come_in_the_dark_and_thrice_in_the_light() {
-        let mut handler = Handler::default();
-        handler.on_dark(Instant::ZERO, true);
+        let mut handler = OutageRecovery::default();
+        handler.on_outage_start(Instant::ZERO, true);
         let mut sent = 0;
         while let Some(at) = handler.deadline() {
-            sent += u32::from(handler.tick(at) == Some(Kick::Dark));
-            handler.on_kick();
+            sent += u32::from(handler.tick(at) == Some(RestartAck::Down));
+            handler.on_restart();
         }
         assert_eq!(sent, 250, "ten seconds of them");
-        handler.on_light(Instant::from_millis(15_000));
+        handler.on_outage_end(Instant::from_millis(15_000));
         let mut at = alloc::vec::Vec::new();
         while let Some(due) = handler.deadline() {
-            assert_eq!(handler.tick(due), Some(Kick::Light { is_first: at.is_empty() }));
+            assert_eq!(handler.tick(due), Some(RestartAck::Ended { is_first: at.is_empty() }));
             at.push(due);
         }
-        assert!(!handler.is_busy());
+        assert!(!handler.is_active());
         assert_eq!(at, [15_000, 15_040, 15_080].map(Instant::from_millis));
-        assert_eq!(handler.kicks(), 1);
+        assert_eq!(handler.restarts(), 1);
     }
 
     #[test]
     fn data_ends_them() {
-        let mut handler = Handler::default();
-        handler.on_dark(Instant::ZERO, true);
+        let mut handler = OutageRecovery::default();
+        handler.on_outage_start(Instant::ZERO, true);
         handler.on_data(Instant::ZERO);
         assert_eq!(handler.deadline(), None);
-        handler.on_light(Instant::from_millis(10));
+        handler.on_outage_end(Instant::from_millis(10));
         assert_eq!(handler.deadline(), None, "it was light already");
     }
 
     #[test]
     fn timers_run_out_after_one_three_and_seven_times_their_length() {
-        let (mut handler, rtt) = (Handler::default(), Duration::from_millis(50));
+        let (mut handler, rtt) = (OutageRecovery::default(), Duration::from_millis(50));
         handler.on_data(Instant::ZERO);
         let after = |millis| handler.timeouts(Instant::from_millis(millis), rtt);
         assert_eq!([0, 249, 250, 749, 750, 1749, 1750, 3750].map(after), [0, 0, 1, 1, 2, 2, 3, 4]);
@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn what_is_owed_outlasts_a_light_in_which_nothing_comes() {
-        let (mut handler, at) = (Handler::default(), Instant::from_millis);
+        let (mut handler, at) = (OutageRecovery::default(), Instant::from_millis);
         handler.on_data(at(0));
-        assert!(!handler.is_owed(at(1)));
-        handler.on_dark(at(300), true);
-        handler.on_light(at(3000));
-        assert!(handler.is_owed(at(60_000)) && !handler.is_owed(at(120_000)));
+        assert!(!handler.is_sender_waiting(at(1)));
+        handler.on_outage_start(at(300), true);
+        handler.on_outage_end(at(3000));
+        assert!(handler.is_sender_waiting(at(60_000)) && !handler.is_sender_waiting(at(120_000)));
         handler.on_data(at(60_000));
-        assert!(!handler.is_owed(at(60_001)));
+        assert!(!handler.is_sender_waiting(at(60_001)));
     }
 }

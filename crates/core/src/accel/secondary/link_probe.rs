@@ -17,112 +17,112 @@
 
 use alloc::collections::VecDeque;
 
-use crate::accel::config::Helper;
+use crate::accel::config::SecondaryLink;
 use crate::accel::event::Output;
-use crate::accel::observation::minmax_filter::Window;
+use crate::accel::observation::minmax_filter::MinMaxFilter;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// One helping link.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct Interface {
-    terms: Helper,
+pub(in crate::accel) struct LinkProber {
+    link: SecondaryLink,
     allowance: Bitrate,
     /// When it changed last, and whether it grew and has not been found to be too much.
-    changed: Instant,
-    is_trial: bool,
-    ceiling: Option<Ceiling>,
+    allowance_changed: Instant,
+    is_growing: bool,
+    rate_cap: Option<RateCap>,
     /// Answers in a row that have waited.
-    waits: u32,
+    delayed_replies: u32,
     /// What may go at once, in nanoseconds of the allowance; negative after something that could not wait.
     credit: i64,
     credited: Instant,
     used: u64,
     sent: DataSize,
-    wanted: Option<Instant>,
-    next_question: Option<Instant>,
+    last_wanted: Option<Instant>,
+    next_probe: Option<Instant>,
     next_sequence: u16,
-    asked: VecDeque<(u16, Instant)>,
+    probes: VecDeque<(u16, Instant)>,
     /// The shortest round trips: a link may get slower, or another way.
-    base: Window<Duration>,
+    min_rtt: MinMaxFilter<Duration>,
     rtt: Option<Duration>,
-    heard: Option<Instant>,
+    last_reply: Option<Instant>,
     /// When it brought something else than answers last.
-    brought: Option<Instant>,
+    last_traffic: Option<Instant>,
     is_down: bool,
 }
 
 /// What it may grow to until then, and how long that was.
 #[derive(Clone, Copy, Debug)]
-struct Ceiling {
+struct RateCap {
     rate: Bitrate,
     until: Instant,
-    again: Duration,
+    duration: Duration,
 }
 
-impl Interface {
+impl LinkProber {
     /// On these terms.
-    pub(in crate::accel) fn new(terms: Helper) -> Self {
+    pub(in crate::accel) fn new(terms: SecondaryLink) -> Self {
         Self {
-            terms,
-            allowance: terms.up.map_or(FIRST, |up| up.share(USABLE)),
-            changed: Instant::ZERO,
-            is_trial: false,
-            ceiling: None,
-            waits: 0,
+            link: terms,
+            allowance: terms.up.map_or(FIRST_ALLOWANCE, |up| up.share(USABLE_SHARE)),
+            allowance_changed: Instant::ZERO,
+            is_growing: false,
+            rate_cap: None,
+            delayed_replies: 0,
             credit: 0,
             credited: Instant::ZERO,
             used: 0,
             sent: DataSize::ZERO,
-            wanted: None,
-            next_question: None,
+            last_wanted: None,
+            next_probe: None,
             next_sequence: 0,
-            asked: VecDeque::new(),
-            base: Window::default(),
+            probes: VecDeque::new(),
+            min_rtt: MinMaxFilter::default(),
             rtt: None,
-            heard: None,
-            brought: None,
+            last_reply: None,
+            last_traffic: None,
             is_down: false,
         }
     }
 
     /// Which link.
-    pub(in crate::accel) const fn link(&self) -> LinkId {
-        self.terms.link
+    pub(in crate::accel) const fn link_id(&self) -> LinkId {
+        self.link.link
     }
 
     /// The most that may ever be allowed, as far as it is known.
-    pub(in crate::accel) fn hope(&self) -> Bitrate {
-        self.terms.up.map_or(MOST, |up| up.share(USABLE))
+    pub(in crate::accel) fn max_rate(&self) -> Bitrate {
+        self.link.up.map_or(MAX_ALLOWANCE, |up| up.share(USABLE_SHARE))
     }
 
     /// Something is to be sent over it soon.
-    pub(in crate::accel) fn want(&mut self, now: Instant) {
-        self.wanted = Some(now);
-        if self.next_question.is_none() {
-            self.next_question = Some(now);
-            self.asked.clear();
+    pub(in crate::accel) fn on_wanted(&mut self, now: Instant) {
+        self.last_wanted = Some(now);
+        if self.next_probe.is_none() {
+            self.next_probe = Some(now);
+            self.probes.clear();
         }
     }
 
     /// Whether it answers.
     pub(in crate::accel) fn is_alive(&self, now: Instant) -> bool {
-        let owes = self.asked.front().is_some_and(|(_, asked)| now.since(*asked) >= DEAD);
-        !self.is_down && !owes && self.heard.is_some_and(|heard| now.since(heard) < STALE)
+        let owes = self.probes.front().is_some_and(|(_, asked)| now.since(*asked) >= REPLY_TIMEOUT);
+        !self.is_down && !owes && self.last_reply.is_some_and(|heard| now.since(heard) < MAX_REPLY_AGE)
     }
 
     /// Whether it is known to bring nothing: no carrier, or it owes answers. A link that nobody has asked is not.
-    pub(in crate::accel) fn is_dark(&self, now: Instant) -> bool {
-        self.is_down || self.asked.front().is_some_and(|(_, asked)| now.since(*asked) >= DEAD)
+    pub(in crate::accel) fn is_down(&self, now: Instant) -> bool {
+        self.is_down || self.probes.front().is_some_and(|(_, asked)| now.since(*asked) >= REPLY_TIMEOUT)
     }
 
     /// Whether its gateway has never answered, so that nobody knows.
-    pub(in crate::accel) fn is_deaf(&self, now: Instant) -> bool {
-        self.is_dark(now) && !self.is_down && self.rtt.is_none()
+    pub(in crate::accel) fn is_unresponsive(&self, now: Instant) -> bool {
+        self.is_down(now) && !self.is_down && self.rtt.is_none()
     }
 
     /// So many bytes go over it now, whether there is room or not.
-    pub(in crate::accel) fn spend(&mut self, now: Instant, bytes: usize) {
+    pub(in crate::accel) fn on_sent(&mut self, now: Instant, bytes: usize) {
         self.credit = self.credit_at(now) - self.cost(bytes);
         self.credited = self.credited.max(now);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -131,22 +131,22 @@ impl Interface {
     }
 
     /// When there is room for so many bytes: `now`, or later.
-    pub(in crate::accel) fn room_at(&self, now: Instant, bytes: usize) -> Instant {
-        let lacks = self.cost(bytes).min(BURST) - self.credit_at(now);
+    pub(in crate::accel) fn can_send_at(&self, now: Instant, bytes: usize) -> Instant {
+        let lacks = self.cost(bytes).min(MAX_CREDIT) - self.credit_at(now);
         now + Duration::from_nanos(u64::try_from(lacks).unwrap_or(0))
     }
 
     /// The gateway answers.
-    pub(in crate::accel) fn on_answer(&mut self, now: Instant, sequence: u16) {
-        let Some(at) = self.asked.iter().position(|(asked, _)| *asked == sequence) else { return };
-        let Some((_, asked)) = self.asked.drain(..=at).next_back() else { return };
+    pub(in crate::accel) fn on_probe_reply(&mut self, now: Instant, sequence: u16) {
+        let Some(at) = self.probes.iter().position(|(asked, _)| *asked == sequence) else { return };
+        let Some((_, asked)) = self.probes.drain(..=at).next_back() else { return };
         let rtt = now.since(asked);
-        self.heard = Some(now);
+        self.last_reply = Some(now);
         self.rtt = Some(rtt);
-        let base = self.base.on_value(now, LATELY, rtt, Duration::min);
+        let base = self.min_rtt.on_value(now, MIN_RTT_WINDOW, rtt, Duration::min);
         // An answer that waits behind what a server sends says nothing of the way up.
-        let waits_there = self.brought.is_some_and(|at| now.since(at) < DEAD);
-        if self.terms.up.is_none() && !waits_there {
+        let waits_there = self.last_traffic.is_some_and(|at| now.since(at) < REPLY_TIMEOUT);
+        if self.link.up.is_none() && !waits_there {
             self.adapt(now, asked, rtt.saturating_sub(base));
         }
         self.used = 0;
@@ -154,41 +154,41 @@ impl Interface {
 
     /// It has brought something of the accelerator's own: it lives, whatever its gateway owes in a full queue.
     pub(in crate::accel) fn on_traffic(&mut self, now: Instant) {
-        self.asked.retain(|(_, asked)| now.since(*asked) < RHYTHM);
-        (self.heard, self.brought) = (Some(now), Some(now));
+        self.probes.retain(|(_, asked)| now.since(*asked) < PROBE_INTERVAL);
+        (self.last_reply, self.last_traffic) = (Some(now), Some(now));
     }
 
     /// The carrier came or went.
     pub(in crate::accel) fn on_carrier(&mut self, is_up: bool) {
         self.is_down = !is_up;
         if !is_up {
-            self.heard = None;
+            self.last_reply = None;
         }
     }
 
     /// Time has passed.
     pub(in crate::accel) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
-        if self.next_question.is_none_or(|due| now < due) {
+        if self.next_probe.is_none_or(|due| now < due) {
             return;
         }
-        if self.wanted.is_none_or(|wanted| now.since(wanted) >= REST) {
-            self.next_question = None;
-            self.asked.clear();
+        if self.last_wanted.is_none_or(|wanted| now.since(wanted) >= IDLE_TIME) {
+            self.next_probe = None;
+            self.probes.clear();
             return;
         }
         self.next_sequence = self.next_sequence.wrapping_add(1);
-        if self.asked.len() == REMEMBERED {
+        if self.probes.len() == MAX_PENDING_PROBES {
             // The oldest tells for how long it owes answers; the newest may be answered yet.
-            self.asked.remove(1);
+            self.probes.remove(1);
         }
-        self.asked.push_back((self.next_sequence, now));
-        self.next_question = Some(now + RHYTHM);
-        outputs.push_back(Output::Ask { link: self.terms.link, sequence: self.next_sequence });
+        self.probes.push_back((self.next_sequence, now));
+        self.next_probe = Some(now + PROBE_INTERVAL);
+        outputs.push_back(Output::Probe { link: self.link.link, sequence: self.next_sequence });
     }
 
     /// When to tick next.
     pub(in crate::accel) const fn deadline(&self) -> Option<Instant> {
-        self.next_question
+        self.next_probe
     }
 
     /// The last round trip to its gateway.
@@ -203,12 +203,12 @@ impl Interface {
 
     /// Whether what it bears was told, or something was too much.
     pub(in crate::accel) const fn is_known(&self) -> bool {
-        self.terms.up.is_some() || self.ceiling.is_some()
+        self.link.up.is_some() || self.rate_cap.is_some()
     }
 
     /// On what terms it is used.
-    pub(in crate::accel) const fn terms(&self) -> &Helper {
-        &self.terms
+    pub(in crate::accel) const fn link(&self) -> &SecondaryLink {
+        &self.link
     }
 
     /// All that was sent over it.
@@ -218,50 +218,51 @@ impl Interface {
 
     /// What an answer says of the allowance.
     fn adapt(&mut self, now: Instant, asked: Instant, waited: Duration) {
-        let is_used = DataSize::from_bytes(self.used) / RHYTHM >= self.allowance.share(Ratio::from_percent(50));
-        if !is_used || asked < self.changed {
+        let is_used =
+            DataSize::from_bytes(self.used) / PROBE_INTERVAL >= self.allowance.share(Ratio::from_percent(50));
+        if !is_used || asked < self.allowance_changed {
             return;
         }
-        self.waits = if waited < SHORT { 0 } else { self.waits + 1 };
-        if waited >= LONG || (self.is_trial && waited >= SHORT) {
+        self.delayed_replies = if waited < SHORT_DELAY { 0 } else { self.delayed_replies + 1 };
+        if waited >= LONG_DELAY || (self.is_growing && waited >= SHORT_DELAY) {
             self.shrink(now, Ratio::from_percent(50), Ratio::from_percent(75));
-        } else if self.waits >= OFTEN {
+        } else if self.delayed_replies >= MAX_DELAYED_REPLIES {
             self.shrink(now, Ratio::from_percent(90), Ratio::from_percent(90));
-        } else if waited < CLEAR && asked.since(self.changed) >= SHOWS {
-            self.is_trial = false;
+        } else if waited < NO_DELAY && asked.since(self.allowance_changed) >= MIN_TEST_TIME {
+            self.is_growing = false;
             self.grow(now);
         }
     }
 
     /// It keeps so much, and may soon grow to so much.
     fn shrink(&mut self, now: Instant, keeps: Ratio, most: Ratio) {
-        let rate = self.allowance.share(most).max(LEAST);
-        match &mut self.ceiling {
+        let rate = self.allowance.share(most).max(MIN_ALLOWANCE);
+        match &mut self.rate_cap {
             // One that is below has a queue which is left over, and tells nothing of less.
             Some(ceiling) if now < ceiling.until && self.allowance < ceiling.rate => {}
             Some(ceiling) if now < ceiling.until => ceiling.rate = rate,
             ended => {
-                let recent = ended.filter(|ceiling| now.since(ceiling.until) < AT_LAST);
-                let again = recent.map_or(AGAIN, |ceiling| (ceiling.again * 2).min(AT_LAST));
-                *ended = Some(Ceiling { rate, until: now + again, again });
+                let recent = ended.filter(|ceiling| now.since(ceiling.until) < MAX_CAP_TIME);
+                let again = recent.map_or(FIRST_CAP_TIME, |ceiling| (ceiling.duration * 2).min(MAX_CAP_TIME));
+                *ended = Some(RateCap { rate, until: now + again, duration: again });
             }
         }
-        self.allowance = self.allowance.share(keeps).max(LEAST);
-        (self.changed, self.is_trial, self.waits) = (now, false, 0);
+        self.allowance = self.allowance.share(keeps).max(MIN_ALLOWANCE);
+        (self.allowance_changed, self.is_growing, self.delayed_replies) = (now, false, 0);
     }
 
     fn grow(&mut self, now: Instant) {
-        let ceiling = self.ceiling.filter(|ceiling| now < ceiling.until);
-        let most = ceiling.map_or(MOST, |ceiling| ceiling.rate.min(MOST));
+        let ceiling = self.rate_cap.filter(|ceiling| now < ceiling.until);
+        let most = ceiling.map_or(MAX_ALLOWANCE, |ceiling| ceiling.rate.min(MAX_ALLOWANCE));
         let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(most);
         if more > self.allowance {
-            (self.allowance, self.changed, self.is_trial) = (more, now, true);
+            (self.allowance, self.allowance_changed, self.is_growing) = (more, now, true);
         }
     }
 
     fn credit_at(&self, now: Instant) -> i64 {
         let passed = i64::try_from(now.since(self.credited).as_nanos()).unwrap_or(i64::MAX);
-        self.credit.saturating_add(passed).min(BURST)
+        self.credit.saturating_add(passed).min(MAX_CREDIT)
     }
 
     /// Nanoseconds of the allowance.
@@ -272,48 +273,48 @@ impl Interface {
 }
 
 /// Facts, D.
-const USABLE: Ratio = Ratio::from_percent(90);
+const USABLE_SHARE: Ratio = Ratio::from_percent(90);
 /// chosen: the least link that is worth it has 50 kbit/s.
-const FIRST: Bitrate = Bitrate::from_bits_per_sec(50_000);
+const FIRST_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(50_000);
 /// chosen: two ACKs a round trip.
-const LEAST: Bitrate = Bitrate::from_bits_per_sec(16_000);
+const MIN_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(16_000);
 /// chosen: six hundred ACKs a second; more of them change nothing.
-const MOST: Bitrate = Bitrate::from_bits_per_sec(280_000);
+const MAX_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(280_000);
 /// In nanoseconds. chosen: two ACKs in one at 100 kbit/s.
-const BURST: i64 = 10_000_000;
-const RHYTHM: Duration = Duration::from_millis(200);
+const MAX_CREDIT: i64 = 10_000_000;
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// chosen: two ACKs' time at 50 kbit/s.
-const CLEAR: Duration = Duration::from_millis(15);
+const NO_DELAY: Duration = Duration::from_millis(15);
 /// chosen: less is the radio's scheduling.
-const SHORT: Duration = Duration::from_millis(30);
-const LONG: Duration = Duration::from_millis(80);
+const SHORT_DELAY: Duration = Duration::from_millis(30);
+const LONG_DELAY: Duration = Duration::from_millis(80);
 /// chosen: a second of them.
-const OFTEN: u32 = 5;
+const MAX_DELAYED_REPLIES: u32 = 5;
 /// chosen: an overload adds a queue of this order at least within it.
-const SHOWS: Duration = Duration::from_millis(100);
+const MIN_TEST_TIME: Duration = Duration::from_millis(100);
 /// chosen: one late answer may be the radio's doing, and costs no more than some seconds; a mobile link's rate changes within
 /// minutes.
-const AGAIN: Duration = Duration::from_secs(4);
-const AT_LAST: Duration = Duration::from_secs(60);
+const FIRST_CAP_TIME: Duration = Duration::from_secs(4);
+const MAX_CAP_TIME: Duration = Duration::from_secs(60);
 /// chosen: longer than a queue of ours stands.
-const LATELY: Duration = Duration::from_secs(30);
+const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 /// chosen: longer than any round trip of a link that is worth it.
-const DEAD: Duration = Duration::from_secs(1);
-const STALE: Duration = Duration::from_millis(1500);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_REPLY_AGE: Duration = Duration::from_millis(1500);
 /// chosen: a link that nothing was wanted of for so long may sleep.
-const REST: Duration = Duration::from_secs(1);
-const REMEMBERED: usize = 16;
+const IDLE_TIME: Duration = Duration::from_secs(1);
+const MAX_PENDING_PROBES: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn cell(up: Option<Bitrate>) -> Interface {
-        Interface::new(Helper { up, ..Helper::new(LinkId(1)) })
+    fn cell(up: Option<Bitrate>) -> LinkProber {
+        LinkProber::new(SecondaryLink { up, ..SecondaryLink::new(LinkId(1)) })
     }
 
     /// A minute of 52-byte ACKs, each sent as soon as there is room, over a link of this rate with 75 ms each way.
-    fn send(interface: &mut Interface, rate: u64) -> (u64, Duration) {
+    fn send(interface: &mut LinkProber, rate: u64) -> (u64, Duration) {
         let (mut queue_ends, mut bytes, mut worst) = (Instant::ZERO, 0, Duration::ZERO);
         let mut outputs = VecDeque::new();
         let mut answers: VecDeque<(Instant, u16)> = VecDeque::new();
@@ -323,10 +324,10 @@ mod tests {
         };
         for ms in 0..60_000 {
             let now = Instant::from_millis(ms);
-            interface.want(now);
+            interface.on_wanted(now);
             interface.tick(now, &mut outputs);
             for output in outputs.drain(..) {
-                if let Output::Ask { sequence, .. } = output {
+                if let Output::Probe { sequence, .. } = output {
                     let left = pass(now, 60);
                     worst = worst.max(left.since(now));
                     answers.push_back((left + Duration::from_millis(150), sequence));
@@ -334,10 +335,10 @@ mod tests {
             }
             while answers.front().is_some_and(|(at, _)| *at <= now) {
                 let (_, sequence) = answers.pop_front().unwrap();
-                interface.on_answer(now, sequence);
+                interface.on_probe_reply(now, sequence);
             }
-            while interface.is_alive(now) && interface.room_at(now, 52) <= now {
-                interface.spend(now, 52);
+            while interface.is_alive(now) && interface.can_send_at(now, 52) <= now {
+                interface.on_sent(now, 52);
                 pass(now, 52);
                 bytes += 52;
             }
@@ -363,7 +364,7 @@ mod tests {
     }
 
     /// What it may use, in kbit/s, after an answer at this time that has waited so long, in ms.
-    fn answer(interface: &mut Interface, ms: u64, waited: u64) -> u64 {
+    fn answer(interface: &mut LinkProber, ms: u64, waited: u64) -> u64 {
         let now = Instant::from_millis(ms);
         interface.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
         interface.allowance().bits_per_sec() / 1000
@@ -410,20 +411,20 @@ mod tests {
     fn a_way_that_has_become_longer_is_no_queue_for_ever() {
         let mut interface = cell(None);
         let mut at = 0;
-        let mut minute = |interface: &mut Interface, rtt: u64| {
+        let mut minute = |interface: &mut LinkProber, rtt: u64| {
             for _ in 0..300 {
                 at += 200;
-                interface.want(Instant::from_millis(at));
+                interface.on_wanted(Instant::from_millis(at));
                 interface.tick(Instant::from_millis(at), &mut VecDeque::new());
                 interface.used = 10_000;
                 let sequence = interface.next_sequence;
-                interface.on_answer(Instant::from_millis(at + rtt), sequence);
+                interface.on_probe_reply(Instant::from_millis(at + rtt), sequence);
             }
             interface.allowance()
         };
-        assert_eq!(minute(&mut interface, 20), MOST);
+        assert_eq!(minute(&mut interface, 20), MAX_ALLOWANCE);
         minute(&mut interface, 130);
-        assert_eq!(minute(&mut interface, 130), MOST);
+        assert_eq!(minute(&mut interface, 130), MAX_ALLOWANCE);
     }
 
     #[test]
@@ -431,11 +432,11 @@ mod tests {
         let mut interface = cell(None);
         for n in 0..50 {
             let at = Instant::from_millis(n * 200);
-            interface.want(at);
+            interface.on_wanted(at);
             interface.tick(at, &mut VecDeque::new());
             if n >= 30 {
                 // Two questions later.
-                interface.on_answer(at + Duration::from_millis(1), interface.next_sequence - 2);
+                interface.on_probe_reply(at + Duration::from_millis(1), interface.next_sequence - 2);
             }
         }
         assert!(interface.is_alive(Instant::from_millis(10_000)));
@@ -446,16 +447,16 @@ mod tests {
         let (mut interface, mut outputs) = (cell(None), VecDeque::new());
         let at = Instant::from_millis;
         assert_eq!(interface.deadline(), None);
-        interface.want(at(0));
+        interface.on_wanted(at(0));
         interface.tick(at(0), &mut outputs);
         assert!(!interface.is_alive(at(0)), "it has not answered yet");
-        assert!(!interface.is_deaf(at(900)) && interface.is_deaf(at(1000)), "nobody knows");
-        interface.on_answer(at(150), 1);
+        assert!(!interface.is_unresponsive(at(900)) && interface.is_unresponsive(at(1000)), "nobody knows");
+        interface.on_probe_reply(at(150), 1);
         assert!(interface.is_alive(at(150)));
-        interface.want(at(200));
+        interface.on_wanted(at(200));
         interface.tick(at(200), &mut outputs);
         assert!(interface.is_alive(at(1100)) && !interface.is_alive(at(1200)));
-        assert!(interface.is_dark(at(1200)) && !interface.is_deaf(at(1200)), "it has answered before");
+        assert!(interface.is_down(at(1200)) && !interface.is_unresponsive(at(1200)), "it has answered before");
         for n in 1..20 {
             interface.tick(at(200 * n), &mut outputs);
         }

@@ -16,100 +16,103 @@ mod roles;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::config::{Config, Helper};
-use super::event::{Bytes, Output};
-use crate::accel::ack_offload::ack_sender::{Fate, Offloader, STRETCH};
-use crate::accel::early_ack::fetch::Road;
-use crate::accel::fast_fetch::pool::Over;
-use crate::accel::secondary::link_probe::Interface;
-use crate::accel::secondary::roles::{Roles, Traits};
-use crate::accel::status::LinkView;
-use crate::accel::zero_window::Frost;
+use super::config::{Config, SecondaryLink};
+use super::event::{Output, PacketBytes};
+use crate::accel::ack_offload::ack_sender::{AckSender, DATA_PER_ACK_BYTE, QueueResult};
+use crate::accel::early_ack::fetch::LinkInfo;
+use crate::accel::fast_fetch::pool::ConnLink;
+use crate::accel::secondary::link_probe::LinkProber;
+use crate::accel::secondary::roles::{LinkCharacteristics, Roles};
+use crate::accel::status::LinkStatus;
+use crate::accel::zero_window::FreezeParams;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 use crate::wire::packet::{Ack, AddrPair, FourTuple as Key};
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Helpers {
+pub(super) struct SecondaryLinks {
     /// In the order in which ACKs are offered to them.
-    lanes: Vec<Lane>,
-    freeze: Option<LinkId>,
+    links: Vec<ManagedLink>,
+    freeze_link: Option<LinkId>,
     /// Over which bytes are fetched, in this order.
-    mirror: Vec<LinkId>,
+    fetch_order: Vec<LinkId>,
 }
 
 #[derive(Debug)]
-struct Lane {
-    interface: Interface,
-    offloader: Offloader,
+struct ManagedLink {
+    prober: LinkProber,
+    ack_sender: AckSender,
 }
 
-impl Helpers {
+impl SecondaryLinks {
     /// Those that were told of.
     pub(super) fn new(config: &Config) -> Self {
-        let lane = |terms: &Helper| Lane { interface: Interface::new(*terms), offloader: Offloader::default() };
-        let named: Vec<LinkId> = config.helpers.iter().map(|helper| helper.link).collect();
-        let lanes = config.helpers.iter().map(lane).collect();
-        let mut helpers = Self { lanes, freeze: named.first().copied(), mirror: named };
-        helpers.assign();
+        let lane = |terms: &SecondaryLink| ManagedLink {
+            prober: LinkProber::new(*terms),
+            ack_sender: AckSender::default(),
+        };
+        let named: Vec<LinkId> = config.secondary_links.iter().map(|helper| helper.link).collect();
+        let lanes = config.secondary_links.iter().map(lane).collect();
+        let mut helpers = Self { links: lanes, freeze_link: named.first().copied(), fetch_order: named };
+        helpers.assign_roles();
         helpers
     }
 
     /// Gives each its part.
-    fn assign(&mut self) {
-        let traits = self.lanes.iter().map(|Lane { interface, .. }| {
-            let terms = interface.terms();
-            let rtt = interface.rtt().unwrap_or(USUAL);
-            Some(Traits { link: terms.link, down: terms.down?, up: terms.up?, rtt })
+    fn assign_roles(&mut self) {
+        let traits = self.links.iter().map(|ManagedLink { prober: interface, .. }| {
+            let terms = interface.link();
+            let rtt = interface.rtt().unwrap_or(DEFAULT_RTT);
+            Some(LinkCharacteristics { link: terms.link, down: terms.down?, up: terms.up?, rtt })
         });
         let Some(traits) = traits.collect::<Option<Vec<_>>>() else { return };
         let roles = Roles::of(&traits);
-        self.lanes.sort_by_key(|lane| roles.acks.iter().position(|link| *link == lane.interface.link()));
-        self.freeze = roles.freeze.first().copied();
-        self.mirror = roles.mirror;
+        self.links.sort_by_key(|lane| roles.acks.iter().position(|link| *link == lane.prober.link_id()));
+        self.freeze_link = roles.freeze.first().copied();
+        self.fetch_order = roles.fetch;
     }
 
     /// Whether ACKs of this flow can go over this link.
     pub(super) fn carries(&self, link: LinkId, flow: &Key) -> bool {
-        self.lanes.iter().any(|lane| lane.interface.link() == link && lane.carries(flow))
+        self.links.iter().any(|lane| lane.prober.link_id() == link && lane.carries(flow))
     }
 
     /// Over which one senders are frozen, and what it carries from here.
-    pub(super) fn freeze(&self, now: Instant) -> Option<(LinkId, Bitrate)> {
-        let link = self.freeze?;
-        let lane = self.lanes.iter().find(|lane| lane.interface.link() == link && !lane.interface.is_dark(now))?;
-        Some((link, lane.up()))
+    pub(super) fn freeze_link(&self, now: Instant) -> Option<(LinkId, Bitrate)> {
+        let link = self.freeze_link?;
+        let lane = self.links.iter().find(|lane| lane.prober.link_id() == link && !lane.prober.is_down(now))?;
+        Some((link, lane.send_rate()))
     }
 
     /// Over which link a connection of the machine's own goes, and how often an ACK of it.
-    pub(super) fn replay(&self, now: Instant) -> Option<Over> {
-        let link = self.roads(now).find(|road| !road.is_dark)?.link;
-        let lane = self.lanes.iter().find(|lane| lane.interface.link() == link)?;
-        let beat = DataSize::from_bytes(REPLAYED) / lane.up().share(EACH);
-        Some(Over { link, beat: beat.clamp(QUICKEST, SLOWEST) })
+    pub(super) fn mirrored_conn_link(&self, now: Instant) -> Option<ConnLink> {
+        let link = self.fetch_links(now).find(|road| !road.is_down)?.link;
+        let lane = self.links.iter().find(|lane| lane.prober.link_id() == link)?;
+        let beat = DataSize::from_bytes(CONN_ACK_SIZE) / lane.send_rate().share(CONN_SHARE);
+        Some(ConnLink { link, ack_interval: beat.clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL) })
     }
 
     /// Books a packet of such a connection.
     pub(super) fn on_sent(&mut self, now: Instant, link: LinkId, length: usize) {
-        let lane = self.lanes.iter_mut().find(|lane| lane.interface.link() == link);
-        lane.into_iter().for_each(|lane| lane.interface.spend(now, length));
+        let lane = self.links.iter_mut().find(|lane| lane.prober.link_id() == link);
+        lane.into_iter().for_each(|lane| lane.prober.on_sent(now, length));
     }
 
     /// One has brought something.
     pub(super) fn on_traffic(&mut self, now: Instant, link: LinkId) {
-        let lane = self.lanes.iter_mut().find(|lane| lane.interface.link() == link);
-        lane.into_iter().for_each(|lane| lane.interface.on_traffic(now));
+        let lane = self.links.iter_mut().find(|lane| lane.prober.link_id() == link);
+        lane.into_iter().for_each(|lane| lane.prober.on_traffic(now));
     }
 
     /// Books what was sent to freeze a flow; what may be sent for the others.
-    pub(super) fn spend<'a>(
+    pub(super) fn on_freeze_sent<'a>(
         &mut self,
         now: Instant,
-        frost: Frost,
+        frost: FreezeParams,
         sent: impl Iterator<Item = &'a Output>,
-    ) -> Frost {
-        let mut spent = frost.spent;
+    ) -> FreezeParams {
+        let mut spent = frost.sent_acks;
         for output in sent {
             if let Output::Send { link, packet } = output
                 && *link == frost.link
@@ -118,7 +121,7 @@ impl Helpers {
                 spent += 1;
             }
         }
-        Frost { spent, ..frost }
+        FreezeParams { sent_acks: spent, ..frost }
     }
 
     /// An ACK that may go over one of them. It is given back if none can take it.
@@ -129,143 +132,143 @@ impl Helpers {
         (ack, packet): (Ack, Vec<u8>),
         scale: u8,
         outputs: &mut VecDeque<Output>,
-    ) -> Result<Fate, Vec<u8>> {
-        let Some(at) = self.choose(now, &flow, packet.len()) else { return Err(packet) };
-        let Some(lane) = self.lanes.get_mut(at) else { return Err(packet) };
-        let fate = lane.offloader.offer(now, &mut lane.interface, flow, (ack, packet), scale, outputs);
-        lane.offloader.flush(now, &mut lane.interface, outputs);
+    ) -> Result<QueueResult, Vec<u8>> {
+        let Some(at) = self.choose_link(now, &flow, packet.len()) else { return Err(packet) };
+        let Some(lane) = self.links.get_mut(at) else { return Err(packet) };
+        let fate = lane.ack_sender.offer(now, &mut lane.prober, flow, (ack, packet), scale, outputs);
+        lane.ack_sender.flush(now, &mut lane.prober, outputs);
         Ok(fate)
     }
 
     /// As published: over the first that has room now; given back if none has.
-    pub(super) fn spill(
+    pub(super) fn send_as_published(
         &mut self,
         now: Instant,
         flow: &Key,
         packet: Vec<u8>,
         outputs: &mut VecDeque<Output>,
     ) -> Option<Vec<u8>> {
-        match self.choose(now, flow, packet.len()).and_then(|at| self.lanes.get_mut(at)) {
-            Some(lane) => Offloader::spill(now, &mut lane.interface, packet, outputs),
+        match self.choose_link(now, flow, packet.len()).and_then(|at| self.links.get_mut(at)) {
+            Some(lane) => AckSender::send_as_published(now, &mut lane.prober, packet, outputs),
             None => Some(packet),
         }
     }
 
     /// ACKs of this flow will be offered soon: the first link that is not known to be dark is asked whether it is there. Whether it
     /// is.
-    pub(super) fn prepare(&mut self, now: Instant, flow: &Key) -> bool {
-        let is_fit = |lane: &&mut Lane| lane.carries(flow) && !lane.interface.is_dark(now);
-        let Some(lane) = self.lanes.iter_mut().find(is_fit) else { return false };
-        lane.interface.want(now);
-        lane.interface.is_alive(now)
+    pub(super) fn prepare_offload(&mut self, now: Instant, flow: &Key) -> bool {
+        let is_fit = |lane: &&mut ManagedLink| lane.carries(flow) && !lane.prober.is_down(now);
+        let Some(lane) = self.links.iter_mut().find(is_fit) else { return false };
+        lane.prober.on_wanted(now);
+        lane.prober.is_alive(now)
     }
 
     /// How fast this flow may be so that a helping link can bear enough of its ACKs; zero: none takes them.
-    pub(super) fn fastest(&self, now: Instant, flow: &Key) -> Bitrate {
-        let there = self.lanes.iter().filter(|lane| lane.carries(flow) && !lane.interface.is_dark(now));
-        let most = there.map(|lane| lane.interface.hope()).max().unwrap_or(Bitrate::ZERO);
-        Bitrate::from_bits_per_sec(most.bits_per_sec().saturating_mul(STRETCH))
+    pub(super) fn max_flow_rate(&self, now: Instant, flow: &Key) -> Bitrate {
+        let there = self.links.iter().filter(|lane| lane.carries(flow) && !lane.prober.is_down(now));
+        let most = there.map(|lane| lane.prober.max_rate()).max().unwrap_or(Bitrate::ZERO);
+        Bitrate::from_bits_per_sec(most.bits_per_sec().saturating_mul(DATA_PER_ACK_BYTE))
     }
 
     /// Nothing of this flow waits any more. Whether something did.
     pub(super) fn withdraw(&mut self, flow: &Key) -> bool {
-        self.lanes.iter_mut().filter_map(|lane| lane.offloader.withdraw(flow)).count() > 0
+        self.links.iter_mut().filter_map(|lane| lane.ack_sender.withdraw(flow)).count() > 0
     }
 
     /// A gateway answers.
-    pub(super) fn on_answer(&mut self, now: Instant, link: LinkId, sequence: u16) {
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.interface.link() == link) {
-            let is_first = lane.interface.rtt().is_none();
-            lane.interface.on_answer(now, sequence);
+    pub(super) fn on_probe_reply(&mut self, now: Instant, link: LinkId, sequence: u16) {
+        if let Some(lane) = self.links.iter_mut().find(|lane| lane.prober.link_id() == link) {
+            let is_first = lane.prober.rtt().is_none();
+            lane.prober.on_probe_reply(now, sequence);
             if is_first {
-                self.assign();
+                self.assign_roles();
             }
         }
     }
 
     /// A carrier came or went.
     pub(super) fn on_carrier(&mut self, link: LinkId, is_up: bool) {
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.interface.link() == link) {
-            lane.interface.on_carrier(is_up);
+        if let Some(lane) = self.links.iter_mut().find(|lane| lane.prober.link_id() == link) {
+            lane.prober.on_carrier(is_up);
         }
     }
 
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
-        for Lane { interface, offloader } in &mut self.lanes {
+        for ManagedLink { prober: interface, ack_sender: offloader } in &mut self.links {
             interface.tick(now, outputs);
             if interface.is_alive(now) {
                 offloader.flush(now, interface, outputs);
             } else {
-                let late = offloader.drain().into_iter().map(Bytes);
+                let late = offloader.drain().into_iter().map(PacketBytes);
                 outputs.extend(late.map(|packet| Output::Send { link: primary, packet }));
             }
         }
     }
 
     /// When a gateway is to be asked.
-    pub(super) fn next_question(&self) -> Option<Instant> {
-        self.lanes.iter().filter_map(|lane| lane.interface.deadline()).min()
+    pub(super) fn next_probe(&self) -> Option<Instant> {
+        self.links.iter().filter_map(|lane| lane.prober.deadline()).min()
     }
 
     /// When there is room for something that waits.
-    pub(super) fn next_room(&self, now: Instant) -> Option<Instant> {
-        self.lanes.iter().filter_map(|lane| lane.offloader.deadline(now, &lane.interface)).min()
+    pub(super) fn next_send(&self, now: Instant) -> Option<Instant> {
+        self.links.iter().filter_map(|lane| lane.ack_sender.deadline(now, &lane.prober)).min()
     }
 
     /// Bytes are to be fetched: the link whose part that is will be asked whether it is there.
-    pub(super) fn want(&mut self, now: Instant) {
-        let first = self.mirror.first().copied();
-        let lane = self.lanes.iter_mut().find(|lane| Some(lane.interface.link()) == first);
-        lane.into_iter().for_each(|lane| lane.interface.want(now));
+    pub(super) fn on_fetch_wanted(&mut self, now: Instant) {
+        let first = self.fetch_order.first().copied();
+        let lane = self.links.iter_mut().find(|lane| Some(lane.prober.link_id()) == first);
+        lane.into_iter().for_each(|lane| lane.prober.on_wanted(now));
     }
 
     /// Over which bytes are fetched, the best first.
-    pub(super) fn roads(&self, now: Instant) -> impl Iterator<Item = Road> + '_ {
-        let lane = |link: &LinkId| self.lanes.iter().find(|lane| lane.interface.link() == *link);
-        self.mirror.iter().filter_map(lane).map(move |Lane { interface, .. }| Road {
-            link: interface.link(),
+    pub(super) fn fetch_links(&self, now: Instant) -> impl Iterator<Item = LinkInfo> + '_ {
+        let lane = |link: &LinkId| self.links.iter().find(|lane| lane.prober.link_id() == *link);
+        self.fetch_order.iter().filter_map(lane).map(move |ManagedLink { prober: interface, .. }| LinkInfo {
+            link: interface.link_id(),
             is_primary: false,
-            is_dark: interface.is_dark(now),
-            down: interface.terms().down,
+            is_down: interface.is_down(now),
+            receive_rate: interface.link().down,
             rtt: interface.rtt(),
-            families: interface.terms().families,
+            families: interface.link().families,
         })
     }
 
     /// As they stand.
-    pub(super) fn views(&self, now: Instant) -> impl Iterator<Item = LinkView> + '_ {
-        self.lanes.iter().map(move |Lane { interface, .. }| LinkView {
-            link: interface.link(),
-            is_dark: interface.is_dark(now) && !interface.is_deaf(now),
-            is_deaf: interface.is_deaf(now),
-            blackouts: 0,
-            dark: Duration::ZERO,
+    pub(super) fn statuses(&self, now: Instant) -> impl Iterator<Item = LinkStatus> + '_ {
+        self.links.iter().map(move |ManagedLink { prober: interface, .. }| LinkStatus {
+            link: interface.link_id(),
+            is_down: interface.is_down(now) && !interface.is_unresponsive(now),
+            is_unresponsive: interface.is_unresponsive(now),
+            outages: 0,
+            outage_time: Duration::ZERO,
             rtt: interface.rtt(),
-            up: Some(interface.allowance()),
-            down: interface.terms().down,
+            send_limit: Some(interface.allowance()),
+            receive_rate: interface.link().down,
             sent: interface.sent(),
             fetched: DataSize::ZERO,
         })
     }
 
     /// The lane for an ACK of this size: where its flow waits already, or the first with room soon, or the first.
-    fn choose(&mut self, now: Instant, flow: &Key, size: usize) -> Option<usize> {
-        let waits = |lane: &Lane| lane.offloader.holds(flow);
-        if let Some(at) = self.lanes.iter().position(|lane| lane.interface.is_alive(now) && waits(lane)) {
-            if let Some(lane) = self.lanes.get_mut(at) {
-                lane.interface.want(now);
+    fn choose_link(&mut self, now: Instant, flow: &Key, size: usize) -> Option<usize> {
+        let waits = |lane: &ManagedLink| lane.ack_sender.has_waiting(flow);
+        if let Some(at) = self.links.iter().position(|lane| lane.prober.is_alive(now) && waits(lane)) {
+            if let Some(lane) = self.links.get_mut(at) {
+                lane.prober.on_wanted(now);
             }
             return Some(at);
         }
         let mut first = None;
-        for (at, lane) in self.lanes.iter_mut().enumerate().filter(|(_, lane)| lane.carries(flow)) {
-            let interface = &mut lane.interface;
-            interface.want(now);
+        for (at, lane) in self.links.iter_mut().enumerate().filter(|(_, lane)| lane.carries(flow)) {
+            let interface = &mut lane.prober;
+            interface.on_wanted(now);
             if !interface.is_alive(now) {
                 continue;
             }
-            if interface.room_at(now, size) <= now + LONG {
+            if interface.can_send_at(now, size) <= now + MAX_ACK_WAIT {
                 return Some(at);
             }
             first = first.or(Some(at));
@@ -274,10 +277,10 @@ impl Helpers {
     }
 }
 
-impl Lane {
+impl ManagedLink {
     /// Whether it leads to this flow's server.
     fn carries(&self, flow: &Key) -> bool {
-        let families = self.interface.terms().families;
+        let families = self.prober.link().families;
         match flow.addrs {
             AddrPair::V4(..) => families.has_v4(),
             AddrPair::V6(..) => families.has_v6(),
@@ -285,24 +288,24 @@ impl Lane {
     }
 
     /// What it carries from here. What was not told is found out by what is offloaded; before that it is usual.
-    fn up(&self) -> Bitrate {
-        let rate = self.interface.allowance();
-        if self.interface.is_known() { rate } else { rate.max(UNKNOWN) }
+    fn send_rate(&self) -> Bitrate {
+        let rate = self.prober.allowance();
+        if self.prober.is_known() { rate } else { rate.max(DEFAULT_SEND_RATE) }
     }
 }
 
 /// chosen: an ACK that waits no longer than that delays nothing that matters.
-const LONG: Duration = Duration::from_millis(20);
+const MAX_ACK_WAIT: Duration = Duration::from_millis(20);
 /// Of a way up, for each of two replayed connections ([`crate::accel::fast_fetch::pool`]). chosen: the other half is for acknowledgements and
 /// requests.
-const EACH: Ratio = Ratio::from_percent(25);
+const CONN_SHARE: Ratio = Ratio::from_percent(25);
 /// Bytes of an ACK without options, over IPv6.
-const REPLAYED: u64 = 60;
+const CONN_ACK_SIZE: u64 = 60;
 /// chosen: with sixteen segments each 45 Mbit/s; a timer's worth.
-const QUICKEST: Duration = Duration::from_millis(4);
+const MIN_ACK_INTERVAL: Duration = Duration::from_millis(4);
 /// chosen: slower than that nothing can be caught up with.
-const SLOWEST: Duration = Duration::from_millis(40);
+const MAX_ACK_INTERVAL: Duration = Duration::from_millis(40);
 /// chosen: once a blackout, so much of a burst is borne by any link of today.
-const UNKNOWN: Bitrate = Bitrate::from_bits_per_sec(300_000);
+const DEFAULT_SEND_RATE: Bitrate = Bitrate::from_bits_per_sec(300_000);
 /// Of a link whose round trip is not known yet.
-const USUAL: Duration = Duration::from_millis(100);
+const DEFAULT_RTT: Duration = Duration::from_millis(100);

@@ -19,7 +19,7 @@ use crate::units::{Bitrate, Duration};
 
 /// What is known of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Traits {
+pub(in crate::accel) struct LinkCharacteristics {
     /// Which.
     pub(in crate::accel) link: LinkId,
     /// What it brings.
@@ -36,14 +36,14 @@ pub(in crate::accel) struct Roles {
     /// Over which ACKs go.
     pub(in crate::accel) acks: Vec<LinkId>,
     /// Over which bytes are fetched.
-    pub(in crate::accel) mirror: Vec<LinkId>,
+    pub(in crate::accel) fetch: Vec<LinkId>,
     /// Over which the sender is frozen.
     pub(in crate::accel) freeze: Vec<LinkId>,
 }
 
 impl Roles {
     /// Of these links, beside the primary one.
-    pub(in crate::accel) fn of(links: &[Traits]) -> Self {
+    pub(in crate::accel) fn of(links: &[LinkCharacteristics]) -> Self {
         let mut helpers = links.to_vec();
         helpers.sort_by_key(|link| core::cmp::Reverse((link.down, link.up)));
         let mirror = helpers.first().map(|link| link.link);
@@ -55,7 +55,7 @@ impl Roles {
             let others = helpers.iter().map(|link| link.link).filter(move |link| Some(*link) != first);
             first.into_iter().chain(others).collect()
         };
-        Self { acks: behind(acks), mirror: behind(mirror), freeze: behind(freeze) }
+        Self { acks: behind(acks), fetch: behind(mirror), freeze: behind(freeze) }
     }
 }
 
@@ -67,9 +67,9 @@ mod tests {
     const UMTS: LinkId = LinkId(2);
     const BLUETOOTH: LinkId = LinkId(3);
 
-    fn link(link: LinkId, down: u64, up: u64, rtt: u64) -> Traits {
+    fn link(link: LinkId, down: u64, up: u64, rtt: u64) -> LinkCharacteristics {
         let rate = Bitrate::from_bits_per_sec;
-        Traits { link, down: rate(down), up: rate(up), rtt: Duration::from_millis(rtt) }
+        LinkCharacteristics { link, down: rate(down), up: rate(up), rtt: Duration::from_millis(rtt) }
     }
 
     #[test]
@@ -80,7 +80,7 @@ mod tests {
             link(UMTS, 900_000, 400_000, 150),
         ];
         let roles = Roles::of(&links);
-        assert_eq!(roles.mirror, [WIMAX, UMTS, BLUETOOTH]);
+        assert_eq!(roles.fetch, [WIMAX, UMTS, BLUETOOTH]);
         assert_eq!(roles.freeze, [BLUETOOTH, WIMAX, UMTS]);
         assert_eq!(roles.acks, [UMTS, WIMAX, BLUETOOTH], "WiMAX shares the load of 3G");
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn with_one_helper_all_is_its_part() {
         let roles = Roles::of(&[link(UMTS, 900_000, 400_000, 150)]);
-        assert_eq!((roles.acks, roles.mirror, roles.freeze), ([UMTS].into(), [UMTS].into(), [UMTS].into()));
+        assert_eq!((roles.acks, roles.fetch, roles.freeze), ([UMTS].into(), [UMTS].into(), [UMTS].into()));
         assert!(Roles::of(&[]).acks.is_empty());
     }
 }

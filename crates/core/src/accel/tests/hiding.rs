@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::*;
 use super::world::{Weather, World};
 
-const BOTH: [Mechanism; 2] = [Mechanism::Hide, Mechanism::FreezeFlight];
+const BOTH: [Mechanism; 2] = [Mechanism::EarlyAck, Mechanism::FreezeInFlight];
 
 fn fair() -> Weather {
     Weather {
@@ -36,7 +36,7 @@ fn arrives_with(weather: Weather, most: Duration, mechanisms: &[Mechanism]) -> W
     world
 }
 
-fn hidden(world: &World) -> FlowView {
+fn hidden(world: &World) -> FlowStatus {
     world.machine.flows(Instant::FAR_FUTURE).pop().unwrap()
 }
 
@@ -44,7 +44,7 @@ fn hidden(world: &World) -> FlowView {
 fn where_nothing_is_lost_nothing_is_fetched_but_for_the_check() {
     let world = arrives(fair(), Duration::from_secs(60));
     assert_eq!((world.fetched, world.repeated), (512, 0));
-    assert_eq!(hidden(&world).hidden, DataSize::ZERO);
+    assert_eq!(hidden(&world).early_acked, DataSize::ZERO);
 }
 
 #[test]
@@ -53,17 +53,17 @@ fn random_losses_are_fetched_and_the_server_hears_of_few() {
     let mut plain = World::new(Weather { loss: 10, ..fair() }, &[]);
     plain.run(Duration::from_secs(60));
     let flow = hidden(&world);
-    assert!(flow.hidden.bytes() >= 15_000, "{}", world.shown());
+    assert!(flow.early_acked.bytes() >= 15_000, "{}", world.shown());
     assert_eq!(flow.missing, DataSize::ZERO);
     assert!(world.repeated * 4 <= plain.repeated, "{} repetitions beside {}", world.repeated, plain.repeated);
-    assert!(world.fetched <= flow.hidden.bytes() * 5 / 4 + 512, "{}", world.fetched);
+    assert!(world.fetched <= flow.early_acked.bytes() * 5 / 4 + 512, "{}", world.fetched);
 }
 
 #[test]
 fn a_flight_is_acknowledged_in_the_dark_and_fetched_in_the_light() {
     for dark in [(800, 3000), (1000, 1800)] {
         let weather = Weather { dark: Some(dark), ..fair() };
-        let mut world = World::new(weather, &[Mechanism::FreezeFlight]);
+        let mut world = World::new(weather, &[Mechanism::FreezeInFlight]);
         world.run(Duration::from_secs(30));
         assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
         assert!(world.stilled >= 1 && world.fetched > 5_000, "{}", world.shown());
@@ -115,7 +115,7 @@ fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
     for millis in (200..1500).step_by(50) {
         let mut world = World::new(Weather { loss: 20, dark: Some((900, 1300)), ..fair() }, &BOTH);
         world.run(Duration::from_millis(millis));
-        let is_sure = world.machine.owed().iter().all(|owed| owed.is_sure);
+        let is_sure = world.machine.pending_repairs().iter().all(|owed| owed.is_acked_known);
         paid += world.die();
         world.run(Duration::from_secs(120));
         assert!(
@@ -144,7 +144,7 @@ proptest! {
         let weather = Weather { seed, body: 700_000, loss, late, silent, dark, isn, ..fair() };
         let mut world = World::new(weather, &BOTH);
         world.run(Duration::from_millis(dies));
-        let is_sure = world.machine.owed().iter().all(|owed| owed.is_sure);
+        let is_sure = world.machine.pending_repairs().iter().all(|owed| owed.is_acked_known);
         world.die();
         world.run(Duration::from_secs(240));
         assert!(if is_sure { world.here == world.end() && !world.is_reset } else { world.is_reset }, "{}", world.shown());

@@ -12,7 +12,7 @@ const BODY: u64 = 100_000;
 
 /// A flow whose server begins at this number.
 struct Tapped {
-    mirror: Mirror,
+    mirror: HttpMap,
     start: Seq,
     up: u32,
     down: u32,
@@ -20,13 +20,13 @@ struct Tapped {
 
 impl Tapped {
     fn new(start: u32) -> Self {
-        Self { mirror: Mirror::default(), start: Seq::new(start), up: 0, down: 0 }
+        Self { mirror: HttpMap::default(), start: Seq::new(start), up: 0, down: 0 }
     }
 
     fn ask(&mut self, text: &str) {
         let (seq, ack) = (Seq::new(500).plus(self.up), self.start.plus(self.down));
         let length = text.len() as u32;
-        self.mirror.asked(&Seen { seq, ack, length, payload: text.as_bytes() });
+        self.mirror.on_request_segment(&ObservedSegment { seq, ack, length, payload: text.as_bytes() });
         self.up += length;
     }
 
@@ -37,23 +37,23 @@ impl Tapped {
 
     fn pass(&mut self, shown: &[u8], length: u32) {
         let (seq, ack) = (self.start.plus(self.down), Seq::new(500).plus(self.up));
-        self.mirror.answered(&Seen { seq, ack, length, payload: shown });
+        self.mirror.on_response_segment(&ObservedSegment { seq, ack, length, payload: shown });
         self.down += length;
     }
 
     /// Passes the check with the right bytes.
-    fn prove(&mut self) -> (Stretch, Place) {
-        let (stretch, place) = self.mirror.check().expect("something to compare");
-        assert_eq!(self.mirror.place(stretch), None, "nothing is given away before");
-        assert!(self.mirror.awaits(stretch.start));
-        let right: Vec<u8> = (place.offset..place.offset + stretch.bytes()).map(byte).collect();
-        assert!(self.mirror.checked(stretch.start, &right));
+    fn prove(&mut self) -> (PosRange, ResourceOffset) {
+        let (stretch, place) = self.mirror.take_check().expect("something to compare");
+        assert_eq!(self.mirror.locate(stretch), None, "nothing is given away before");
+        assert!(self.mirror.is_check(stretch.start));
+        let right: Vec<u8> = (place.offset..place.offset + stretch.len()).map(byte).collect();
+        assert!(self.mirror.on_check_fetched(stretch.start, &right));
         (stretch, place)
     }
 
-    fn place(&self, from: u32, bytes: u64) -> Option<Place> {
+    fn place(&self, from: u32, bytes: u64) -> Option<ResourceOffset> {
         let start = self.mirror.position(self.start)? + u64::from(from);
-        self.mirror.place(Stretch::new(start, start + bytes))
+        self.mirror.locate(PosRange::new(start, start + bytes))
     }
 }
 
@@ -79,7 +79,7 @@ fn a_stretch_of_a_body_has_its_place_over_the_seam_of_numbers() {
     tapped.answer(head.as_bytes());
     tapped.answer(&bytes(0, 1448));
     let (stretch, place) = tapped.prove();
-    assert_eq!((stretch.bytes(), place.offset, place.resource.length), (512, 0, BODY));
+    assert_eq!((stretch.len(), place.offset, place.resource.length), (512, 0, BODY));
     assert_eq!(place.resource.request, "GET /f HTTP/1.1\r\nHost: h\r\nAccept-Encoding: identity\r\n");
     let head = head.len() as u32;
     assert_eq!(tapped.place(head + 50_000, 1448).unwrap().offset, 50_000);
@@ -127,8 +127,8 @@ fn answers_of_one_connection_are_told_apart() {
         assert_eq!(tapped.place(begins + 90_000, 1000).unwrap().offset, 90_000);
         tapped.pass(&[], BODY as u32 - 1448);
     }
-    assert_eq!(tapped.mirror.check(), None, "a resource is compared once");
-    assert_eq!(tapped.mirror.refusal(), None);
+    assert_eq!(tapped.mirror.take_check(), None, "a resource is compared once");
+    assert_eq!(tapped.mirror.not_fetchable(), None);
 }
 
 #[test]
@@ -136,16 +136,16 @@ fn heads_that_come_in_any_order_are_read() {
     let mut tapped = Tapped::new(7);
     tapped.ask(GET);
     let stream = [ok(BODY).as_bytes(), &bytes(0, 3000)].concat();
-    let seen = |at: usize, to: usize| Seen {
+    let seen = |at: usize, to: usize| ObservedSegment {
         seq: Seq::new(7).plus(at as u32),
         ack: Seq::new(500),
         length: (to - at) as u32,
         payload: &stream[at..to],
     };
     for (at, to) in [(1500, 2900), (20, 80), (0, 30), (10, 1500)] {
-        tapped.mirror.answered(&seen(at, to));
+        tapped.mirror.on_response_segment(&seen(at, to));
     }
-    assert_eq!(tapped.prove().0.bytes(), 512);
+    assert_eq!(tapped.prove().0.len(), 512);
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn what_cannot_be_fetched_says_why() {
         tapped.ask(request);
         tapped.answer(answer.as_bytes());
         tapped.answer(&bytes(0, 1448));
-        assert_eq!(tapped.mirror.check(), None, "{want}");
-        let why = tapped.mirror.refusal().map(|refusal| format!("{refusal}")).unwrap_or_default();
+        assert_eq!(tapped.mirror.take_check(), None, "{want}");
+        let why = tapped.mirror.not_fetchable().map(|refusal| format!("{refusal}")).unwrap_or_default();
         assert!(why.contains(want), "{want}: {why}");
     }
 }
@@ -179,27 +179,30 @@ fn bytes_that_differ_end_it_for_good() {
     tapped.answer(ok(BODY).as_bytes());
     let begins = tapped.down;
     tapped.answer(&bytes(0, 1448));
-    let (stretch, _) = tapped.mirror.check().unwrap();
-    assert!(tapped.mirror.checked(stretch.start, &[0; 512]));
-    assert_eq!((tapped.place(begins, 10), tapped.mirror.refusal()), (None, Some(Refusal::Differs)));
-    assert!(!tapped.mirror.checked(stretch.start, &bytes(0, 512)), "no second chance");
+    let (stretch, _) = tapped.mirror.take_check().unwrap();
+    assert!(tapped.mirror.on_check_fetched(stretch.start, &[0; 512]));
+    assert_eq!((tapped.place(begins, 10), tapped.mirror.not_fetchable()), (None, Some(NotFetchable::Differs)));
+    assert!(!tapped.mirror.on_check_fetched(stretch.start, &bytes(0, 512)), "no second chance");
 }
 
 #[test]
 fn all_is_shown_near_heads_and_no_more() {
     let mut tapped = Tapped::new(7);
     let length = 5_000_000;
-    assert_eq!(tapped.mirror.wants(), Sight::Whole);
+    assert_eq!(tapped.mirror.capture_level(), CaptureLevel::Full);
     tapped.ask(GET);
     tapped.answer(ok(length).as_bytes());
-    assert_eq!(tapped.mirror.wants(), Sight::Whole, "bytes to compare with");
+    assert_eq!(tapped.mirror.capture_level(), CaptureLevel::Full, "bytes to compare with");
     tapped.answer(&bytes(0, 1448));
-    assert_eq!(tapped.mirror.wants(), Sight::None);
+    assert_eq!(tapped.mirror.capture_level(), CaptureLevel::None);
     tapped.pass(&[], 4_500_000);
-    assert_eq!(tapped.mirror.wants(), Sight::Whole, "the next head is near");
-    let mut silent = Mirror::default();
+    assert_eq!(tapped.mirror.capture_level(), CaptureLevel::Full, "the next head is near");
+    let mut silent = HttpMap::default();
     silent.give_up();
-    assert_eq!((silent.wants(), silent.refusal()), (Sight::None, Some(Refusal::NotSeen)));
+    assert_eq!(
+        (silent.capture_level(), silent.not_fetchable()),
+        (CaptureLevel::None, Some(NotFetchable::NotCaptured))
+    );
 }
 
 #[test]
@@ -210,11 +213,16 @@ fn a_head_that_was_cut_is_not_guessed() {
     for _ in 0..4000 {
         tapped.pass(&[], 1448);
     }
-    assert_eq!(tapped.mirror.refusal(), Some(Refusal::NotSeen));
+    assert_eq!(tapped.mirror.not_fetchable(), Some(NotFetchable::NotCaptured));
     let mut cut = Tapped::new(7);
-    cut.mirror.asked(&Seen { seq: Seq::new(1), ack: Seq::new(7), length: 900, payload: b"GET /f" });
+    cut.mirror.on_request_segment(&ObservedSegment {
+        seq: Seq::new(1),
+        ack: Seq::new(7),
+        length: 900,
+        payload: b"GET /f",
+    });
     cut.answer(ok(BODY).as_bytes());
-    assert_eq!(cut.mirror.refusal(), Some(Refusal::Unasked));
+    assert_eq!(cut.mirror.not_fetchable(), Some(NotFetchable::NoRequest));
 }
 
 #[test]
@@ -223,11 +231,11 @@ fn hundreds_of_requests_do_not_fill_the_memory() {
     for _ in 0..64 {
         tapped.ask(GET);
     }
-    assert_eq!(tapped.mirror.refusal(), None);
+    assert_eq!(tapped.mirror.not_fetchable(), None);
     tapped.ask(GET);
-    assert_eq!(tapped.mirror.refusal(), Some(Refusal::TooMuch));
+    assert_eq!(tapped.mirror.not_fetchable(), Some(NotFetchable::TooLarge));
     let mut long = Tapped::new(7);
     long.ask(GET);
     long.answer(&vec![b'a'; 40_000]);
-    assert_eq!(long.mirror.refusal(), Some(Refusal::TooMuch));
+    assert_eq!(long.mirror.not_fetchable(), Some(NotFetchable::TooLarge));
 }

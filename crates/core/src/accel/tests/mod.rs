@@ -44,7 +44,7 @@ impl Download {
         Self { machine, now: Instant::from_millis(1000), ack: 1000, stamp: 0, has_stamps: true, answers: true }
     }
 
-    fn packet(&self, blocks: &[(u32, u32)]) -> Bytes {
+    fn packet(&self, blocks: &[(u32, u32)]) -> PacketBytes {
         let spans: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let ack = Ack {
             seq: Seq::new(7),
@@ -57,7 +57,7 @@ impl Download {
             }),
             sack_blocks: SackBlocks::of(&spans),
         };
-        Bytes(ack.emit(&key(), IpParams::default()))
+        PacketBytes(ack.emit(&key(), IpParams::default()))
     }
 
     fn millis(&self) -> u32 {
@@ -67,7 +67,7 @@ impl Download {
     /// Everything that comes of an ACK that leaves now; gateways answer at once.
     fn leave(&mut self, blocks: &[(u32, u32)]) -> Vec<Output> {
         let packet = self.packet(blocks);
-        self.machine.handle(self.now, Input::Leaving(packet));
+        self.machine.handle(self.now, Input::Outgoing(packet));
         self.drain()
     }
 
@@ -77,10 +77,10 @@ impl Download {
             all.push(output);
         }
         for output in all.clone() {
-            if let Output::Ask { link, sequence } = output
+            if let Output::Probe { link, sequence } = output
                 && (self.answers || link != WIFI)
             {
-                self.machine.handle(self.now, Input::Answered { link, sequence });
+                self.machine.handle(self.now, Input::ProbeReply { link, sequence });
                 all.extend(self.drain());
             }
         }
@@ -114,10 +114,10 @@ impl Download {
 
 #[test]
 fn a_second_helper_sleeps_until_the_first_one_dies() {
-    let mut download = Download::new(&[Mechanism::Offload]);
+    let mut download = Download::new(&[Mechanism::AckOffload]);
     let mut config = download.machine.config().clone();
-    let slow = Helper { up: Some(Bitrate::from_bits_per_sec(50_000)), ..Helper::new(CELL) };
-    config.helpers = vec![slow, Helper { link: OTHER, ..slow }];
+    let slow = SecondaryLink { up: Some(Bitrate::from_bits_per_sec(50_000)), ..SecondaryLink::new(CELL) };
+    config.secondary_links = vec![slow, SecondaryLink { link: OTHER, ..slow }];
     download.machine = Accelerator::new(config);
     download.run(9000);
     let both = acks(&download.run(1000));
@@ -132,12 +132,13 @@ fn a_second_helper_sleeps_until_the_first_one_dies() {
 
 #[test]
 fn acks_of_one_family_do_not_go_over_a_link_that_leads_to_the_other() {
-    for mechanism in [Mechanism::Offload, Mechanism::OffloadAsPublished] {
+    for mechanism in [Mechanism::AckOffload, Mechanism::AckOffloadAsPublished] {
         let mut download = Download::new(&[mechanism]);
         let mut config = download.machine.config().clone();
-        let other = Helper { families: Families::V6, ..Helper::new(CELL) };
-        config.helpers = vec![other, Helper { families: Families::V4, ..Helper::new(OTHER) }];
-        let alone = Config { helpers: vec![other], ..config.clone() };
+        let other = SecondaryLink { families: AddressFamilies::V6, ..SecondaryLink::new(CELL) };
+        config.secondary_links =
+            vec![other, SecondaryLink { families: AddressFamilies::V4, ..SecondaryLink::new(OTHER) }];
+        let alone = Config { secondary_links: vec![other], ..config.clone() };
         download.machine = Accelerator::new(config);
         let both = acks(&download.run(10_000));
         assert!(both.iter().any(|(by, _)| *by == OTHER) && both.iter().all(|(by, _)| *by != CELL), "{mechanism}");
@@ -148,7 +149,7 @@ fn acks_of_one_family_do_not_go_over_a_link_that_leads_to_the_other() {
 
 #[test]
 fn acks_that_nothing_would_echo_stay_on_the_first_link() {
-    let mut download = Download::new(&[Mechanism::Offload]);
+    let mut download = Download::new(&[Mechanism::AckOffload]);
     download.has_stamps = false;
     assert!(acks(&download.run(10_000)).iter().all(|(by, _)| *by == WIFI));
 }
@@ -156,7 +157,7 @@ fn acks_that_nothing_would_echo_stay_on_the_first_link() {
 /// The pure ACKs that these outputs send, with the link of each.
 fn acks(outputs: &[Output]) -> Vec<(LinkId, Ack)> {
     let packets = outputs.iter().filter_map(|output| match output {
-        Output::Leave(packet) => Some((WIFI, packet)),
+        Output::Forward(packet) => Some((WIFI, packet)),
         Output::Send { link, packet } => Some((*link, packet)),
         _ => None,
     });
@@ -167,10 +168,10 @@ fn acks(outputs: &[Output]) -> Vec<(LinkId, Ack)> {
 fn what_is_not_understood_leaves_as_it_came() {
     let mut download = Download::new(&Mechanism::ALL);
     for bytes in [vec![], vec![0x45], vec![0xff; 60], vec![0x45; 1500]] {
-        download.machine.handle(download.now, Input::Leaving(Bytes(bytes.clone())));
-        assert_eq!(download.drain(), [Output::Leave(Bytes(bytes))]);
+        download.machine.handle(download.now, Input::Outgoing(PacketBytes(bytes.clone())));
+        assert_eq!(download.drain(), [Output::Forward(PacketBytes(bytes))]);
     }
-    download.machine.handle(download.now, Input::Seen { packet: Bytes(vec![0x45; 40]), length: 40 });
+    download.machine.handle(download.now, Input::Captured { packet: PacketBytes(vec![0x45; 40]), length: 40 });
     assert_eq!(download.drain(), []);
 }
 
@@ -181,12 +182,12 @@ fn each_ack_is_answered_once_and_leaves_untouched_where_nothing_is_on() {
     download.ack += 2 * SEGMENT;
     let packet = download.packet(&[]);
     let outputs = download.leave(&[]);
-    assert_eq!(outputs, [Output::Leave(packet)]);
+    assert_eq!(outputs, [Output::Forward(packet)]);
 }
 
 #[test]
 fn in_full_swing_a_byte_is_kept_and_given_out_when_nothing_follows() {
-    let mut download = Download::new(&[Mechanism::Reserve]);
+    let mut download = Download::new(&[Mechanism::WithheldAck]);
     let first = acks(&download.run(4));
     assert_eq!(first.last().unwrap().1.ack, Seq::new(download.ack), "not yet");
     let later = acks(&download.run(500));
@@ -202,7 +203,7 @@ fn in_full_swing_a_byte_is_kept_and_given_out_when_nothing_follows() {
 
 #[test]
 fn behind_a_hole_and_for_five_seconds_after_it_no_byte_is_kept() {
-    let mut download = Download::new(&[Mechanism::Reserve]);
+    let mut download = Download::new(&[Mechanism::WithheldAck]);
     let keeps = |download: &mut Download, millis: u64| {
         let last = acks(&download.run(millis)).last().unwrap().1;
         last.ack == Seq::new(download.ack - 1)
@@ -219,14 +220,14 @@ fn behind_a_hole_and_for_five_seconds_after_it_no_byte_is_kept() {
 
 #[test]
 fn an_ack_with_holes_is_exact_and_the_one_that_closes_them_echoes_what_was_before() {
-    let mut download = Download::new(&[Mechanism::Reserve, Mechanism::Undo]);
+    let mut download = Download::new(&[Mechanism::WithheldAck, Mechanism::EifelUndo]);
     download.run(1000);
-    download.machine.trusts.values_mut().for_each(|trust| *trust = Trust::proven());
+    download.machine.paths.values_mut().for_each(|trust| *trust = PathTest::trusted());
     let (before, ack) = (download.stamp, download.ack);
     let hole = ack + SEGMENT;
     let outputs = download.leave(&[(hole, hole + SEGMENT)]);
     assert_eq!(acks(&outputs).last().unwrap().1.ack, Seq::new(ack));
-    assert!(outputs.contains(&Output::Watch(Sight::Heads)), "{outputs:?}");
+    assert!(outputs.contains(&Output::Capture(CaptureLevel::Headers)), "{outputs:?}");
     download.wait(50);
     (download.ack, download.stamp) = (hole + 20 * SEGMENT, download.millis() - 25);
     let closing = acks(&download.leave(&[])).last().unwrap().1;
@@ -234,18 +235,18 @@ fn an_ack_with_holes_is_exact_and_the_one_that_closes_them_echoes_what_was_befor
         (closing.ack, closing.timestamps.unwrap().ts_ecr),
         (Seq::new(download.ack), TcpTimestamp::new(before))
     );
-    assert!(download.wait(20_000).contains(&Output::Watch(Sight::None)));
+    assert!(download.wait(20_000).contains(&Output::Capture(CaptureLevel::None)));
     let view = &download.machine.flows(download.now)[0];
-    assert_eq!((view.holes, view.random, view.undone), (1, 1, 1));
+    assert_eq!((view.holes, view.random_losses, view.undone_reductions), (1, 1, 1));
 }
 
 #[test]
 fn a_dark_link_is_kicked_until_data_comes() {
-    let mut download = Download::new(&[Mechanism::Reserve]);
+    let mut download = Download::new(&[Mechanism::WithheldAck]);
     download.run(1000);
     download.answers = false;
     let dark = download.wait(1000);
-    assert!(download.machine.links(download.now)[0].is_dark);
+    assert!(download.machine.links(download.now)[0].is_down);
     let kicks = acks(&dark);
     assert!((15..=20).contains(&kicks.len()), "{}", kicks.len());
     assert!(kicks.iter().all(|(link, ack)| *link == WIFI && ack.ack == Seq::new(download.ack)));
@@ -253,7 +254,7 @@ fn a_dark_link_is_kicked_until_data_comes() {
     assert!(echo.since(TcpTimestamp::new(download.stamp)) > 800, "the sender's clock has gone on: {echo:?}");
     download.answers = true;
     download.run(100);
-    assert!(!download.machine.links(download.now)[0].is_dark);
+    assert!(!download.machine.links(download.now)[0].is_down);
     assert_eq!(acks(&download.wait(50)), [], "no kick any more");
 }
 
@@ -264,19 +265,19 @@ fn words(outputs: &[Output]) -> Vec<(Option<LinkId>, IcmpUnreachable)> {
         Output::Deliver(packet) => Some((None, packet)),
         _ => None,
     });
-    let read = |packet: &Bytes| IcmpUnreachable::of(Packet::parse(&packet.0).unwrap()).ok();
+    let read = |packet: &PacketBytes| IcmpUnreachable::of(Packet::parse(&packet.0).unwrap()).ok();
     packets.filter_map(|(link, packet)| Some((link, read(packet)?))).collect()
 }
 
 #[test]
 fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() {
-    let mut download = Download::new(&[Mechanism::Revert]);
+    let mut download = Download::new(&[Mechanism::OutageRevert]);
     download.run(1000);
     let hole = download.ack + SEGMENT;
     download.leave(&[(hole, hole + SEGMENT)]);
     download.answers = false;
     assert_eq!(acks(&download.wait(3500)), [], "nothing that is new could be said in the dark");
-    assert_eq!(download.machine.flows(download.now)[0].in_force, [Mechanism::Revert]);
+    assert_eq!(download.machine.flows(download.now)[0].active, [Mechanism::OutageRevert]);
     download.answers = true;
     let light = download.wait(200);
     let word = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(download.ack) };
@@ -293,13 +294,13 @@ fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() 
     );
     download.run(10);
     assert_eq!(words(&download.wait(1000)), []);
-    assert_eq!(download.machine.flows(download.now)[0].in_force, []);
+    assert_eq!(download.machine.flows(download.now)[0].active, []);
 }
 
 #[test]
 fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
     let told = |millis: u64, prepare: fn(&mut Download)| {
-        let mut download = Download::new(&[Mechanism::Revert]);
+        let mut download = Download::new(&[Mechanism::OutageRevert]);
         download.run(1000);
         prepare(&mut download);
         download.machine.handle(download.now, Input::Carrier { link: WIFI, is_up: false });
@@ -315,7 +316,7 @@ fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
         let packet = download.packet(&[]);
         let ack = Segment::parse(&packet.0).unwrap().pure_ack().unwrap();
         let fin = Ack { flags: Flags::ACK | Flags::FIN, ..ack };
-        download.machine.handle(download.now, Input::Leaving(Bytes(fin.emit(&key(), IpParams::default()))));
+        download.machine.handle(download.now, Input::Outgoing(PacketBytes(fin.emit(&key(), IpParams::default()))));
         download.drain();
         download.ack += 1;
         download.leave(&[]);
@@ -328,7 +329,7 @@ fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
 
 #[test]
 fn what_a_sender_is_owed_after_a_blackout_it_is_owed_after_the_next() {
-    let mut download = Download::new(&[Mechanism::Revert]);
+    let mut download = Download::new(&[Mechanism::OutageRevert]);
     download.run(1000);
     for dark in [3000, 3000] {
         download.answers = false;
@@ -340,18 +341,20 @@ fn what_a_sender_is_owed_after_a_blackout_it_is_owed_after_the_next() {
 
 #[test]
 fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
-    let mut upload = Download::new(&[Mechanism::Revert]);
+    let mut upload = Download::new(&[Mechanism::OutageRevert]);
     for n in 0..500 {
         upload.wait(1);
         upload.stamp = upload.millis() - 50;
         upload.ack += 2 * SEGMENT;
         let packet = upload.packet(&[]);
-        upload.machine.handle(upload.now, Input::Arriving(packet));
+        upload.machine.handle(upload.now, Input::Incoming(packet));
         upload.drain();
         let stamps = Timestamps { ts_val: TcpTimestamp::new(upload.millis()), ts_ecr: TcpTimestamp::new(n) };
         let own = key().reversed();
         let data = NewSegment::data(&own, Seq::new(upload.ack), Seq::new(7), 1000, Some(stamps), &[0; 100]);
-        upload.machine.handle(upload.now, Input::Seen { packet: Bytes(data.emit().unwrap()), length: 1500 });
+        upload
+            .machine
+            .handle(upload.now, Input::Captured { packet: PacketBytes(data.emit().unwrap()), length: 1500 });
         upload.drain();
     }
     upload.answers = false;
@@ -364,7 +367,7 @@ fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
 
 #[test]
 fn a_blackout_freezes_as_published_over_the_second_link() {
-    let mut download = Download::new(&[Mechanism::Freeze]);
+    let mut download = Download::new(&[Mechanism::ZeroWindowFreeze]);
     download.run(1000);
     download.answers = false;
     let dark = acks(&download.wait(1000));
@@ -376,20 +379,20 @@ fn a_blackout_freezes_as_published_over_the_second_link() {
 
 #[test]
 fn what_cannot_be_had_elsewhere_is_not_frozen_and_that_is_said() {
-    let mut download = Download::new(&[Mechanism::FreezeFlight]);
+    let mut download = Download::new(&[Mechanism::FreezeInFlight]);
     download.run(1000);
     download.answers = false;
     assert_eq!(acks(&download.wait(1000)), []);
-    assert!(download.machine.links(download.now)[0].is_dark);
-    let said = download.machine.flows(download.now)[0].left_alone();
+    assert!(download.machine.links(download.now)[0].is_down);
+    let said = download.machine.flows(download.now)[0].inactive_reason();
     assert_eq!(said.as_deref(), Some("it is not frozen, as its bytes cannot be had elsewhere"));
 }
 
 #[test]
 fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives() {
-    let mut download = Download::new(&[Mechanism::Offload]);
+    let mut download = Download::new(&[Mechanism::AckOffload]);
     let mut config = download.machine.config().clone();
-    config.helpers[0].up = Some(Bitrate::from_bits_per_sec(100_000));
+    config.secondary_links[0].up = Some(Bitrate::from_bits_per_sec(100_000));
     download.machine = Accelerator::new(config);
     download.run(9000);
     let second = download.run(1000);
@@ -401,7 +404,7 @@ fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives()
         }
     }
     assert!((10_000..=11_400).contains(&bytes), "{bytes} of 11250 bytes");
-    let held = second.iter().filter(|output| **output == Output::Hold).count();
+    let held = second.iter().filter(|output| **output == Output::Suppress).count();
     assert_eq!(held, 1000, "each of them");
     let rest = acks(&download.wait(50));
     let newest = rest.last().or(acks(&second).last()).unwrap().1.ack;
@@ -410,31 +413,31 @@ fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives()
 
 #[test]
 fn a_flow_with_holes_keeps_its_acks_on_the_first_link() {
-    let mut download = Download::new(&[Mechanism::Offload]);
-    assert!(!download.run(5000).contains(&Output::Hold), "it may be in its start");
-    assert!(download.run(4000).contains(&Output::Hold));
+    let mut download = Download::new(&[Mechanism::AckOffload]);
+    assert!(!download.run(5000).contains(&Output::Suppress), "it may be in its start");
+    assert!(download.run(4000).contains(&Output::Suppress));
     let hole = download.ack + SEGMENT;
     for n in 1..20 {
         let outputs = download.leave(&[(hole, hole + n * SEGMENT)]);
-        assert!(matches!(outputs.last(), Some(Output::Leave(_))), "{outputs:?}");
+        assert!(matches!(outputs.last(), Some(Output::Forward(_))), "{outputs:?}");
         download.wait(1);
     }
     download.ack = hole + 20 * SEGMENT;
     let (closing, late) = (download.leave(&[]), download.wait(100));
     let all = acks(&closing).into_iter().chain(acks(&late));
     assert!(all.filter(|(_, ack)| ack.ack == Seq::new(download.ack)).all(|(link, _)| link == WIFI));
-    assert!(download.run(500).contains(&Output::Hold), "and not for ever");
+    assert!(download.run(500).contains(&Output::Suppress), "and not for ever");
 }
 
 #[test]
 fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
-    let mut upload = Download::new(&[Mechanism::Reserve]);
+    let mut upload = Download::new(&[Mechanism::WithheldAck]);
     let arrive = |upload: &mut Download| {
         upload.wait(1);
         upload.stamp = upload.millis() - 50;
         upload.ack += 2 * SEGMENT;
         let packet = upload.packet(&[]);
-        upload.machine.handle(upload.now, Input::Arriving(packet));
+        upload.machine.handle(upload.now, Input::Incoming(packet));
         upload.drain()
     };
     let mut last = vec![];
@@ -446,7 +449,7 @@ fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
     let delivered =
         |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Deliver(_))).count();
     let dark = upload.wait(380);
-    assert!(upload.machine.links(upload.now)[0].is_dark);
+    assert!(upload.machine.links(upload.now)[0].is_down);
     let later = upload.wait(3000);
     assert_eq!((delivered(&dark), delivered(&later)), (0, 0), "a kick in the dark would be spent");
     upload.answers = true;

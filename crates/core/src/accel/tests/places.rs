@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 
 use super::{CELL, WIFI};
-use crate::accel::{Accelerator, Bytes, Config, FlowView, Input, Mechanism, Output};
+use crate::accel::{Accelerator, Config, FlowStatus, Input, Mechanism, Output, PacketBytes};
 use crate::machine::Machine;
 use crate::units::Instant;
 use crate::wire::packet::{
@@ -19,13 +19,13 @@ fn key(port: u16, server: u16) -> Key {
 
 fn machine() -> Accelerator {
     let mut config = Config::new(WIFI, Some(CELL));
-    config.mechanisms.set(Mechanism::Hide, true);
+    config.mechanisms.set(Mechanism::EarlyAck, true);
     Accelerator::new(config)
 }
 
 /// It leaves, and leaves as it came or otherwise.
 fn leave(machine: &mut Accelerator, millis: u64, packet: &[u8]) -> Vec<Output> {
-    machine.handle(Instant::from_millis(millis), Input::Leaving(Bytes(packet.to_vec())));
+    machine.handle(Instant::from_millis(millis), Input::Outgoing(PacketBytes(packet.to_vec())));
     core::iter::from_fn(|| machine.poll()).collect()
 }
 
@@ -41,8 +41,8 @@ const STAMPS: TcpOption<'_> =
 const MPTCP: TcpOption<'_> = TcpOption::Other { kind: 30, value: &[0, 1] };
 
 /// Whether it is looked at for HTTP: a flow that is not says why.
-fn is_looked_at(view: &FlowView) -> bool {
-    !view.not_in_force.iter().any(|excuse| excuse.why.contains("as can be followed"))
+fn is_looked_at(view: &FlowStatus) -> bool {
+    !view.inactive.iter().any(|excuse| excuse.reason.contains("as can be followed"))
 }
 
 #[test]
@@ -75,10 +75,13 @@ fn an_acknowledgement_that_says_more_leaves_as_it_came_and_its_flow_is_left_alon
         let option = if n % 2 == 0 { MPTCP } else { signed };
         let packet = segment(&key, Flags::ACK, 2, 1000 + n * 2896, &[STAMPS, option]);
         let out = leave(&mut machine, 1050 + u64::from(n), &packet);
-        assert!(out.contains(&Output::Leave(Bytes(packet))) && !out.contains(&Output::Hold), "{n}: {out:?}");
+        assert!(
+            out.contains(&Output::Forward(PacketBytes(packet))) && !out.contains(&Output::Suppress),
+            "{n}: {out:?}"
+        );
     }
     let view = machine.flows(Instant::from_millis(1500)).pop().unwrap();
-    assert_eq!(view.left_alone().as_deref(), Some("a part of an MPTCP connection is left as it is"));
+    assert_eq!(view.inactive_reason().as_deref(), Some("a part of an MPTCP connection is left as it is"));
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn a_server_that_speaks_plain_tcp_makes_the_flow_a_plain_one() {
     leave(&mut machine, 1000, &segment(&key, Flags::SYN, 1, 0, &[MPTCP]));
     leave(&mut machine, 1050, &segment(&key, Flags::ACK, 2, 1000, &[STAMPS]));
     let view = machine.flows(Instant::from_millis(1500)).pop().unwrap();
-    assert_eq!(view.left_alone(), None);
+    assert_eq!(view.inactive_reason(), None);
 }
 
 #[test]
@@ -102,7 +105,7 @@ fn a_second_connection_between_the_same_ports_begins_anew() {
     }
     // The server's answer comes once more: it missed the acknowledgement, or somebody forges it.
     let again = segment(&key.reversed(), Flags::SYN | Flags::ACK, 1, 2, &[]);
-    machine.handle(Instant::from_millis(1500), Input::Arriving(Bytes(again)));
+    machine.handle(Instant::from_millis(1500), Input::Incoming(PacketBytes(again)));
     assert_eq!(received(&machine), 99 * 2896);
     leave(&mut machine, 2000, &segment(&key, Flags::SYN, 90_000, 0, &[]));
     leave(&mut machine, 2050, &segment(&key, Flags::ACK, 90_001, 1 << 31, &[STAMPS]));
@@ -117,7 +120,7 @@ fn a_full_table_makes_place_for_who_moves_and_others_fill_at_most_half_of_it() {
     // Whoever sends connections from outside takes half of the places.
     for n in 0..6_000 {
         let from_outside = segment(&others(n), Flags::SYN, 1, 0, &[]);
-        machine.handle(Instant::from_millis(1000), Input::Arriving(Bytes(from_outside)));
+        machine.handle(Instant::from_millis(1000), Input::Incoming(PacketBytes(from_outside)));
     }
     while machine.poll().is_some() {}
     assert_eq!(machine.flows.len(), 5_000);
@@ -130,7 +133,7 @@ fn a_full_table_makes_place_for_who_moves_and_others_fill_at_most_half_of_it() {
     assert!(machine.flows.contains_key(&own(4_999)) && !machine.flows.contains_key(&own(5_000)));
     // One that has no place leaves as it came.
     let late = segment(&own(5_500), Flags::ACK, 2, 1000, &[STAMPS]);
-    assert!(leave(&mut machine, 2000, &late).contains(&Output::Leave(Bytes(late))));
+    assert!(leave(&mut machine, 2000, &late).contains(&Output::Forward(PacketBytes(late))));
     assert!(!machine.flows.contains_key(&own(5_500)));
     // After ten seconds of silence all give way but the one that moved.
     leave(&mut machine, 8000, &segment(&own(7), Flags::ACK, 2, 1000, &[STAMPS]));

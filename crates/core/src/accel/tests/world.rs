@@ -48,10 +48,10 @@ pub(super) struct Weather {
 
 #[derive(Clone, Debug)]
 enum Event {
-    ToHost(Bytes),
-    ToStack(Bytes),
-    ToServer(Bytes),
-    Fetched(FetchId, u32, Option<Bytes>),
+    ToHost(PacketBytes),
+    ToStack(PacketBytes),
+    ToServer(PacketBytes),
+    Fetched(FetchId, u32, Option<PacketBytes>),
     Server,
     Carrier(bool),
 }
@@ -75,8 +75,8 @@ pub(super) struct World {
     repaired: Instant,
     // The own stack: from here on, what it has beyond, and the blocks that it names.
     pub(super) here: u64,
-    beyond: Stretches,
-    blocks: Vec<Stretch>,
+    beyond: PosRangeSet,
+    blocks: Vec<PosRange>,
     recent: u32,
     pub(super) is_reset: bool,
     /// The machine is no more, and packets pass.
@@ -114,7 +114,7 @@ impl World {
             moved: Instant::from_millis(1000),
             repaired: Instant::ZERO,
             here: 0,
-            beyond: Stretches::default(),
+            beyond: PosRangeSet::default(),
             blocks: Vec::new(),
             recent: 0,
             is_reset: false,
@@ -164,10 +164,10 @@ impl World {
     /// The machine is killed, and whoever outlives it pays what it has owed after a while, or ends the flow; how many holes.
     pub(super) fn die(&mut self) -> usize {
         self.is_dead = true;
-        let owed = self.machine.owed();
+        let owed = self.machine.pending_repairs();
         for owes in &owed {
-            if !owes.is_sure {
-                owes.end(Seq::new(owes.here))
+            if !owes.is_acked_known {
+                owes.local_resets(Seq::new(owes.next_expected))
                     .into_iter()
                     .for_each(|reset| self.later(Duration::ZERO, Event::ToStack(reset)));
                 continue;
@@ -176,7 +176,7 @@ impl World {
                 let (start, end) = hole.fetch.as_ref().unwrap().ranges[0];
                 let bytes: Vec<u8> = (start..end).map(byte).collect();
                 for (packet, millis) in
-                    owes.fill(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
+                    owes.fill_segments(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
                 {
                     self.later(Duration::from_millis(millis), Event::ToStack(packet));
                 }
@@ -203,12 +203,12 @@ impl World {
             options,
             ..NewSegment::data(&key(), Seq::new(99), Seq::new(0), 500, None, &[])
         };
-        let syn = Bytes(syn.emit().unwrap());
-        self.hand(Input::Leaving(syn.clone()), Some(syn));
+        let syn = PacketBytes(syn.emit().unwrap());
+        self.hand(Input::Outgoing(syn.clone()), Some(syn));
         let request = b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n";
         let stamps = Some(Timestamps::default());
         let request = NewSegment::data(&key(), Seq::new(100), self.seq(0), 500, stamps, request).emit().unwrap();
-        self.hand(Input::Leaving(Bytes(request.clone())), Some(Bytes(request)));
+        self.hand(Input::Outgoing(PacketBytes(request.clone())), Some(PacketBytes(request)));
         self.later(WAY, Event::Server);
         if let Some((from, to)) = self.weather.dark {
             self.later(Duration::from_millis(from), Event::Carrier(false));
@@ -220,7 +220,7 @@ impl World {
         match event {
             Event::ToHost(packet) => {
                 let length = packet.0.len() as u32;
-                self.hand(Input::Seen { packet: packet.clone(), length }, None);
+                self.hand(Input::Captured { packet: packet.clone(), length }, None);
                 self.on_packet(&packet, false);
             }
             Event::ToStack(packet) => self.on_packet(&packet, true),
@@ -239,7 +239,7 @@ impl World {
     }
 
     /// Gives the machine something, and does what it says. `held`: a packet that waits for its verdict.
-    fn hand(&mut self, input: Input, held: Option<Bytes>) {
+    fn hand(&mut self, input: Input, held: Option<PacketBytes>) {
         if self.is_dead {
             return held.into_iter().for_each(|packet| self.leave(packet));
         }
@@ -247,15 +247,15 @@ impl World {
         self.drain(held);
     }
 
-    fn drain(&mut self, held: Option<Bytes>) {
+    fn drain(&mut self, held: Option<PacketBytes>) {
         let mut verdicts = 0;
         while let Some(output) = self.machine.poll() {
             match output {
-                Output::Leave(packet) => {
+                Output::Forward(packet) => {
                     verdicts += 1;
                     self.leave(packet);
                 }
-                Output::Hold => verdicts += 1,
+                Output::Suppress => verdicts += 1,
                 Output::Send { link: WIFI, packet } => self.leave(packet),
                 Output::Send { link: CELL, packet } => self.later(WAY * 3, Event::ToServer(packet)),
                 Output::Deliver(packet) if !self.chance(self.weather.undelivered) => {
@@ -273,7 +273,8 @@ impl World {
         for (range, (start, end)) in fetch.ranges.iter().enumerate() {
             assert!(start < end && *end <= self.weather.body, "{fetch:?}");
             self.fetched += end - start;
-            let bytes = (!self.chance(self.weather.refused)).then(|| Bytes((*start..*end).map(byte).collect()));
+            let bytes =
+                (!self.chance(self.weather.refused)).then(|| PacketBytes((*start..*end).map(byte).collect()));
             let mut rest = Duration::from_millis(150 + self.number() % 200);
             if self.crawls && *start >= 512 {
                 let at = self.crawled.iter().position(|old| old == start).unwrap_or(self.crawled.len());
@@ -311,7 +312,7 @@ impl World {
         let payload = self.stream[at as usize..(at + length) as usize].to_vec();
         let stamps = Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) };
         let packet = NewSegment::data(&key().reversed(), self.seq(at), Seq::new(127), 500, Some(stamps), &payload);
-        let packet = Bytes(packet.emit().unwrap());
+        let packet = PacketBytes(packet.emit().unwrap());
         if !self.is_dark() && !self.chance(self.weather.loss) {
             // Some come late, and so in another order.
             let late = if self.chance(self.weather.late) { Duration::from_millis(3) } else { Duration::ZERO };
@@ -319,7 +320,7 @@ impl World {
         }
     }
 
-    fn on_ack(&mut self, packet: &Bytes) {
+    fn on_ack(&mut self, packet: &PacketBytes) {
         let Ok(segment) = Segment::parse(&packet.0) else { return };
         let Some(ack) = segment.ack().filter(|_| !segment.flags().contains(Flags::SYN)) else { return };
         if segment.seq().is_before(Seq::new(127)) && segment.payload().is_empty() {
@@ -327,7 +328,7 @@ impl World {
             let stamps =
                 Some(Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) });
             let answer = NewSegment::data(&key().reversed(), self.seq(self.nxt), Seq::new(127), 500, stamps, &[]);
-            let answer = Bytes(answer.emit().unwrap());
+            let answer = PacketBytes(answer.emit().unwrap());
             self.later(WAY, Event::ToHost(answer));
         }
         let at = u64::from(ack.since(Seq::new(self.weather.isn)));
@@ -352,7 +353,7 @@ impl World {
     // The own stack.
 
     /// `is_given`: the machine has made it.
-    fn on_packet(&mut self, packet: &Bytes, is_given: bool) {
+    fn on_packet(&mut self, packet: &PacketBytes, is_given: bool) {
         let segment = Segment::parse(&packet.0).unwrap();
         if segment.flags().contains(Flags::RST) {
             if self.is_dead && segment.seq() != self.seq(self.here) {
@@ -372,8 +373,8 @@ impl World {
             self.aged += u64::from(is_given && at >= self.here);
             return self.acknowledge();
         }
-        let new = Stretch::new(at, at + segment.payload().len() as u64);
-        let room = Stretch::new(self.here, self.here + BUFFER);
+        let new = PosRange::new(at, at + segment.payload().len() as u64);
+        let room = PosRange::new(self.here, self.here + BUFFER);
         assert!(room.end >= new.end, "more was sent than there is room for");
         assert_eq!(
             segment.payload(),
@@ -383,24 +384,24 @@ impl World {
         if at <= self.here {
             self.recent = self.recent.max(stamp);
         }
-        self.beyond.insert(new.common(&room));
+        self.beyond.insert(new.intersection(&room));
         let here = self.beyond.run_from(self.here);
         self.here = here;
         self.beyond.remove_before(here);
         if self.chance(self.weather.forgets) {
-            (self.beyond, self.blocks) = (Stretches::default(), Vec::new());
+            (self.beyond, self.blocks) = (PosRangeSet::default(), Vec::new());
         }
         let block = self.beyond.iter().find(|block| block.contains(at));
-        let mut blocks: Vec<Stretch> = block.into_iter().collect();
-        let others: Vec<Stretch> = self.blocks.iter().copied().filter(|old| old.start > here).collect();
-        blocks.extend(others.into_iter().filter(|old| block.is_none_or(|block| !block.encloses(old))));
+        let mut blocks: Vec<PosRange> = block.into_iter().collect();
+        let others: Vec<PosRange> = self.blocks.iter().copied().filter(|old| old.start > here).collect();
+        blocks.extend(others.into_iter().filter(|old| block.is_none_or(|block| !block.covers(old))));
         blocks.truncate(4);
         self.blocks = blocks;
         self.acknowledge();
     }
 
     fn acknowledge(&mut self) {
-        let span = |block: &Stretch| SeqRange::new(self.seq(block.start), self.seq(block.end));
+        let span = |block: &PosRange| SeqRange::new(self.seq(block.start), self.seq(block.end));
         let spans: Vec<SeqRange> = self.blocks.iter().take(3).map(span).collect();
         let ack = Ack {
             seq: Seq::new(127),
@@ -413,12 +414,12 @@ impl World {
             }),
             sack_blocks: SackBlocks::of(&spans),
         };
-        let packet = Bytes(ack.emit(&key(), IpParams::default()));
-        self.hand(Input::Leaving(packet.clone()), Some(packet));
+        let packet = PacketBytes(ack.emit(&key(), IpParams::default()));
+        self.hand(Input::Outgoing(packet.clone()), Some(packet));
     }
 
     /// A packet leaves for the server. Nobody may promise room that is not there.
-    fn leave(&mut self, packet: Bytes) {
+    fn leave(&mut self, packet: PacketBytes) {
         if let Ok(segment) = Segment::parse(&packet.0)
             && let Some(ack) = segment.pure_ack()
         {

@@ -27,32 +27,32 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// How senders are frozen in this blackout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frost {
+pub(super) struct FreezeParams {
     /// Over which link.
     pub(super) link: LinkId,
     /// §3.2, first form: a window of zero, and nothing is acknowledged.
-    pub(super) is_plain: bool,
+    pub(super) is_first_form: bool,
     /// The flight is acknowledged, over a link that carries so much.
-    pub(super) flight: Option<Bitrate>,
+    pub(super) in_flight_rate: Option<Bitrate>,
     /// Rungs that were sent for other flows.
-    pub(super) spent: u64,
+    pub(super) sent_acks: u64,
 }
 
-impl Frost {
+impl FreezeParams {
     /// The rungs, counted in segments of `step` bytes: for a flow of this rate and round trip, and with a flight of `limit`
     /// bytes at the most. None: the link is too thin.
-    pub(super) fn rungs(
+    pub(super) fn ack_steps(
         &self,
         (rate, rtt): (Bitrate, Duration),
         limit: DataSize,
         step: u32,
     ) -> Option<RangeInclusive<u64>> {
         let likely = rate * rtt;
-        let most = (self.flight? * (SOON + rtt)).bytes() / RUNG;
-        let most = most.checked_sub(self.spent).filter(|most| *most > 0)?;
+        let most = (self.in_flight_rate? * (SWEEP_TIME + rtt)).bytes() / ACK_SIZE;
+        let most = most.checked_sub(self.sent_acks).filter(|most| *most > 0)?;
         let segments = |size: DataSize| size.bytes().div_ceil(u64::from(step.max(1)));
         let (low, top) = (segments(likely) / 2, segments(limit));
-        let least = segments(likely) * 5 / 4 + PROBES;
+        let least = segments(likely) * 5 / 4 + EXTRA_SEGMENTS;
         let high = top.max(least).min(low + most - 1);
         if high < least {
             return None;
@@ -64,39 +64,39 @@ impl Frost {
 /// When a window update is repeated to a frozen sender. As long as its flight is not all here, for nobody else asks for
 /// what is missing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Thaw {
+pub(super) struct UnfreezeRetry {
     next: Option<(Instant, Duration)>,
     /// Data has come since it was told.
-    goes_on: bool,
+    has_data: bool,
     /// The next time it is only asked where it stands.
-    asks: bool,
+    probes_next: bool,
 }
 
 /// What a sender is told again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Again {
+pub(super) enum Resend {
     /// The whole ladder.
-    All,
+    Sweep,
     /// Nothing; it is asked where it stands. Behind a long ladder a short queue had no room for the question.
-    Question,
+    Probe,
 }
 
-impl Thaw {
+impl UnfreezeRetry {
     /// The link is dark, and it was frozen.
-    pub(super) fn on_dark(&mut self, now: Instant) {
-        (self.goes_on, self.asks) = (false, false);
-        self.next = Some((now + UNSURE, UNSURE));
+    pub(super) fn on_outage_start(&mut self, now: Instant) {
+        (self.has_data, self.probes_next) = (false, false);
+        self.next = Some((now + FIRST_RETRY_IN_OUTAGE, FIRST_RETRY_IN_OUTAGE));
     }
 
     /// The link is back, and it was told for the first time; `was_frozen`: that it may go on is what it needs to hear.
-    pub(super) fn on_light(&mut self, now: Instant, was_frozen: bool) {
-        (self.goes_on, self.asks) = (false, !was_frozen);
-        self.next = Some((now + LATE, LATE));
+    pub(super) fn on_outage_end(&mut self, now: Instant, was_frozen: bool) {
+        (self.has_data, self.probes_next) = (false, !was_frozen);
+        self.next = Some((now + FIRST_RETRY, FIRST_RETRY));
     }
 
     /// Data has come: it goes on for now. A window of zero may still be on its way to it.
     pub(super) fn on_data(&mut self) {
-        self.goes_on = true;
+        self.has_data = true;
     }
 
     /// It needs no telling any more.
@@ -105,15 +105,15 @@ impl Thaw {
     }
 
     /// What it is to be told now, if anything; then it is taken for told.
-    pub(super) fn tick(&mut self, now: Instant) -> Option<Again> {
+    pub(super) fn tick(&mut self, now: Instant) -> Option<Resend> {
         let (_, wait) = self.next.filter(|(at, _)| *at <= now)?;
-        let wait = (wait * 2).min(LONGEST);
+        let wait = (wait * 2).min(MAX_RETRY);
         self.next = Some((now + wait, wait));
-        if core::mem::take(&mut self.goes_on) {
+        if core::mem::take(&mut self.has_data) {
             return None;
         }
-        self.asks = !self.asks;
-        Some(if self.asks { Again::All } else { Again::Question })
+        self.probes_next = !self.probes_next;
+        Some(if self.probes_next { Resend::Sweep } else { Resend::Probe })
     }
 
     /// When to tick next.
@@ -124,15 +124,15 @@ impl Thaw {
 
 /// The size of the sender's segments, as they come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Grain {
+pub(super) struct SegmentSize {
     last: u32,
     known: Option<u32>,
 }
 
-impl Grain {
+impl SegmentSize {
     /// A segment came with so many bytes.
     pub(super) fn on_arrival(&mut self, bytes: u32) {
-        let is_twice = bytes == self.last && bytes >= SMALLEST;
+        let is_twice = bytes == self.last && bytes >= MIN_SEGMENT;
         self.last = bytes;
         // What the device has joined is a multiple.
         let is_other = self.known.is_none_or(|known| !bytes.is_multiple_of(known));
@@ -149,19 +149,19 @@ impl Grain {
 
 /// chosen: a sender's first timeout comes about then. A rung that comes later is still believed, and its old timestamp has
 /// the sender take that timeout back; but the queue of a thin link holds no more than this.
-const SOON: Duration = Duration::from_millis(500);
+const SWEEP_TIME: Duration = Duration::from_millis(500);
 /// Bytes of an ACK with timestamps on a link with a header of its own (facts, B).
-const RUNG: u64 = 72;
+const ACK_SIZE: u64 = 72;
 /// chosen: the way over a thin link and its queue, at first.
-const LATE: Duration = Duration::from_millis(300);
+const FIRST_RETRY: Duration = Duration::from_millis(300);
 /// chosen: shorter than most senders' second timeout, and longer than the pauses of a link that is there.
-const UNSURE: Duration = Duration::from_secs(1);
+const FIRST_RETRY_IN_OUTAGE: Duration = Duration::from_secs(1);
 /// chosen: rare beside anything that moves; who is asked so seldom has said nothing for a quarter of a minute.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_RETRY: Duration = Duration::from_secs(10);
 /// RFC 9293 §3.7.1: what every end takes.
-const SMALLEST: u32 = 536;
+const MIN_SEGMENT: u32 = 536;
 /// chosen: what a sender may have sent beside, as probes of its tail.
-const PROBES: u64 = 4;
+const EXTRA_SEGMENTS: u64 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -172,9 +172,9 @@ mod tests {
         let rate = |bytes| DataSize::from_bytes(bytes) / Duration::from_millis(100);
         // Six times as long as the flow's round trip.
         let flight = Some(rate(most * 72 / 6 + 1));
-        let frost = Frost { link: LinkId(1), is_plain: false, flight, spent: 0 };
+        let frost = FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate: flight, sent_acks: 0 };
         let pace = (rate(likely * 1000), Duration::from_millis(100));
-        frost.rungs(pace, DataSize::from_bytes(limit * 1000), 1000)
+        frost.ack_steps(pace, DataSize::from_bytes(limit * 1000), 1000)
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn segments_have_the_size_that_comes_twice() {
-        let mut grain = Grain::default();
+        let mut grain = SegmentSize::default();
         [1400, 300, 300, 2800, 2800].into_iter().for_each(|bytes| grain.on_arrival(bytes));
         assert_eq!(grain.known(), Some(2800), "as long as none came alone");
         [1400, 1400, 2800, 2800, 700].into_iter().for_each(|bytes| grain.on_arrival(bytes));
@@ -198,28 +198,33 @@ mod tests {
 
     #[test]
     fn a_frozen_sender_is_told_again_and_less_and_less_often() {
-        let mut thaw = Thaw::default();
-        thaw.on_light(Instant::ZERO, false);
+        let mut thaw = UnfreezeRetry::default();
+        thaw.on_outage_end(Instant::ZERO, false);
         let mut told = alloc::vec::Vec::new();
         while let Some(at) = thaw.deadline().filter(|_| told.len() < 8) {
-            told.push((at.since(Instant::ZERO).as_millis(), thaw.tick(at).unwrap() == Again::All));
+            told.push((at.since(Instant::ZERO).as_millis(), thaw.tick(at).unwrap() == Resend::Sweep));
         }
         let rhythm = [300, 900, 2100, 4500, 9300, 18_900, 28_900, 38_900];
         let expected: alloc::vec::Vec<_> = rhythm.iter().enumerate().map(|(n, at)| (*at, n % 2 == 1)).collect();
         assert_eq!(told, expected, "a question first, for the ladder has just gone");
-        thaw.on_light(Instant::ZERO, false);
+        thaw.on_outage_end(Instant::ZERO, false);
         thaw.on_data();
         assert_eq!(thaw.tick(Instant::from_millis(300)), None);
-        assert_eq!(thaw.tick(Instant::from_millis(900)), Some(Again::Question));
+        assert_eq!(thaw.tick(Instant::from_millis(900)), Some(Resend::Probe));
     }
 
     #[test]
     fn flows_share_a_link() {
         let flight = Some(Bitrate::from_bits_per_sec(360_000));
-        let frost = |spent| Frost { link: LinkId(1), is_plain: false, flight, spent };
+        let frost = |spent| FreezeParams {
+            link: LinkId(1),
+            is_first_form: false,
+            in_flight_rate: flight,
+            sent_acks: spent,
+        };
         let rungs = |spent| {
             let pace = (Bitrate::from_mbps(10), Duration::from_millis(100));
-            frost(spent).rungs(pace, DataSize::from_bytes(200_000), 1448)
+            frost(spent).ack_steps(pace, DataSize::from_bytes(200_000), 1448)
         };
         assert_eq!((rungs(0), rungs(265), rungs(310)), (Some(0..=139), Some(30..=139), None));
     }

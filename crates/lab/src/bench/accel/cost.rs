@@ -17,22 +17,22 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
-use super::paired::{self, Asked, Row};
-use crate::accel::{Air, Stream, Taken, Who, World};
+use super::paired::{self, Row, Threshold};
+use crate::accel::{Contender, Medium, Stream, Topology, TrialResult};
 
-pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let mut units = Vec::new();
     if bench.ours && bench.wants("cost", "user") {
-        units.extend(packets(bench, USER, 1, &Who::ours()));
+        units.extend(packets(bench, USER, 1, &Contender::default_mechanisms()));
     }
     if bench.ours && bench.wants("cost", "bpf") {
         units.extend(packets(bench, BPF, 0, &steered()));
     }
     // No run may reach the end of the file.
-    let speeds = [("300", 300_000, 5, Who::ours()), ("1000", 1_000_000, 3, steered())];
+    let speeds = [("300", 300_000, 5, Contender::default_mechanisms()), ("1000", 1_000_000, 3, steered())];
     for (name, kbps, seconds, ours) in speeds {
         if !bench.wants("cost", name) {
             continue;
@@ -40,41 +40,41 @@ pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
         let (length, from) = bench.time(seconds, 1);
         let row = Row {
             name: format!("cost {name}"),
-            secure: false,
-            dark: None,
+            is_tls: false,
+            outage: None,
             length,
             from,
-            asked: vec![Asked::OfPlain(0.97)],
-            ours,
+            thresholds: vec![Threshold::OfPlain(0.97)],
+            contender: ours,
         };
-        let world = move |seed| World {
-            air: Air::Rate(kbps),
+        let world = move |seed| Topology {
+            medium: Medium::Rate(kbps),
             rtt: Duration::from_millis(10),
             congestion: bench.congestion,
-            ..World::usual(seed)
+            ..Topology::default_links(seed)
         };
         units.extend(paired::units(bench, row, bench.runs(5), world));
     }
-    units.into_iter().map(Unit::alone).collect()
+    units.into_iter().map(BenchRun::exclusive).collect()
 }
 
 /// Offloading by BPF, over the usual second link.
-fn steered() -> Who {
-    let up = World::usual(0).cell.map_or(0, |(_, up)| up);
-    Who::only("ours", "offload").with_uplink(up)
+fn steered() -> Contender {
+    let up = Topology::default_links(0).cell.map_or(0, |(_, up)| up);
+    Contender::only("ours", "offload").with_uplink(up)
 }
 
 const USER: &str = "cost user";
 const BPF: &str = "cost bpf";
 
-fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, who: &Who) -> Vec<Unit<'a>> {
+fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, who: &Contender) -> Vec<BenchRun<'a>> {
     let (length, _) = bench.time(30, 0);
     let unit = |run: u32| {
         let who = who.clone();
-        Unit::new(run, length, move |sheet| {
+        BenchRun::new(run, length, move |sheet| {
             // Where the kernel does not count, the trial runs are left.
             let _counting = (case == BPF).then(Counting::start);
-            let world = World { loss: Ratio::from_percent(loss), ..World::usual(u64::from(run) + 1) };
+            let world = Topology { loss: Ratio::from_percent(loss), ..Topology::default_links(u64::from(run) + 1) };
             match bench.trial(&world, &who, &[Stream::new(true)], length) {
                 Err(why) => sheet.problem(case, "ours", run, &why),
                 Ok(taken) => taken.iter().for_each(|taken| figures(sheet, case, taken)),
@@ -85,7 +85,7 @@ fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, who: &Who) -> Ve
     (0..bench.runs(5)).map(unit).collect()
 }
 
-fn figures(sheet: &mut Sheet, case: &str, taken: &Taken) {
+fn figures(sheet: &mut Sheet, case: &str, taken: &TrialResult) {
     if let Some(why) = taken.emulation.suspect() {
         sheet.suspect(case, &why);
     }

@@ -16,36 +16,38 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
-use super::paired::{self, Asked, Row};
-use crate::accel::{Stream, Taken, Who, World};
+use super::paired::{self, Row, Threshold};
+use crate::accel::{Contender, Stream, Topology, TrialResult};
 use crate::{Congestion, LabError};
 
 /// Rows with one flow: percent lost, and the sender.
 const ALONE: [(&str, u32, Congestion); 3] =
     [("clean", 0, Congestion::Cubic), ("bbr", 1, Congestion::Bbr), ("bbr clean", 0, Congestion::Bbr)];
 
-pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let mut units = Vec::new();
     let (length, from) = bench.time(33, 3);
     for (name, loss, congestion) in ALONE.into_iter().filter(|(name, ..)| bench.wants("harmless", name)) {
         let row = Row {
             name: format!("harmless {name}"),
-            secure: true,
-            dark: None,
+            is_tls: true,
+            outage: None,
             length,
             from,
-            asked: vec![Asked::OfPlain(0.98)],
-            ours: Who::ours(),
+            thresholds: vec![Threshold::OfPlain(0.98)],
+            contender: Contender::default_mechanisms(),
         };
-        let world = move |seed| World { loss: Ratio::from_percent(loss), congestion, ..World::usual(seed) };
+        let world =
+            move |seed| Topology { loss: Ratio::from_percent(loss), congestion, ..Topology::default_links(seed) };
         units.extend(paired::units(bench, row, bench.runs(5), world));
     }
     for pair in PAIRS.iter().filter(|pair| bench.wants("harmless", pair.name)) {
         let takes = length * if bench.ours { 2 } else { 1 };
-        let unit = |run| Unit::new(run, takes, move |sheet| congestion(bench, sheet, pair, run, (length, from)));
+        let unit =
+            |run| BenchRun::new(run, takes, move |sheet| congestion(bench, sheet, pair, run, (length, from)));
         units.extend((0..bench.runs(5)).map(unit));
     }
     units
@@ -75,9 +77,9 @@ fn congestion(
     (length, from): (Duration, Duration),
 ) -> Result<(), LabError> {
     let case = &format!("harmless {}", pair.name);
-    let world = World { congestion: bench.congestion, ..World::usual(u64::from(run) + 1) };
-    let mut turns = vec![Who::Plain];
-    turns.extend(bench.ours.then(|| Who::ours().with_flows(pair.helped)));
+    let world = Topology { congestion: bench.congestion, ..Topology::default_links(u64::from(run) + 1) };
+    let mut turns = vec![Contender::Plain];
+    turns.extend(bench.ours.then(|| Contender::default_mechanisms().with_flows(pair.helped)));
     let first = run as usize % turns.len();
     turns.rotate_left(first);
     for who in &turns {
@@ -97,7 +99,7 @@ fn figures(
     sheet: &mut Sheet,
     case: &str,
     pair: &Pair,
-    (who, taken): (&Who, &Taken),
+    (who, taken): (&Contender, &TrialResult),
     (length, from): (Duration, Duration),
 ) {
     let plain = || vec!["plain".to_owned()];

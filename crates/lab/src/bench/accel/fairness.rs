@@ -17,11 +17,11 @@ use std::time::Duration;
 use marline_core::units::Ratio;
 use marline_sim::spec::Loss;
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
 use crate::LabError;
-use crate::accel::{Air, Queue, Stream, Taken, Who, World};
+use crate::accel::{Contender, Medium, Queue, Stream, Topology, TrialResult};
 
 /// A row.
 #[derive(Clone, Copy)]
@@ -85,13 +85,13 @@ struct Brought {
     drops: f64,
 }
 
-pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let (length, from) = bench.time(23, 3);
     let mut units = Vec::new();
     for case in CASES.iter().filter(|case| bench.wants("fairness", case.name)) {
         let kinds = kinds(case, bench.ours);
         let takes = length * u32::try_from(kinds.len()).unwrap_or(1);
-        let unit = |run| Unit::new(run, takes, move |sheet| each(bench, sheet, case, run, (length, from)));
+        let unit = |run| BenchRun::new(run, takes, move |sheet| each(bench, sheet, case, run, (length, from)));
         units.extend((0..bench.runs(10)).map(unit));
     }
     units
@@ -119,7 +119,11 @@ fn each(
     streams.push(Stream::new(false));
     let mut all: Vec<(Kind, Brought)> = Vec::new();
     for kind in kinds {
-        let who = if kind == Kind::Ours { Who::ours().with_flows("tcp dst port 443") } else { Who::Plain };
+        let who = if kind == Kind::Ours {
+            Contender::default_mechanisms().with_flows("tcp dst port 443")
+        } else {
+            Contender::Plain
+        };
         match bench.trial(&world(bench, case, kind, run), &who, &streams, length) {
             Err(why) => sheet.problem(name, kind.name(), run, &why),
             Ok(None) => return Ok(()),
@@ -133,13 +137,21 @@ fn each(
     Ok(())
 }
 
-fn world(bench: &Bench, case: &Case, kind: Kind, run: u32) -> World {
+fn world(bench: &Bench, case: &Case, kind: Kind, run: u32) -> Topology {
     let bursts: Option<Loss> = case.bursts.and_then(|written| written.parse().ok());
     let hop = (case.hop > 0 && kind != Kind::Clean).then_some((443, Ratio::from_ppm(case.hop)));
     // A policer is what limits, and no queue of the link behind it.
-    let air = if case.queue == POLICER { Air::Rate(100_000) } else { Air::Rate(20_000) };
+    let air = if case.queue == POLICER { Medium::Rate(100_000) } else { Medium::Rate(20_000) };
     let congestion = bench.congestion;
-    World { air, queue: case.queue, bursts, hop, congestion, cell: None, ..World::usual(u64::from(run) + 1) }
+    Topology {
+        medium: air,
+        queue: case.queue,
+        bursts,
+        hop,
+        congestion,
+        cell: None,
+        ..Topology::default_links(u64::from(run) + 1)
+    }
 }
 
 fn brought(
@@ -147,7 +159,7 @@ fn brought(
     name: &str,
     case: &Case,
     kind: Kind,
-    taken: &Taken,
+    taken: &TrialResult,
     (length, from): (Duration, Duration),
 ) -> Brought {
     let down = taken.emulation.links.first().map(|link| link.down).unwrap_or_default();

@@ -11,10 +11,10 @@
 
 use marline_core::units::Ratio;
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::Bench;
-use super::paired::{self, Asked, Row};
-use crate::accel::{Who, World};
+use super::paired::{self, Row, Threshold};
+use crate::accel::{Contender, Topology};
 
 /// One cell of the grid.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,7 +40,7 @@ fn cells() -> Vec<Cell> {
     all
 }
 
-pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let mut units = Vec::new();
     // chosen: at 3 % plain TCP needs some seconds for a figure; all cells together take less than two hours.
     let (length, from) = bench.time(15, 3);
@@ -49,21 +49,25 @@ pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
         if !bench.wants("grid", &name) {
             continue;
         }
-        let ours = if cell.mechanisms.is_empty() { Who::ours() } else { Who::only("ours", cell.mechanisms) };
+        let ours = if cell.mechanisms.is_empty() {
+            Contender::default_mechanisms()
+        } else {
+            Contender::only("ours", cell.mechanisms)
+        };
         let row = Row {
             name: format!("grid {name}"),
-            secure: cell.secure,
-            dark: None,
+            is_tls: cell.secure,
+            outage: None,
             length,
             from,
-            asked: vec![Asked::OfPlain(0.97)],
-            ours,
+            thresholds: vec![Threshold::OfPlain(0.97)],
+            contender: ours,
         };
-        let world = move |seed| World {
+        let world = move |seed| Topology {
             loss: Ratio::from_percent(cell.loss),
             cell: Some((cell.kbps, cell.kbps)),
             congestion: bench.congestion,
-            ..World::usual(seed)
+            ..Topology::default_links(seed)
         };
         units.extend(paired::units(bench, row, bench.runs(9), world));
     }

@@ -12,10 +12,10 @@ use marline_core::units::{DataSize, Ratio};
 use marline_sim::rng::{Purpose, Stream as Numbers};
 use marline_sim::spec::{Change, Event};
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
-use crate::accel::{Air, Stream, Who, World, topology};
+use crate::accel::{Contender, Medium, Stream, Topology, topology};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
 
@@ -29,18 +29,18 @@ const USUAL: Duration = Duration::from_secs(15);
 const STALL: Duration = Duration::from_secs(5);
 
 /// What a run meets.
-struct Drawn {
-    world: World,
+struct RandomCase {
+    world: Topology,
     secure: bool,
     dark: Duration,
 }
 
-impl fmt::Display for Drawn {
+impl fmt::Display for RandomCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let World { air, rtt, loss, cell, congestion, .. } = &self.world;
+        let Topology { medium: air, rtt, loss, cell, congestion, .. } = &self.world;
         let air = match air {
-            Air::Rate(kbps) => format!("{kbps} kbit/s"),
-            Air::Medium(preset) => (*preset).to_owned(),
+            Medium::Rate(kbps) => format!("{kbps} kbit/s"),
+            Medium::Medium(preset) => (*preset).to_owned(),
         };
         let cell = cell.map_or("no cell".to_owned(), |(down, up)| format!("cell {down}/{up} kbit/s"));
         let (rtt, dark) = (rtt.as_millis(), self.dark.as_millis());
@@ -49,7 +49,7 @@ impl fmt::Display for Drawn {
     }
 }
 
-fn draw(run: u32) -> Drawn {
+fn random_case(run: u32) -> RandomCase {
     let mut random = Numbers::new(u64::from(run) + 1, "integrity", 0, Purpose::Other);
     let mut below = |n: usize| usize::try_from(random.below(n as u64)).unwrap_or(0);
     let loss = [0, 1_000, 10_000, 30_000][below(4)];
@@ -60,19 +60,19 @@ fn draw(run: u32) -> Drawn {
         true => Vec::new(),
         false => vec![event(from, Change::Down), event(from + dark, Change::Back)],
     };
-    let drawn = World {
-        air: [Air::Rate(20_000), Air::Rate(5_000), Air::Medium("11g")][below(3)],
+    let drawn = Topology {
+        medium: [Medium::Rate(20_000), Medium::Rate(5_000), Medium::Medium("11g")][below(3)],
         rtt: Duration::from_millis([20, 50, 200][below(3)]),
         loss: Ratio::from_ppm(loss),
         cell: [Some((900, 400)), Some((600, 100)), Some((50, 50)), None][below(4)],
         events,
         congestion: Congestion::ALL[below(3)],
-        ..World::usual(u64::from(run) + 1)
+        ..Topology::default_links(u64::from(run) + 1)
     };
-    Drawn { world: drawn, secure: below(2) == 0, dark }
+    RandomCase { world: drawn, secure: below(2) == 0, dark }
 }
 
-pub(super) fn units(bench: &Bench) -> Result<Vec<Unit<'_>>, LabError> {
+pub(super) fn units(bench: &Bench) -> Result<Vec<BenchRun<'_>>, LabError> {
     if !bench.wants("integrity", "files") {
         return Ok(Vec::new());
     }
@@ -80,14 +80,14 @@ pub(super) fn units(bench: &Bench) -> Result<Vec<Unit<'_>>, LabError> {
     let runs = bench.runs.unwrap_or(if bench.quick { 3 } else { 100 });
     let unit = |run| {
         let payload = payload.clone();
-        Unit::new(run, USUAL, move |sheet| one(bench, sheet, run, &payload))
+        BenchRun::new(run, USUAL, move |sheet| one(bench, sheet, run, &payload))
     };
     Ok((0..runs).map(unit).collect())
 }
 
 /// One file.
 fn one(bench: &Bench, sheet: &mut Sheet, run: u32, payload: &Payload) -> Result<(), LabError> {
-    let (drawn, who) = (draw(run), if bench.ours { Who::early() } else { Who::Plain });
+    let (drawn, who) = (random_case(run), if bench.ours { Contender::with_early_ack() } else { Contender::Plain });
     let streams = [Stream::new(drawn.secure)];
     let taken = match bench.trial_of(payload, &drawn.world, &who, &streams, LIMIT) {
         Err(why) => {
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn a_hundred_runs_meet_everything_and_the_same_each_time() {
-        let all: Vec<Drawn> = (0..100).map(draw).collect();
+        let all: Vec<RandomCase> = (0..100).map(random_case).collect();
         assert!(all.iter().any(|drawn| drawn.world.cell.is_none()));
         assert!(all.iter().any(|drawn| !drawn.secure && drawn.world.loss > Ratio::ZERO && !drawn.dark.is_zero()));
         for congestion in Congestion::ALL {
             assert!(all.iter().any(|drawn| drawn.world.congestion == congestion));
         }
-        assert_eq!(draw(17).world, all[17].world);
+        assert_eq!(random_case(17).world, all[17].world);
         for drawn in &all {
             assert_eq!(drawn.dark.is_zero(), drawn.world.events.is_empty());
         }

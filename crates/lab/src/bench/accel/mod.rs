@@ -38,14 +38,14 @@ use clap::Args;
 use marline_core::units::DataSize;
 
 use super::turns::{self, Cases, is_stopped};
-use crate::accel::{Stream, Taken, Trial, Who, Workshop, World};
+use crate::accel::{Contender, Stream, Topology, Trial, TrialEnv, TrialResult};
 use crate::crowd::MOST_JOBS;
 use crate::evidence::{By, Machine};
 use crate::result_file::ResultFile;
 use crate::runner::command::{begin, print, say};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
-use run::Unit;
+use run::BenchRun;
 
 /// `marline-lab bench accel`.
 #[derive(Clone, Debug, Args)]
@@ -111,7 +111,7 @@ struct Bench {
     congestion: Congestion,
     /// Whether ours takes part.
     ours: bool,
-    workshop: Workshop,
+    workshop: TrialEnv,
     /// Enough for any run.
     payload: Payload,
 }
@@ -128,7 +128,7 @@ impl Bench {
     }
 
     /// The runs of a case.
-    fn units(&self, case: &str) -> Result<Vec<Unit<'_>>, LabError> {
+    fn units(&self, case: &str) -> Result<Vec<BenchRun<'_>>, LabError> {
         Ok(match case {
             "offload" => offload::units(self),
             "harmless" => do_no_harm::units(self),
@@ -143,11 +143,11 @@ impl Bench {
     /// One trial; none: the user ended it, so it is no result.
     fn trial(
         &self,
-        world: &World,
-        who: &Who,
+        world: &Topology,
+        who: &Contender,
         streams: &[Stream],
         length: Duration,
-    ) -> Result<Option<Taken>, LabError> {
+    ) -> Result<Option<TrialResult>, LabError> {
         self.trial_of(&self.payload, world, who, streams, length)
     }
 
@@ -155,11 +155,11 @@ impl Bench {
     fn trial_of(
         &self,
         payload: &Payload,
-        world: &World,
-        who: &Who,
+        world: &Topology,
+        who: &Contender,
         streams: &[Stream],
         length: Duration,
-    ) -> Result<Option<Taken>, LabError> {
+    ) -> Result<Option<TrialResult>, LabError> {
         if is_stopped() {
             return Ok(None);
         }
@@ -195,7 +195,7 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
         quick: args.quick,
         congestion: args.cc,
         ours: !args.plain,
-        workshop: Workshop::new()?,
+        workshop: TrialEnv::new()?,
         payload: Payload::new(if cases.wants("cost", "1000") { LARGE } else { SIZE })
             .map_err(LabError::at("a file in memory"))?,
         cases,

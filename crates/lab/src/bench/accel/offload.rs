@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::super::sheet::{Floor, Sheet};
 use super::super::turns::is_stopped;
 use super::Bench;
 use crate::LabError;
-use crate::accel::{Air, Stream, Who, World, udp};
+use crate::accel::{Contender, Medium, Stream, Topology, udp};
 
 /// Rows: the cell, the second link's uplink in kbit/s, and what is offered by UDP in Mbit/s: more than the cell carries.
 const ROWS: [(&str, &str, u32, f64); 4] = [
@@ -21,12 +21,12 @@ const ROWS: [(&str, &str, u32, f64); 4] = [
     ("11g 100k", "11g", 100, 45.0),
 ];
 
-pub(super) fn units(bench: &Bench) -> Vec<Unit<'_>> {
+pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let (length, from) = bench.time(24, 4);
     let wanted = ROWS.into_iter().filter(|(row, ..)| bench.wants("offload", row));
     let run = |at: (&'static str, &'static str, u32, f64), run| {
-        let takes = length * u32::try_from(turns(run, bench.ours).len()).unwrap_or(u32::MAX);
-        Unit::new(run, takes, move |sheet| {
+        let takes = length * u32::try_from(contenders(run, bench.ours).len()).unwrap_or(u32::MAX);
+        BenchRun::new(run, takes, move |sheet| {
             each(bench, sheet, at, run, (length, from));
             Ok(())
         })
@@ -43,25 +43,25 @@ fn each(
     (length, from): (Duration, Duration),
 ) {
     let case = format!("offload {row}");
-    let world = World {
-        air: Air::Medium(preset),
+    let world = Topology {
+        medium: Medium::Medium(preset),
         cell: Some((900, up)),
         congestion: bench.congestion,
-        ..World::usual(u64::from(run) + 1)
+        ..Topology::default_links(u64::from(run) + 1)
     };
     let flood = || -> Result<f64, LabError> {
-        let (lab, _) = bench.workshop.build(&world, &bench.payload, &Who::Plain)?;
+        let (lab, _) = bench.workshop.build(&world, &bench.payload, &Contender::Plain)?;
         lab.begin()?;
         let time = (length - from).min(Duration::from_secs(8));
         udp::goodput(&lab, offered, time).map_err(LabError::at("UDP"))
     };
     let mut figures: Vec<(&str, f64)> = Vec::new();
-    for who in turns(run, bench.ours) {
+    for who in contenders(run, bench.ours) {
         let mbps = match &who {
             None => flood().map(Some),
             Some(who) => tcp(bench, sheet, &case, &world, who, (length, from)),
         };
-        let name = who.as_ref().map_or("udp", Who::name);
+        let name = who.as_ref().map_or("udp", Contender::name);
         match mbps {
             // What the user broke off is no figure.
             _ if is_stopped() => break,
@@ -76,9 +76,9 @@ fn each(
     judge(sheet, &case, &figures);
 }
 
-fn turns(run: u32, ours: bool) -> Vec<Option<Who>> {
-    let mut turns = vec![None, Some(Who::Plain)];
-    turns.extend(ours.then(|| Some(Who::ours())));
+fn contenders(run: u32, ours: bool) -> Vec<Option<Contender>> {
+    let mut turns = vec![None, Some(Contender::Plain)];
+    turns.extend(ours.then(|| Some(Contender::default_mechanisms())));
     let first = run as usize % turns.len();
     turns.rotate_left(first);
     turns
@@ -88,8 +88,8 @@ fn tcp(
     bench: &Bench,
     sheet: &mut Sheet,
     case: &str,
-    world: &World,
-    who: &Who,
+    world: &Topology,
+    who: &Contender,
     (length, from): (Duration, Duration),
 ) -> Result<Option<f64>, LabError> {
     let Some(taken) = bench.trial(world, who, &[Stream::new(true)], length)? else { return Ok(None) };
@@ -128,6 +128,6 @@ mod tests {
         let lines: Vec<String> = sheet.table().rows.iter().map(|cells| cells.join("|")).collect();
         assert_eq!(lines[0], "offload 11g|of udp|0.960|0.960–0.960|plain 0.750|≥ 0.950|met|1");
         assert_eq!(lines[1], "offload 11g|of plain|1.280|1.280–1.280||≥ 1.150|met|1");
-        assert_eq!(turns(0, false).len(), 2);
+        assert_eq!(contenders(0, false).len(), 2);
     }
 }

@@ -17,16 +17,16 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
 use crate::LabError;
-use crate::accel::blackouts::{self, Blackout};
-use crate::accel::{Stream, Taken, Who, World};
+use crate::accel::blackouts::{self, Outage};
+use crate::accel::{Contender, Stream, Topology, TrialResult};
 
 /// What is asked of ours.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Asked {
+pub(super) enum Threshold {
     /// At least so much of plain.
     OfPlain(f64),
     /// At least so much of the ideal.
@@ -40,14 +40,14 @@ pub(super) enum Asked {
 pub(super) struct Row {
     /// `loss 50ms`.
     pub(super) name: String,
-    pub(super) secure: bool,
+    pub(super) is_tls: bool,
     /// How long each blackout is.
-    pub(super) dark: Option<Duration>,
+    pub(super) outage: Option<Duration>,
     pub(super) length: Duration,
     /// From when on it counts.
     pub(super) from: Duration,
-    pub(super) asked: Vec<Asked>,
-    pub(super) ours: Who,
+    pub(super) thresholds: Vec<Threshold>,
+    pub(super) contender: Contender,
 }
 
 /// What one run brought, in Mbit/s.
@@ -63,15 +63,15 @@ pub(super) fn units<'a>(
     bench: &'a Bench,
     row: Row,
     runs: u32,
-    world: impl Fn(u64) -> World + Send + Sync + 'a,
-) -> Vec<Unit<'a>> {
-    let needs_ideal = row.asked.iter().any(|asked| matches!(asked, Asked::OfIdeal(_)));
+    world: impl Fn(u64) -> Topology + Send + Sync + 'a,
+) -> Vec<BenchRun<'a>> {
+    let needs_ideal = row.thresholds.iter().any(|asked| matches!(asked, Threshold::OfIdeal(_)));
     // What the runs of a row know of each other: who could not be started.
     let shared = Arc::new((row, world, Mutex::new(Vec::new())));
     let unit = |run| {
         let (shared, turns) = (shared.clone(), turns(run, bench.ours, needs_ideal));
         let takes = shared.0.length * u32::try_from(turns.len()).unwrap_or(u32::MAX);
-        Unit::new(run, takes, move |sheet| {
+        BenchRun::new(run, takes, move |sheet| {
             let (row, world, refused) = &*shared;
             each(bench, sheet, (row, run), &turns, &world(u64::from(run) + 1), refused);
             Ok(())
@@ -86,11 +86,11 @@ fn each(
     sheet: &mut Sheet,
     (row, run): (&Row, u32),
     turns: &[Kind],
-    world: &World,
+    world: &Topology,
     refused: &Mutex<Vec<Kind>>,
 ) {
     let refused = || refused.lock().unwrap_or_else(PoisonError::into_inner);
-    let dark = row.dark.map_or(Vec::new(), |length| blackouts::draw(u64::from(run) + 1, length, row.length));
+    let dark = row.outage.map_or(Vec::new(), |length| blackouts::draw(u64::from(run) + 1, length, row.length));
     let mut pair = Pair::default();
     for kind in turns {
         if refused().contains(kind) {
@@ -109,7 +109,7 @@ fn each(
             sheet.problem(&row.name, kind.name(), run, why);
             continue;
         }
-        if *kind == Kind::Ours && row.asked.contains(&Asked::NoStall) {
+        if *kind == Kind::Ours && row.thresholds.contains(&Threshold::NoStall) {
             let stalled = taken.flows.iter().any(|flow| flow.pause > row.longest());
             let none = Floor::AtMost(0.0);
             sheet.count(&row.name, "runs with a stall", ("ours", &none), "ours", u32::from(stalled));
@@ -117,7 +117,7 @@ fn each(
         let available = blackouts::availability(&dark, row.from, row.length);
         let mbps = pair.take(*kind, taken.mbps(0, row.from, row.length), available);
         sheet.add(&row.name, "Mbit/s", ("ours", &Floor::Stated), kind.name(), mbps);
-        tell(sheet, &row.name, *kind, &taken);
+        add_details(sheet, &row.name, *kind, &taken);
     }
     pair.judge(sheet, row);
 }
@@ -150,18 +150,24 @@ fn turns(run: u32, ours: bool, ideal: bool) -> Vec<Kind> {
     turns
 }
 
-fn one(bench: &Bench, row: &Row, kind: Kind, world: World, dark: &[Blackout]) -> Result<Option<Taken>, LabError> {
+fn one(
+    bench: &Bench,
+    row: &Row,
+    kind: Kind,
+    world: Topology,
+    dark: &[Outage],
+) -> Result<Option<TrialResult>, LabError> {
     let world = match kind {
-        Kind::Ideal => World { loss: Ratio::ZERO, ..world },
-        _ => World { events: blackouts::events(crate::accel::topology::PRIMARY, dark), ..world },
+        Kind::Ideal => Topology { loss: Ratio::ZERO, ..world },
+        _ => Topology { events: blackouts::events(crate::accel::topology::PRIMARY, dark), ..world },
     };
-    let who = if kind == Kind::Ours { row.ours.clone() } else { Who::Plain };
-    bench.trial(&world, &who, &[Stream::new(row.secure)], row.length)
+    let who = if kind == Kind::Ours { row.contender.clone() } else { Contender::Plain };
+    bench.trial(&world, &who, &[Stream::new(row.is_tls)], row.length)
 }
 
 impl Row {
     fn longest(&self) -> Duration {
-        self.dark.unwrap_or_default() + Duration::from_secs(5)
+        self.outage.unwrap_or_default() + Duration::from_secs(5)
     }
 }
 
@@ -179,11 +185,11 @@ impl Pair {
 
     fn judge(&self, sheet: &mut Sheet, row: &Row) {
         let over = |of: Option<f64>, with: Option<f64>| Some(of? / with.filter(|with| *with > 0.0)?);
-        for asked in &row.asked {
+        for asked in &row.thresholds {
             let (what, bound, with) = match *asked {
-                Asked::OfPlain(bound) => ("of plain", bound, self.plain),
-                Asked::OfIdeal(bound) => ("of ideal", bound, self.ideal),
-                Asked::NoStall => continue,
+                Threshold::OfPlain(bound) => ("of plain", bound, self.plain),
+                Threshold::OfIdeal(bound) => ("of ideal", bound, self.ideal),
+                Threshold::NoStall => continue,
             };
             let floor = Floor::AtLeast(bound);
             for (who, figure) in [("ours", self.ours), ("plain", self.plain)] {
@@ -196,13 +202,13 @@ impl Pair {
 }
 
 /// What must be known beside a figure.
-fn tell(sheet: &mut Sheet, case: &str, kind: Kind, taken: &Taken) {
+fn add_details(sheet: &mut Sheet, case: &str, kind: Kind, taken: &TrialResult) {
     if let Some(why) = taken.emulation.suspect() {
         sheet.suspect(case, &why);
     }
     if kind == Kind::Ours {
         let none = || "nothing".to_owned();
-        let force = if taken.in_force.is_empty() { none() } else { taken.in_force.join(", ") };
+        let force = if taken.active.is_empty() { none() } else { taken.active.join(", ") };
         let alone = taken.left_alone().map(|why| format!("; left alone: {why}")).unwrap_or_default();
         let undone = taken.undone();
         sheet.tell(case, &format!(": in force: {force}{alone}; {undone} reductions undone"));
@@ -229,12 +235,12 @@ mod tests {
         assert!((pair.take(Kind::Ideal, 19.3, Ratio::from_percent(53)) - 10.229).abs() < 1e-3);
         let row = Row {
             name: "blackout 10s".into(),
-            secure: true,
-            dark: Some(Duration::from_secs(10)),
+            is_tls: true,
+            outage: Some(Duration::from_secs(10)),
             length: Duration::from_secs(60),
             from: Duration::ZERO,
-            asked: vec![Asked::OfPlain(4.0), Asked::OfIdeal(0.94), Asked::NoStall],
-            ours: Who::ours(),
+            thresholds: vec![Threshold::OfPlain(4.0), Threshold::OfIdeal(0.94), Threshold::NoStall],
+            contender: Contender::default_mechanisms(),
         };
         let mut sheet = Sheet::default();
         pair.judge(&mut sheet, &row);

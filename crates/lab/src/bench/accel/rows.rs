@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use marline_core::units::Ratio;
 
-use super::super::accel::run::Unit;
+use super::super::accel::run::BenchRun;
 use super::Bench;
-use super::paired::{self, Asked, Row};
-use crate::accel::{Who, World};
+use super::paired::{self, Row, Threshold};
+use crate::accel::{Contender, Topology};
 
 /// A row as it is written.
-struct Written {
+struct RowSpec {
     case: &'static str,
     row: &'static str,
     secure: bool,
@@ -22,35 +22,35 @@ struct Written {
     dark: u64,
     /// Data goes from the client.
     up: bool,
-    asked: &'static [Asked],
+    asked: &'static [Threshold],
 }
 
-const fn row(case: &'static str, row: &'static str, secure: bool, asked: &'static [Asked]) -> Written {
-    Written { case, row, secure, rtt: 50, loss: 0, down: 900, dark: 0, up: false, asked }
+const fn row(case: &'static str, row: &'static str, secure: bool, asked: &'static [Threshold]) -> RowSpec {
+    RowSpec { case, row, secure, rtt: 50, loss: 0, down: 900, dark: 0, up: false, asked }
 }
 
-use Asked::{NoStall, OfIdeal, OfPlain};
+use Threshold::{NoStall, OfIdeal, OfPlain};
 
 /// The floors of issue 6; of uploads it has none, and theirs is to be no slower than plain.
-const ROWS: [Written; 15] = [
-    Written { loss: 1, ..row("loss", "50ms", true, &[OfPlain(4.0)]) },
-    Written { loss: 1, rtt: 200, ..row("loss", "200ms", true, &[OfPlain(8.0)]) },
-    Written { loss: 1, ..row("loss-http", "1% 50ms", false, &[OfIdeal(0.95)]) },
-    Written { loss: 1, rtt: 200, ..row("loss-http", "1% 200ms", false, &[OfIdeal(0.9)]) },
-    Written { loss: 3, ..row("loss-http", "3% 50ms", false, &[OfIdeal(0.9)]) },
-    Written { loss: 1, down: 600, ..row("loss-http", "1% thin", false, &[OfIdeal(0.9)]) },
-    Written { loss: 2, down: 600, ..row("loss-http", "2% thin", false, &[OfIdeal(0.9)]) },
-    Written { loss: 3, down: 600, ..row("loss-http", "3% thin", false, &[OfPlain(5.0)]) },
-    Written { dark: 10, ..row("blackout", "10s", true, &[OfIdeal(0.94)]) },
-    Written { dark: 2, ..row("blackout", "2s", true, &[OfIdeal(0.95)]) },
-    Written { loss: 1, dark: 2, ..row("both", "tls", true, &[OfPlain(5.0), NoStall]) },
-    Written { loss: 1, dark: 2, ..row("both", "http", false, &[OfPlain(8.0), NoStall]) },
-    Written { up: true, loss: 1, ..row("upload", "1% 50ms", false, &[OfPlain(1.0)]) },
-    Written { up: true, loss: 1, rtt: 200, ..row("upload", "1% 200ms", false, &[OfPlain(1.0)]) },
-    Written { up: true, dark: 10, ..row("upload", "dark 10s", false, &[OfPlain(1.0)]) },
+const ROWS: [RowSpec; 15] = [
+    RowSpec { loss: 1, ..row("loss", "50ms", true, &[OfPlain(4.0)]) },
+    RowSpec { loss: 1, rtt: 200, ..row("loss", "200ms", true, &[OfPlain(8.0)]) },
+    RowSpec { loss: 1, ..row("loss-http", "1% 50ms", false, &[OfIdeal(0.95)]) },
+    RowSpec { loss: 1, rtt: 200, ..row("loss-http", "1% 200ms", false, &[OfIdeal(0.9)]) },
+    RowSpec { loss: 3, ..row("loss-http", "3% 50ms", false, &[OfIdeal(0.9)]) },
+    RowSpec { loss: 1, down: 600, ..row("loss-http", "1% thin", false, &[OfIdeal(0.9)]) },
+    RowSpec { loss: 2, down: 600, ..row("loss-http", "2% thin", false, &[OfIdeal(0.9)]) },
+    RowSpec { loss: 3, down: 600, ..row("loss-http", "3% thin", false, &[OfPlain(5.0)]) },
+    RowSpec { dark: 10, ..row("blackout", "10s", true, &[OfIdeal(0.94)]) },
+    RowSpec { dark: 2, ..row("blackout", "2s", true, &[OfIdeal(0.95)]) },
+    RowSpec { loss: 1, dark: 2, ..row("both", "tls", true, &[OfPlain(5.0), NoStall]) },
+    RowSpec { loss: 1, dark: 2, ..row("both", "http", false, &[OfPlain(8.0), NoStall]) },
+    RowSpec { up: true, loss: 1, ..row("upload", "1% 50ms", false, &[OfPlain(1.0)]) },
+    RowSpec { up: true, loss: 1, rtt: 200, ..row("upload", "1% 200ms", false, &[OfPlain(1.0)]) },
+    RowSpec { up: true, dark: 10, ..row("upload", "dark 10s", false, &[OfPlain(1.0)]) },
 ];
 
-pub(super) fn units<'a>(bench: &'a Bench, case: &str) -> Vec<Unit<'a>> {
+pub(super) fn units<'a>(bench: &'a Bench, case: &str) -> Vec<BenchRun<'a>> {
     let mut units = Vec::new();
     for written in ROWS.iter().filter(|written| written.case == case && bench.wants(case, written.row)) {
         let (length, from) = match written.dark {
@@ -63,21 +63,25 @@ pub(super) fn units<'a>(bench: &'a Bench, case: &str) -> Vec<Unit<'a>> {
         };
         let row = Row {
             name: format!("{case} {}", written.row),
-            secure: written.secure,
-            dark: (written.dark > 0).then(|| Duration::from_secs(written.dark)),
+            is_tls: written.secure,
+            outage: (written.dark > 0).then(|| Duration::from_secs(written.dark)),
             length,
             from,
-            asked: written.asked.to_vec(),
+            thresholds: written.asked.to_vec(),
             // Bytes of TLS cannot be fetched, and those of an upload need not be.
-            ours: if written.secure || written.up { Who::ours() } else { Who::early() },
+            contender: if written.secure || written.up {
+                Contender::default_mechanisms()
+            } else {
+                Contender::with_early_ack()
+            },
         };
-        let world = move |seed| World {
+        let world = move |seed| Topology {
             rtt: Duration::from_millis(written.rtt),
             loss: Ratio::from_percent(written.loss),
-            is_upward: written.up,
+            is_upload: written.up,
             cell: Some((written.down, 400)),
             congestion: bench.congestion,
-            ..World::usual(seed)
+            ..Topology::default_links(seed)
         };
         units.extend(paired::units(bench, row, bench.runs(if case == "both" { 20 } else { 5 }), world));
     }

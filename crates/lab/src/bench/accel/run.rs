@@ -17,30 +17,30 @@ use crate::runner::command::say;
 use crate::runner::rounded;
 
 /// See the [module](self).
-pub(super) struct Unit<'a> {
+pub(super) struct BenchRun<'a> {
     /// Which repetition of its row, from 0.
     run: u32,
     /// Its connections last so long, one after the other.
-    takes: Duration,
-    alone: bool,
+    duration: Duration,
+    is_exclusive: bool,
     work: Box<Work<'a>>,
 }
 
 type Work<'a> = dyn Fn(&mut Sheet) -> Result<(), LabError> + Send + Sync + 'a;
 
-impl<'a> Unit<'a> {
+impl<'a> BenchRun<'a> {
     /// The run of a row that does this.
     pub(super) fn new(
         run: u32,
         takes: Duration,
         work: impl Fn(&mut Sheet) -> Result<(), LabError> + Send + Sync + 'a,
     ) -> Self {
-        Self { run, takes, alone: false, work: Box::new(work) }
+        Self { run, duration: takes, is_exclusive: false, work: Box::new(work) }
     }
 
     /// The same, with nobody beside it.
-    pub(super) fn alone(self) -> Self {
-        Self { alone: true, ..self }
+    pub(super) fn exclusive(self) -> Self {
+        Self { is_exclusive: true, ..self }
     }
 
     /// Which repetition of its row, from 0.
@@ -48,23 +48,23 @@ impl<'a> Unit<'a> {
         self.run
     }
 
-    const fn room(&self) -> u64 {
-        if self.alone { ALONE } else { PLACE }
+    const fn weight(&self) -> u64 {
+        if self.is_exclusive { ALONE } else { PLACE }
     }
 }
 
 /// Does them all, so many at once.
-pub(super) fn each(units: &[Unit<'_>], jobs: usize) -> Result<Sheet, LabError> {
+pub(super) fn each(units: &[BenchRun<'_>], jobs: usize) -> Result<Sheet, LabError> {
     say(&format!("{}; Ctrl-C ends it and shows what there is", estimate(units, jobs)));
     let sheets: Mutex<Vec<(usize, Sheet)>> = Mutex::default();
-    let numbered: Vec<(usize, &Unit<'_>)> = units.iter().enumerate().collect();
-    let one = |(at, unit): &(usize, &Unit<'_>)| {
+    let numbered: Vec<(usize, &BenchRun<'_>)> = units.iter().enumerate().collect();
+    let one = |(at, unit): &(usize, &BenchRun<'_>)| {
         let mut sheet = Sheet::of_run(unit.run);
         let done = (unit.work)(&mut sheet);
         sheets.lock().unwrap_or_else(PoisonError::into_inner).push((*at, sheet));
         done
     };
-    Crowd::new(jobs).each(&numbered, |(_, unit)| unit.room(), is_stopped, one)?;
+    Crowd::new(jobs).each(&numbered, |(_, unit)| unit.weight(), is_stopped, one)?;
     let mut sheets = sheets.into_inner().unwrap_or_else(PoisonError::into_inner);
     sheets.sort_by_key(|(at, _)| *at);
     let mut all = Sheet::default();
@@ -73,9 +73,10 @@ pub(super) fn each(units: &[Unit<'_>], jobs: usize) -> Result<Sheet, LabError> {
 }
 
 /// `110 runs, about 20 minutes`: how many and how long, without what it takes to build labs.
-fn estimate(units: &[Unit<'_>], jobs: usize) -> String {
-    let sum =
-        |alone: bool| units.iter().filter(|unit| unit.alone == alone).map(|unit| unit.takes).sum::<Duration>();
+fn estimate(units: &[BenchRun<'_>], jobs: usize) -> String {
+    let sum = |alone: bool| {
+        units.iter().filter(|unit| unit.is_exclusive == alone).map(|unit| unit.duration).sum::<Duration>()
+    };
     let time = sum(true) + sum(false) / u32::try_from(jobs.max(1)).unwrap_or(u32::MAX);
     let at_once = if jobs > 1 { format!(", {jobs} at once") } else { String::new() };
     format!("{} runs{at_once}, about {}", units.len(), rounded(time))
@@ -102,10 +103,10 @@ mod tests {
                     );
                     Ok(())
                 };
-                let unit = Unit::new(at % 5, Duration::from_secs(30), work);
-                if at.is_multiple_of(7) { unit.alone() } else { unit }
+                let unit = BenchRun::new(at % 5, Duration::from_secs(30), work);
+                if at.is_multiple_of(7) { unit.exclusive() } else { unit }
             };
-            let units: Vec<Unit<'_>> = (0..40).map(unit).collect();
+            let units: Vec<BenchRun<'_>> = (0..40).map(unit).collect();
             let sheet = each(&units, jobs).unwrap();
             (sheet.table().rows, sheet.record())
         };
@@ -117,8 +118,8 @@ mod tests {
 
     #[test]
     fn how_long_it_takes_is_what_is_alone_and_a_share_of_the_rest() {
-        let nothing = || Unit::new(0, Duration::from_secs(60), |_: &mut Sheet| Ok(()));
-        let units: Vec<Unit<'_>> = (0..12).map(|_| nothing()).chain([nothing().alone()]).collect();
+        let nothing = || BenchRun::new(0, Duration::from_secs(60), |_: &mut Sheet| Ok(()));
+        let units: Vec<BenchRun<'_>> = (0..12).map(|_| nothing()).chain([nothing().exclusive()]).collect();
         assert_eq!(estimate(&units, 6), "13 runs, 6 at once, about 3 minutes");
         assert_eq!(estimate(&units, 1), "13 runs, about 13 minutes");
     }

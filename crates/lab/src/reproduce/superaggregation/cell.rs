@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::setting::{Case, Way, Work};
 use crate::accel::tcp_info_sampler::Sample;
-use crate::accel::{Air, Taken, Trial, Who, Workshop, udp};
+use crate::accel::{Contender, Medium, Trial, TrialEnv, TrialResult, udp};
 use crate::reproduce::cell::{self, Figures, Name};
 use crate::server::Payload;
 use crate::{Congestion, Emulation, LabError};
@@ -125,12 +125,12 @@ pub(super) fn measure(
     way: &Way,
     sender: Congestion,
     run: u32,
-    (payload, workshop): (&Payload, &Workshop),
+    (payload, workshop): (&Payload, &TrialEnv),
 ) -> Result<Result<Measured, String>, LabError> {
     let world = case.world(way, sender, run);
     match &way.work {
         Work::Flood(offered) => {
-            let (lab, _) = workshop.build(&world, payload, &Who::Plain)?;
+            let (lab, _) = workshop.build(&world, payload, &Contender::Plain)?;
             lab.begin()?;
             let length = case.length.saturating_sub(case.from);
             let mbps = udp::goodput(&lab, *offered, length).map_err(LabError::at("UDP"))?;
@@ -148,7 +148,7 @@ pub(super) fn measure(
 }
 
 impl Measured {
-    fn of(case: &Case, run: u32, taken: Taken) -> Self {
+    fn of(case: &Case, run: u32, taken: TrialResult) -> Self {
         let all = |from, to| (0..taken.flows.len()).map(|flow| taken.mbps(flow, from, to)).sum::<f64>();
         let back = case.blackouts(run).last().map(|dark| dark.from + dark.length);
         let mut measured = Self {
@@ -156,7 +156,7 @@ impl Measured {
             mbps: rounded(all(case.from, case.length)),
             parts: case.parts.windows(2).map(|pair| rounded(all(pair[0], pair[1]))).collect(),
             resumed_s: back.or(case.resumes()).and_then(|back| resumed(&taken, back)),
-            acks_air: matches!(case.world.air, Air::Medium(_)).then(|| acks_air(&taken.emulation)).flatten(),
+            acks_air: matches!(case.world.medium, Medium::Medium(_)).then(|| acks_air(&taken.emulation)).flatten(),
             tcp: Tcp::of(&taken.samples),
             left_alone: taken.left_alone(),
             in_force: Vec::new(),
@@ -169,7 +169,7 @@ impl Measured {
             measured.series = (0..slots).map(|slot| rounded(all(tenth * slot, tenth * (slot + 1)))).collect();
             measured.trace = taken.samples;
         }
-        Self { in_force: taken.in_force, ..measured }
+        Self { in_force: taken.active, ..measured }
     }
 }
 
@@ -185,7 +185,7 @@ fn acks_air(emulation: &Emulation) -> Option<f64> {
 }
 
 /// From a time to the first byte after it, in seconds.
-fn resumed(taken: &Taken, back: Duration) -> Option<f64> {
+fn resumed(taken: &TrialResult, back: Duration) -> Option<f64> {
     use crate::accel::download::SLOT;
     let from = (back.as_nanos() / SLOT.as_nanos()) as usize;
     let slots = &taken.flows.first()?.slots;

@@ -28,7 +28,7 @@ use marline_core::units::DataSize;
 use super::ReproduceArgs;
 use super::book::Book;
 use super::store::Store;
-use crate::accel::Workshop;
+use crate::accel::TrialEnv;
 use crate::bench::is_stopped;
 use crate::crowd::{MOST_JOBS, PLACE};
 use crate::evidence::By;
@@ -200,7 +200,7 @@ fn jobs(args: &ReproduceArgs) -> Result<usize, LabError> {
 fn measure(items: &[Vec<Item<'_>>], jobs: usize, store: Option<Store<Cell>>) -> Result<Vec<Cell>, LabError> {
     let book = Book::new(store);
     let payload = Payload::new(SIZE).map_err(LabError::at("a file in memory"))?;
-    let workshop = Workshop::new()?;
+    let workshop = TrialEnv::new()?;
     let effort = plan::effort(items, |item| book.has(&item.point()), jobs);
     say(&format!("{}; stop with Ctrl-C, go on with --continue", plan::told(effort, jobs)));
     let refused = Mutex::new(Vec::<&'static str>::new());

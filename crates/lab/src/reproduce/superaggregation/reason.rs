@@ -8,7 +8,7 @@
 use super::cell::{Measured, Tcp};
 use super::setting::{Case, Way, Work};
 use crate::Congestion;
-use crate::accel::Who;
+use crate::accel::Contender;
 use crate::evidence::stats;
 
 /// What is compared.
@@ -70,7 +70,7 @@ impl Told<'_> {
     /// What was to be done and never was.
     fn idle(&self) -> Option<String> {
         let Work::Download(_, who) = &self.way.work else { return None };
-        if *who == Who::Plain {
+        if *who == Contender::Plain {
             return None;
         }
         let done = || self.cells.iter().flat_map(|cell| &cell.in_force);

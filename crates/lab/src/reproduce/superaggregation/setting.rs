@@ -24,15 +24,15 @@ use marline_core::units::Ratio;
 use marline_sim::spec::{Change, Event};
 
 use crate::Congestion;
-use crate::accel::blackouts::{self, Blackout};
+use crate::accel::blackouts::{self, Outage};
 use crate::accel::topology::{CELL, PRIMARY};
-use crate::accel::{Air, Stream, Who, World};
+use crate::accel::{Contender, Medium, Stream, Topology};
 
 /// What is done in a cell.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Work {
     /// Downloads, with somebody's help or nobody's.
-    Download(Vec<Stream>, Who),
+    Download(Vec<Stream>, Contender),
     /// Datagrams, so many Mbit/s.
     Flood(f64),
 }
@@ -53,13 +53,13 @@ impl Way {
         Self { name, work, untroubled: false, each_acknowledged: false }
     }
 
-    fn one(who: Who, secure: bool) -> Self {
+    fn one(who: Contender, secure: bool) -> Self {
         Self::new(who.name(), Work::Download(vec![Stream::new(secure)], who))
     }
 
     /// Plain TCP where nothing is lost and nothing dark.
     fn ideal(secure: bool) -> Self {
-        let download = Work::Download(vec![Stream::new(secure)], Who::Plain);
+        let download = Work::Download(vec![Stream::new(secure)], Contender::Plain);
         Self { untroubled: true, ..Self::new(IDEAL, download) }
     }
 }
@@ -73,7 +73,7 @@ pub(super) struct Case {
     pub(super) artefact: &'static str,
     pub(super) name: String,
     /// Its links; seed and sender are those of the run.
-    pub(super) world: World,
+    pub(super) world: Topology,
     /// How long each blackout is; they are drawn for each run.
     pub(super) dark: Option<Duration>,
     pub(super) ways: Vec<Way>,
@@ -87,7 +87,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    fn new(artefact: &'static str, name: String, world: World, ways: Vec<Way>, seconds: u64) -> Self {
+    fn new(artefact: &'static str, name: String, world: Topology, ways: Vec<Way>, seconds: u64) -> Self {
         Self {
             artefact,
             name,
@@ -102,13 +102,13 @@ impl Case {
     }
 
     /// The blackouts of a run.
-    pub(super) fn blackouts(&self, run: u32) -> Vec<Blackout> {
+    pub(super) fn blackouts(&self, run: u32) -> Vec<Outage> {
         self.dark.map_or(Vec::new(), |length| blackouts::draw(u64::from(run) + 1, length, self.length))
     }
 
     /// The links of one way in a run.
-    pub(super) fn world(&self, way: &Way, sender: Congestion, run: u32) -> World {
-        let mut world = World {
+    pub(super) fn world(&self, way: &Way, sender: Congestion, run: u32) -> Topology {
+        let mut world = Topology {
             congestion: sender,
             seed: u64::from(run) + 1,
             each_acknowledged: self.world.each_acknowledged || way.each_acknowledged,
@@ -144,16 +144,16 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 /// Where several points are measured (§6.2: 50 ms is representative; figures 5(c), 6(b), 7(c)).
 const RTTS: [u64; 4] = [50, 100, 150, 200];
 
-fn cell(preset: &'static str) -> World {
-    World { air: Air::Medium(preset), ..World::usual(0) }
+fn cell(preset: &'static str) -> Topology {
+    Topology { medium: Medium::Medium(preset), ..Topology::default_links(0) }
 }
 
 fn three(mechanism: &str, secure: bool) -> Vec<Way> {
-    let paper = Who::only("paper", mechanism);
+    let paper = Contender::only("paper", mechanism);
     vec![
-        Way::one(Who::Plain, secure),
+        Way::one(Contender::Plain, secure),
         Way::one(paper, secure),
-        Way::one(if secure { Who::ours() } else { Who::early() }, secure),
+        Way::one(if secure { Contender::default_mechanisms() } else { Contender::with_early_ack() }, secure),
     ]
 }
 
@@ -177,18 +177,18 @@ pub(super) fn cases(artefact: &str) -> Vec<Case> {
 
 fn aggregated(preset: &'static str) -> Case {
     let over = |link| Stream { over: Some(link), ..Stream::new(false) };
-    let way = |name, streams| Way::new(name, Work::Download(streams, Who::Plain));
+    let way = |name, streams| Way::new(name, Work::Download(streams, Contender::Plain));
     let ways = vec![
         way("wifi", vec![over(PRIMARY)]),
         way("cell", vec![over(CELL)]),
         way("both", vec![over(PRIMARY), over(CELL)]),
     ];
     // chosen: what makes the paper's 3 % of 802.11g and 16 % of 802.11b.
-    Case::new("F1", preset.into(), World { cell: Some((500, 150)), ..cell(preset) }, ways, 20)
+    Case::new("F1", preset.into(), Topology { cell: Some((500, 150)), ..cell(preset) }, ways, 20)
 }
 
 fn contended(preset: &'static str) -> Case {
-    let plain = || Way::one(Who::Plain, false);
+    let plain = || Way::one(Contender::Plain, false);
     let each = Way { name: "plain, an ACK a segment", each_acknowledged: true, ..plain() };
     // More than the cell carries.
     let offered = if preset == "11g-mixed" { 30.0 } else { 9.0 };
@@ -197,21 +197,22 @@ fn contended(preset: &'static str) -> Case {
 
 fn dark_once() -> Case {
     let event = |at, change| Event { at: S(at), link: PRIMARY.into(), change };
-    let world = World { events: vec![event(11, Change::Down), event(13, Change::Back)], ..World::usual(0) };
+    let world =
+        Topology { events: vec![event(11, Change::Down), event(13, Change::Back)], ..Topology::default_links(0) };
     let case = Case::new("F2b", "2s, 50ms".into(), world, three("freeze", true), 24);
     Case { parts: vec![S(4), S(11), S(13), S(15), S(24)], look: Duration::from_millis(50), ..case }
 }
 
 fn lossy(ppm: u32) -> Case {
     let loss = Ratio::from_ppm(ppm);
-    let ways = vec![Way::one(Who::Plain, true), Way::ideal(true)];
-    Case::new("F2c", format!("{loss}, 50ms"), World { loss, ..World::usual(0) }, ways, 24)
+    let ways = vec![Way::one(Contender::Plain, true), Way::ideal(true)];
+    Case::new("F2c", format!("{loss}, 50ms"), Topology { loss, ..Topology::default_links(0) }, ways, 24)
 }
 
 fn offloaded() -> Vec<Case> {
     let of = |preset, rtt: u64, each: bool| {
         let each_word = if each { ", an ACK a segment" } else { "" };
-        let world = World { rtt: Duration::from_millis(rtt), each_acknowledged: each, ..cell(preset) };
+        let world = Topology { rtt: Duration::from_millis(rtt), each_acknowledged: each, ..cell(preset) };
         let name = format!("{preset}, {rtt}ms{each_word}");
         Case::new("F5", name, world, three("offload-as-published", true), 24)
     };
@@ -224,7 +225,7 @@ fn offloaded() -> Vec<Case> {
 
 fn frozen() -> Vec<Case> {
     let of = |(dark, rtt): (u64, u64)| {
-        let world = World { rtt: Duration::from_millis(rtt), ..World::usual(0) };
+        let world = Topology { rtt: Duration::from_millis(rtt), ..Topology::default_links(0) };
         let mut ways = three("freeze", true);
         ways.push(Way::ideal(true));
         let case = Case::new("F6", format!("{dark}s, {rtt}ms"), world, ways, 60);
@@ -236,9 +237,9 @@ fn frozen() -> Vec<Case> {
 fn fetched() -> Vec<Case> {
     let of = |(ppm, rtt): (u32, u64)| {
         let loss = Ratio::from_ppm(ppm);
-        let world = World { loss, rtt: Duration::from_millis(rtt), ..World::usual(0) };
+        let world = Topology { loss, rtt: Duration::from_millis(rtt), ..Topology::default_links(0) };
         let mut ways = three("fast-fetch", false);
-        ways.push(Way::one(Who::only("ranges", "hide"), false));
+        ways.push(Way::one(Contender::only("ranges", "hide"), false));
         ways.push(Way::ideal(false));
         Case::new("F7", format!("{loss}, {rtt}ms"), world, ways, 30)
     };
@@ -260,7 +261,7 @@ fn walk() -> Case {
         event(49, PRIMARY, one_percent),
     ];
     let ways = three("offload-as-published,freeze,fast-fetch", false);
-    let case = Case::new("F8", "11g-mixed, 50ms".into(), World { events, ..cell("11g-mixed") }, ways, 64);
+    let case = Case::new("F8", "11g-mixed, 50ms".into(), Topology { events, ..cell("11g-mixed") }, ways, 64);
     Case { parts: [0, 15, 30, 32, 47, 49, 64].map(S).into(), from: Duration::ZERO, ..case }
 }
 
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn the_ideal_has_no_trouble_and_everybody_else_the_same() {
         let case = &cases("F6")[0];
-        let worlds: Vec<World> = case.ways.iter().map(|way| case.world(way, Congestion::Reno, 3)).collect();
+        let worlds: Vec<Topology> = case.ways.iter().map(|way| case.world(way, Congestion::Reno, 3)).collect();
         assert!(worlds[3].events.is_empty() && worlds[3].loss == Ratio::ZERO);
         assert!(!worlds[0].events.is_empty());
         assert_eq!((&worlds[0], &worlds[1]), (&worlds[2], &worlds[2]));

@@ -9,61 +9,61 @@ use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, Duration, Ratio};
 
-use crate::accel::scenario::{Blackout, Close, Exchange, Hostility, Manners, Plan, Scene};
+use crate::accel::scenario::{Close, Exchange, FlowScript, Malformed, Outage, Scenario, ServerBehavior};
 use crate::rng::{Purpose, Stream};
 use crate::spec::{LinkSpec, Loss, QueueLimit, Uplink};
 use crate::tcp::Algorithm;
 
 /// The scene of a seed.
-pub fn draw(seed: u64) -> Scene {
-    let mut chance = Chance(Stream::new(seed, "accel", 0, Purpose::Other));
-    let primary = primary(&mut chance);
-    let helper = (!chance.one_in(4)).then(|| helper(&mut chance));
+pub fn generate(seed: u64) -> Scenario {
+    let mut chance = RandomSource(Stream::new(seed, "accel", 0, Purpose::Other));
+    let primary = primary_link(&mut chance);
+    let helper = (!chance.one_in(4)).then(|| secondary_link(&mut chance));
     let lasts = 2.0 + 10.0 * chance.uniform();
     let count = 1 + chance.below(4);
-    let bytes = (pace(&primary) * lasts / count as f64).clamp(2_000.0, MOST_BYTES as f64 / count as f64);
+    let bytes = (plain_tcp_rate(&primary) * lasts / count as f64).clamp(2_000.0, MAX_BYTES as f64 / count as f64);
     let flows = (0..count).map(|_| flow(&mut chance, bytes, lasts));
     // By the seed and not by chance, so that what other seeds mean stays.
-    let is_upward = seed % UPWARD == UPWARD / 2;
-    let flows = flows.map(|plan| if is_upward { plan.turned() } else { plan }).collect();
-    let mut blackouts = blackouts(&mut chance, Scene::PRIMARY, lasts);
+    let is_upward = seed % UPLOAD_PERIOD == UPLOAD_PERIOD / 2;
+    let flows = flows.map(|plan| if is_upward { plan.reversed() } else { plan }).collect();
+    let mut blackouts = outages(&mut chance, Scenario::PRIMARY, lasts);
     if helper.is_some() && chance.one_in(3) {
-        blackouts.extend(self::blackouts(&mut chance, Scene::HELPER, lasts));
+        blackouts.extend(self::outages(&mut chance, Scenario::SECONDARY, lasts));
     }
-    let mut config = Config::new(Scene::PRIMARY, helper.as_ref().map(|_| Scene::HELPER));
+    let mut config = Config::new(Scenario::PRIMARY, helper.as_ref().map(|_| Scenario::SECONDARY));
     config.mechanisms = mechanisms(&mut chance, seed);
     if chance.one_in(3) {
         let (up, down) = (kbps(100.0), kbps(300.0));
-        config.helpers.iter_mut().for_each(|helper| (helper.up, helper.down) = (Some(up), Some(down)));
+        config.secondary_links.iter_mut().for_each(|helper| (helper.up, helper.down) = (Some(up), Some(down)));
     }
     let attached = if chance.one_in(3) { chance.seconds(lasts) } else { Duration::ZERO };
     let killed = chance.one_in(4).then(|| attached + chance.seconds(lasts));
-    let hostile = hostile(&mut chance, lasts);
-    let manners = Manners {
-        fails: Ratio::from_percent(*chance.pick(&[0, 0, 0, 5, 30, 100])),
-        short: Ratio::from_percent(*chance.pick(&[0, 0, 0, 5, 30])),
-        late: Duration::from_millis(*chance.pick(&[0, 0, 50, 1000, 6000])),
+    let hostile = malformed(&mut chance, lasts);
+    let manners = ServerBehavior {
+        failure: Ratio::from_percent(*chance.pick(&[0, 0, 0, 5, 30, 100])),
+        truncation: Ratio::from_percent(*chance.pick(&[0, 0, 0, 5, 30])),
+        max_delay: Duration::from_millis(*chance.pick(&[0, 0, 50, 1000, 6000])),
     };
     let limit = Duration::from_secs(900);
-    Scene {
+    Scenario {
         seed,
         primary,
-        helper,
-        blackouts,
+        secondary: helper,
+        outages: blackouts,
         flows,
         config: Some(config),
-        attached,
-        killed,
-        hostile,
-        manners,
+        attached_at: attached,
+        killed_at: killed,
+        malformed: hostile,
+        server: manners,
         limit,
     }
 }
 
 /// Where the numbers come from.
-struct Chance(Stream);
+struct RandomSource(Stream);
 
-impl Chance {
+impl RandomSource {
     fn below(&mut self, n: u64) -> u64 {
         self.0.below(n)
     }
@@ -102,7 +102,7 @@ fn kbps(kbps: f64) -> Bitrate {
     Bitrate::from_bits_per_sec((kbps * 1e3) as u64)
 }
 
-fn primary(chance: &mut Chance) -> LinkSpec {
+fn primary_link(chance: &mut RandomSource) -> LinkSpec {
     let rate = kbps(chance.log(1000.0, 100_000.0));
     let rtt = Duration::from_secs_f64(chance.log(0.005, 0.4));
     let mut spec = LinkSpec::constant("wifi", rate, rtt);
@@ -118,8 +118,8 @@ fn primary(chance: &mut Chance) -> LinkSpec {
     spec
 }
 
-fn helper(chance: &mut Chance) -> LinkSpec {
-    let rate = |chance: &mut Chance| kbps(chance.log(50.0, 1000.0));
+fn secondary_link(chance: &mut RandomSource) -> LinkSpec {
+    let rate = |chance: &mut RandomSource| kbps(chance.log(50.0, 1000.0));
     let rtt = Duration::from_secs_f64(chance.log(0.03, 0.6));
     let mut spec = LinkSpec::constant("lte", rate(chance), rtt);
     spec.up = Uplink::Rate(rate(chance));
@@ -129,7 +129,7 @@ fn helper(chance: &mut Chance) -> LinkSpec {
 }
 
 /// None, each packet by itself, or in bursts; `most` in millionths.
-fn loss(chance: &mut Chance, most: f64) -> Loss {
+fn loss(chance: &mut RandomSource, most: f64) -> Loss {
     let ppm = |share: f64| Ratio::from_ppm(share as u32);
     match chance.below(4) {
         0 => Loss::NONE,
@@ -146,7 +146,7 @@ fn loss(chance: &mut Chance, most: f64) -> Loss {
 }
 
 /// Bytes a second that plain TCP gets.
-fn pace(spec: &LinkSpec) -> f64 {
+fn plain_tcp_rate(spec: &LinkSpec) -> f64 {
     let rate = match spec.down {
         crate::spec::Carrier::Rate { first, .. } => first.bits_per_sec() as f64 / 8.0,
         _ => 1e6,
@@ -156,13 +156,13 @@ fn pace(spec: &LinkSpec) -> f64 {
     rate.min(mathis)
 }
 
-fn flow(chance: &mut Chance, bytes: f64, lasts: f64) -> Plan {
+fn flow(chance: &mut RandomSource, bytes: f64, lasts: f64) -> FlowScript {
     let exchanges = if chance.one_in(2) { 1 } else { 1 + chance.below(6) };
     let each = (bytes * chance.log(0.05, 1.0) / exchanges as f64) as u64;
-    let exchange = |chance: &mut Chance| Exchange {
+    let exchange = |chance: &mut RandomSource| Exchange {
         pause: if chance.one_in(2) { Duration::ZERO } else { chance.seconds(3.0) },
         request: chance.log(40.0, 4000.0) as u64,
-        answer: 1 + chance.below(2 * each.max(1)),
+        response: 1 + chance.below(2 * each.max(1)),
     };
     let total = each * exchanges;
     let close = match chance.below(10) {
@@ -171,12 +171,12 @@ fn flow(chance: &mut Chance, bytes: f64, lasts: f64) -> Plan {
         2..5 => Close::Client,
         _ => Close::Server,
     };
-    Plan {
+    FlowScript {
         start: if chance.one_in(2) { Duration::ZERO } else { chance.seconds(lasts / 2.0) },
         exchanges: (0..exchanges).map(|_| exchange(chance)).collect(),
         close,
         is_http: chance.one_in(2),
-        is_helped: true,
+        is_accelerated: true,
         is_v6: chance.one_in(3),
         algorithm: *chance.pick(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::Reno]),
         sack: !chance.one_in(10),
@@ -188,52 +188,57 @@ fn flow(chance: &mut Chance, bytes: f64, lasts: f64) -> Plan {
     }
 }
 
-fn blackouts(chance: &mut Chance, link: LinkId, lasts: f64) -> Vec<Blackout> {
-    let mut blackouts: Vec<Blackout> = Vec::new();
+fn outages(chance: &mut RandomSource, link: LinkId, lasts: f64) -> Vec<Outage> {
+    let mut blackouts: Vec<Outage> = Vec::new();
     let mut at = 0.0;
     for _ in 0..*chance.pick(&[0, 0, 1, 1, 2, 3]) {
         at += 0.2 + lasts * chance.uniform();
         let takes = chance.log(0.1, 12.0);
         let [since, takes_for] = [at, takes].map(Duration::from_secs_f64);
-        blackouts.push(Blackout { link, at: since, lasts: takes_for, is_told: chance.one_in(2) });
+        blackouts.push(Outage { link, at: since, duration: takes_for, is_carrier_lost: chance.one_in(2) });
         at += takes;
     }
     blackouts
 }
 
-fn mechanisms(chance: &mut Chance, seed: u64) -> Mechanisms {
+fn mechanisms(chance: &mut RandomSource, seed: u64) -> Mechanisms {
     if chance.one_in(3) {
-        return Mechanisms::of(&USUAL);
+        return Mechanisms::of(&USUAL_MECHANISMS);
     }
     let mut mechanisms = Mechanisms::of(&[]);
     let share = 1 + chance.below(3);
-    for mechanism in Mechanism::ALL.into_iter().filter(|one| *one != Mechanism::Revert) {
+    for mechanism in Mechanism::ALL.into_iter().filter(|one| *one != Mechanism::OutageRevert) {
         // What harms by itself is drawn more rarely.
-        let share = if USUAL.contains(&mechanism) { share } else { 4 };
+        let share = if USUAL_MECHANISMS.contains(&mechanism) { share } else { 4 };
         mechanisms.set(mechanism, chance.one_in(share));
-        if mechanism == Mechanism::Hide {
+        if mechanism == Mechanism::EarlyAck {
             // A mechanism that has been removed was drawn here. Without this draw all seeds would mean other histories.
             let _ = chance.one_in(share);
         }
     }
     // By the seed, too.
-    mechanisms.set(Mechanism::Revert, (seed / UPWARD).is_multiple_of(REVERTS));
+    mechanisms.set(Mechanism::OutageRevert, (seed / UPLOAD_PERIOD).is_multiple_of(OUTAGE_REVERT_PERIOD));
     mechanisms
 }
 
-fn hostile(chance: &mut Chance, lasts: f64) -> Vec<(Duration, Hostility)> {
-    let all = [Hostility::NoiseLeaves, Hostility::NoisePasses, Hostility::MutantPasses, Hostility::MutantLeaves];
+fn malformed(chance: &mut RandomSource, lasts: f64) -> Vec<(Duration, Malformed)> {
+    let all = [Malformed::NoiseOut, Malformed::NoiseIn, Malformed::MutantIn, Malformed::MutantOut];
     let count = if chance.one_in(3) { chance.below(30) } else { 0 };
     (0..count).map(|_| (chance.seconds(2.0 * lasts), *chance.pick(&all))).collect()
 }
 
 /// What histories have most often: all that does not harm by itself. It stays when the defaults change, so that a seed goes on
 /// to mean the same history.
-const USUAL: [Mechanism; 5] =
-    [Mechanism::Offload, Mechanism::Undo, Mechanism::Reserve, Mechanism::Revert, Mechanism::Hide];
+const USUAL_MECHANISMS: [Mechanism; 5] = [
+    Mechanism::AckOffload,
+    Mechanism::EifelUndo,
+    Mechanism::WithheldAck,
+    Mechanism::OutageRevert,
+    Mechanism::EarlyAck,
+];
 /// Of so many histories without all of [`USUAL`] one has it.
-const REVERTS: u64 = 4;
+const OUTAGE_REVERT_PERIOD: u64 = 4;
 /// Of so many histories one goes up.
-const UPWARD: u64 = 6;
+const UPLOAD_PERIOD: u64 = 6;
 /// Of all flows of a history together. Chosen: some ten thousand packets at most, some milliseconds.
-const MOST_BYTES: u64 = 12_000_000;
+const MAX_BYTES: u64 = 12_000_000;

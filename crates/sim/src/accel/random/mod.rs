@@ -29,10 +29,10 @@ use std::fmt;
 use marline_core::accel::Accelerator;
 use marline_core::units::{Duration, Instant};
 
-pub use generate::draw;
+pub use generate::generate;
 
 use super::world::{FlowOutcome, Outcome, World, needs_origin};
-use crate::accel::scenario::{Close, Scene};
+use crate::accel::scenario::{Close, Scenario};
 use crate::contract::replay;
 use crate::rng::{Purpose, Stream};
 
@@ -70,15 +70,15 @@ pub struct Report {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     /// Beside the time of all blackouts.
-    pub late: Duration,
+    pub max_delay: Duration,
     /// Beside the longest blackout.
-    pub stall: Duration,
+    pub max_stall: Duration,
 }
 
 impl Default for Bounds {
     /// Five seconds each: the floor.
     fn default() -> Self {
-        Self { late: Duration::from_secs(5), stall: Duration::from_secs(5) }
+        Self { max_delay: Duration::from_secs(5), max_stall: Duration::from_secs(5) }
     }
 }
 
@@ -90,8 +90,8 @@ impl Default for Bounds {
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
 pub fn play(seed: u64) -> Result<Report, Defect> {
-    let scene = draw(seed);
-    judge(&scene, Bounds::default()).map_err(|wrong| Defect { seed, wrong, scene: format!("{scene:#?}") })
+    let scene = generate(seed);
+    check(&scene, Bounds::default()).map_err(|wrong| Defect { seed, wrong, scene: format!("{scene:#?}") })
 }
 
 /// Runs a scene with and without its accelerator.
@@ -101,7 +101,7 @@ pub fn play(seed: u64) -> Result<Report, Defect> {
 ///
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
-pub fn judge(scene: &Scene, bounds: Bounds) -> Result<Report, String> {
+pub fn check(scene: &Scenario, bounds: Bounds) -> Result<Report, String> {
     let mut world = World::new(scene.clone());
     let with = world.run();
     if let Some(log) = world.into_log() {
@@ -128,10 +128,10 @@ pub fn judge(scene: &Scene, bounds: Bounds) -> Result<Report, String> {
 }
 
 /// Rule 5: flows of scenes beside this one take so long more often with the accelerator than without.
-fn is_confirmed(scene: &Scene, n: usize, flow: &FlowOutcome, alone: &FlowOutcome, bounds: Bounds) -> bool {
-    let run = |scene: Scene| World::new(scene).run().flows.into_iter().nth(n);
-    let others = (1..=OTHERS).filter_map(|other| run(neighbour(scene, other).plain()));
-    let worst = others.fold(alone.clone(), worse);
+fn is_confirmed(scene: &Scenario, n: usize, flow: &FlowOutcome, alone: &FlowOutcome, bounds: Bounds) -> bool {
+    let run = |scene: Scenario| World::new(scene).run().flows.into_iter().nth(n);
+    let others = (1..=NEIGHBORS).filter_map(|other| run(neighbor(scene, other).plain()));
+    let worst = others.fold(alone.clone(), worse_of);
     if compare(scene, n, flow, &worst, bounds).is_ok() {
         return false;
     }
@@ -139,37 +139,43 @@ fn is_confirmed(scene: &Scene, n: usize, flow: &FlowOutcome, alone: &FlowOutcome
         return true;
     }
     let takes_long = |flow: &FlowOutcome| compare(scene, n, flow, &worst, bounds).is_err();
-    if !(1..=OTHERS).filter_map(|other| run(neighbour(scene, other))).any(|flow| takes_long(&flow)) {
+    if !(1..=NEIGHBORS).filter_map(|other| run(neighbor(scene, other))).any(|flow| takes_long(&flow)) {
         return false;
     }
-    let many = || (OTHERS + 1..=OTHERS + MANY).map(|other| neighbour(scene, other));
+    let many = || (NEIGHBORS + 1..=NEIGHBORS + CONFIRMING_RUNS).map(|other| neighbor(scene, other));
     let with = many().filter_map(run).filter(takes_long).count();
     let without = many().filter_map(|scene| run(scene.plain())).filter(takes_long).count();
-    with > MOST_OFTEN * without
+    with > MAX_FREQUENCY_RATIO * without
 }
 
 /// The same scene where other packets are lost and blackouts come a little earlier or later.
-fn neighbour(scene: &Scene, n: u64) -> Scene {
-    let mut neighbour = Scene { seed: scene.seed.wrapping_add(n << 40), ..scene.clone() };
+fn neighbor(scene: &Scenario, n: u64) -> Scenario {
+    let mut neighbour = Scenario { seed: scene.seed.wrapping_add(n << 40), ..scene.clone() };
     let mut chance = Stream::new(neighbour.seed, "neighbour", 0, Purpose::Other);
-    for blackout in &mut neighbour.blackouts {
-        let by = Duration::from_millis(chance.below(2 * SHIFTED));
-        blackout.at = (blackout.at + by).saturating_sub(Duration::from_millis(SHIFTED));
+    for blackout in &mut neighbour.outages {
+        let by = Duration::from_millis(chance.below(2 * MAX_SHIFT_MS));
+        blackout.at = (blackout.at + by).saturating_sub(Duration::from_millis(MAX_SHIFT_MS));
     }
     neighbour
 }
 
 /// The longer wait and the later end of two runs.
-fn worse(one: FlowOutcome, other: FlowOutcome) -> FlowOutcome {
+fn worse_of(one: FlowOutcome, other: FlowOutcome) -> FlowOutcome {
     let finished = one.finished.zip(other.finished).map(|(one, other)| one.max(other));
     FlowOutcome { finished, stall: one.stall.max(other.stall), ..one }
 }
 
-fn compare(scene: &Scene, n: usize, flow: &FlowOutcome, alone: &FlowOutcome, bounds: Bounds) -> Result<(), String> {
-    let dark: Duration = scene.blackouts.iter().map(|blackout| blackout.lasts).sum();
-    let longest = scene.blackouts.iter().map(|blackout| blackout.lasts).max().unwrap_or_default();
+fn compare(
+    scene: &Scenario,
+    n: usize,
+    flow: &FlowOutcome,
+    alone: &FlowOutcome,
+    bounds: Bounds,
+) -> Result<(), String> {
+    let dark: Duration = scene.outages.iter().map(|blackout| blackout.duration).sum();
+    let longest = scene.outages.iter().map(|blackout| blackout.duration).max().unwrap_or_default();
     let hides = scene.config.as_ref().is_some_and(|config| config.mechanisms.iter().any(needs_origin));
-    if flow.was_robbed {
+    if flow.lost_early_acked {
         return Ok(());
     }
     if flow.was_reset {
@@ -180,7 +186,7 @@ fn compare(scene: &Scene, n: usize, flow: &FlowOutcome, alone: &FlowOutcome, bou
         // Where its one reset is lost, the client waits for ever.
         return Ok(());
     }
-    let most = (longest + bounds.stall).max(alone.stall.0 + bounds.stall);
+    let most = (longest + bounds.max_stall).max(alone.stall.0 + bounds.max_stall);
     if flow.stall.0 > most {
         let (stall, until) = flow.stall;
         return Err(format!("waited {stall:?} until {until}, without an accelerator {:?} at most", alone.stall.0));
@@ -188,23 +194,25 @@ fn compare(scene: &Scene, n: usize, flow: &FlowOutcome, alone: &FlowOutcome, bou
     let is_cut = matches!(close, Some(Close::ClientReset(_)));
     match (flow.finished, alone.finished) {
         (None, Some(at)) if !is_cut => Err(format!("never ended: {flow:?}, without an accelerator at {at}")),
-        (Some(end), Some(at)) if end > at + dark + bounds.late => Err(format!("ended at {end}, without at {at}")),
+        (Some(end), Some(at)) if end > at + dark + bounds.max_delay => {
+            Err(format!("ended at {end}, without at {at}"))
+        }
         _ => Ok(()),
     }
 }
 
 /// Chosen: milliseconds by which a flow may well come to meet a blackout that it had escaped.
-const SHIFTED: u64 = 2000;
+const MAX_SHIFT_MS: u64 = 2000;
 /// Chosen: enough that a wait which plain TCP has in one of ten runs is nearly always seen.
-const OTHERS: u64 = 16;
+const NEIGHBORS: u64 = 16;
 /// Chosen: enough that what happens in one of twenty runs is seen in both kinds.
-const MANY: u64 = 64;
+const CONFIRMING_RUNS: u64 = 64;
 /// Chosen: of rare events, counted twice under equal conditions, one count is thrice the other or more in one of ten times or
 /// less; with the two stages before, in one of some hundred.
-const MOST_OFTEN: usize = 2;
+const MAX_FREQUENCY_RATIO: usize = 2;
 
 /// How much faster the flows of a history were, all together: the sum of their times without over that with an accelerator.
-pub fn gain(report: &Report, scene: &Scene) -> Option<f64> {
+pub fn speedup(report: &Report, scene: &Scenario) -> Option<f64> {
     let time = |outcome: &Outcome| -> Option<f64> {
         let each = outcome.flows.iter().zip(&scene.flows);
         each.map(|(flow, plan)| Some(flow.finished?.since(Instant::ZERO + plan.start).as_secs_f64())).sum()

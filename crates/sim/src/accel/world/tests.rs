@@ -3,7 +3,7 @@
 use marline_core::units::{Bitrate, DataSize};
 
 use super::*;
-use crate::accel::{Blackout, Close, Plan};
+use crate::accel::{Close, FlowScript, Outage};
 use crate::spec::LinkSpec;
 use crate::tcp::Algorithm;
 
@@ -11,13 +11,13 @@ fn link(rtt: u64) -> LinkSpec {
     LinkSpec::constant("wifi", Bitrate::from_mbps(20), Duration::from_millis(rtt))
 }
 
-fn with_machine(scene: &Scene) -> Scene {
-    Scene { config: Some(Config::new(Scene::PRIMARY, None)), ..scene.clone() }
+fn with_machine(scene: &Scenario) -> Scenario {
+    Scenario { config: Some(Config::new(Scenario::PRIMARY, None)), ..scene.clone() }
 }
 
 #[test]
 fn a_download_ends_as_over_values() {
-    let scene = Scene::new(link(50), Plan::download(5_000_000));
+    let scene = Scenario::new(link(50), FlowScript::download(5_000_000));
     let outcome = World::new(scene.clone()).run();
     assert_eq!((outcome.flows[0].read, &outcome.wrong), (5_000_000, &vec![]));
     let taken = outcome.flows[0].finished.expect("it ends").as_secs_f64();
@@ -25,10 +25,17 @@ fn a_download_ends_as_over_values() {
     assert!(taken < ideal.as_secs_f64() * 1.25, "{taken} s");
     for algorithm in [Algorithm::Cubic, Algorithm::Reno] {
         for (sack, timestamps, scale) in [(true, false, 7), (false, true, 7), (false, false, 0)] {
-            let plan = Plan { algorithm, sack, timestamps, scale, close: Close::Client, ..Plan::download(700_000) };
-            let scene = Scene {
+            let plan = FlowScript {
+                algorithm,
+                sack,
+                timestamps,
+                scale,
+                close: Close::Client,
+                ..FlowScript::download(700_000)
+            };
+            let scene = Scenario {
                 primary: "wifi,rate=20Mbit/s,rtt=50ms,loss=1%".parse().unwrap(),
-                ..Scene::new(link(50), plan)
+                ..Scenario::new(link(50), plan)
             };
             let outcome = World::new(scene).run();
             assert!(outcome.flows[0].finished.is_some(), "{algorithm:?} {sack} {timestamps} {scale}: {outcome:?}");
@@ -39,12 +46,12 @@ fn a_download_ends_as_over_values() {
 
 #[test]
 fn an_accelerator_without_mechanisms_changes_nothing() {
-    let mut scene = Scene::new(link(50), Plan::download(3_000_000));
-    scene.blackouts = vec![Blackout {
-        link: Scene::PRIMARY,
+    let mut scene = Scenario::new(link(50), FlowScript::download(3_000_000));
+    scene.outages = vec![Outage {
+        link: Scenario::PRIMARY,
         at: Duration::from_millis(700),
-        lasts: Duration::from_secs(2),
-        is_told: true,
+        duration: Duration::from_secs(2),
+        is_carrier_lost: true,
     }];
     let plain = World::new(scene.clone()).run();
     let mut scene = with_machine(&scene);
@@ -52,7 +59,7 @@ fn an_accelerator_without_mechanisms_changes_nothing() {
         config.mechanisms = marline_core::accel::Mechanisms::of(&[]);
     }
     let beside = World::new(scene).run();
-    assert_eq!(beside.asked.keys().copied().collect::<Vec<_>>(), ["leave"], "packets go on, and nothing else");
+    assert_eq!(beside.outputs.keys().copied().collect::<Vec<_>>(), ["leave"], "packets go on, and nothing else");
     assert_eq!(beside.flows, plain.flows);
     assert!(beside.wrong.is_empty(), "{:?}", beside.wrong);
 }

@@ -11,147 +11,147 @@
 
 use alloc::vec::Vec;
 
-use super::delay_queue::{Line, Says};
-use super::loss_guard::Calm;
-use super::path_delay::{By, Ways};
-use super::trial::{Moment, Trial};
-use crate::accel::observation::sack_holes::Holes;
+use super::delay_queue::{AckDelayQueue, AckInfo};
+use super::loss_guard::LossGuard;
+use super::path_delay::{AckLink, PathDelay};
+use super::trial::{OffloadTrial, TrialSample};
+use crate::accel::observation::sack_holes::SackHoles;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// What becomes of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum Road {
+pub(in crate::accel) enum AckPath {
     /// It may go over a helping link.
-    Elsewhere,
+    Secondary,
     /// It leaves over the first one, so late.
-    Late(Duration),
+    Delayed(Duration),
 }
 
 /// One flow's ways.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Detour {
-    trial: Trial,
-    calm: Calm,
-    ways: Ways,
-    line: Line,
-    length: Length,
+pub(in crate::accel) struct AckPathSelector {
+    trial: OffloadTrial,
+    loss_guard: LossGuard,
+    path_delay: PathDelay,
+    delay_queue: AckDelayQueue,
+    assumed_path: AssumedPath,
     is_on: bool,
-    watched: Option<Instant>,
+    capture_until: Option<Instant>,
     /// When something that went elsewhere must have been echoed.
-    proof: Option<Instant>,
+    delivery_deadline: Option<Instant>,
 }
 
 /// For which round trip the sender has sent.
 #[derive(Clone, Copy, Debug, Default)]
-enum Length {
+enum AssumedPath {
     #[default]
-    Short,
-    Long,
+    Primary,
+    Secondary,
     Fading {
         since: Instant,
     },
 }
 
-impl Detour {
+impl AckPathSelector {
     /// Whether ACKs may go elsewhere as far as holes are concerned; `is_exact`: the next ones have to arrive as they are.
-    pub(in crate::accel) fn is_clear(&mut self, now: Instant, holes: &Holes, is_exact: bool) -> bool {
-        self.calm.is_calm(now, holes) && !is_exact
+    pub(in crate::accel) fn has_no_holes(&mut self, now: Instant, holes: &SackHoles, is_exact: bool) -> bool {
+        self.loss_guard.is_clear(now, holes) && !is_exact
     }
 
     /// The way of an ACK that leaves now. What `moment` says of holes is found here.
-    pub(in crate::accel) fn road(&mut self, moment: Moment, holes: &Holes, is_exact: bool) -> Road {
+    pub(in crate::accel) fn select(&mut self, moment: TrialSample, holes: &SackHoles, is_exact: bool) -> AckPath {
         let now = moment.now;
-        let is_calm = self.calm.is_calm(now, holes) && !is_exact;
-        let moment = Moment {
-            is_calm,
-            is_quiet: holes.closed_for(now, QUIET),
-            is_strained: self.calm.is_strained(now),
-            extra: self.ways.is_known().then(|| self.ways.extra()),
+        let is_calm = self.loss_guard.is_clear(now, holes) && !is_exact;
+        let moment = TrialSample {
+            is_clear: is_calm,
+            has_no_holes: holes.closed_for(now, NO_HOLES_TIME),
+            has_frequent_loss: self.loss_guard.has_frequent_loss(now),
+            path_difference: self.path_delay.is_known().then(|| self.path_delay.difference()),
             ..moment
         };
-        let was_on = core::mem::replace(&mut self.is_on, self.trial.is_on(&moment) && moment.fits);
+        let was_on = core::mem::replace(&mut self.is_on, self.trial.is_on(&moment) && moment.is_eligible);
         if self.is_on && !was_on {
-            self.ways.begin();
-            self.proof = self.proof_by(&moment);
+            self.path_delay.reset_secondary();
+            self.delivery_deadline = self.delivery_deadline(&moment);
         } else if !self.is_on {
-            self.proof = None;
+            self.delivery_deadline = None;
         }
-        if self.trial.is_open() || self.proof.is_some() {
-            self.watched = Some(now + LOOK);
+        if self.trial.is_running() || self.delivery_deadline.is_some() {
+            self.capture_until = Some(now + CAPTURE_TIME);
         }
-        if self.is_on && holes.closed_for(now, PAUSE) && !is_exact {
-            return Road::Elsewhere;
+        if self.is_on && holes.closed_for(now, HOLE_GAP) && !is_exact {
+            return AckPath::Secondary;
         }
         // What does not go there proves nothing.
-        self.proof = self.proof.and_then(|_| self.proof_by(&moment));
-        Road::Late(self.late(now, !self.is_on))
+        self.delivery_deadline = self.delivery_deadline.and_then(|_| self.delivery_deadline(&moment));
+        AckPath::Delayed(self.current_delay(now, !self.is_on))
     }
 
     /// No helping link could take it. How late it is to leave.
-    pub(in crate::accel) fn on_refused(&mut self, now: Instant) -> Duration {
-        self.late(now, true)
+    pub(in crate::accel) fn on_no_capacity(&mut self, now: Instant) -> Duration {
+        self.current_delay(now, true)
     }
 
     /// A helping link has taken an ACK with this timestamp.
-    pub(in crate::accel) fn on_taken(&mut self, now: Instant, value: Option<TcpTimestamp>) {
-        self.length = Length::Long;
+    pub(in crate::accel) fn on_offloaded(&mut self, now: Instant, value: Option<TcpTimestamp>) {
+        self.assumed_path = AssumedPath::Secondary;
         if let Some(value) = value {
-            self.ways.on_leaving(now, value, By::Second);
+            self.path_delay.on_ack_sent(now, value, AckLink::Secondary);
         }
     }
 
     /// An ACK leaves over the first link, so late. It is given back if that is now.
-    pub(in crate::accel) fn hold(
+    pub(in crate::accel) fn delay(
         &mut self,
         now: Instant,
         packet: Vec<u8>,
-        says: Says,
+        says: AckInfo,
         late: Duration,
     ) -> Option<Vec<u8>> {
-        let packet = self.line.push(now, packet, says, late);
+        let packet = self.delay_queue.push(now, packet, says, late);
         let value = says.ack.timestamps.map(|stamps| stamps.ts_val);
         match value.filter(|_| packet.is_some()) {
-            Some(value) => self.ways.on_leaving(now, value, By::First),
-            None => self.ways.on_held(),
+            Some(value) => self.path_delay.on_ack_sent(now, value, AckLink::Primary),
+            None => self.path_delay.on_ack_delayed(),
         }
         packet
     }
 
     /// A packet comes that echoes this, and has waited so long.
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
-        self.ways.on_echo(now, echo, waited);
-        if self.ways.is_proved() {
-            self.proof = None;
+        self.path_delay.on_echo(now, echo, waited);
+        if self.path_delay.is_delivered() {
+            self.delivery_deadline = None;
         }
     }
 
     /// What is to leave now over the first link; all of it where the link has gone dark.
-    pub(in crate::accel) fn due(&mut self, now: Instant, is_dark: bool) -> Vec<Vec<u8>> {
+    pub(in crate::accel) fn take_due(&mut self, now: Instant, is_dark: bool) -> Vec<Vec<u8>> {
         if is_dark {
-            return self.line.drain().collect();
+            return self.delay_queue.drain().collect();
         }
-        core::iter::from_fn(|| self.line.pop(now)).collect()
+        core::iter::from_fn(|| self.delay_queue.pop(now)).collect()
     }
 
     /// Whether ACKs do not arrive by the second way. They go by the first from now on.
     pub(in crate::accel) fn has_failed(&mut self, now: Instant) -> bool {
-        let has_failed = self.proof.is_some_and(|proof| now >= proof);
+        let has_failed = self.delivery_deadline.is_some_and(|proof| now >= proof);
         if has_failed {
-            (self.proof, self.is_on) = (None, false);
-            self.trial.fail(now);
+            (self.delivery_deadline, self.is_on) = (None, false);
+            self.trial.on_delivery_failure(now);
         }
         has_failed
     }
 
     /// When something is due.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
-        [self.line.due(), self.proof].into_iter().flatten().min()
+        [self.delay_queue.due(), self.delivery_deadline].into_iter().flatten().min()
     }
 
     /// Until when its packets are to be shown.
-    pub(in crate::accel) const fn watch_until(&self) -> Option<Instant> {
-        self.watched
+    pub(in crate::accel) const fn capture_until(&self) -> Option<Instant> {
+        self.capture_until
     }
 
     /// Whether ACKs go elsewhere.
@@ -160,47 +160,47 @@ impl Detour {
     }
 
     /// The trial.
-    pub(in crate::accel) const fn trial(&self) -> &Trial {
+    pub(in crate::accel) const fn trial(&self) -> &OffloadTrial {
         &self.trial
     }
 
     /// By when something that goes elsewhere from now on is echoed; none: echoes are not shown.
-    fn proof_by(&self, moment: &Moment) -> Option<Instant> {
-        let rtt = self.ways.first().or(moment.queue.map(|_| moment.rtt))?;
-        Some(moment.now + rtt * 3 + SLACK)
+    fn delivery_deadline(&self, moment: &TrialSample) -> Option<Instant> {
+        let rtt = self.path_delay.primary_rtt().or(moment.queue.map(|_| moment.rtt))?;
+        Some(moment.now + rtt * 3 + DELIVERY_SLACK)
     }
 
     /// How late an ACK leaves over the first link; `ends`: offload does.
-    fn late(&mut self, now: Instant, ends: bool) -> Duration {
-        let extra = self.ways.extra();
-        if let (Length::Long, true) = (self.length, ends) {
-            self.length = Length::Fading { since: now };
+    fn current_delay(&mut self, now: Instant, ends: bool) -> Duration {
+        let extra = self.path_delay.difference();
+        if let (AssumedPath::Secondary, true) = (self.assumed_path, ends) {
+            self.assumed_path = AssumedPath::Fading { since: now };
         }
-        match self.length {
-            Length::Short => Duration::ZERO,
-            Length::Long => extra,
-            Length::Fading { since } => {
-                let left = FADE.saturating_sub(now.since(since));
+        match self.assumed_path {
+            AssumedPath::Primary => Duration::ZERO,
+            AssumedPath::Secondary => extra,
+            AssumedPath::Fading { since } => {
+                let left = FADE_TIME.saturating_sub(now.since(since));
                 if left.is_zero() {
-                    self.length = Length::Short;
+                    self.assumed_path = AssumedPath::Primary;
                 }
-                extra.mul_f64(left.as_secs_f64() / FADE.as_secs_f64())
+                extra.mul_f64(left.as_secs_f64() / FADE_TIME.as_secs_f64())
             }
         }
     }
 }
 
 /// chosen: longer than a repair's ACKs take, whichever way; what comes behind is a rate.
-const QUIET: Duration = Duration::from_millis(300);
+const NO_HOLES_TIME: Duration = Duration::from_millis(300);
 /// chosen: holes of one burst are one.
-const PAUSE: Duration = Duration::from_millis(60);
+const HOLE_GAP: Duration = Duration::from_millis(60);
 /// chosen: so much of what passes is shown beyond a trial; ACKs come more often.
-const LOOK: Duration = Duration::from_millis(500);
+const CAPTURE_TIME: Duration = Duration::from_millis(500);
 /// chosen: the longest difference and the longest queue that are worth it.
-const SLACK: Duration = Duration::from_millis(400);
+const DELIVERY_SLACK: Duration = Duration::from_millis(400);
 /// chosen: with 50 ms the queue grows by an eightieth of the rate meanwhile; in one second it overflowed, and flows beside lost
 /// by it (`tests/tables/accel-beside.txt` of the simulator).
-const FADE: Duration = Duration::from_secs(4);
+const FADE_TIME: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests;

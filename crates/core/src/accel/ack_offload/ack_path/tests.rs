@@ -6,8 +6,8 @@ use crate::wire::packet::{Ack, Flags, SackBlocks, Seq, SeqRange, Timestamps};
 
 /// A flow of 20 Mbit/s with help and 16 without, behind a queue of 60 ms, whose ACKs leave every millisecond.
 struct World {
-    detour: Detour,
-    holes: Holes,
+    detour: AckPathSelector,
+    holes: SackHoles,
     now: Instant,
     total: u64,
     /// ACKs by the second link arrive.
@@ -20,12 +20,12 @@ const WAYS: [u64; 2] = [50, 105];
 
 impl World {
     fn new() -> Self {
-        let (detour, holes) = (Detour::default(), Holes::default());
+        let (detour, holes) = (AckPathSelector::default(), SackHoles::default());
         Self { detour, holes, now: Instant::ZERO, total: 0, arrives: true, echoes: Vec::new() }
     }
 
     /// So many milliseconds; the way of each ACK.
-    fn run(&mut self, millis: u64, hole: bool) -> Vec<Road> {
+    fn run(&mut self, millis: u64, hole: bool) -> Vec<AckPath> {
         let mut roads = Vec::new();
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
@@ -39,26 +39,26 @@ impl World {
             let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sack_blocks: sacks };
             self.holes.on_ack(now, &ack, 1448);
             let queue = Duration::from_millis(60);
-            let moment = Moment {
-                total: DataSize::from_bytes(self.total),
+            let moment = TrialSample {
+                received: DataSize::from_bytes(self.total),
                 queue: Some(queue),
-                longest: queue,
+                max_queue: queue,
                 rtt: Duration::from_millis(WAYS[0]),
-                fits: true,
+                is_eligible: true,
                 has_started: true,
-                is_ready: true,
-                ..Moment::at(now)
+                is_link_ready: true,
+                ..TrialSample::new(now)
             };
-            let road = self.detour.road(moment, &self.holes, false);
+            let road = self.detour.select(moment, &self.holes, false);
             roads.push(road);
             let takes = match road {
-                Road::Elsewhere => {
-                    self.detour.on_taken(now, Some(stamp));
+                AckPath::Secondary => {
+                    self.detour.on_offloaded(now, Some(stamp));
                     self.arrives.then_some(WAYS[1])
                 }
-                Road::Late(late) => self
+                AckPath::Delayed(late) => self
                     .detour
-                    .hold(now, alloc::vec![1], Says { ack, is_marked: false, scale: 0 }, late)
+                    .delay(now, alloc::vec![1], AckInfo { ack, has_rewritten_echo: false, scale: 0 }, late)
                     .map(|_| WAYS[0]),
             };
             self.echoes.extend(takes.map(|takes| (now + Duration::from_millis(takes) + queue, stamp)));
@@ -66,15 +66,15 @@ impl World {
                 let (_, stamp) = self.echoes.remove(at);
                 self.detour.on_echo(now, stamp, Some(queue));
             }
-            self.detour.due(now, false);
+            self.detour.take_due(now, false);
             self.detour.has_failed(now);
         }
         roads
     }
 }
 
-fn elsewhere(roads: &[Road]) -> usize {
-    roads.iter().filter(|road| **road == Road::Elsewhere).count()
+fn elsewhere(roads: &[AckPath]) -> usize {
+    roads.iter().filter(|road| **road == AckPath::Secondary).count()
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn while_something_is_missing_acks_are_as_late_as_over_the_second_link() {
     let hole = world.run(200, true);
     assert_eq!(elsewhere(&hole), 0);
     for road in &hole {
-        let Road::Late(late) = road else { panic!() };
+        let AckPath::Delayed(late) = road else { panic!() };
         assert!((54..=57).contains(&late.as_millis()), "{late:?}");
     }
     let after = world.run(1000, false);
@@ -100,8 +100,8 @@ fn when_it_ends_the_delay_fades() {
     let lates: Vec<u128> = end
         .iter()
         .map(|road| match road {
-            Road::Late(late) => late.as_millis(),
-            Road::Elsewhere => panic!("with holes"),
+            AckPath::Delayed(late) => late.as_millis(),
+            AckPath::Secondary => panic!("with holes"),
         })
         .collect();
     assert!(lates[1990] >= 54 && (20..35).contains(&lates[4000]) && lates[6100] == 0, "{lates:?}");
@@ -117,7 +117,7 @@ fn a_hole_that_is_open_is_no_sign_that_acks_do_not_arrive() {
     }
     assert!(world.detour.deadline().is_some(), "a proof is waited for");
     world.run(1800, true);
-    assert!(!world.detour.trial().is_in_vain(), "nothing went there that could be echoed");
+    assert!(!world.detour.trial().has_no_benefit(), "nothing went there that could be echoed");
 }
 
 #[test]
@@ -126,5 +126,5 @@ fn where_acks_do_not_arrive_it_ends_before_a_second_is_over() {
     world.arrives = false;
     let roads = world.run(5000, false);
     assert!((400..700).contains(&elsewhere(&roads)), "{}", elsewhere(&roads));
-    assert!(world.detour.trial().is_in_vain());
+    assert!(world.detour.trial().has_no_benefit());
 }

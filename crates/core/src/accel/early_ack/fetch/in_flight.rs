@@ -5,57 +5,57 @@
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::link::cost;
-use crate::accel::early_ack::http_map::Place;
-use crate::accel::seq_space::Stretch;
+use super::link::response_cost;
+use crate::accel::early_ack::http_map::ResourceOffset;
+use crate::accel::seq_space::PosRange;
 use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
 
 /// A fetch.
 #[derive(Clone, Debug)]
-pub(super) struct Open {
+pub(super) struct InFlightFetch {
     pub(super) link: LinkId,
     /// When it is late.
     pub(super) due: Instant,
     /// How long after a range the next one may take; none: no longer for a range that came.
-    pub(super) patience: Option<Duration>,
+    pub(super) range_timeout: Option<Duration>,
     /// When it was asked, and how much its link had to bring up to its end.
-    pub(super) asked: Instant,
-    pub(super) ahead: DataSize,
+    pub(super) sent_at: Instant,
+    pub(super) bytes_ahead: DataSize,
     /// Whether something of it was asked for elsewhere.
     pub(super) was_late: bool,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<InFlightRange>,
 }
 
 /// One of its ranges.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct InFlightRange {
     pub(super) flow: u64,
-    pub(super) stretch: Stretch,
-    pub(super) place: Place,
+    pub(super) range: PosRange,
+    pub(super) source: ResourceOffset,
     pub(super) server: SocketAddr,
     /// How often it was asked for, this time included.
     pub(super) tries: u32,
     /// How often it was not answered in time before.
     pub(super) late: u32,
     /// Whether it was late and asked for elsewhere.
-    pub(super) is_asked_again: bool,
+    pub(super) is_retried: bool,
     /// Answered, or not wanted any more.
     pub(super) is_closed: bool,
     /// Answered: what is not wanted still comes, while others of its fetch are wanted.
-    pub(super) is_answered: bool,
+    pub(super) is_received: bool,
 }
 
-impl Open {
+impl InFlightFetch {
     /// The part of this number was answered: it, if it was still open.
-    pub(super) fn close(&mut self, range: u32) -> Option<Part> {
+    pub(super) fn close(&mut self, range: u32) -> Option<InFlightRange> {
         let part = self.parts.get_mut(range as usize)?;
-        part.is_answered = true;
+        part.is_received = true;
         (!core::mem::replace(&mut part.is_closed, true)).then(|| part.clone())
     }
 
     /// Closes some; whether there were any.
-    pub(super) fn drop_parts(&mut self, gone: impl Fn(&Part) -> bool) -> bool {
+    pub(super) fn drop_parts(&mut self, gone: impl Fn(&InFlightRange) -> bool) -> bool {
         let mut any = false;
         for part in self.parts.iter_mut().filter(|part| !part.is_closed && gone(part)) {
             part.is_closed = true;
@@ -64,7 +64,7 @@ impl Open {
         any
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.parts.iter().all(|part| part.is_closed)
     }
 
@@ -74,41 +74,41 @@ impl Open {
 
     /// When it is late; none once it was.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.parts.iter().any(|part| !part.is_closed && !part.is_asked_again).then_some(self.due)
+        self.parts.iter().any(|part| !part.is_closed && !part.is_retried).then_some(self.due)
     }
 
     /// What is open and was not asked for elsewhere yet.
-    pub(super) fn ask_again(&mut self) -> Vec<Part> {
+    pub(super) fn take_for_retry(&mut self) -> Vec<InFlightRange> {
         self.was_late = true;
-        let open = self.parts.iter_mut().filter(|part| !part.is_closed && !part.is_asked_again);
+        let open = self.parts.iter_mut().filter(|part| !part.is_closed && !part.is_retried);
         open.map(|part| {
-            part.is_asked_again = true;
+            part.is_retried = true;
             part.clone()
         })
         .collect()
     }
 
     /// Whether it is late with something of this server's that was late so often, this time included.
-    pub(super) fn owes(&self, server: SocketAddr, often: u32) -> bool {
-        let owed = |part: &Part| part.is_asked_again && !part.is_closed && part.late + 1 >= often;
+    pub(super) fn is_late_for(&self, server: SocketAddr, often: u32) -> bool {
+        let owed = |part: &InFlightRange| part.is_retried && !part.is_closed && part.late + 1 >= often;
         self.was_late && self.parts.iter().any(|part| owed(part) && part.server == server)
     }
 
     /// Bytes that are still to come, and were not asked for elsewhere.
     pub(super) fn bytes(&self) -> u64 {
-        let open = self.parts.iter().filter(|part| !part.is_closed && !part.is_asked_again);
-        open.map(|part| part.stretch.bytes()).sum()
+        let open = self.parts.iter().filter(|part| !part.is_closed && !part.is_retried);
+        open.map(|part| part.range.len()).sum()
     }
 
     /// What is still to come of it takes so much of its link.
     pub(super) fn cost(&self) -> DataSize {
-        self.parts.iter().filter(|part| !part.is_answered).map(Part::cost).sum()
+        self.parts.iter().filter(|part| !part.is_received).map(InFlightRange::cost).sum()
     }
 }
 
-impl Part {
+impl InFlightRange {
     /// What its answer takes of a link.
     pub(super) fn cost(&self) -> DataSize {
-        cost(self.stretch.bytes())
+        response_cost(self.range.len())
     }
 }

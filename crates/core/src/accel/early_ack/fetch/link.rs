@@ -11,152 +11,159 @@
 
 use core::net::SocketAddr;
 
-use super::QUEUE;
-use super::in_flight::Open;
-use crate::accel::Families;
+use super::QUEUE_TIME;
+use super::in_flight::InFlightFetch;
+use crate::accel::AddressFamilies;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// What is known of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Road {
+pub(in crate::accel) struct LinkInfo {
     /// Which.
     pub(in crate::accel) link: LinkId,
     /// Whether it is the one that is helped.
     pub(in crate::accel) is_primary: bool,
     /// Whether it brings nothing at all now.
-    pub(in crate::accel) is_dark: bool,
+    pub(in crate::accel) is_down: bool,
     /// What it brings, if that is known.
-    pub(in crate::accel) down: Option<Bitrate>,
+    pub(in crate::accel) receive_rate: Option<Bitrate>,
     /// Its round trip, if that is known.
     pub(in crate::accel) rtt: Option<Duration>,
     /// To whom it leads.
-    pub(in crate::accel) families: Families,
+    pub(in crate::accel) families: AddressFamilies,
 }
 
 /// A link, and what it was asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
-    pub(super) road: Road,
+pub(super) struct FetchLink {
+    pub(super) info: LinkInfo,
     /// What was asked before something was late counts as room taken no more.
     since: Instant,
     /// What it was found to bring.
-    pub(super) found: Option<Bitrate>,
+    pub(super) measured_rate: Option<Bitrate>,
     /// Everything that was answered.
     pub(super) total: DataSize,
     /// The quickest answer.
-    least: Option<Duration>,
+    min_latency: Option<Duration>,
     /// When something was late last.
-    late: Option<Instant>,
+    last_late: Option<Instant>,
 }
 
-impl Lane {
-    pub(super) fn new(road: Road) -> Self {
-        Self { road, since: Instant::ZERO, found: None, total: DataSize::ZERO, least: None, late: None }
+impl FetchLink {
+    pub(super) fn new(road: LinkInfo) -> Self {
+        Self {
+            info: road,
+            since: Instant::ZERO,
+            measured_rate: None,
+            total: DataSize::ZERO,
+            min_latency: None,
+            last_late: None,
+        }
     }
 
-    pub(super) fn with(self, road: Road) -> Self {
-        Self { road, ..self }
+    pub(super) fn with_info(self, road: LinkInfo) -> Self {
+        Self { info: road, ..self }
     }
 
     /// What it brings, as far as is known.
     pub(super) fn rate(&self) -> Bitrate {
-        self.road.down.or(self.found).unwrap_or(self.guess())
+        self.info.receive_rate.or(self.measured_rate).unwrap_or(self.default_rate())
     }
 
-    const fn guess(&self) -> Bitrate {
-        if self.road.is_primary { UNKNOWN_PRIMARY } else { UNKNOWN }
+    const fn default_rate(&self) -> Bitrate {
+        if self.info.is_primary { DEFAULT_PRIMARY_RATE } else { DEFAULT_RATE }
     }
 
     /// Whether it may be asked for what this server has.
-    pub(super) const fn leads_to(&self, server: SocketAddr) -> bool {
-        let families = self.road.families;
-        !self.road.is_dark && if server.is_ipv6() { families.has_v6() } else { families.has_v4() }
+    pub(super) const fn reaches(&self, server: SocketAddr) -> bool {
+        let families = self.info.families;
+        !self.info.is_down && if server.is_ipv6() { families.has_v6() } else { families.has_v4() }
     }
 
     /// Whether it may be asked for more, where `out` is asked for and not answered.
-    pub(super) fn has_room(&self, now: Instant, out: DataSize) -> bool {
-        out.is_zero() || (!self.was_late_for(now, SULK) && out < self.window())
+    pub(super) fn can_request(&self, now: Instant, out: DataSize) -> bool {
+        out.is_zero() || (!self.was_late_within(now, LATE_TIME) && out < self.window())
     }
 
     /// Whether something was late of late, and nothing has been answered since.
     pub(super) fn is_doubtful(&self, now: Instant) -> bool {
-        self.was_late_for(now, DOUBT)
+        self.was_late_within(now, DOUBT_TIME)
     }
 
-    fn was_late_for(&self, now: Instant, time: Duration) -> bool {
-        self.late.is_some_and(|late| now.since(late) < time)
+    fn was_late_within(&self, now: Instant, time: Duration) -> bool {
+        self.last_late.is_some_and(|late| now.since(late) < time)
     }
 
     /// What takes room of it, of what is open.
-    pub(super) fn out<'a>(&self, open: impl Iterator<Item = &'a Open>) -> DataSize {
-        let counts = |open: &&Open| open.link == self.road.link && open.asked >= self.since;
-        open.filter(counts).map(Open::cost).sum()
+    pub(super) fn outstanding<'a>(&self, open: impl Iterator<Item = &'a InFlightFetch>) -> DataSize {
+        let counts = |open: &&InFlightFetch| open.link == self.info.link && open.sent_at >= self.since;
+        open.filter(counts).map(InFlightFetch::cost).sum()
     }
 
     /// The most bytes of one question.
-    pub(super) fn most(&self, is_bulk: bool) -> u64 {
-        if is_bulk { self.window().bytes().max(BULK_MOST) } else { self.window().bytes().max(4096) }
+    pub(super) fn max_request(&self, is_bulk: bool) -> u64 {
+        if is_bulk { self.window().bytes().max(MAX_BULK) } else { self.window().bytes().max(4096) }
     }
 
     /// How long an answer takes that is asked for now, behind so much.
-    pub(super) fn wait(&self, out: DataSize) -> Duration {
+    pub(super) fn expected_latency(&self, out: DataSize) -> Duration {
         let nanos = out.bytes().saturating_mul(8_000_000_000) / self.rate().bits_per_sec().max(1);
         Duration::from_nanos(nanos) + self.rtt() * 2
     }
 
     /// An answer after so long, with so many bytes up to its end when it was asked for.
-    pub(super) fn done(&mut self, took: Duration, ahead: DataSize, cost: DataSize, came: bool) {
+    pub(super) fn on_response(&mut self, took: Duration, ahead: DataSize, cost: DataSize, came: bool) {
         if !came {
             return;
         }
-        self.late = None;
+        self.last_late = None;
         self.total += cost;
-        let least = *self.least.insert(self.least.map_or(took, |least| least.min(took)));
-        if ahead >= SAMPLE && took > least {
-            let rate = bits(ahead, took - least);
-            let old = self.found.unwrap_or(self.guess());
-            self.found = Some((old * 7 + rate.min(old * 4)) / 8);
+        let least = *self.min_latency.insert(self.min_latency.map_or(took, |least| least.min(took)));
+        if ahead >= MIN_SAMPLE && took > least {
+            let rate = rate_of(ahead, took - least);
+            let old = self.measured_rate.unwrap_or(self.default_rate());
+            self.measured_rate = Some((old * 7 + rate.min(old * 4)) / 8);
         }
     }
 
-    pub(super) const fn was_late(&mut self, now: Instant) {
-        (self.late, self.since) = (Some(now), now);
+    pub(super) const fn on_late(&mut self, now: Instant) {
+        (self.last_late, self.since) = (Some(now), now);
     }
 
     fn window(&self) -> DataSize {
-        self.rate() * (self.rtt() + QUEUE)
+        self.rate() * (self.rtt() + QUEUE_TIME)
     }
 
     fn rtt(&self) -> Duration {
-        self.road.rtt.unwrap_or(RTT)
+        self.info.rtt.unwrap_or(DEFAULT_RTT)
     }
 }
 
 /// What an answer of so many bytes takes of a link.
-pub(super) fn cost(bytes: u64) -> DataSize {
+pub(super) fn response_cost(bytes: u64) -> DataSize {
     // 52 bytes of headers to 1448 of a segment.
-    DataSize::from_bytes(bytes + bytes / 27 + PART)
+    DataSize::from_bytes(bytes + bytes / 27 + PART_OVERHEAD)
 }
 
-fn bits(bytes: DataSize, time: Duration) -> Bitrate {
+fn rate_of(bytes: DataSize, time: Duration) -> Bitrate {
     let nanos = time.as_nanos().max(1);
     Bitrate::from_bits_per_sec(u64::try_from(u128::from(bytes.bytes()) * 8_000_000_000 / nanos).unwrap_or(u64::MAX))
 }
 
 /// chosen: below what a 3G link brings, above what it needs at 1 % of loss and 20 Mbit/s (facts C: 0.22 Mbit/s).
-const UNKNOWN: Bitrate = Bitrate::from_bits_per_sec(500_000);
+const DEFAULT_RATE: Bitrate = Bitrate::from_bits_per_sec(500_000);
 /// chosen: a fifth of the link that the floors are about.
-const UNKNOWN_PRIMARY: Bitrate = Bitrate::from_mbps(4);
+const DEFAULT_PRIMARY_RATE: Bitrate = Bitrate::from_mbps(4);
 /// chosen: a cellular link's round trip (the floors' 150 ms).
-const RTT: Duration = Duration::from_millis(150);
+const DEFAULT_RTT: Duration = Duration::from_millis(150);
 /// What nginx writes around one of several ranges: 110 to 130 bytes; a head of its own has about 300.
-const PART: u64 = 130;
+const PART_OVERHEAD: u64 = 130;
 /// chosen: what has waited behind so much has waited for the link: at 900 kbit/s 73 ms.
-const SAMPLE: DataSize = DataSize::from_kib(8);
+const MIN_SAMPLE: DataSize = DataSize::from_kib(8);
 /// chosen: after something was late, so long only one question at a time.
-const SULK: Duration = Duration::from_secs(1);
+const LATE_TIME: Duration = Duration::from_secs(1);
 /// chosen: of a link that brings nothing, one hole in so long waits for the answer that does not come.
-const DOUBT: Duration = Duration::from_secs(10);
+const DOUBT_TIME: Duration = Duration::from_secs(10);
 /// chosen: one question for what a blackout has cost.
-const BULK_MOST: u64 = 256 * 1024;
+const MAX_BULK: u64 = 256 * 1024;

@@ -26,15 +26,15 @@ use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::http_map::Place;
+use super::http_map::ResourceOffset;
 use crate::accel::Output;
-use crate::accel::seq_space::Stretch;
+use crate::accel::seq_space::PosRange;
 use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
-use in_flight::{Open, Part};
-use link::Lane;
+use in_flight::{InFlightFetch, InFlightRange};
+use link::FetchLink;
 
-pub(in crate::accel) use link::Road;
+pub(in crate::accel) use link::LinkInfo;
 
 /// Which fetch: counted from one, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -71,20 +71,20 @@ impl fmt::Debug for Fetch {
 
 /// Bytes that a flow misses.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Want {
+pub(in crate::accel) struct FetchRequest {
     /// Whose: the caller's number.
     pub(in crate::accel) flow: u64,
     /// Which, in the flow's sequence.
-    pub(in crate::accel) stretch: Stretch,
+    pub(in crate::accel) range: PosRange,
     /// Which, in their resource.
-    pub(in crate::accel) place: Place,
+    pub(in crate::accel) source: ResourceOffset,
     /// Where they can be had.
     pub(in crate::accel) server: SocketAddr,
 }
 
 /// Bytes that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Got {
+pub(in crate::accel) struct FetchedRange {
     /// Whose.
     pub(in crate::accel) flow: u64,
     /// Where in the flow's sequence they begin.
@@ -92,59 +92,65 @@ pub(in crate::accel) struct Got {
     /// They.
     pub(in crate::accel) bytes: Vec<u8>,
     /// How long the answer took; none: it is a replayed connection's.
-    pub(in crate::accel) took: Option<Duration>,
+    pub(in crate::accel) latency: Option<Duration>,
     /// Whether that was too long, or others were late over each link there is.
     pub(in crate::accel) is_late: bool,
 }
 
 /// What waits to be asked for.
 #[derive(Clone, Debug)]
-struct Waiting {
-    want: Want,
+struct WaitingRange {
+    request: FetchRequest,
     /// Not before this.
     due: Instant,
     /// How often it was asked for, and how often that was not answered in time.
     tries: u32,
     late: u32,
     /// Over which link in vain.
-    vain: Option<LinkId>,
+    failed_link: Option<LinkId>,
 }
 
 /// All fetches of a host.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct Fetcher {
-    lanes: Vec<Lane>,
-    waiting: Vec<Waiting>,
-    open: BTreeMap<FetchId, Open>,
-    last: u64,
+pub(in crate::accel) struct RangeFetcher {
+    links: Vec<FetchLink>,
+    waiting: Vec<WaitingRange>,
+    in_flight: BTreeMap<FetchId, InFlightFetch>,
+    last_id: u64,
     outputs: Vec<Output>,
 }
 
-impl Fetcher {
+impl RangeFetcher {
     /// The links, those that help first and the primary one last.
-    pub(in crate::accel) fn set_roads(&mut self, roads: &[Road]) {
-        self.lanes.retain(|lane| roads.iter().any(|road| road.link == lane.road.link));
+    pub(in crate::accel) fn set_links(&mut self, roads: &[LinkInfo]) {
+        self.links.retain(|lane| roads.iter().any(|road| road.link == lane.info.link));
         for (at, road) in roads.iter().enumerate() {
-            match self.lanes.iter().position(|lane| lane.road.link == road.link) {
+            match self.links.iter().position(|lane| lane.info.link == road.link) {
                 Some(old) => {
-                    let lane = self.lanes.remove(old);
-                    self.lanes.insert(at.min(self.lanes.len()), lane.with(*road));
+                    let lane = self.links.remove(old);
+                    self.links.insert(at.min(self.links.len()), lane.with_info(*road));
                 }
-                None => self.lanes.insert(at.min(self.lanes.len()), Lane::new(*road)),
+                None => self.links.insert(at.min(self.links.len()), FetchLink::new(*road)),
             }
         }
     }
 
     /// A flow misses bytes.
-    pub(in crate::accel) fn want(&mut self, now: Instant, want: Want) {
+    pub(in crate::accel) fn request(&mut self, now: Instant, want: FetchRequest) {
         // In pieces, so that one that is lost on the way costs no more than a piece.
-        let mut start = want.stretch.start;
-        while start < want.stretch.end {
-            let stretch = Stretch::new(start, want.stretch.end.min(start + PIECE));
-            let offset = want.place.offset + (start - want.stretch.start);
-            let place = Place { offset, ..want.place.clone() };
-            let want = Want { stretch, place, ..want.clone() };
-            self.waiting.push(Waiting { want, due: now + GATHER, tries: 0, late: 0, vain: None });
+        let mut start = want.range.start;
+        while start < want.range.end {
+            let stretch = PosRange::new(start, want.range.end.min(start + MAX_RANGE_BYTES));
+            let offset = want.source.offset + (start - want.range.start);
+            let place = ResourceOffset { offset, ..want.source.clone() };
+            let want = FetchRequest { range: stretch, source: place, ..want.clone() };
+            self.waiting.push(WaitingRange {
+                request: want,
+                due: now + GATHER_TIME,
+                tries: 0,
+                late: 0,
+                failed_link: None,
+            });
             start = stretch.end;
         }
     }
@@ -156,33 +162,33 @@ impl Fetcher {
         fetch: FetchId,
         range: u32,
         bytes: Option<Vec<u8>>,
-    ) -> Option<Got> {
-        let open = self.open.get_mut(&fetch)?;
+    ) -> Option<FetchedRange> {
+        let open = self.in_flight.get_mut(&fetch)?;
         let part = open.close(range)?;
         let link = open.link;
-        if let Some(patience) = open.patience.filter(|_| bytes.is_some()) {
+        if let Some(patience) = open.range_timeout.filter(|_| bytes.is_some()) {
             open.due = open.due.max(now + patience);
         }
-        let is_over = open.is_over();
+        let is_over = open.is_finished();
         // Only the end of an answer says how long all of it took.
-        let ahead = if is_over { open.ahead } else { DataSize::ZERO };
-        let took = now.since(open.asked);
-        let links = self.links(part.server);
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.road.link == link) {
-            lane.done(took, ahead, part.cost(), bytes.is_some());
+        let ahead = if is_over { open.bytes_ahead } else { DataSize::ZERO };
+        let took = now.since(open.sent_at);
+        let links = self.link_count(part.server);
+        if let Some(lane) = self.links.iter_mut().find(|lane| lane.info.link == link) {
+            lane.on_response(took, ahead, part.cost(), bytes.is_some());
         }
         if is_over {
-            self.open.remove(&fetch);
+            self.in_flight.remove(&fetch);
         }
-        match bytes.filter(|bytes| bytes.len() as u64 == part.stretch.bytes()) {
+        match bytes.filter(|bytes| bytes.len() as u64 == part.range.len()) {
             Some(bytes) => {
-                self.settle(part.flow, part.stretch);
-                let is_late = part.is_asked_again || part.late >= links;
-                Some(Got { flow: part.flow, start: part.stretch.start, bytes, took: Some(took), is_late })
+                self.on_range_received(part.flow, part.range);
+                let is_late = part.is_retried || part.late >= links;
+                Some(FetchedRange { flow: part.flow, start: part.range.start, bytes, latency: Some(took), is_late })
             }
             None => {
-                if !part.is_asked_again {
-                    self.again(now, part, link, REST);
+                if !part.is_retried {
+                    self.retry(now, part, link, RETRY_DELAY);
                 }
                 None
             }
@@ -191,229 +197,254 @@ impl Fetcher {
 
     /// Nothing of this flow is wanted any more.
     pub(in crate::accel) fn forget(&mut self, flow: u64) {
-        self.waiting.retain(|waiting| waiting.want.flow != flow);
+        self.waiting.retain(|waiting| waiting.request.flow != flow);
         self.drop_parts(|part| part.flow == flow);
     }
 
     /// Asks for what is due. `missing` says what of a stretch its flow still misses.
-    pub(in crate::accel) fn tick(&mut self, now: Instant, missing: impl Fn(u64, Stretch) -> Vec<Stretch>) {
-        self.give_back(now);
+    pub(in crate::accel) fn tick(&mut self, now: Instant, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
+        self.retry_late(now);
         // What has come by itself meanwhile is not owed.
-        self.drop_parts(|part| part.is_asked_again && missing(part.flow, part.stretch).is_empty());
+        self.drop_parts(|part| part.is_retried && missing(part.flow, part.range).is_empty());
         let due = self.waiting.iter().any(|waiting| waiting.due <= now);
         if due {
-            self.trim(&missing);
-            while self.ask(now) {}
+            self.drop_received(&missing);
+            while self.send_one(now) {}
         }
     }
 
     /// What is to be done.
-    pub(in crate::accel) fn outputs(&mut self) -> Vec<Output> {
+    pub(in crate::accel) fn take_outputs(&mut self) -> Vec<Output> {
         core::mem::take(&mut self.outputs)
     }
 
     /// When to call [`tick`](Self::tick) next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|waiting| waiting.due);
-        let late = self.open.values().filter_map(Open::deadline);
+        let late = self.in_flight.values().filter_map(InFlightFetch::deadline);
         waiting.chain(late).min()
     }
 
     /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
     /// in [`HIDDEN`], less what is wanted already. Of a server that is late with something over all of them: none.
-    pub(in crate::accel) fn room(&self, server: SocketAddr) -> u64 {
-        if self.is_late(server) {
+    pub(in crate::accel) fn budget(&self, server: SocketAddr) -> u64 {
+        if self.is_server_late(server) {
             return 0;
         }
-        let is_up = |lane: &&Lane| lane.leads_to(server);
+        let is_up = |lane: &&FetchLink| lane.reaches(server);
         // Beside a helping link the primary one is kept for what that one loses.
-        let is_helped = self.lanes.iter().filter(is_up).any(|lane| !lane.road.is_primary);
-        let asked = self.lanes.iter().filter(is_up).filter(|lane| !is_helped || !lane.road.is_primary);
-        let bring: DataSize = asked.map(|lane| lane.rate() * HIDDEN).sum();
-        let waiting: u64 = self.waiting.iter().map(|waiting| waiting.want.stretch.bytes()).sum();
-        let open: u64 = self.open.values().map(Open::bytes).sum();
+        let is_helped = self.links.iter().filter(is_up).any(|lane| !lane.info.is_primary);
+        let asked = self.links.iter().filter(is_up).filter(|lane| !is_helped || !lane.info.is_primary);
+        let bring: DataSize = asked.map(|lane| lane.rate() * BUDGET_TIME).sum();
+        let waiting: u64 = self.waiting.iter().map(|waiting| waiting.request.range.len()).sum();
+        let open: u64 = self.in_flight.values().map(InFlightFetch::bytes).sum();
         bring.bytes().saturating_sub(waiting + open)
     }
 
     /// Whether this server was late with the same bytes as often as there are links, and still owes them.
-    fn is_late(&self, server: SocketAddr) -> bool {
-        let links = self.links(server);
-        self.open.values().any(|open| open.owes(server, links))
+    fn is_server_late(&self, server: SocketAddr) -> bool {
+        let links = self.link_count(server);
+        self.in_flight.values().any(|open| open.is_late_for(server, links))
     }
 
     /// Links over which this server may be asked; one at least.
-    fn links(&self, server: SocketAddr) -> u32 {
-        let links = self.lanes.iter().filter(|lane| lane.leads_to(server)).count();
+    fn link_count(&self, server: SocketAddr) -> u32 {
+        let links = self.links.iter().filter(|lane| lane.reaches(server)).count();
         u32::try_from(links).unwrap_or(u32::MAX).max(1)
     }
 
     /// Bytes that came over each link, what answers say around them included.
     pub(in crate::accel) fn fetched_over(&self, link: LinkId) -> DataSize {
-        self.lanes.iter().find(|lane| lane.road.link == link).map_or(DataSize::ZERO, |lane| lane.total)
+        self.links.iter().find(|lane| lane.info.link == link).map_or(DataSize::ZERO, |lane| lane.total)
     }
 
     /// What a link was found to bring, if that was not told.
-    pub(in crate::accel) fn found_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
-        self.lanes.iter().find(|lane| lane.road.link == link).and_then(|lane| lane.found)
+    pub(in crate::accel) fn measured_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
+        self.links.iter().find(|lane| lane.info.link == link).and_then(|lane| lane.measured_rate)
     }
 
     /// What has waited too long is asked for again.
-    fn give_back(&mut self, now: Instant) {
+    fn retry_late(&mut self, now: Instant) {
         let late: Vec<FetchId> =
-            self.open.iter().filter(|(_, open)| open.is_late(now)).map(|(id, _)| *id).collect();
+            self.in_flight.iter().filter(|(_, open)| open.is_late(now)).map(|(id, _)| *id).collect();
         for id in late {
-            let Some(open) = self.open.get_mut(&id) else { continue };
-            let (link, parts) = (open.link, open.ask_again());
-            if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.road.link == link) {
-                lane.was_late(now);
+            let Some(open) = self.in_flight.get_mut(&id) else { continue };
+            let (link, parts) = (open.link, open.take_for_retry());
+            if let Some(lane) = self.links.iter_mut().find(|lane| lane.info.link == link) {
+                lane.on_late(now);
             }
             for part in parts {
-                self.again(now, Part { late: part.late + 1, ..part }, link, Duration::ZERO);
+                self.retry(now, InFlightRange { late: part.late + 1, ..part }, link, Duration::ZERO);
             }
         }
     }
 
-    fn again(&mut self, now: Instant, part: Part, link: LinkId, rest: Duration) {
-        if part.tries >= TRIES {
+    fn retry(&mut self, now: Instant, part: InFlightRange, link: LinkId, rest: Duration) {
+        if part.tries >= MAX_TRIES {
             return;
         }
-        let want = Want { flow: part.flow, stretch: part.stretch, place: part.place, server: part.server };
-        self.waiting.push(Waiting { want, due: now + rest, tries: part.tries, late: part.late, vain: Some(link) });
+        let want = FetchRequest { flow: part.flow, range: part.range, source: part.source, server: part.server };
+        self.waiting.push(WaitingRange {
+            request: want,
+            due: now + rest,
+            tries: part.tries,
+            late: part.late,
+            failed_link: Some(link),
+        });
     }
 
     /// What waits shrinks to what is still missing.
-    fn trim(&mut self, missing: impl Fn(u64, Stretch) -> Vec<Stretch>) {
+    fn drop_received(&mut self, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
         let old = core::mem::take(&mut self.waiting);
         for waiting in old {
-            for stretch in missing(waiting.want.flow, waiting.want.stretch) {
-                let offset = waiting.want.place.offset + (stretch.start - waiting.want.stretch.start);
-                let place = Place { offset, ..waiting.want.place.clone() };
-                self.waiting
-                    .push(Waiting { want: Want { stretch, place, ..waiting.want.clone() }, ..waiting.clone() });
+            for stretch in missing(waiting.request.flow, waiting.request.range) {
+                let offset = waiting.request.source.offset + (stretch.start - waiting.request.range.start);
+                let place = ResourceOffset { offset, ..waiting.request.source.clone() };
+                self.waiting.push(WaitingRange {
+                    request: FetchRequest { range: stretch, source: place, ..waiting.request.clone() },
+                    ..waiting.clone()
+                });
             }
         }
     }
 
     /// One fetch more, if there is what is due and a link for it.
-    fn ask(&mut self, now: Instant) -> bool {
+    fn send_one(&mut self, now: Instant) -> bool {
         let Some(first) =
             self.waiting.iter().filter(|waiting| waiting.due <= now).min_by_key(|waiting| waiting.due)
         else {
             return false;
         };
-        let (flow, vain, server) = (first.want.flow, first.vain, first.want.server);
-        let resource = first.want.place.resource.clone();
-        let goes_along = |waiting: &Waiting| {
-            waiting.want.flow == flow && waiting.vain == vain && waiting.want.place.resource == resource
+        let (flow, vain, server) = (first.request.flow, first.failed_link, first.request.server);
+        let resource = first.request.source.resource.clone();
+        let goes_along = |waiting: &WaitingRange| {
+            waiting.request.flow == flow
+                && waiting.failed_link == vain
+                && waiting.request.source.resource == resource
         };
-        let all: u64 = self.waiting.iter().filter(|w| goes_along(w)).map(|w| w.want.stretch.bytes()).sum();
-        let is_bulk = all > BULK;
-        let Some(at) = self.lane(now, (server, vain), is_bulk) else {
+        let all: u64 = self.waiting.iter().filter(|w| goes_along(w)).map(|w| w.request.range.len()).sum();
+        let is_bulk = all > MIN_BULK;
+        let Some(at) = self.choose_link(now, (server, vain), is_bulk) else {
             // Every link is busy, or none is there: later.
-            let later = now + LATER;
+            let later = now + BUSY_DELAY;
             self.waiting.iter_mut().filter(|waiting| waiting.due <= now).for_each(|waiting| waiting.due = later);
             return false;
         };
-        let is_alone = self.links(server) < 2;
-        let Some(lane) = self.lanes.get(at) else { return false };
-        let most = lane.most(is_bulk);
+        let is_alone = self.link_count(server) < 2;
+        let Some(lane) = self.links.get(at) else { return false };
+        let most = lane.max_request(is_bulk);
         let (mut parts, mut bytes) = (Vec::new(), 0);
         self.waiting.retain(|waiting| {
-            let fits = parts.is_empty() || (parts.len() < RANGES && bytes + waiting.want.stretch.bytes() <= most);
+            let fits =
+                parts.is_empty() || (parts.len() < MAX_RANGES && bytes + waiting.request.range.len() <= most);
             let goes = goes_along(waiting) && fits;
             if goes {
-                bytes += waiting.want.stretch.bytes();
-                parts.push(Part {
+                bytes += waiting.request.range.len();
+                parts.push(InFlightRange {
                     flow,
-                    stretch: waiting.want.stretch,
-                    place: waiting.want.place.clone(),
+                    range: waiting.request.range,
+                    source: waiting.request.source.clone(),
                     server,
                     tries: waiting.tries + 1,
                     late: waiting.late,
-                    is_asked_again: false,
+                    is_retried: false,
                     is_closed: false,
-                    is_answered: false,
+                    is_received: false,
                 });
             }
             !goes
         });
-        self.last += 1;
-        let id = FetchId(self.last);
-        let patience = is_alone.then(|| PATIENCE * ALONE);
-        let out = lane.out(self.open.values());
-        let due = now + lane.wait(out) + patience.unwrap_or(PATIENCE);
-        let ahead = out + parts.iter().map(Part::cost).sum::<DataSize>();
-        let ranges =
-            parts.iter().map(|part| (part.place.offset, part.place.offset + part.stretch.bytes())).collect();
+        self.last_id += 1;
+        let id = FetchId(self.last_id);
+        let patience = is_alone.then(|| TIMEOUT * SINGLE_LINK_FACTOR);
+        let out = lane.outstanding(self.in_flight.values());
+        let due = now + lane.expected_latency(out) + patience.unwrap_or(TIMEOUT);
+        let ahead = out + parts.iter().map(InFlightRange::cost).sum::<DataSize>();
+        let ranges = parts.iter().map(|part| (part.source.offset, part.source.offset + part.range.len())).collect();
         self.outputs.push(Output::Fetch(Fetch {
             id,
-            link: lane.road.link,
+            link: lane.info.link,
             server,
             request: resource.request.clone(),
             etag: resource.etag.clone(),
             length: DataSize::from_bytes(resource.length),
             ranges,
         }));
-        self.open
-            .insert(id, Open { link: lane.road.link, due, patience, asked: now, ahead, was_late: false, parts });
+        self.in_flight.insert(
+            id,
+            InFlightFetch {
+                link: lane.info.link,
+                due,
+                range_timeout: patience,
+                sent_at: now,
+                bytes_ahead: ahead,
+                was_late: false,
+                parts,
+            },
+        );
         true
     }
 
     /// The link over which to ask this server.
-    fn lane(&self, now: Instant, (server, vain): (SocketAddr, Option<LinkId>), is_bulk: bool) -> Option<usize> {
-        let has_room = |lane: &Lane| lane.has_room(now, lane.out(self.open.values()));
-        let usable = |lane: &Lane| lane.leads_to(server) && has_room(lane);
-        let mut order: Vec<usize> = (0..self.lanes.len()).collect();
+    fn choose_link(
+        &self,
+        now: Instant,
+        (server, vain): (SocketAddr, Option<LinkId>),
+        is_bulk: bool,
+    ) -> Option<usize> {
+        let has_room = |lane: &FetchLink| lane.can_request(now, lane.outstanding(self.in_flight.values()));
+        let usable = |lane: &FetchLink| lane.reaches(server) && has_room(lane);
+        let mut order: Vec<usize> = (0..self.links.len()).collect();
         if is_bulk {
-            order.sort_by_key(|at| self.lanes.get(*at).is_some_and(|lane| !lane.road.is_primary));
+            order.sort_by_key(|at| self.links.get(*at).is_some_and(|lane| !lane.info.is_primary));
         }
-        let good = |at: &&usize| self.lanes.get(**at).is_some_and(usable);
-        let other = |at: &&usize| self.lanes.get(**at).is_some_and(|lane| Some(lane.road.link) != vain);
-        let sure = |at: &&usize| is_bulk || self.lanes.get(**at).is_some_and(|lane| !lane.is_doubtful(now));
+        let good = |at: &&usize| self.links.get(**at).is_some_and(usable);
+        let other = |at: &&usize| self.links.get(**at).is_some_and(|lane| Some(lane.info.link) != vain);
+        let sure = |at: &&usize| is_bulk || self.links.get(**at).is_some_and(|lane| !lane.is_doubtful(now));
         let (good, others) = (|| order.iter().filter(good), || order.iter().filter(good).filter(other));
         others().find(sure).or_else(|| others().next()).or_else(|| good().next()).copied()
     }
 
     /// These bytes are here: whoever else is asked for them need not answer.
-    fn settle(&mut self, flow: u64, stretch: Stretch) {
-        self.waiting.retain(|waiting| waiting.want.flow != flow || !stretch.encloses(&waiting.want.stretch));
-        self.drop_parts(|part| part.flow == flow && stretch.encloses(&part.stretch));
+    fn on_range_received(&mut self, flow: u64, stretch: PosRange) {
+        self.waiting.retain(|waiting| waiting.request.flow != flow || !stretch.covers(&waiting.request.range));
+        self.drop_parts(|part| part.flow == flow && stretch.covers(&part.range));
     }
 
-    fn drop_parts(&mut self, gone: impl Fn(&Part) -> bool) {
+    fn drop_parts(&mut self, gone: impl Fn(&InFlightRange) -> bool) {
         let mut over = Vec::new();
-        for (id, open) in &mut self.open {
-            if open.drop_parts(&gone) && open.is_over() {
+        for (id, open) in &mut self.in_flight {
+            if open.drop_parts(&gone) && open.is_finished() {
                 over.push(*id);
             }
         }
         for id in over {
-            self.open.remove(&id);
+            self.in_flight.remove(&id);
             self.outputs.push(Output::Cancel(id));
         }
     }
 }
 
 /// The paper's prototype gives no time; facts "Fast Fetcher" gathers 20 ms of holes.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER_TIME: Duration = Duration::from_millis(20);
 /// Facts "Fast Fetcher": asked again after 600 ms and two round trips.
-const PATIENCE: Duration = Duration::from_millis(600);
+const TIMEOUT: Duration = Duration::from_millis(600);
 /// Times [`PATIENCE`] where there is one link alone. chosen: a handshake, a question and the start of a connection over 200 ms;
 /// asked twice for the same, one link brings each half as fast.
-const ALONE: u32 = 3;
+const SINGLE_LINK_FACTOR: u32 = 3;
 /// chosen: after an answer that has nothing, so long until the next question.
-const REST: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// chosen: how soon a busy link is looked at again.
-const LATER: Duration = Duration::from_millis(20);
+const BUSY_DELAY: Duration = Duration::from_millis(20);
 /// Facts "Loss Hider": what the link brings in two seconds may be missing at the same time.
-const HIDDEN: Duration = Duration::from_secs(2);
+const BUDGET_TIME: Duration = Duration::from_secs(2);
 /// chosen: more than the holes of 20 ms at 20 Mbit/s and 3 % of loss, and fewer than any server refuses (Apache: 200).
-const RANGES: usize = 32;
+const MAX_RANGES: usize = 32;
 /// chosen: bytes of one range; at 20 Mbit/s 13 ms.
-const PIECE: u64 = 32 * 1024;
+const MAX_RANGE_BYTES: u64 = 32 * 1024;
 /// chosen: from here on a hole is not what random loss makes, and takes a thin link half a second.
-const BULK: u64 = 64 * 1024;
+const MIN_BULK: u64 = 64 * 1024;
 /// chosen: at 600 ms and more each, longer than a hole may stay open.
-const TRIES: u32 = 16;
+const MAX_TRIES: u32 = 16;
 /// chosen: a link is asked for what it brings in a round trip and this.
-const QUEUE: Duration = Duration::from_millis(500);
+const QUEUE_TIME: Duration = Duration::from_millis(500);

@@ -14,35 +14,35 @@
 
 use alloc::vec::Vec;
 
-use super::pending::Owed;
-use crate::accel::event::Bytes;
+use super::pending::PendingRepair;
+use crate::accel::event::PacketBytes;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Flags, Segment, Seq, TcpTimestamp};
 
 /// The repair of one flow.
 #[derive(Clone, Debug)]
 pub struct Repair {
-    owed: Owed,
+    pending: PendingRepair,
     /// In the order of the holes.
-    works: Vec<Work>,
+    holes: Vec<HoleState>,
     /// What the local stack acknowledges.
-    here: Seq,
+    next_expected: Seq,
     /// When it last acknowledged something new.
-    since: Instant,
+    last_progress: Instant,
     /// The newest timestamp that it echoes.
     echo: Option<TcpTimestamp>,
     /// The number of what it sends next.
-    next: Seq,
+    next_local_seq: Seq,
     is_seen: bool,
     began: Instant,
     state: RepairState,
     resets: u8,
-    acted: Option<Instant>,
+    last_action: Option<Instant>,
 }
 
 /// What is known of one hole.
 #[derive(Clone, Debug, Default)]
-struct Work {
+struct HoleState {
     bytes: Option<Vec<u8>>,
     has_failed: bool,
     given: Option<Instant>,
@@ -56,41 +56,41 @@ pub enum RepairState {
     /// The local stack has acknowledged every hole.
     Filled,
     /// The flow is being reset, or was.
-    Ended,
+    Reset,
     /// The flow no longer existed.
     Gone,
 }
 
 /// A packet of a repair.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Patch {
+pub enum RepairPacket {
     /// For the local stack.
-    Deliver(Bytes),
+    Deliver(PacketBytes),
     /// For the server, over the flow's own link.
-    Send(Bytes),
+    Send(PacketBytes),
 }
 
 impl Repair {
     /// A repair that begins at `now`.
-    pub fn new(now: Instant, owed: Owed) -> Self {
+    pub fn new(now: Instant, owed: PendingRepair) -> Self {
         Self {
-            works: owed.holes.iter().map(|_| Work::default()).collect(),
-            here: Seq::new(owed.here),
-            since: now,
+            holes: owed.holes.iter().map(|_| HoleState::default()).collect(),
+            next_expected: Seq::new(owed.next_expected),
+            last_progress: now,
             echo: None,
-            next: Seq::new(owed.said.0),
+            next_local_seq: Seq::new(owed.acked_by_server.0),
             is_seen: false,
             began: now,
             state: RepairState::Open,
             resets: 0,
-            acted: None,
-            owed,
+            last_action: None,
+            pending: owed,
         }
     }
 
     /// The holes that this repair fills.
-    pub const fn owed(&self) -> &Owed {
-        &self.owed
+    pub const fn pending(&self) -> &PendingRepair {
+        &self.pending
     }
 
     /// How far it has come.
@@ -103,33 +103,33 @@ impl Repair {
         match self.state {
             RepairState::Open => false,
             RepairState::Filled | RepairState::Gone => true,
-            RepairState::Ended => self.resets >= RESETS,
+            RepairState::Reset => self.resets >= MAX_RESETS,
         }
     }
 
     /// Holes that were filled.
     pub fn filled(&self) -> usize {
-        let is_filled = |(at, work): (usize, &Work)| work.given.is_some() && self.is_past(at);
-        self.works.iter().enumerate().filter(|one| is_filled(*one)).count()
+        let is_filled = |(at, work): (usize, &HoleState)| work.given.is_some() && self.is_past(at);
+        self.holes.iter().enumerate().filter(|one| is_filled(*one)).count()
     }
 
     /// The local stack has sent this packet of the flow.
-    pub fn on_own(&mut self, now: Instant, segment: &Segment<'_>) {
+    pub fn on_local_segment(&mut self, now: Instant, segment: &Segment<'_>) {
         let flags = segment.flags();
         if flags.contains(Flags::RST) {
             // It knows of no such connection, or has just ended it.
             if self.state == RepairState::Open {
                 self.state = RepairState::Gone;
             }
-            self.resets = RESETS;
+            self.resets = MAX_RESETS;
             return;
         }
         let Some(ack) = segment.ack() else { return };
-        if !self.is_seen || ack.is_after(self.here) {
-            (self.here, self.since) = (ack, now);
+        if !self.is_seen || ack.is_after(self.next_expected) {
+            (self.next_expected, self.last_progress) = (ack, now);
         }
         self.is_seen = true;
-        self.next = self.next.later(segment.seq_range().end);
+        self.next_local_seq = self.next_local_seq.later(segment.seq_range().end);
         if let Some(stamps) = segment.timestamps()
             && self.echo.is_none_or(|old| old.is_before(stamps.ts_ecr))
         {
@@ -139,111 +139,115 @@ impl Repair {
 
     /// The bytes of a hole; none: they cannot be had.
     pub fn on_fetched(&mut self, hole: usize, bytes: Option<Vec<u8>>) {
-        if let Some(work) = self.works.get_mut(hole) {
+        if let Some(work) = self.holes.get_mut(hole) {
             work.has_failed |= bytes.is_none();
             work.bytes = bytes.or(work.bytes.take());
         }
     }
 
     /// What is to be done now. To be called after each input, and at [`deadline`](Self::deadline).
-    pub fn tick(&mut self, now: Instant) -> Vec<Patch> {
+    pub fn tick(&mut self, now: Instant) -> Vec<RepairPacket> {
         if self.state == RepairState::Open {
-            if self.owed.is_sure && (0..self.works.len()).all(|hole| self.is_past(hole)) && !self.is_behind() {
+            if self.pending.is_acked_known
+                && (0..self.holes.len()).all(|hole| self.is_past(hole))
+                && !self.is_behind_early_ack()
+            {
                 self.state = RepairState::Filled;
-            } else if self.must_end(now) {
-                (self.state, self.acted) = (RepairState::Ended, None);
+            } else if self.must_reset(now) {
+                (self.state, self.last_action) = (RepairState::Reset, None);
             }
         }
         match self.state {
-            RepairState::Open => self.give(now),
-            RepairState::Ended if !self.is_over() => self.end(now),
+            RepairState::Open => self.fill_holes(now),
+            RepairState::Reset if !self.is_over() => self.reset_packets(now),
             _ => Vec::new(),
         }
     }
 
     /// When to tick next.
     pub fn deadline(&self) -> Option<Instant> {
-        let next = self.acted.map_or(self.began, |acted| acted + AGAIN);
+        let next = self.last_action.map_or(self.began, |acted| acted + RETRY_INTERVAL);
         (!self.is_over()).then_some(next)
     }
 
     /// Whether the stack has acknowledged a hole. Its last byte may be kept back by another run's `reserve`.
     fn is_past(&self, hole: usize) -> bool {
-        self.owed.holes.get(hole).is_none_or(|hole| !self.here.is_before(hole.end().minus(1)))
+        self.pending.holes.get(hole).is_none_or(|hole| !self.next_expected.is_before(hole.end().minus(1)))
     }
 
     /// Whether the sender takes more for received than the stack has, in order.
-    fn is_behind(&self) -> bool {
-        self.owed.told.is_some_and(|told| self.here.is_before(Seq::new(told).minus(1)))
+    fn is_behind_early_ack(&self) -> bool {
+        self.pending.acked_to_server.is_some_and(|told| self.next_expected.is_before(Seq::new(told).minus(1)))
     }
 
     /// Whether the stack waits for bytes that the sender does not repeat.
     fn is_stuck(&self) -> bool {
-        let covers = |hole: &super::pending::Hole| {
-            !self.here.is_before(Seq::new(hole.seq)) && self.here.is_before(hole.end().minus(1))
+        let covers = |hole: &super::pending::PendingHole| {
+            !self.next_expected.is_before(Seq::new(hole.seq)) && self.next_expected.is_before(hole.end().minus(1))
         };
-        self.is_behind() || self.owed.holes.iter().any(covers)
+        self.is_behind_early_ack() || self.pending.holes.iter().any(covers)
     }
 
-    fn must_end(&self, now: Instant) -> bool {
-        let lacks = |test: fn(&Work) -> bool| {
-            self.works.iter().enumerate().any(|(hole, work)| test(work) && !self.is_past(hole))
+    fn must_reset(&self, now: Instant) -> bool {
+        let lacks = |test: fn(&HoleState) -> bool| {
+            self.holes.iter().enumerate().any(|(hole, work)| test(work) && !self.is_past(hole))
         };
-        let stood = now.since(self.since);
-        !self.owed.is_sure
+        let stood = now.since(self.last_progress);
+        !self.pending.is_acked_known
             || lacks(|work| work.has_failed && work.bytes.is_none())
-            || (now.since(self.began) >= PATIENCE && lacks(|work| work.bytes.is_none()))
-            || (self.is_seen && self.is_stuck() && stood >= PATIENCE)
-            || now.since(self.began) >= LONGEST
+            || (now.since(self.began) >= RESET_AFTER && lacks(|work| work.bytes.is_none()))
+            || (self.is_seen && self.is_stuck() && stood >= RESET_AFTER)
+            || now.since(self.began) >= MAX_TIME
     }
 
     /// Gives each hole's bytes once, and again those at which the stack waits; where there are none yet, a byte that it has, which
     /// it answers with its position.
-    fn give(&mut self, now: Instant) -> Vec<Patch> {
-        let is_due = |at: Option<Instant>| at.is_none_or(|at| now.since(at) >= AGAIN);
-        let (may_repeat, mut packets) = (is_due(self.acted), Vec::new());
-        for (at, hole) in self.owed.holes.iter().enumerate() {
+    fn fill_holes(&mut self, now: Instant) -> Vec<RepairPacket> {
+        let is_due = |at: Option<Instant>| at.is_none_or(|at| now.since(at) >= RETRY_INTERVAL);
+        let (may_repeat, mut packets) = (is_due(self.last_action), Vec::new());
+        for (at, hole) in self.pending.holes.iter().enumerate() {
             let is_past = self.is_past(at);
-            let waits = !self.here.is_before(Seq::new(hole.seq));
-            let Some(work) = self.works.get_mut(at) else { continue };
+            let waits = !self.next_expected.is_before(Seq::new(hole.seq));
+            let Some(work) = self.holes.get_mut(at) else { continue };
             let Some(bytes) = work.bytes.as_deref().filter(|_| !is_past) else { continue };
             if work.given.is_none() || (waits && is_due(work.given)) || (!self.is_seen && may_repeat) {
-                packets.extend(self.owed.fill(hole, bytes, self.echo));
+                packets.extend(self.pending.fill_segments(hole, bytes, self.echo));
                 work.given = Some(now);
             }
         }
         if packets.is_empty() && may_repeat {
-            packets.extend(self.owed.ask(self.here));
+            packets.extend(self.pending.probe_segment(self.next_expected));
         }
         if !packets.is_empty() {
-            self.acted = Some(now);
+            self.last_action = Some(now);
         }
-        packets.into_iter().map(Patch::Deliver).collect()
+        packets.into_iter().map(RepairPacket::Deliver).collect()
     }
 
     /// Resets for both ends. The local stack takes only one that has the very number it waits for, so the byte behind them asks
     /// for that number, or shows that the connection is gone.
-    fn end(&mut self, now: Instant) -> Vec<Patch> {
-        if self.acted.is_some_and(|acted| now.since(acted) < AGAIN) {
+    fn reset_packets(&mut self, now: Instant) -> Vec<RepairPacket> {
+        if self.last_action.is_some_and(|acted| now.since(acted) < RETRY_INTERVAL) {
             return Vec::new();
         }
-        self.acted = Some(now);
+        self.last_action = Some(now);
         self.resets += 1;
-        let mut packets: Vec<Patch> = self.owed.end(self.here).into_iter().map(Patch::Deliver).collect();
-        packets.extend(self.owed.end_server(self.next, self.here).map(Patch::Send));
-        packets.extend(self.owed.ask(self.here).map(Patch::Deliver));
+        let mut packets: Vec<RepairPacket> =
+            self.pending.local_resets(self.next_expected).into_iter().map(RepairPacket::Deliver).collect();
+        packets.extend(self.pending.server_reset(self.next_local_seq, self.next_expected).map(RepairPacket::Send));
+        packets.extend(self.pending.probe_segment(self.next_expected).map(RepairPacket::Deliver));
         packets
     }
 }
 
 /// Until the flow is reset. chosen: the application has its error within five seconds.
-const PATIENCE: Duration = Duration::from_secs(4);
+const RESET_AFTER: Duration = Duration::from_secs(4);
 /// chosen: beyond the timeouts of a sender that repairs a hole of its own.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX_TIME: Duration = Duration::from_secs(120);
 /// As in the process that has ended: given again after so long.
-const AGAIN: Duration = Duration::from_millis(60);
+const RETRY_INTERVAL: Duration = Duration::from_millis(60);
 /// chosen: over a link that loses one of ten, five resets all get lost once in 100,000 times.
-const RESETS: u8 = 5;
+const MAX_RESETS: u8 = 5;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use alloc::vec;
 
 use super::*;
 use crate::accel::early_ack::fetch::{Fetch, FetchId};
-use crate::accel::early_ack::pending::Hole;
+use crate::accel::early_ack::pending::PendingHole;
 use crate::link::LinkId;
 use crate::units::DataSize;
 use crate::wire::packet::{FourTuple, NewSegment, SeqRange, Timestamps};
@@ -12,10 +12,10 @@ use crate::wire::packet::{FourTuple, NewSegment, SeqRange, Timestamps};
 const PORTS: [&str; 2] = ["10.0.0.2:40000", "192.0.2.1:80"];
 
 /// A flow that waits for 1000, with early acknowledged holes of 1000 bytes from these numbers on, written down at 500.
-fn owed(holes: &[u32]) -> Owed {
-    let hole = |seq: &u32| Hole {
+fn owed(holes: &[u32]) -> PendingRepair {
+    let hole = |seq: &u32| PendingHole {
         seq: *seq,
-        stamp: Some(500),
+        ts_val: Some(500),
         fetch: Some(Fetch {
             id: FetchId(0),
             link: LinkId(0),
@@ -26,14 +26,14 @@ fn owed(holes: &[u32]) -> Owed {
             ranges: vec![(u64::from(*seq), u64::from(*seq) + 1000)],
         }),
     };
-    Owed {
+    PendingRepair {
         local: PORTS[0].parse().unwrap(),
         server: PORTS[1].parse().unwrap(),
-        said: (77, 500),
-        stamps: Some((510, 9)),
-        here: 1000,
-        told: Some(1000),
-        is_sure: true,
+        acked_by_server: (77, 500),
+        timestamps: Some((510, 9)),
+        next_expected: 1000,
+        acked_to_server: Some(1000),
+        is_acked_known: true,
         holes: holes.iter().map(hole).collect(),
     }
 }
@@ -83,15 +83,15 @@ impl Stack {
     }
 
     /// Carries out what the repair wants, and tells it what the stack answers.
-    fn serve(&mut self, now: Instant, repair: &mut Repair) -> Vec<Bytes> {
+    fn serve(&mut self, now: Instant, repair: &mut Repair) -> Vec<PacketBytes> {
         let mut sent = Vec::new();
         for patch in repair.tick(now) {
             match patch {
-                Patch::Deliver(packet) => {
+                RepairPacket::Deliver(packet) => {
                     let answer = self.take(&Segment::parse(&packet.0).unwrap());
-                    repair.on_own(now, &Segment::parse(&answer).unwrap());
+                    repair.on_local_segment(now, &Segment::parse(&answer).unwrap());
                 }
-                Patch::Send(packet) => sent.push(packet),
+                RepairPacket::Send(packet) => sent.push(packet),
             }
         }
         sent
@@ -103,7 +103,7 @@ fn at(millis: u64) -> Instant {
 }
 
 /// Runs it from `from` on until it is over, and when that was; what went to the server.
-fn run(repair: &mut Repair, stack: &mut Stack, from: u64) -> (u64, Vec<Bytes>) {
+fn run(repair: &mut Repair, stack: &mut Stack, from: u64) -> (u64, Vec<PacketBytes>) {
     let mut sent = Vec::new();
     for now in (from..from + 200_000).step_by(10) {
         if repair.deadline().is_some_and(|due| due <= at(now)) {
@@ -164,7 +164,7 @@ fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
             repair.on_fetched(0, None);
         }
         let (ended, sent) = run(&mut repair, &mut stack, 0);
-        assert_eq!(repair.state(), RepairState::Ended);
+        assert_eq!(repair.state(), RepairState::Reset);
         assert!(!stack.is_open && ended < if has_failed { 1000 } else { 5000 }, "{ended}");
         let reset = Segment::parse(&sent.last().unwrap().0).unwrap();
         assert!(reset.flags().contains(Flags::RST));
@@ -175,20 +175,20 @@ fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
 #[test]
 fn a_stack_that_stands_at_bytes_the_sender_takes_for_received_ends_its_flow() {
     // It has dropped what lay beyond the hole, which was acknowledged up to 5000.
-    let mut repair = Repair::new(at(0), Owed { told: Some(5000), ..owed(&[1000]) });
+    let mut repair = Repair::new(at(0), PendingRepair { acked_to_server: Some(5000), ..owed(&[1000]) });
     let mut stack = Stack::new(&[]);
     repair.on_fetched(0, Some(vec![7; 1000]));
     let (ended, sent) = run(&mut repair, &mut stack, 0);
-    assert_eq!((repair.state(), stack.next, stack.is_open), (RepairState::Ended, 2000, false));
+    assert_eq!((repair.state(), stack.next, stack.is_open), (RepairState::Reset, 2000, false));
     assert!(ended < 5000 && !sent.is_empty(), "{ended}");
 }
 
 #[test]
 fn an_uncertain_flow_is_reset_at_once_and_one_that_is_gone_is_left_alone() {
-    let mut repair = Repair::new(at(0), Owed { is_sure: false, ..owed(&[]) });
+    let mut repair = Repair::new(at(0), PendingRepair { is_acked_known: false, ..owed(&[]) });
     let mut stack = Stack::new(&[]);
     assert!(run(&mut repair, &mut stack, 0).0 < 100);
-    assert_eq!((repair.state(), stack.is_open), (RepairState::Ended, false));
+    assert_eq!((repair.state(), stack.is_open), (RepairState::Reset, false));
     let mut repair = Repair::new(at(0), owed(&[1000]));
     run(&mut repair, &mut stack, 0);
     assert_eq!(repair.state(), RepairState::Gone);

@@ -36,76 +36,76 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::accel::early_ack::fetch::{Got, Want};
-use crate::accel::early_ack::head_reassembler::Tap;
+use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange};
+use crate::accel::early_ack::head_reassembler::HeadReassembler;
 use crate::accel::early_ack::http_map::Resource;
-use crate::accel::seq_space::{Stretches, number};
+use crate::accel::seq_space::{PosRangeSet, seq_of};
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::{Flags, FourTuple as Key, NewSegment, OptionList, Seq, TcpOption};
-pub(in crate::accel) use close_reason::End;
-use pacer::{SEGMENT, Stride};
-use wanted::Hunts;
+pub(in crate::accel) use close_reason::CloseReason;
+use pacer::{AckPacer, SEGMENT};
+use wanted::WantedRanges;
 
 /// One of them.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct Replay {
+pub(in crate::accel) struct MirroredConn {
     /// From here to the server.
     key: Key,
     resource: Arc<Resource>,
     /// The request, and the number of the SYN before it.
     request: Vec<u8>,
     isn: Seq,
-    beat: Duration,
-    stride: Stride,
+    ack_interval: Duration,
+    pacer: AckPacer,
     phase: Phase,
     /// When the last SYN left, and how long the server's answer took.
-    called: Instant,
+    syn_sent: Instant,
     rtt: Duration,
-    tap: Tap,
+    head: HeadReassembler,
     /// What has come in order, while the head is read.
-    have: Stretches,
+    received: PosRangeSet,
     /// The position of the resource's first byte.
-    body: u64,
+    body_start: u64,
     /// What was acknowledged.
-    told: u64,
+    acked: u64,
     /// One past the furthest byte that came.
-    front: u64,
+    highest: u64,
     /// Up to where the flow itself has come, in the resource, and when that was said.
-    follow: u64,
-    followed: Instant,
-    hunts: Hunts,
+    flow_offset: u64,
+    flow_seen: Instant,
+    wanted: WantedRanges,
     /// When something last got on, or was asked.
-    moved: Instant,
+    last_progress: Instant,
     /// It stands before a byte that is wanted, and says so again then.
-    plea: Option<Instant>,
+    next_duplicate_acks: Option<Instant>,
     /// How long a hole takes: a guard, a round trip and the thin link's queue.
-    each: Duration,
-    questions: u32,
+    hole_time: Duration,
+    probes: u32,
     /// Bytes that were passed over.
-    passed: u64,
-    out: Yield,
+    skipped: u64,
+    outputs: ConnOutputs,
 }
 
 /// What is to be done, and what has come.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::accel) struct Yield {
+pub(in crate::accel) struct ConnOutputs {
     /// Packets for the helping link.
     pub(in crate::accel) packets: Vec<Vec<u8>>,
     /// Bytes that were wanted.
-    pub(in crate::accel) got: Vec<Got>,
+    pub(in crate::accel) fetched: Vec<FetchedRange>,
     /// What is to be got otherwise.
-    pub(in crate::accel) back: Vec<Want>,
+    pub(in crate::accel) returned: Vec<FetchRequest>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    Calling { tries: u32 },
-    Reading { tries: u32 },
-    Walking,
-    Over(End),
+    Connecting { tries: u32 },
+    ReadingHead { tries: u32 },
+    Advancing,
+    Closed(CloseReason),
 }
 
-impl Replay {
+impl MirroredConn {
     /// The SYN leaves; `beat`: so often an ACK may follow.
     pub(in crate::accel) fn new(now: Instant, key: Key, isn: Seq, resource: Arc<Resource>, beat: Duration) -> Self {
         let mut replay = Self {
@@ -113,27 +113,27 @@ impl Replay {
             request: format!("{}\r\n", resource.request).into_bytes(),
             resource,
             isn,
-            beat,
-            stride: Stride::new(now, beat),
-            phase: Phase::Calling { tries: 1 },
-            called: now,
+            ack_interval: beat,
+            pacer: AckPacer::new(now, beat),
+            phase: Phase::Connecting { tries: 1 },
+            syn_sent: now,
             rtt: Duration::ZERO,
-            tap: Tap::new(0),
-            have: Stretches::default(),
-            body: 0,
-            told: 0,
-            front: 0,
-            follow: 0,
-            followed: now,
-            hunts: Hunts::default(),
-            moved: now,
-            plea: None,
-            each: EACH,
-            questions: 0,
-            passed: 0,
-            out: Yield::default(),
+            head: HeadReassembler::new(0),
+            received: PosRangeSet::default(),
+            body_start: 0,
+            acked: 0,
+            highest: 0,
+            flow_offset: 0,
+            flow_seen: now,
+            wanted: WantedRanges::default(),
+            last_progress: now,
+            next_duplicate_acks: None,
+            hole_time: FIRST_HOLE_TIME,
+            probes: 0,
+            skipped: 0,
+            outputs: ConnOutputs::default(),
         };
-        replay.call();
+        replay.send_syn();
         replay
     }
 
@@ -143,260 +143,264 @@ impl Replay {
     }
 
     /// Whether a flow that has come so far can still be caught up with.
-    pub(in crate::accel) fn is_in_time(offset: u64, beat: Duration) -> bool {
-        DataSize::from_bytes(offset) <= Stride::top(beat) * BEHIND
+    pub(in crate::accel) fn can_catch_up(offset: u64, beat: Duration) -> bool {
+        DataSize::from_bytes(offset) <= AckPacer::max_rate(beat) * MAX_LAG
     }
 
     /// The flow has come so far in the resource.
     pub(in crate::accel) fn follow(&mut self, now: Instant, offset: u64) {
-        if !self.is_busy() {
+        if !self.is_waiting() {
             // It had nothing to say until now.
-            self.moved = now;
+            self.last_progress = now;
         }
-        (self.follow, self.followed) = (self.follow.max(offset), now);
-        self.hunts.forget_before(self.follow);
-        if self.follow >= self.resource.length {
-            self.give_up(End::Done);
-        } else if !Self::is_in_time(self.follow.saturating_sub(self.offset()), self.beat) {
-            self.give_up(End::Behind);
+        (self.flow_offset, self.flow_seen) = (self.flow_offset.max(offset), now);
+        self.wanted.forget_before(self.flow_offset);
+        if self.flow_offset >= self.resource.length {
+            self.give_up(CloseReason::Done);
+        } else if !Self::can_catch_up(self.flow_offset.saturating_sub(self.offset()), self.ack_interval) {
+            self.give_up(CloseReason::TooSlow);
         }
     }
 
     /// These bytes are wanted; given back if they cannot be reached in time.
-    pub(in crate::accel) fn want(&mut self, now: Instant, want: Want) -> Result<(), Want> {
-        let start = want.place.offset;
+    pub(in crate::accel) fn request(&mut self, now: Instant, want: FetchRequest) -> Result<(), FetchRequest> {
+        let start = want.source.offset;
         let far = DataSize::from_bytes(start.saturating_sub(self.offset()));
-        let at_hand = self.room() > 0 && start >= self.offset() && want.place.resource == self.resource;
-        let is_near = far <= self.top() * REACH.saturating_sub(self.each * self.hunts.count());
-        if !at_hand || !is_near || want.stretch.bytes() > LARGEST {
+        let at_hand = self.budget() > 0 && start >= self.offset() && want.source.resource == self.resource;
+        let is_near = far <= self.max_rate() * MAX_REACH_TIME.saturating_sub(self.hole_time * self.wanted.count());
+        if !at_hand || !is_near || want.range.len() > MAX_RANGE {
             return Err(want);
         }
-        if !self.is_busy() {
+        if !self.is_waiting() {
             // It had nothing to say until now.
-            self.moved = now;
+            self.last_progress = now;
         }
-        self.hunts.add(want, now, now + REACH + PATIENCE);
+        self.wanted.add(want, now, now + MAX_REACH_TIME + RANGE_TIMEOUT);
         Ok(())
     }
 
     /// How many bytes it takes now.
-    pub(in crate::accel) fn room(&self) -> u64 {
-        let has_time = self.each * self.hunts.count() < REACH;
-        if self.phase == Phase::Walking && has_time { LARGEST } else { 0 }
+    pub(in crate::accel) fn budget(&self) -> u64 {
+        let has_time = self.hole_time * self.wanted.count() < MAX_REACH_TIME;
+        if self.phase == Phase::Advancing && has_time { MAX_RANGE } else { 0 }
     }
 
     /// Time has passed.
     pub(in crate::accel) fn tick(&mut self, now: Instant) {
-        let late = self.hunts.late(now);
+        let late = self.wanted.take_late(now);
         if !late.is_empty() {
             // Fewer at a time, so that the others are got otherwise at once.
-            self.each = (self.each * 2).min(REACH);
+            self.hole_time = (self.hole_time * 2).min(MAX_REACH_TIME);
         }
-        self.out.back.extend(late);
+        self.outputs.returned.extend(late);
         match self.phase {
-            Phase::Over(_) => {}
-            Phase::Calling { tries } | Phase::Reading { tries } if now.since(self.moved) >= AGAIN * tries => {
-                if tries >= TRIES {
-                    return self.give_up(End::Silent);
+            Phase::Closed(_) => {}
+            Phase::Connecting { tries } | Phase::ReadingHead { tries }
+                if now.since(self.last_progress) >= RETRY_INTERVAL * tries =>
+            {
+                if tries >= MAX_TRIES {
+                    return self.give_up(CloseReason::NoResponse);
                 }
-                self.moved = now;
-                if matches!(self.phase, Phase::Calling { .. }) {
-                    self.called = now;
-                    self.phase = Phase::Calling { tries: tries + 1 };
-                    self.call();
+                self.last_progress = now;
+                if matches!(self.phase, Phase::Connecting { .. }) {
+                    self.syn_sent = now;
+                    self.phase = Phase::Connecting { tries: tries + 1 };
+                    self.send_syn();
                 } else {
-                    self.phase = Phase::Reading { tries: tries + 1 };
-                    self.ask();
+                    self.phase = Phase::ReadingHead { tries: tries + 1 };
+                    self.send_request();
                 }
             }
-            Phase::Calling { .. } | Phase::Reading { .. } => {}
-            Phase::Walking => self.walk(now),
+            Phase::Connecting { .. } | Phase::ReadingHead { .. } => {}
+            Phase::Advancing => self.advance(now),
         }
     }
 
-    fn walk(&mut self, now: Instant) {
-        if now.since(self.followed) >= LEFT {
-            return self.give_up(End::Done);
+    fn advance(&mut self, now: Instant) {
+        if now.since(self.flow_seen) >= MAX_IDLE {
+            return self.give_up(CloseReason::Done);
         }
-        if self.told < self.limit() {
-            self.plea = None;
+        if self.acked < self.ack_limit() {
+            self.next_duplicate_acks = None;
         }
-        while self.may_step() && self.stride.step(now) {
+        while self.can_advance() && self.pacer.take_step(now) {
             // What has come was certainly sent.
-            let to = self.front.max(self.told + self.stride.bytes()).min(self.limit());
-            self.passed += to - self.told;
-            self.told = to;
-            self.acknowledge();
+            let to = self.highest.max(self.acked + self.pacer.step_bytes()).min(self.ack_limit());
+            self.skipped += to - self.acked;
+            self.acked = to;
+            self.send_ack();
         }
-        if now.since(self.moved) < self.rtt * 2 {
-            self.stride.on_followed(now);
+        if now.since(self.last_progress) < self.rtt * 2 {
+            self.pacer.on_progress(now);
         }
-        if self.passed > WASTE {
-            return self.give_up(End::Waste);
+        if self.skipped > MAX_SKIPPED {
+            return self.give_up(CloseReason::Waste);
         }
-        if self.stands() {
-            let plea = *self.plea.get_or_insert(now + GUARD);
+        if self.is_at_wanted_byte() {
+            let plea = *self.next_duplicate_acks.get_or_insert(now + DUPLICATE_ACK_DELAY);
             if plea <= now {
-                self.plea = Some(now + self.rtt * 2 + GUARD);
-                (0..PLEAS).for_each(|_| self.acknowledge());
+                self.next_duplicate_acks = Some(now + self.rtt * 2 + DUPLICATE_ACK_DELAY);
+                (0..DUPLICATE_ACKS).for_each(|_| self.send_ack());
             }
         }
-        if self.is_busy() && now.since(self.moved) >= self.silence() {
-            if self.questions >= QUESTIONS {
-                return self.give_up(End::Silent);
+        if self.is_waiting() && now.since(self.last_progress) >= self.probe_timeout() {
+            if self.probes >= MAX_PROBES {
+                return self.give_up(CloseReason::NoResponse);
             }
-            (self.questions, self.moved) = (self.questions + 1, now);
-            let seq = self.own().minus(1);
-            self.push(seq, Flags::ACK, OptionList::default(), &[]);
+            (self.probes, self.last_progress) = (self.probes + 1, now);
+            let seq = self.next_seq().minus(1);
+            self.send_segment(seq, Flags::ACK, OptionList::default(), &[]);
         }
     }
 
     /// When to tick next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
         let due = match self.phase {
-            Phase::Over(_) => None,
-            Phase::Calling { tries } | Phase::Reading { tries } => Some(self.moved + AGAIN * tries),
-            Phase::Walking => {
-                let step = self.may_step().then(|| self.stride.deadline());
+            Phase::Closed(_) => None,
+            Phase::Connecting { tries } | Phase::ReadingHead { tries } => {
+                Some(self.last_progress + RETRY_INTERVAL * tries)
+            }
+            Phase::Advancing => {
+                let step = self.can_advance().then(|| self.pacer.deadline());
                 // One that stands and has not said so yet is to be woken at once.
-                let plea = self.stands().then(|| self.plea.unwrap_or(self.moved));
-                let silence = self.is_busy().then(|| self.moved + self.silence());
-                [step, plea, silence, Some(self.followed + LEFT)].into_iter().flatten().min()
+                let plea = self.is_at_wanted_byte().then(|| self.next_duplicate_acks.unwrap_or(self.last_progress));
+                let silence = self.is_waiting().then(|| self.last_progress + self.probe_timeout());
+                [step, plea, silence, Some(self.flow_seen + MAX_IDLE)].into_iter().flatten().min()
             }
         };
-        [self.hunts.deadline(), due].into_iter().flatten().min()
+        [self.wanted.deadline(), due].into_iter().flatten().min()
     }
 
     /// The connection ends, and what was wanted of it is given back.
-    pub(in crate::accel) fn give_up(&mut self, end: End) {
-        if matches!(self.phase, Phase::Over(_)) {
+    pub(in crate::accel) fn give_up(&mut self, end: CloseReason) {
+        if matches!(self.phase, Phase::Closed(_)) {
             return;
         }
-        self.push(self.own(), Flags::RST | Flags::ACK, OptionList::default(), &[]);
-        self.phase = Phase::Over(end);
-        self.out.back.extend(self.hunts.drain());
+        self.send_segment(self.next_seq(), Flags::RST | Flags::ACK, OptionList::default(), &[]);
+        self.phase = Phase::Closed(end);
+        self.outputs.returned.extend(self.wanted.drain());
     }
 
     /// Why nothing more comes of it, if so.
-    pub(in crate::accel) const fn end(&self) -> Option<End> {
+    pub(in crate::accel) const fn close_reason(&self) -> Option<CloseReason> {
         match self.phase {
-            Phase::Over(end) => Some(end),
+            Phase::Closed(end) => Some(end),
             _ => None,
         }
     }
 
     /// Bytes that are wanted and have not come.
-    pub(in crate::accel) fn waiting(&self) -> u64 {
-        self.hunts.bytes()
+    pub(in crate::accel) fn waiting_bytes(&self) -> u64 {
+        self.wanted.bytes()
     }
 
     /// Bytes that were acknowledged and never looked at.
-    pub(in crate::accel) const fn passed(&self) -> u64 {
-        self.passed
+    pub(in crate::accel) const fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// What is to be done, and what has come.
-    pub(in crate::accel) fn drain(&mut self) -> Yield {
-        core::mem::take(&mut self.out)
+    pub(in crate::accel) fn drain(&mut self) -> ConnOutputs {
+        core::mem::take(&mut self.outputs)
     }
 
     /// Up to where may be acknowledged: the first wanted byte that has not come, or where the flow is.
-    fn limit(&self) -> u64 {
+    fn ack_limit(&self) -> u64 {
         // Of bytes at which the flow itself waits, the first part may have come.
-        let hunted = self.hunts.first().filter(|(start, _)| *start <= self.follow);
-        let offset = hunted.map_or(self.follow, |(_, missing)| missing);
-        (self.body + offset.min(self.resource.length)).max(self.told)
+        let hunted = self.wanted.first().filter(|(start, _)| *start <= self.flow_offset);
+        let offset = hunted.map_or(self.flow_offset, |(_, missing)| missing);
+        (self.body_start + offset.min(self.resource.length)).max(self.acked)
     }
 
     /// Whether there is something left to pass over, and the server is not being asked where it is.
-    fn may_step(&self) -> bool {
-        self.told < self.limit() && self.questions == 0
+    fn can_advance(&self) -> bool {
+        self.acked < self.ack_limit() && self.probes == 0
     }
 
     /// Whether it stands before a byte that is wanted.
-    fn stands(&self) -> bool {
-        self.hunts.first().is_some_and(|(_, missing)| self.told >= self.body + missing)
+    fn is_at_wanted_byte(&self) -> bool {
+        self.wanted.first().is_some_and(|(_, missing)| self.acked >= self.body_start + missing)
     }
 
     /// Whether it waits for anything of the server.
-    fn is_busy(&self) -> bool {
-        self.told < self.limit() || self.stands()
+    fn is_waiting(&self) -> bool {
+        self.acked < self.ack_limit() || self.is_at_wanted_byte()
     }
 
     /// Where it stands in the resource.
     fn offset(&self) -> u64 {
-        if self.phase == Phase::Walking { self.told.saturating_sub(self.body) } else { 0 }
+        if self.phase == Phase::Advancing { self.acked.saturating_sub(self.body_start) } else { 0 }
     }
 
-    fn top(&self) -> Bitrate {
-        Stride::top(self.beat)
+    fn max_rate(&self) -> Bitrate {
+        AckPacer::max_rate(self.ack_interval)
     }
 
     /// After so long without anything new it is asked where it stands.
-    fn silence(&self) -> Duration {
-        (self.rtt * 2 + SILENCE).min(SILENCE * 3)
+    fn probe_timeout(&self) -> Duration {
+        (self.rtt * 2 + MIN_PROBE_TIMEOUT).min(MIN_PROBE_TIMEOUT * 3)
     }
 
     /// Its own next number.
-    fn own(&self) -> Seq {
+    fn next_seq(&self) -> Seq {
         match self.phase {
-            Phase::Calling { .. } => self.isn.plus(1),
+            Phase::Connecting { .. } => self.isn.plus(1),
             _ => self.isn.plus(1 + u32::try_from(self.request.len()).unwrap_or(0)),
         }
     }
 
-    fn call(&mut self) {
+    fn send_syn(&mut self) {
         let mut options = OptionList::default();
         options.push(&TcpOption::Mss(SEGMENT));
         options.push(&TcpOption::Nop);
-        options.push(&TcpOption::WindowScale(SCALE));
-        self.push(self.isn, Flags::SYN, options, &[]);
+        options.push(&TcpOption::WindowScale(WINDOW_SCALE));
+        self.send_segment(self.isn, Flags::SYN, options, &[]);
     }
 
-    fn ask(&mut self) {
+    fn send_request(&mut self) {
         let (request, mut seq) = (core::mem::take(&mut self.request), self.isn.plus(1));
         for piece in request.chunks(SEGMENT.into()) {
-            self.push(seq, Flags::ACK | Flags::PSH, OptionList::default(), piece);
+            self.send_segment(seq, Flags::ACK | Flags::PSH, OptionList::default(), piece);
             seq = seq.plus(u32::try_from(piece.len()).unwrap_or(0));
         }
         self.request = request;
     }
 
-    fn acknowledge(&mut self) {
-        self.push(self.own(), Flags::ACK, OptionList::default(), &[]);
+    fn send_ack(&mut self) {
+        self.send_segment(self.next_seq(), Flags::ACK, OptionList::default(), &[]);
     }
 
-    fn push(&mut self, seq: Seq, flags: Flags, options: OptionList, payload: &[u8]) {
-        let plain = NewSegment::data(&self.key, seq, number(self.told), u16::MAX, None, payload);
+    fn send_segment(&mut self, seq: Seq, flags: Flags, options: OptionList, payload: &[u8]) {
+        let plain = NewSegment::data(&self.key, seq, seq_of(self.acked), u16::MAX, None, payload);
         let ack = if flags.contains(Flags::ACK) { plain.ack } else { Seq::default() };
-        self.out.packets.extend(NewSegment { flags, options, ack, ..plain }.emit());
+        self.outputs.packets.extend(NewSegment { flags, options, ack, ..plain }.emit());
     }
 }
 
 /// chosen: a window of 8 MiB, so that it never holds the server.
-const SCALE: u8 = 7;
+const WINDOW_SCALE: u8 = 7;
 /// §3.3: "one segment size divided by data rate … configured as 256 ms". chosen: less, for after 200 ms Linux's timer repeats the
 /// segment, and a server that has timed out begins with one segment again.
-const GUARD: Duration = Duration::from_millis(150);
+const DUPLICATE_ACK_DELAY: Duration = Duration::from_millis(150);
 /// RFC 5681: three are duplicates; one may get lost.
-const PLEAS: u32 = 4;
+const DUPLICATE_ACKS: u32 = 4;
 /// chosen: while one hole waits the flow goes on for as long as its receive window bears.
-const REACH: Duration = Duration::from_secs(1);
+const MAX_REACH_TIME: Duration = Duration::from_secs(1);
 /// chosen: until that is known, a guard and a round trip without a queue.
-const EACH: Duration = Duration::from_millis(250);
+const FIRST_HOLE_TIME: Duration = Duration::from_millis(250);
 /// chosen: what has not come so long after it could have been reached is got otherwise.
-const PATIENCE: Duration = Duration::from_millis(1000);
+const RANGE_TIMEOUT: Duration = Duration::from_millis(1000);
 /// chosen: a flow that is further ahead goes on as fast, most likely.
-const BEHIND: Duration = Duration::from_secs(2);
+const MAX_LAG: Duration = Duration::from_secs(2);
 /// chosen: larger holes are not random losses.
-const LARGEST: u64 = 64 * 1024;
+const MAX_RANGE: u64 = 64 * 1024;
 /// chosen: with two round trips longer than Linux answers such a question again (500 ms), and a thin link's queue.
-const SILENCE: Duration = Duration::from_millis(500);
+const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// chosen: a link that loses most of what comes loses answers, too.
-const QUESTIONS: u32 = 4;
-const AGAIN: Duration = Duration::from_secs(1);
-const TRIES: u32 = 3;
+const MAX_PROBES: u32 = 4;
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_TRIES: u32 = 3;
 /// chosen: bytes that a server is made to send in vain for one flow; 100 s of 20 Mbit/s.
-const WASTE: u64 = 256 * 1024 * 1024;
+const MAX_SKIPPED: u64 = 256 * 1024 * 1024;
 /// chosen: a flow that rests for so long gets another connection when it goes on, and leaves its place to others.
-const LEFT: Duration = Duration::from_secs(10);
+const MAX_IDLE: Duration = Duration::from_secs(10);

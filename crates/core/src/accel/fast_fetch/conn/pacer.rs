@@ -15,70 +15,70 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
-pub(super) struct Stride {
-    beat: Duration,
+pub(super) struct AckPacer {
+    interval: Duration,
     segments: u64,
-    next: Instant,
+    next_ack: Instant,
     raised: Instant,
 }
 
-impl Stride {
+impl AckPacer {
     /// ACKs at this beat.
     pub(super) const fn new(now: Instant, beat: Duration) -> Self {
-        Self { beat, segments: FIRST, next: now, raised: now }
+        Self { interval: beat, segments: FIRST_SEGMENTS, next_ack: now, raised: now }
     }
 
     /// How much further an ACK says.
-    pub(super) const fn bytes(&self) -> u64 {
+    pub(super) const fn step_bytes(&self) -> u64 {
         self.segments * SEGMENT as u64
     }
 
     /// Whether an ACK is due; it is taken to leave then.
-    pub(super) fn step(&mut self, now: Instant) -> bool {
-        if now < self.next {
+    pub(super) fn take_step(&mut self, now: Instant) -> bool {
+        if now < self.next_ack {
             return false;
         }
         // Of a timer that was late so much is made up for.
-        self.next = self.next.max(now - BURST) + self.beat;
+        self.next_ack = self.next_ack.max(now - MAX_CATCH_UP) + self.interval;
         true
     }
 
     /// When the next one is.
     pub(super) const fn deadline(&self) -> Instant {
-        self.next
+        self.next_ack
     }
 
     /// The server follows.
-    pub(super) fn on_followed(&mut self, now: Instant) {
-        if now.since(self.raised) >= RAISED && self.segments < TOP {
+    pub(super) fn on_progress(&mut self, now: Instant) {
+        if now.since(self.raised) >= INCREASE_INTERVAL && self.segments < MAX_SEGMENTS {
             (self.segments, self.raised) = (self.segments + 1, now);
         }
     }
 
     /// It did not.
-    pub(super) fn on_lost(&mut self, now: Instant) {
-        (self.segments, self.raised) = ((self.segments / 2).max(1), now + REST);
+    pub(super) fn on_stall(&mut self, now: Instant) {
+        (self.segments, self.raised) = ((self.segments / 2).max(1), now + BACKOFF);
     }
 
     /// It was made to repeat a segment.
     pub(super) fn on_hole(&mut self, now: Instant) {
-        (self.segments, self.raised) = ((self.segments / 2).max(FIRST.min(self.segments)), now);
+        (self.segments, self.raised) = ((self.segments / 2).max(FIRST_SEGMENTS.min(self.segments)), now);
     }
 
     /// How fast a connection with this beat is walked at the most.
-    pub(super) fn top(beat: Duration) -> Bitrate {
-        DataSize::from_bytes(TOP * u64::from(SEGMENT)) / beat
+    pub(super) fn max_rate(beat: Duration) -> Bitrate {
+        DataSize::from_bytes(MAX_SEGMENTS * u64::from(SEGMENT)) / beat
     }
 }
 
 /// chosen: fits through tunnels of mobile networks.
 pub(super) const SEGMENT: u16 = 1400;
-const FIRST: u64 = 2;
+const FIRST_SEGMENTS: u64 = 2;
 /// chosen: at 4 ms each 45 Mbit/s, with which a link of 20 Mbit/s is caught up with; half of what a server has on its way at the
 /// floors' loss.
-const TOP: u64 = 16;
+const MAX_SEGMENTS: u64 = 16;
 /// chosen: a server's window doubles each round trip when it begins; this is slower over any link.
-const RAISED: Duration = Duration::from_millis(50);
+const INCREASE_INTERVAL: Duration = Duration::from_millis(50);
 /// chosen: after it was too fast, so long at the lower pace.
-const REST: Duration = Duration::from_secs(1);
-const BURST: Duration = Duration::from_millis(20);
+const BACKOFF: Duration = Duration::from_secs(1);
+const MAX_CATCH_UP: Duration = Duration::from_millis(20);

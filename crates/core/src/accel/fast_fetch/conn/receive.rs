@@ -7,98 +7,100 @@
 //! 2. The head is read in order, and has to be the flow's own: validator, length and place. Behind it nothing is kept but what
 //!    is wanted.
 
-use super::{End, Phase, Replay};
-use crate::accel::early_ack::head_reassembler::{Head, Tap};
-use crate::accel::early_ack::http_head::Answer;
-use crate::accel::seq_space::{Stretch, first, near};
+use super::{CloseReason, MirroredConn, Phase};
+use crate::accel::early_ack::head_reassembler::{Head, HeadReassembler};
+use crate::accel::early_ack::http_head::ResponseHead;
+use crate::accel::seq_space::{PosRange, nearest_position, position_of};
 use crate::units::Instant;
 use crate::wire::packet::{Flags, Segment};
 
-use super::pacer::Stride;
+use super::pacer::AckPacer;
 
-impl Replay {
+impl MirroredConn {
     /// A packet, of the server or of somebody who guesses; whether it counts.
     pub(in crate::accel) fn on_packet(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let (flags, ack) = (segment.flags(), segment.ack());
         let is_own = match self.phase {
-            Phase::Over(_) => false,
+            Phase::Closed(_) => false,
             // Who knows nothing of it answers with the number that he was told (RFC 9293 §3.10.7.1).
-            _ if flags.contains(Flags::RST) && ack.is_none() => {
-                (self.told.saturating_sub(RECENT)..=self.told).contains(&near(self.told, segment.seq()))
-            }
-            Phase::Calling { .. } => ack == Some(self.isn.plus(1)),
+            _ if flags.contains(Flags::RST) && ack.is_none() => (self.acked.saturating_sub(RECENT_BYTES)
+                ..=self.acked)
+                .contains(&nearest_position(self.acked, segment.seq())),
+            Phase::Connecting { .. } => ack == Some(self.isn.plus(1)),
             // One that has not all of the request yet says what it waits for.
-            Phase::Reading { .. } => ack.is_some_and(|ack| ack.is_after(self.isn) && !ack.is_after(self.own())),
-            Phase::Walking => ack == Some(self.own()),
+            Phase::ReadingHead { .. } => {
+                ack.is_some_and(|ack| ack.is_after(self.isn) && !ack.is_after(self.next_seq()))
+            }
+            Phase::Advancing => ack == Some(self.next_seq()),
         };
         if !is_own {
             return false;
         }
         match self.phase {
-            _ if flags.contains(Flags::RST) => self.give_up(End::Closed),
-            Phase::Calling { .. } if flags.contains(Flags::SYN) => {
-                let at = first(segment.seq().plus(1));
-                (self.told, self.front, self.moved) = (at, at, now);
-                self.rtt = now.since(self.called);
-                self.tap = Tap::new(at);
-                self.phase = Phase::Reading { tries: 1 };
-                self.ask();
+            _ if flags.contains(Flags::RST) => self.give_up(CloseReason::Closed),
+            Phase::Connecting { .. } if flags.contains(Flags::SYN) => {
+                let at = position_of(segment.seq().plus(1));
+                (self.acked, self.highest, self.last_progress) = (at, at, now);
+                self.rtt = now.since(self.syn_sent);
+                self.head = HeadReassembler::new(at);
+                self.phase = Phase::ReadingHead { tries: 1 };
+                self.send_request();
             }
-            Phase::Calling { .. } => {}
-            _ if flags.contains(Flags::SYN) => self.acknowledge(),
+            Phase::Connecting { .. } => {}
+            _ if flags.contains(Flags::SYN) => self.send_ack(),
             _ => self.on_segment(now, segment),
         }
         true
     }
 
     fn on_segment(&mut self, now: Instant, segment: &Segment<'_>) {
-        let at = near(self.front, segment.seq());
+        let at = nearest_position(self.highest, segment.seq());
         let bytes = segment.payload();
         let end = at.saturating_add(bytes.len() as u64);
-        if bytes.is_empty() && self.questions > 0 && self.phase == Phase::Walking {
-            self.on_answer(now, at);
+        if bytes.is_empty() && self.probes > 0 && self.phase == Phase::Advancing {
+            self.on_position(now, at);
         }
         if !bytes.is_empty() {
-            if end > self.front {
-                (self.front, self.moved, self.questions) = (end, now, 0);
+            if end > self.highest {
+                (self.highest, self.last_progress, self.probes) = (end, now, 0);
             }
-            if matches!(self.phase, Phase::Reading { .. }) {
-                self.read(now, at, bytes);
+            if matches!(self.phase, Phase::ReadingHead { .. }) {
+                self.read_head(now, at, bytes);
             }
-            if self.phase == Phase::Walking {
+            if self.phase == Phase::Advancing {
                 self.collect(now, at, bytes);
             }
         }
-        let is_whole = self.phase == Phase::Walking && end >= self.body + self.resource.length;
+        let is_whole = self.phase == Phase::Advancing && end >= self.body_start + self.resource.length;
         if segment.flags().contains(Flags::FIN) && !is_whole {
-            self.give_up(End::Closed);
+            self.give_up(CloseReason::Closed);
         }
     }
 
     /// The server says where it stands.
-    fn on_answer(&mut self, now: Instant, at: u64) {
-        (self.questions, self.moved) = (0, now);
-        if (self.body..self.told).contains(&at) {
+    fn on_position(&mut self, now: Instant, at: u64) {
+        (self.probes, self.last_progress) = (0, now);
+        if (self.body_start..self.acked).contains(&at) {
             // It has sent no more than that: what was said since was ignored.
-            self.stride.on_lost(now);
-            self.told = at;
-            self.plea = None;
-            self.acknowledge();
+            self.pacer.on_stall(now);
+            self.acked = at;
+            self.next_duplicate_acks = None;
+            self.send_ack();
         }
     }
 
     /// The head is read as any receiver reads.
-    fn read(&mut self, now: Instant, at: u64, bytes: &[u8]) {
-        self.tap.see(at, bytes, bytes.len() as u64);
-        self.have.insert(Stretch::new(at, at + bytes.len() as u64));
-        self.told = self.have.run_from(self.told);
-        while self.phase != Phase::Walking {
-            let answer = match self.tap.head() {
+    fn read_head(&mut self, now: Instant, at: u64, bytes: &[u8]) {
+        self.head.on_payload(at, bytes, bytes.len() as u64);
+        self.received.insert(PosRange::new(at, at + bytes.len() as u64));
+        self.acked = self.received.run_from(self.acked);
+        while self.phase != Phase::Advancing {
+            let answer = match self.head.take_head() {
                 Head::Partial => break,
-                Head::Whole(head) => Answer::parse(&head),
-                Head::TooLong | Head::Lost => return self.give_up(End::Differs),
+                Head::Complete(head) => ResponseHead::parse(&head),
+                Head::TooLong | Head::Lost => return self.give_up(CloseReason::Differs),
             };
-            let Ok(answer) = answer else { return self.give_up(End::Differs) };
+            let Ok(answer) = answer else { return self.give_up(CloseReason::Differs) };
             if answer.is_interim {
                 continue;
             }
@@ -106,36 +108,36 @@ impl Replay {
                 (part.offset, part.length, &part.etag) == (0, self.resource.length, &self.resource.etag)
             });
             if !is_same || answer.body != self.resource.length {
-                return self.give_up(End::Differs);
+                return self.give_up(CloseReason::Differs);
             }
-            self.body = self.tap.next();
-            self.told = self.told.max(self.body);
-            self.phase = Phase::Walking;
-            self.stride = Stride::new(now, self.beat);
+            self.body_start = self.head.next();
+            self.acked = self.acked.max(self.body_start);
+            self.phase = Phase::Advancing;
+            self.pacer = AckPacer::new(now, self.ack_interval);
         }
-        self.acknowledge();
+        self.send_ack();
     }
 
     /// What of these bytes is wanted is kept.
     fn collect(&mut self, now: Instant, at: u64, bytes: &[u8]) {
-        let cut = usize::try_from(self.body.saturating_sub(at)).unwrap_or(usize::MAX);
-        if self.hunts.see(at.saturating_sub(self.body), bytes.get(cut..).unwrap_or_default()) {
-            (self.moved, self.questions) = (now, 0);
+        let cut = usize::try_from(self.body_start.saturating_sub(at)).unwrap_or(usize::MAX);
+        if self.wanted.on_bytes(at.saturating_sub(self.body_start), bytes.get(cut..).unwrap_or_default()) {
+            (self.last_progress, self.probes) = (now, 0);
         }
-        let is_waited_for = self.plea.is_some() && at <= self.told;
-        for (got, since) in self.hunts.take() {
-            self.each = (self.each + now.since(since)) / 2;
-            self.out.got.push(got);
+        let is_waited_for = self.next_duplicate_acks.is_some() && at <= self.acked;
+        for (got, since) in self.wanted.take_complete() {
+            self.hole_time = (self.hole_time + now.since(since)) / 2;
+            self.outputs.fetched.push(got);
         }
-        if is_waited_for && self.limit() > self.told {
+        if is_waited_for && self.ack_limit() > self.acked {
             // It has come: the server may go on at once.
-            self.told = self.limit().min(self.front).max(self.told);
-            self.plea = None;
-            self.stride.on_hole(now);
-            self.acknowledge();
+            self.acked = self.ack_limit().min(self.highest).max(self.acked);
+            self.next_duplicate_acks = None;
+            self.pacer.on_hole(now);
+            self.send_ack();
         }
     }
 }
 
 /// chosen: more than is said in a round trip.
-const RECENT: u64 = 1024 * 1024;
+const RECENT_BYTES: u64 = 1024 * 1024;

@@ -4,13 +4,13 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::*;
-use crate::accel::early_ack::http_map::Place;
-use crate::accel::seq_space::{Stretch, first};
+use crate::accel::early_ack::http_map::ResourceOffset;
+use crate::accel::seq_space::{PosRange, position_of};
 use crate::wire::packet::Segment;
 
 /// Its server: what it says, and what it was told.
 struct Played {
-    replay: Replay,
+    replay: MirroredConn,
     /// The number of the server's SYN.
     isn: u32,
     now: Instant,
@@ -36,15 +36,20 @@ fn body(offset: u64, length: usize) -> Vec<u8> {
     (offset..).take(length).map(|at| (at % 251) as u8).collect()
 }
 
-fn want(offset: u64, length: u64) -> Want {
-    let stretch = Stretch::new((7 << 32) + offset, (7 << 32) + offset + length);
-    Want { flow: 3, stretch, place: Place { resource: resource(), offset }, server: key().destination() }
+fn want(offset: u64, length: u64) -> FetchRequest {
+    let stretch = PosRange::new((7 << 32) + offset, (7 << 32) + offset + length);
+    FetchRequest {
+        flow: 3,
+        range: stretch,
+        source: ResourceOffset { resource: resource(), offset },
+        server: key().destination(),
+    }
 }
 
 impl Played {
     fn new(isn: u32) -> Self {
         let beat = Duration::from_millis(4);
-        let replay = Replay::new(Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
+        let replay = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
         Self { replay, isn, now: Instant::ZERO }
     }
 
@@ -54,14 +59,14 @@ impl Played {
         played.accept();
         played.say(1, &head("\"a\"", LENGTH));
         played.replay.follow(played.now, follow);
-        assert_eq!(played.replay.phase, Phase::Walking);
+        assert_eq!(played.replay.phase, Phase::Advancing);
         played.said();
         played
     }
 
     /// It says something, so many numbers behind its SYN.
     fn say(&mut self, at: u64, payload: &[u8]) {
-        self.say_with(at, Flags::ACK, self.replay.own(), payload);
+        self.say_with(at, Flags::ACK, self.replay.next_seq(), payload);
     }
 
     fn say_with(&mut self, at: u64, flags: Flags, ack: Seq, payload: &[u8]) {
@@ -100,7 +105,7 @@ impl Played {
             let told = segment.ack().map_or(-1, |ack| i64::from(ack.offset_from(base)));
             (segment.flags(), told, segment.payload().len())
         };
-        core::mem::take(&mut self.replay.out.packets).into_iter().map(read).collect()
+        core::mem::take(&mut self.replay.outputs.packets).into_iter().map(read).collect()
     }
 
     fn acked(&mut self) -> i64 {
@@ -140,7 +145,7 @@ fn a_lost_syn_is_sent_again_and_three_are_enough() {
     played.pass(5001);
     let said = played.said();
     assert_eq!(said.iter().filter(|(flags, ..)| *flags == Flags::SYN).count(), 2);
-    assert_eq!(played.replay.end(), Some(End::Silent));
+    assert_eq!(played.replay.close_reason(), Some(CloseReason::NoResponse));
     assert_eq!(played.replay.deadline(), None);
 }
 
@@ -152,7 +157,7 @@ fn a_lost_request_is_sent_again() {
     played.pass(1000);
     assert!(matches!(played.said()[..], [(_, _, length)] if length > 20));
     played.say(1, &head("\"a\"", LENGTH));
-    assert_eq!(played.replay.phase, Phase::Walking);
+    assert_eq!(played.replay.phase, Phase::Advancing);
 }
 
 #[test]
@@ -173,7 +178,12 @@ fn what_is_not_the_flows_answer_is_not_walked() {
         for (at, piece) in head.chunks(1400).enumerate() {
             played.say(1 + at as u64 * 1400, piece);
         }
-        assert_eq!(played.replay.end(), Some(End::Differs), "{}", String::from_utf8_lossy(&head[..20]));
+        assert_eq!(
+            played.replay.close_reason(),
+            Some(CloseReason::Differs),
+            "{}",
+            String::from_utf8_lossy(&head[..20])
+        );
         assert!(played.said().last().is_some_and(|(flags, ..)| flags.contains(Flags::RST)), "it is told");
     }
 }
@@ -183,7 +193,7 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
     // Both numbers go round on the way.
     for isn in [1000, u32::MAX - 100_000, u32::MAX - 60] {
         let mut played = Played::walking(isn, 100_000);
-        played.replay.want(played.now, want(100_000, 2000)).unwrap();
+        played.replay.request(played.now, want(100_000, 2000)).unwrap();
         played.replay.follow(played.now, 100_000);
         played.give(99_000, 1000);
         played.pass(140);
@@ -193,13 +203,19 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
         assert_eq!(pleas.len(), 4, "after the guard: {pleas:?}");
         assert!(pleas.iter().all(|(_, told, _)| *told == 100_000));
         played.give(101_400, 1400);
-        assert_eq!(played.replay.out.got.len(), 0, "a part of it");
+        assert_eq!(played.replay.outputs.fetched.len(), 0, "a part of it");
         played.give(100_000, 1400);
-        let Yield { packets, got, back } = played.replay.drain();
+        let ConnOutputs { packets, fetched: got, returned: back } = played.replay.drain();
         assert_eq!((packets.len(), back.len()), (0, 0), "the flow itself has not come further");
         assert_eq!(
             got,
-            [Got { flow: 3, start: (7 << 32) + 100_000, bytes: body(100_000, 2000), took: None, is_late: false }]
+            [FetchedRange {
+                flow: 3,
+                start: (7 << 32) + 100_000,
+                bytes: body(100_000, 2000),
+                latency: None,
+                is_late: false
+            }]
         );
         played.replay.follow(played.now, 300_000);
         played.pass(100);
@@ -210,28 +226,28 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
 #[test]
 fn a_part_that_has_come_is_acknowledged_so_that_the_rest_follows() {
     let mut played = Played::walking(1000, 100_000);
-    played.replay.want(played.now, want(100_000, 2000)).unwrap();
+    played.replay.request(played.now, want(100_000, 2000)).unwrap();
     played.pass(400);
     played.said();
     played.give(100_000, 1352);
     assert_eq!(played.acked(), 101_352);
     played.give(101_352, 1400);
-    assert_eq!(played.replay.out.got.len(), 1);
+    assert_eq!(played.replay.outputs.fetched.len(), 1);
 }
 
 #[test]
 fn what_does_not_come_in_time_is_given_back() {
     let mut played = Played::walking(1000, 10_000);
-    played.replay.want(played.now, want(10_000, 1400)).unwrap();
-    played.replay.want(played.now, want(9_000_000, 1400)).unwrap_err();
-    played.replay.want(played.now, want(20_000, 100_000)).unwrap_err();
+    played.replay.request(played.now, want(10_000, 1400)).unwrap();
+    played.replay.request(played.now, want(9_000_000, 1400)).unwrap_err();
+    played.replay.request(played.now, want(20_000, 100_000)).unwrap_err();
     for _ in 0..30 {
         played.pass(100);
         // It answers, and gives nothing of what is wanted.
         played.give(50_000, 1400);
     }
-    assert_eq!(played.replay.out.back, [want(10_000, 1400)]);
-    assert_eq!(played.replay.end(), None);
+    assert_eq!(played.replay.outputs.returned, [want(10_000, 1400)]);
+    assert_eq!(played.replay.close_reason(), None);
 }
 
 #[test]
@@ -240,24 +256,24 @@ fn a_server_that_does_not_follow_is_asked_where_it_is_and_walked_slower() {
     played.pass(400);
     let told = played.acked();
     assert!(told > 100_000);
-    let before = played.replay.stride.bytes();
+    let before = played.replay.pacer.step_bytes();
     // All it has sent is less.
     played.pass(400);
     let question = played.said().into_iter().any(|(_, told, _)| told > 100_000);
-    assert!(question && played.replay.questions > 0);
+    assert!(question && played.replay.probes > 0);
     played.give(60_000, 0);
     assert_eq!(played.said().last().map(|said| said.1), Some(60_000), "it goes on from there");
-    assert!(played.replay.stride.bytes() < before);
-    assert_eq!(played.replay.questions, 0);
+    assert!(played.replay.pacer.step_bytes() < before);
+    assert_eq!(played.replay.probes, 0);
 }
 
 #[test]
 fn a_server_that_says_nothing_any_more_is_given_up() {
     let mut played = Played::walking(1000, 4_000_000);
-    played.replay.want(played.now, want(900_000, 1400)).unwrap();
+    played.replay.request(played.now, want(900_000, 1400)).unwrap();
     played.pass(10_000);
-    assert_eq!(played.replay.end(), Some(End::Silent));
-    assert_eq!(played.replay.out.back.len(), 1);
+    assert_eq!(played.replay.close_reason(), Some(CloseReason::NoResponse));
+    assert_eq!(played.replay.outputs.returned.len(), 1);
     assert_eq!(played.replay.deadline(), None);
 }
 
@@ -265,50 +281,50 @@ fn a_server_that_says_nothing_any_more_is_given_up() {
 fn a_reset_or_a_close_ends_it_and_gives_back_what_was_wanted() {
     for flags in [Flags::RST | Flags::ACK, Flags::RST, Flags::FIN | Flags::ACK] {
         let mut played = Played::walking(1000, 10_000);
-        played.replay.want(played.now, want(10_000, 1400)).unwrap();
-        let at = played.replay.told - first(Seq::new(1000));
-        played.say_with(at, flags, played.replay.own(), &[]);
-        assert_eq!(played.replay.end(), Some(End::Closed), "{flags:?}");
-        assert_eq!(played.replay.out.back, [want(10_000, 1400)]);
+        played.replay.request(played.now, want(10_000, 1400)).unwrap();
+        let at = played.replay.acked - position_of(Seq::new(1000));
+        played.say_with(at, flags, played.replay.next_seq(), &[]);
+        assert_eq!(played.replay.close_reason(), Some(CloseReason::Closed), "{flags:?}");
+        assert_eq!(played.replay.outputs.returned, [want(10_000, 1400)]);
     }
     let mut played = Played::walking(1000, 10_000);
     played.say_with(1 << 30, Flags::RST, Seq::default(), &[]);
     played.say_with(5, Flags::RST | Flags::ACK, Seq::new(77), &[]);
-    assert_eq!(played.replay.end(), None, "who does not know the numbers cannot end it");
+    assert_eq!(played.replay.close_reason(), None, "who does not know the numbers cannot end it");
 }
 
 #[test]
 fn a_flow_that_is_done_or_too_fast_ends_it() {
     let mut played = Played::walking(1000, 10_000);
     played.replay.follow(played.now, LENGTH);
-    assert_eq!(played.replay.end(), Some(End::Done));
+    assert_eq!(played.replay.close_reason(), Some(CloseReason::Done));
     let slow = Duration::from_millis(40);
-    let mut replay = Replay::new(Instant::ZERO, key(), Seq::new(1), resource(), slow);
+    let mut replay = MirroredConn::new(Instant::ZERO, key(), Seq::new(1), resource(), slow);
     replay.follow(Instant::ZERO, LENGTH / 2);
-    assert_eq!(replay.end(), Some(End::Behind));
-    assert!(!Replay::is_in_time(LENGTH / 2, slow));
+    assert_eq!(replay.close_reason(), Some(CloseReason::TooSlow));
+    assert!(!MirroredConn::can_catch_up(LENGTH / 2, slow));
 }
 
 #[test]
 fn one_whose_flow_rests_leaves_its_place_to_others() {
     let mut played = Played::walking(1000, 10_000);
     let followed = played.now;
-    played.replay.told = played.replay.limit();
-    assert_eq!(played.replay.deadline(), Some(followed + LEFT));
-    played.replay.tick(followed + LEFT - Duration::from_millis(1));
-    assert_eq!(played.replay.end(), None);
-    played.replay.tick(followed + LEFT);
-    assert_eq!((played.replay.end(), played.replay.deadline()), (Some(End::Done), None));
+    played.replay.acked = played.replay.ack_limit();
+    assert_eq!(played.replay.deadline(), Some(followed + MAX_IDLE));
+    played.replay.tick(followed + MAX_IDLE - Duration::from_millis(1));
+    assert_eq!(played.replay.close_reason(), None);
+    played.replay.tick(followed + MAX_IDLE);
+    assert_eq!((played.replay.close_reason(), played.replay.deadline()), (Some(CloseReason::Done), None));
 }
 
 #[test]
 fn one_that_had_nothing_to_do_is_not_asked_where_it_is_when_it_has() {
     let mut played = Played::walking(1000, 10_000);
-    played.replay.told = played.replay.limit();
+    played.replay.acked = played.replay.ack_limit();
     let later = played.now + Duration::from_secs(5);
     played.replay.follow(later, 50_000);
     played.replay.tick(later);
-    assert_eq!((played.replay.questions, played.replay.end()), (0, None));
+    assert_eq!((played.replay.probes, played.replay.close_reason()), (0, None));
 }
 
 #[test]
@@ -323,7 +339,7 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
         let mut wanted = Vec::new();
         for _ in 0..200 {
             let flags = [Flags::ACK, Flags::SYN | Flags::ACK, Flags::ACK | Flags::PSH, Flags::SYN];
-            let ack = if draw(3) == 0 { Seq::new(draw(1 << 32) as u32) } else { played.replay.own() };
+            let ack = if draw(3) == 0 { Seq::new(draw(1 << 32) as u32) } else { played.replay.next_seq() };
             let at = if draw(2) == 0 { draw(1 << 32) } else { draw(20_000) };
             let bytes = vec![draw(256) as u8; draw(1500) as usize];
             let flags = flags[draw(4) as usize];
@@ -331,22 +347,24 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
             played.pass(draw(300));
             let offset = played.replay.offset() + draw(30_000);
             let length = 1 + draw(3000);
-            if draw(4) == 0 && played.replay.want(played.now, want(offset, length)).is_ok() {
+            if draw(4) == 0 && played.replay.request(played.now, want(offset, length)).is_ok() {
                 wanted.push((offset, length));
             }
             if draw(4) == 0 {
                 played.replay.follow(played.now, draw(40_000));
                 // What the flow has is wanted no more.
-                wanted.retain(|(offset, length)| offset + length > played.replay.follow);
+                wanted.retain(|(offset, length)| offset + length > played.replay.flow_offset);
             }
             let out = played.replay.drain();
             wanted.retain(|(offset, _)| {
                 let is_of = |start: u64| start == (7 << 32) + offset;
-                !out.got.iter().any(|got| is_of(got.start))
-                    && !out.back.iter().any(|want| is_of(want.stretch.start))
+                !out.fetched.iter().any(|got| is_of(got.start))
+                    && !out.returned.iter().any(|want| is_of(want.range.start))
             });
-            assert!(wanted.iter().all(|(offset, _)| played.replay.told <= played.replay.body + offset + 3000));
-            assert!(played.replay.hunts.count() <= 40 && out.packets.len() < 2000);
+            assert!(
+                wanted.iter().all(|(offset, _)| played.replay.acked <= played.replay.body_start + offset + 3000)
+            );
+            assert!(played.replay.wanted.count() <= 40 && out.packets.len() < 2000);
         }
     }
 }
@@ -354,10 +372,10 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
 #[test]
 fn what_came_late_by_itself_is_not_hunted_on() {
     let mut played = Played::walking(7, 0);
-    assert!(played.replay.want(played.now, want(20_000, 1000)).is_ok());
-    assert_eq!(played.replay.hunts.count(), 1);
+    assert!(played.replay.request(played.now, want(20_000, 1000)).is_ok());
+    assert_eq!(played.replay.wanted.count(), 1);
     played.replay.follow(played.now, 30_000);
-    assert_eq!(played.replay.hunts.count(), 0);
+    assert_eq!(played.replay.wanted.count(), 0);
 }
 
 #[test]
@@ -365,12 +383,12 @@ fn a_long_request_is_asked_in_pieces() {
     let mut played = Played::new(7);
     let request = format!("GET /{} HTTP/1.1\r\nHost: here\r\n", "a".repeat(3000));
     let resource = Arc::new(Resource { request, etag: "\"a\"".into(), length: LENGTH });
-    played.replay = Replay::new(Instant::ZERO, key(), Seq::new(OWN), resource, Duration::from_millis(4));
+    played.replay = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource, Duration::from_millis(4));
     played.accept();
-    let sizes: Vec<usize> = played.replay.out.packets.iter().map(Vec::len).collect();
+    let sizes: Vec<usize> = played.replay.outputs.packets.iter().map(Vec::len).collect();
     assert!(sizes.len() >= 4 && sizes.iter().all(|size| *size <= 1500), "{sizes:?}");
     // A piece of it has come.
     played.say_with(1, Flags::ACK, Seq::new(OWN).plus(1).plus(SEGMENT.into()), &[]);
     played.say(1, &head("\"a\"", LENGTH));
-    assert_eq!(played.replay.phase, Phase::Walking);
+    assert_eq!(played.replay.phase, Phase::Advancing);
 }

@@ -5,48 +5,48 @@
 
 use alloc::vec::Vec;
 
-use crate::accel::early_ack::fetch::{Got, Want};
-use crate::accel::seq_space::{Stretch, Stretches};
+use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange};
+use crate::accel::seq_space::{PosRange, PosRangeSet};
 use crate::units::Instant;
 
 /// All of them, the first in the resource first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hunts(Vec<Hunt>);
+pub(super) struct WantedRanges(Vec<WantedRange>);
 
 #[derive(Clone, Debug)]
-struct Hunt {
-    want: Want,
+struct WantedRange {
+    request: FetchRequest,
     /// In the resource.
-    range: Stretch,
+    range: PosRange,
     bytes: Vec<u8>,
-    have: Stretches,
+    received: PosRangeSet,
     since: Instant,
     until: Instant,
 }
 
-impl Hunts {
+impl WantedRanges {
     /// One more.
-    pub(super) fn add(&mut self, want: Want, since: Instant, until: Instant) {
-        let range = Stretch::new(want.place.offset, want.place.offset + want.stretch.bytes());
-        let bytes = alloc::vec![0; usize::try_from(range.bytes()).unwrap_or(0)];
-        self.0.push(Hunt { want, range, bytes, have: Stretches::default(), since, until });
+    pub(super) fn add(&mut self, want: FetchRequest, since: Instant, until: Instant) {
+        let range = PosRange::new(want.source.offset, want.source.offset + want.range.len());
+        let bytes = alloc::vec![0; usize::try_from(range.len()).unwrap_or(0)];
+        self.0.push(WantedRange { request: want, range, bytes, received: PosRangeSet::default(), since, until });
         self.0.sort_by_key(|hunt| hunt.range.start);
     }
 
     /// These came, from this offset of the resource on; whether some of them were wanted.
-    pub(super) fn see(&mut self, offset: u64, bytes: &[u8]) -> bool {
-        let shown = Stretch::new(offset, offset + bytes.len() as u64);
+    pub(super) fn on_bytes(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let shown = PosRange::new(offset, offset + bytes.len() as u64);
         let mut any = false;
         for hunt in &mut self.0 {
-            let common = hunt.range.common(&shown);
+            let common = hunt.range.intersection(&shown);
             if common.is_empty() {
                 continue;
             }
-            let length = common.bytes() as usize;
+            let length = common.len() as usize;
             let (to, of) = ((common.start - hunt.range.start) as usize, (common.start - shown.start) as usize);
             if let (Some(to), Some(of)) = (hunt.bytes.get_mut(to..to + length), bytes.get(of..of + length)) {
                 to.copy_from_slice(of);
-                hunt.have.insert(common);
+                hunt.received.insert(common);
                 any = true;
             }
         }
@@ -54,20 +54,23 @@ impl Hunts {
     }
 
     /// Those that are whole, and since when they were wanted.
-    pub(super) fn take(&mut self) -> Vec<(Got, Instant)> {
-        let is_whole = |hunt: &mut Hunt| hunt.have.run_from(hunt.range.start) >= hunt.range.end;
+    pub(super) fn take_complete(&mut self) -> Vec<(FetchedRange, Instant)> {
+        let is_whole = |hunt: &mut WantedRange| hunt.received.run_from(hunt.range.start) >= hunt.range.end;
         let whole = self.0.extract_if(.., is_whole);
         whole
             .map(|hunt| {
-                let Want { flow, stretch, .. } = hunt.want;
-                (Got { flow, start: stretch.start, bytes: hunt.bytes, took: None, is_late: false }, hunt.since)
+                let FetchRequest { flow, range: stretch, .. } = hunt.request;
+                (
+                    FetchedRange { flow, start: stretch.start, bytes: hunt.bytes, latency: None, is_late: false },
+                    hunt.since,
+                )
             })
             .collect()
     }
 
     /// Those that did not come in time.
-    pub(super) fn late(&mut self, now: Instant) -> Vec<Want> {
-        self.0.extract_if(.., |hunt| hunt.until <= now).map(|hunt| hunt.want).collect()
+    pub(super) fn take_late(&mut self, now: Instant) -> Vec<FetchRequest> {
+        self.0.extract_if(.., |hunt| hunt.until <= now).map(|hunt| hunt.request).collect()
     }
 
     /// Nobody misses any more what lies before this: it was late, not lost.
@@ -76,13 +79,13 @@ impl Hunts {
     }
 
     /// All that have not come.
-    pub(super) fn drain(&mut self) -> Vec<Want> {
-        self.0.drain(..).map(|hunt| hunt.want).collect()
+    pub(super) fn drain(&mut self) -> Vec<FetchRequest> {
+        self.0.drain(..).map(|hunt| hunt.request).collect()
     }
 
     /// Where the first one begins, and the first byte of it that has not come.
     pub(super) fn first(&self) -> Option<(u64, u64)> {
-        self.0.first().map(|hunt| (hunt.range.start, hunt.have.run_from(hunt.range.start)))
+        self.0.first().map(|hunt| (hunt.range.start, hunt.received.run_from(hunt.range.start)))
     }
 
     /// When the next one is late.
@@ -97,6 +100,6 @@ impl Hunts {
 
     /// Their bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.iter().map(|hunt| hunt.range.bytes()).sum()
+        self.0.iter().map(|hunt| hunt.range.len()).sum()
     }
 }
