@@ -36,26 +36,26 @@ pub(super) struct Capture {
 
 impl Capture {
     /// On the device with this name and number; none: nothing is to be seen.
-    pub(super) fn open(device: &str, index: u32, sight: CaptureLevel) -> Result<Option<Self>, AccelError> {
-        if sight == CaptureLevel::None {
+    pub(super) fn open(device: &str, index: u32, level: CaptureLevel) -> Result<Option<Self>, AccelError> {
+        if level == CaptureLevel::None {
             return Ok(None);
         }
         let failed = AccelError::kernel(format!("{device}: a packet socket"));
-        let socket = packet::open(index, &filter(snap_length(sight))).map_err(failed)?;
+        let socket = packet::open(index, &filter(snap_length(level))).map_err(failed)?;
         // Without it a packet has come when it is looked at.
         let _ = batch::stamp(&socket);
         if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
             // What the system allows anybody is better than nothing.
             let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         }
-        Ok(Some(Self { socket, batch: batch_for(sight), level: sight }))
+        Ok(Some(Self { socket, batch: batch_for(level), level: level }))
     }
 
     /// Sees more or less of each packet from now on.
-    pub(super) fn set_level(&mut self, sight: CaptureLevel) -> io::Result<()> {
-        packet::attach(&self.socket, &filter(snap_length(sight)))?;
+    pub(super) fn set_level(&mut self, level: CaptureLevel) -> io::Result<()> {
+        packet::attach(&self.socket, &filter(snap_length(level)))?;
         // What passed before stays as it was cut.
-        (self.batch, self.level) = (batch_for(sight), sight);
+        (self.batch, self.level) = (batch_for(level), level);
         Ok(())
     }
 
@@ -84,8 +84,8 @@ impl Capture {
     pub(super) fn packets(&self) -> impl Iterator<Item = (&[u8], u32, u64)> {
         let (now, ahead) = (clock::now(), clock::ahead());
         // A clock that is set in between moves no packet into the future.
-        let came = move |at: Option<u64>| at.map_or(now, |at| at.saturating_sub(ahead).min(now));
-        self.batch.stamped().map(move |(packet, at)| (packet, real_length(packet), came(at)))
+        let received_at = move |at: Option<u64>| at.map_or(now, |at| at.saturating_sub(ahead).min(now));
+        self.batch.stamped().map(move |(packet, at)| (packet, real_length(packet), received_at(at)))
     }
 
     /// Whether more may have passed than what was taken.
@@ -112,8 +112,8 @@ pub(super) fn close_in_background(sockets: impl Send + 'static) {
 }
 
 /// How many bytes of each packet are shown.
-const fn snap_length(sight: CaptureLevel) -> usize {
-    match sight {
+const fn snap_length(level: CaptureLevel) -> usize {
+    match level {
         CaptureLevel::None => 0,
         CaptureLevel::Headers => SNAP_LENGTH,
         CaptureLevel::Full => MAX_PACKET,
@@ -121,20 +121,20 @@ const fn snap_length(sight: CaptureLevel) -> usize {
 }
 
 /// For as many packets as are taken at once.
-fn batch_for(sight: CaptureLevel) -> Batch {
-    Batch::new(if sight == CaptureLevel::Full { 16 } else { 64 }, snap_length(sight))
+fn batch_for(level: CaptureLevel) -> Batch {
+    Batch::new(if level == CaptureLevel::Full { 16 } else { 64 }, snap_length(level))
 }
 
 /// What the header says; of one that says nothing (jumbograms) what is here.
 fn real_length(packet: &[u8]) -> u32 {
     let half =
         |at: usize| packet.get(at..at + 2).map_or(0, |half| u32::from(u16::from_be_bytes([half[0], half[1]])));
-    let said = match packet.first().map(|first| first >> 4) {
+    let stated_length = match packet.first().map(|first| first >> 4) {
         Some(4) => half(2),
         Some(6) if half(4) > 0 => half(4) + 40,
         _ => 0,
     };
-    said.max(u32::try_from(packet.len()).unwrap_or(u32::MAX))
+    stated_length.max(u32::try_from(packet.len()).unwrap_or(u32::MAX))
 }
 
 /// TCP without extension headers; of what leaves only what is large and has no mark. Passes `cut` bytes.

@@ -61,12 +61,12 @@ pub fn primaries(run_dir: &Path) -> Vec<String> {
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn listen(run_dir: &Path, primary: &str, bell: LoopHandle, stop: Arc<Notify>) -> io::Result<Ear> {
-    let answer = move |question| {
-        let (bell, stop) = (bell.clone(), Arc::clone(&stop));
+pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notify>) -> io::Result<Ear> {
+    let answer = move |request| {
+        let (handle, stop) = (handle.clone(), Arc::clone(&stop));
         async move {
-            match question {
-                Request::Status => bell
+            match request {
+                Request::Status => handle
                     .status()
                     .await
                     .map(|status| Response::Status(Box::new(status)))
@@ -90,6 +90,6 @@ pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
-pub fn ask(run_dir: &Path, primary: &str, question: Request) -> Result<Response, AskError> {
-    control::ask(COMMAND, &socket(run_dir, primary), &question)
+pub fn ask(run_dir: &Path, primary: &str, request: Request) -> Result<Response, AskError> {
+    control::ask(COMMAND, &socket(run_dir, primary), &request)
 }

@@ -54,12 +54,12 @@ pub(super) struct LinkSockets {
 }
 
 impl LinkSockets {
-    pub(super) fn open(road: AccelLink) -> Result<Self, AccelError> {
-        let raw = RawSocket::open(Some(&road.name))?;
+    pub(super) fn open(link_info: AccelLink) -> Result<Self, AccelError> {
+        let raw = RawSocket::open(Some(&link_info.name))?;
         Ok(Self {
-            prober: GatewayProber::open(&road.name, road.index, road.gateway)?,
+            prober: GatewayProber::open(&link_info.name, link_info.index, link_info.gateway)?,
             raw,
-            link: road,
+            link: link_info,
             is_up: true,
         })
     }
@@ -105,21 +105,21 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         machine: Machine,
-        ledger: Option<PendingFile>,
-        roads: Vec<AccelLink>,
-        errands: Option<UnboundedSender<FetchCommand>>,
+        pending_file: Option<PendingFile>,
+        links: Vec<AccelLink>,
+        fetch_commands: Option<UnboundedSender<FetchCommand>>,
     ) -> Result<Self, AccelError> {
         Ok(Self {
             machine,
-            pending_file: ledger,
-            links: roads.into_iter().map(LinkSockets::open).collect::<Result<_, _>>()?,
+            pending_file: pending_file,
+            links: links.into_iter().map(LinkSockets::open).collect::<Result<_, _>>()?,
             capture: None,
             reserved_ports: ReservedPorts::default(),
             counts: Counts::default(),
             started: clock::now(),
             local_injector: LocalInjector::open()?,
             route_socket: RouteSocket::open().map_err(AccelError::kernel("a socket for counters"))?,
-            fetch_commands: errands,
+            fetch_commands: fetch_commands,
             deferred: VecDeque::new(),
             capture_level: CaptureLevel::None,
             is_capture_refused: false,
@@ -137,13 +137,13 @@ impl Driver {
     }
 
     /// A packet that waits, and the word of it for the machine; `give` is told what becomes of it, once.
-    pub(super) fn decide_queued(&mut self, input: Input, packet: &[u8], give: &mut dyn FnMut(Verdict<'_>)) {
+    pub(super) fn decide_queued(&mut self, input: Input, packet: &[u8], decide: &mut dyn FnMut(Verdict<'_>)) {
         self.counts.queued += 1;
         self.counts.incoming += u64::from(matches!(input, Input::Incoming(_)));
         self.feed_machine(self.now(), input);
-        let mut said = false;
+        let mut has_verdict = false;
         while let Some(output) = self.machine.poll() {
-            let fate = match &output {
+            let verdict = match &output {
                 Output::Forward(bytes) if bytes.0 == packet => Verdict::Accept,
                 Output::Forward(bytes) => Verdict::Replace(&bytes.0),
                 Output::Suppress => Verdict::Drop,
@@ -152,15 +152,15 @@ impl Driver {
                     continue;
                 }
             };
-            debug_assert!(!said, "a second word for one packet");
-            if !std::mem::replace(&mut said, true) {
-                self.counts.rewritten += u64::from(matches!(fate, Verdict::Replace(_)));
-                self.counts.suppressed += u64::from(fate == Verdict::Drop);
-                give(fate);
+            debug_assert!(!has_verdict, "a second word for one packet");
+            if !std::mem::replace(&mut has_verdict, true) {
+                self.counts.rewritten += u64::from(matches!(verdict, Verdict::Replace(_)));
+                self.counts.suppressed += u64::from(verdict == Verdict::Drop);
+                decide(verdict);
             }
         }
-        if !said {
-            give(Verdict::Accept);
+        if !has_verdict {
+            decide(Verdict::Accept);
         }
         self.process_deferred();
     }
@@ -179,8 +179,8 @@ impl Driver {
     }
 
     fn update_pending_file(&mut self) {
-        if let Some(ledger) = &mut self.pending_file {
-            ledger.update(self.machine.machine());
+        if let Some(pending_file) = &mut self.pending_file {
+            pending_file.update(self.machine.machine());
         }
     }
 
@@ -197,11 +197,11 @@ impl Driver {
 
     /// What has passed since the last time; false: nothing.
     pub(super) fn drain_capture(&mut self) -> std::io::Result<bool> {
-        let Some(mut eye) = self.capture.take() else { return Ok(false) };
+        let Some(mut capture) = self.capture.take() else { return Ok(false) };
         let (mut came, mut more) = (false, true);
-        while more && eye.receive()? {
-            more = eye.is_full();
-            for (packet, length, at) in eye.packets() {
+        while more && capture.receive()? {
+            more = capture.is_full();
+            for (packet, length, at) in capture.packets() {
                 came = true;
                 self.counts.captured += 1;
                 let input = Input::Captured { packet: PacketBytes(packet.to_vec()), length };
@@ -210,7 +210,7 @@ impl Driver {
             }
             self.process_deferred();
         }
-        self.capture = Some(eye);
+        self.capture = Some(capture);
         Ok(came)
     }
 
@@ -227,19 +227,19 @@ impl Driver {
             .capture
             .as_mut()
             .filter(|_| self.capture_level != CaptureLevel::None)
-            .map(|eye| eye.set_level(self.capture_level))
+            .map(|capture| capture.set_level(self.capture_level))
         {
             Some(Ok(())) => return true,
             Some(Err(error)) => tracing::warn!(%error, "packets that pass are seen anew"),
             None => {}
         }
-        if let Some(eye) = self.capture.take() {
-            closing(&eye);
-            eye.close_in_background();
+        if let Some(capture) = self.capture.take() {
+            closing(&capture);
+            capture.close_in_background();
         }
-        let Some(LinkSockets { link: road, .. }) = self.links.first() else { return false };
-        match Capture::open(&road.name, road.index, self.capture_level) {
-            Ok(eye) => self.capture = eye,
+        let Some(LinkSockets { link: link_info, .. }) = self.links.first() else { return false };
+        match Capture::open(&link_info.name, link_info.index, self.capture_level) {
+            Ok(capture) => self.capture = capture,
             Err(error) => {
                 tracing::warn!(%error, "packets that pass are not seen");
                 self.is_capture_refused = true;
@@ -251,9 +251,9 @@ impl Driver {
     /// Answers of gateways.
     pub(super) fn handle_probe_replies(&mut self) {
         for at in 0..self.links.len() {
-            let Some(way) = self.links.get_mut(at) else { continue };
-            let link = way.link.link;
-            for sequence in way.prober.take_replies() {
+            let Some(sockets) = self.links.get_mut(at) else { continue };
+            let link = sockets.link.link;
+            for sequence in sockets.prober.take_replies() {
                 self.counts.probe_replies += 1;
                 self.handle_input(Input::ProbeReply { link, sequence });
             }
@@ -262,34 +262,34 @@ impl Driver {
 
     /// Packets of the machine's own connections.
     pub(super) fn handle_reserved_ports(&mut self) {
-        for (call, packet) in self.reserved_ports.receive() {
-            self.handle_input(Input::ConnPacket { call, packet });
+        for (conn, packet) in self.reserved_ports.receive() {
+            self.handle_input(Input::ConnPacket { conn, packet });
         }
     }
 
     /// A message about an interface: it may be one of ours that came, went or changed.
     fn on_link(&mut self, changed: &Link, is_gone: bool) {
-        let Some(way) = self.links.iter_mut().find(|way| way.link.name == changed.name) else { return };
-        if is_gone && way.link.index != changed.index {
+        let Some(sockets) = self.links.iter_mut().find(|sockets| sockets.link.name == changed.name) else { return };
+        if is_gone && sockets.link.index != changed.index {
             return;
         }
-        if !is_gone && way.link.index != changed.index {
+        if !is_gone && sockets.link.index != changed.index {
             // It is another device by the same name: a modem that was plugged in again.
-            match LinkSockets::open(AccelLink { index: changed.index, ..way.link.clone() }) {
-                Ok(new) => *way = LinkSockets { is_up: way.is_up, ..new },
+            match LinkSockets::open(AccelLink { index: changed.index, ..sockets.link.clone() }) {
+                Ok(new) => *sockets = LinkSockets { is_up: sockets.is_up, ..new },
                 Err(error) => {
-                    tracing::warn!(link = %way.link.name, %error, "the interface that came back cannot be used")
+                    tracing::warn!(link = %sockets.link.name, %error, "the interface that came back cannot be used")
                 }
             }
             self.is_capture_refused = false;
-            if way.link.link.0 == 0 {
+            if sockets.link.link.0 == 0 {
                 self.capture.take().into_iter().for_each(Capture::close_in_background);
             }
         }
-        let Some(way) = self.links.iter_mut().find(|way| way.link.name == changed.name) else { return };
+        let Some(sockets) = self.links.iter_mut().find(|sockets| sockets.link.name == changed.name) else { return };
         let is_up = !is_gone && changed.is_up() && changed.has_carrier();
-        if std::mem::replace(&mut way.is_up, is_up) != is_up {
-            let link = way.link.link;
+        if std::mem::replace(&mut sockets.is_up, is_up) != is_up {
+            let link = sockets.link.link;
             self.handle_input(Input::Carrier { link, is_up });
         }
     }
@@ -299,7 +299,7 @@ impl Driver {
         if let Some(link) = Link::parse(message) {
             self.on_link(&link, message.kind == kind::DEL_LINK);
         } else if let Some(changed) = Address::parse(message) {
-            let is_meant = |way: &&mut LinkSockets| way.is_on(changed.interface, changed.address);
+            let is_meant = |sockets: &&mut LinkSockets| sockets.is_on(changed.interface, changed.address);
             // A gateway is asked from an address that the link has.
             self.links.iter_mut().filter(is_meant).for_each(LinkSockets::reopen_prober);
         } else if let Some(route) = Route::parse(message).filter(|_| message.kind == kind::NEW_ROUTE) {
@@ -322,12 +322,12 @@ impl Driver {
         if route.destination.is_some() || route.table != Route::MAIN {
             return;
         }
-        let is_other = |way: &&mut LinkSockets| {
-            way.is_on(index, gateway) && !way.link.has_named_gateway && way.link.gateway != gateway
+        let is_other = |sockets: &&mut LinkSockets| {
+            sockets.is_on(index, gateway) && !sockets.link.has_named_gateway && sockets.link.gateway != gateway
         };
-        for way in self.links.iter_mut().filter(is_other) {
-            way.link.gateway = gateway;
-            way.reopen_prober();
+        for sockets in self.links.iter_mut().filter(is_other) {
+            sockets.link.gateway = gateway;
+            sockets.reopen_prober();
         }
     }
 
@@ -354,7 +354,7 @@ impl Driver {
         match output {
             Output::Forward(_) | Output::Suppress => debug_assert!(false, "no packet waits"),
             Output::Send { link, packet } => {
-                let sent = self.link(link).map(|way| way.raw.send(&packet.0));
+                let sent = self.link(link).map(|sockets| sockets.raw.send(&packet.0));
                 self.count(sent.is_some_and(|sent| sent.is_ok()), |counts| &mut counts.sent);
             }
             Output::Deliver(packet) => {
@@ -362,24 +362,24 @@ impl Driver {
                 self.count(sent.is_ok(), |counts| &mut counts.delivered);
             }
             Output::CountPackets { link } => {
-                let packets = self.link(link).and_then(|way| received_packets(&way.link.name));
+                let packets = self.link(link).and_then(|sockets| received_packets(&sockets.link.name));
                 self.deferred.extend(packets.map(|packets| Input::PacketCount { link, packets }));
             }
             Output::Probe { link, sequence } => {
-                let asked = self.link(link).map(|way| way.prober.probe(sequence));
-                self.count(asked.is_some_and(|asked| asked.is_ok()), |counts| &mut counts.probes);
+                let sent = self.link(link).map(|sockets| sockets.prober.probe(sequence));
+                self.count(sent.is_some_and(|sent| sent.is_ok()), |counts| &mut counts.probes);
             }
-            Output::ReservePort { call, link, server } => {
-                let local = self.reserve_port(call, link, server);
-                self.deferred.push_back(Input::PortReserved { call, local, number: reserved_ports::random_isn() });
+            Output::ReservePort { conn, link, server } => {
+                let local = self.reserve_port(conn, link, server);
+                self.deferred.push_back(Input::PortReserved { conn, local, isn: reserved_ports::random_isn() });
             }
-            Output::ReleasePort(call) => self.reserved_ports.close(call),
-            Output::Capture(sight) => (self.capture_level, self.is_capture_refused) = (sight, false),
+            Output::ReleasePort(conn) => self.reserved_ports.close(conn),
+            Output::Capture(level) => (self.capture_level, self.is_capture_refused) = (level, false),
             Output::Fetch(fetch) => self.fetch(fetch),
             Output::Cancel(fetch) => {
-                if let Some(errands) = &self.fetch_commands {
+                if let Some(fetch_commands) = &self.fetch_commands {
                     // Whoever is gone has nothing to cancel.
-                    let _ = errands.send(FetchCommand::Cancel(fetch));
+                    let _ = fetch_commands.send(FetchCommand::Cancel(fetch));
                 }
             }
         }
@@ -390,12 +390,12 @@ impl Driver {
     }
 
     /// A port towards a server; none: it cannot be had.
-    fn reserve_port(&mut self, call: ConnId, link: LinkId, server: SocketAddr) -> Option<SocketAddr> {
-        let road = self.links.get(usize::from(link.0)).map(|way| &way.link)?;
-        match self.reserved_ports.open(call, road, server) {
+    fn reserve_port(&mut self, conn: ConnId, link: LinkId, server: SocketAddr) -> Option<SocketAddr> {
+        let link_info = self.links.get(usize::from(link.0)).map(|sockets| &sockets.link)?;
+        match self.reserved_ports.open(conn, link_info, server) {
             Ok(local) => Some(local),
             Err(error) => {
-                tracing::warn!(link = %road.name, %server, %error, "no connection can be replayed over it");
+                tracing::warn!(link = %link_info.name, %server, %error, "no connection can be replayed over it");
                 None
             }
         }
@@ -404,8 +404,10 @@ impl Driver {
     /// Where nobody gets bytes, they cannot be had.
     fn fetch(&mut self, fetch: Fetch) {
         let (id, ranges) = (fetch.id, fetch.ranges.len());
-        let sent =
-            self.fetch_commands.as_ref().is_some_and(|errands| errands.send(FetchCommand::Fetch(fetch)).is_ok());
+        let sent = self
+            .fetch_commands
+            .as_ref()
+            .is_some_and(|fetch_commands| fetch_commands.send(FetchCommand::Fetch(fetch)).is_ok());
         if !sent {
             let none = |range| Input::Fetched { fetch: id, range, bytes: None };
             self.deferred.extend((0..u32::try_from(ranges).unwrap_or(u32::MAX)).map(none));

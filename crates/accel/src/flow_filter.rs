@@ -62,14 +62,14 @@ impl FlowFilter {
 
     /// The same for what comes back: the ends are changed.
     pub(super) fn matches_incoming(&self, v6: bool) -> Vec<Vec<String>> {
-        let turned = |word: String| match word.as_str() {
+        let turned = |token: String| match token.as_str() {
             "--sport" => "--dport".to_owned(),
             "--dport" => "--sport".to_owned(),
             "-s" => "-d".to_owned(),
             "-d" => "-s".to_owned(),
-            _ => word,
+            _ => token,
         };
-        self.matches(v6).into_iter().map(|words| words.into_iter().map(turned).collect()).collect()
+        self.matches(v6).into_iter().map(|tokens| tokens.into_iter().map(turned).collect()).collect()
     }
 }
 
@@ -79,17 +79,18 @@ fn rules_for(conditions: &[Condition], v6: bool) -> Vec<Vec<String>> {
     for condition in conditions {
         let chosen = |value: &Value| match_words(condition.is_source, value, v6);
         let choices: Vec<Vec<String>> = condition.values.iter().filter_map(chosen).collect();
-        let with = |rule: &Vec<String>| choices.iter().map(|words| [&rule[..], words].concat()).collect::<Vec<_>>();
+        let with =
+            |rule: &Vec<String>| choices.iter().map(|tokens| [&rule[..], tokens].concat()).collect::<Vec<_>>();
         rules = rules.iter().flat_map(with).collect();
     }
     rules
 }
 
-fn match_words(here: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
+fn match_words(is_source: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
     let (name, text) = match value {
-        Value::Ports(from, to) => (if here { "--sport" } else { "--dport" }, format!("{from}:{to}")),
+        Value::Ports(from, to) => (if is_source { "--sport" } else { "--dport" }, format!("{from}:{to}")),
         Value::Net(address, _) if address.is_ipv6() != v6 => return None,
-        Value::Net(address, bits) => (if here { "-s" } else { "-d" }, format!("{address}/{bits}")),
+        Value::Net(address, bits) => (if is_source { "-s" } else { "-d" }, format!("{address}/{bits}")),
     };
     Some(vec![name.to_owned(), text])
 }
@@ -104,8 +105,8 @@ impl FromStr for FlowFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let mut rest = &words[..];
+        let tokens: Vec<&str> = text.split_whitespace().collect();
+        let mut rest = &tokens[..];
         let mut alternatives = Vec::new();
         let mut conditions = Vec::new();
         // `tcp` alone means what is meant anyway.
@@ -123,11 +124,11 @@ impl FromStr for FlowFilter {
                     alternatives.push(std::mem::take(&mut conditions));
                     rest = behind;
                 }
-                Some((word, _)) => return Err(format!("`{word}`: expected `and`, `or` or the end")),
+                Some((token, _)) => return Err(format!("`{token}`: expected `and`, `or` or the end")),
             }
         }
         alternatives.extend(Some(conditions).filter(|conditions| !conditions.is_empty()));
-        Ok(Self { alternatives, text: words.join(" ") })
+        Ok(Self { alternatives, text: tokens.join(" ") })
     }
 }
 
@@ -137,20 +138,20 @@ fn take_condition(rest: &mut &[&str]) -> Result<Condition, String> {
         *rest = behind;
     }
     let mut take = || {
-        let (word, behind) = rest.split_first()?;
+        let (token, behind) = rest.split_first()?;
         *rest = behind;
-        Some(*word)
+        Some(*token)
     };
     const KINDS: &str = "`port N`, `host ADDRESS` or `net ADDRESS/BITS`";
     let first = take().ok_or_else(|| format!("it ends where {KINDS} is expected"))?;
-    let here = first == "src";
-    let kind = if here || first == "dst" { take().unwrap_or_default() } else { first };
+    let is_source = first == "src";
+    let kind = if is_source || first == "dst" { take().unwrap_or_default() } else { first };
     if !["port", "host", "net"].contains(&kind) {
-        let word = if kind.is_empty() { first } else { kind };
-        return Err(format!("`{word}`: expected {KINDS}, perhaps after `tcp`, `dst` or `src`"));
+        let token = if kind.is_empty() { first } else { kind };
+        return Err(format!("`{token}`: expected {KINDS}, perhaps after `tcp`, `dst` or `src`"));
     }
-    let word = take().ok_or_else(|| format!("`{kind}` has no value"))?;
-    let mut values = vec![parse_value(kind, word)?];
+    let token = take().ok_or_else(|| format!("`{kind}` has no value"))?;
+    let mut values = vec![parse_value(kind, token)?];
     while let [first, second, behind @ ..] = *rest
         && *first == "or"
         && !KEYWORDS.contains(second)
@@ -158,31 +159,31 @@ fn take_condition(rest: &mut &[&str]) -> Result<Condition, String> {
         values.push(parse_value(kind, second)?);
         *rest = behind;
     }
-    Ok(Condition { is_source: here, values })
+    Ok(Condition { is_source: is_source, values })
 }
 
 const KEYWORDS: [&str; 8] = ["tcp", "dst", "src", "port", "host", "net", "and", "or"];
 
-fn parse_value(kind: &str, word: &str) -> Result<Value, String> {
+fn parse_value(kind: &str, token: &str) -> Result<Value, String> {
     match kind {
         "port" => {
-            let (from, to) = word.split_once('-').unwrap_or((word, word));
+            let (from, to) = token.split_once('-').unwrap_or((token, token));
             let ports = from.parse().ok().zip(to.parse().ok()).filter(|(from, to)| *from > 0 && from <= to);
             ports
                 .map(|(from, to)| Value::Ports(from, to))
-                .ok_or_else(|| format!("`port {word}`: expected a port, or two such as 8000-8999"))
+                .ok_or_else(|| format!("`port {token}`: expected a port, or two such as 8000-8999"))
         }
         "host" => {
             let address: IpAddr =
-                word.parse().map_err(|_| format!("`host {word}`: expected an address such as 192.0.2.1"))?;
+                token.parse().map_err(|_| format!("`host {token}`: expected an address such as 192.0.2.1"))?;
             Ok(Value::Net(address, if address.is_ipv6() { 128 } else { 32 }))
         }
         _ => {
-            let net = word.split_once('/').and_then(|(address, bits)| {
+            let net = token.split_once('/').and_then(|(address, bits)| {
                 let (address, bits): (IpAddr, u8) = (address.parse().ok()?, bits.parse().ok()?);
                 (bits <= if address.is_ipv6() { 128 } else { 32 }).then_some(Value::Net(address, bits))
             });
-            net.ok_or_else(|| format!("`net {word}`: expected a network such as 192.0.2.0/24"))
+            net.ok_or_else(|| format!("`net {token}`: expected a network such as 192.0.2.0/24"))
         }
     }
 }
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     fn matches(text: &str, v6: bool) -> Vec<String> {
-        text.parse::<FlowFilter>().unwrap().matches(v6).iter().map(|words| words.join(" ")).collect()
+        text.parse::<FlowFilter>().unwrap().matches(v6).iter().map(|tokens| tokens.join(" ")).collect()
     }
 
     #[test]
@@ -231,7 +232,7 @@ mod tests {
     }
     impl Words for &[&str] {
         fn map_words(&self) -> Vec<String> {
-            self.iter().map(|words| (*words).to_owned()).collect()
+            self.iter().map(|tokens| (*tokens).to_owned()).collect()
         }
     }
 

@@ -51,9 +51,9 @@ impl GatewayProber {
         };
         let socket =
             open().map_err(AccelError::kernel(format!("{device}: a socket that asks its gateway {gateway}")))?;
-        let drawn = RandomState::new().hash_one(device).to_be_bytes();
-        let id = u16::from_be_bytes([drawn[0], drawn[1]]);
-        Ok(Self { socket, gateway, id, data: drawn, batch: Batch::new(8, 256) })
+        let random = RandomState::new().hash_one(device).to_be_bytes();
+        let id = u16::from_be_bytes([random[0], random[1]]);
+        Ok(Self { socket, gateway, id, data: random, batch: Batch::new(8, 256) })
     }
 
     /// Asks.
@@ -80,8 +80,8 @@ impl GatewayProber {
             IpAddr::V4(_) => IcmpEcho::of(Packet::parse(bytes).ok()?).ok()?,
             IpAddr::V6(_) => IcmpEcho::parse_message(bytes, true).ok()?,
         };
-        let question = IcmpEcho { is_reply: false, id: self.id, sequence: echo.sequence, data: &self.data };
-        echo.is_reply_to(&question).then_some(echo.sequence)
+        let request = IcmpEcho { is_reply: false, id: self.id, sequence: echo.sequence, data: &self.data };
+        echo.is_reply_to(&request).then_some(echo.sequence)
     }
 }
 

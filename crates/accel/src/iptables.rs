@@ -119,8 +119,8 @@ pub(super) fn remove_orphaned(device: &str) -> Result<bool, AccelError> {
 /// The program that would set rules, and its version; an error says what is missing.
 pub(super) fn find_program() -> Result<String, AccelError> {
     let program = programs(false).into_iter().next().ok_or_else(missing_program)?;
-    let said = Command::new(&program).arg("--version").output().map_err(|_| missing_program())?;
-    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+    let output = Command::new(&program).arg("--version").output().map_err(|_| missing_program())?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn missing_program() -> AccelError {
@@ -133,8 +133,8 @@ fn ruleset(device: &str, flows: &FlowFilter, numbers: QueueNumbers, v6: bool) ->
     let plain = format!("-m length --length 0:{MAX_QUEUED_PACKET} -m mark ! --mark {MARK:#x}");
     let mut text = format!("*mangle\n{leaving}-A OUTPUT -o {device} -p tcp {plain} -j {OUTGOING_CHAIN}{device}\n");
     if let Some(arriving) = numbers.incoming {
-        let coming = chain((INCOMING_CHAIN, device), &flows.matches_incoming(v6), arriving);
-        text += &format!("{coming}-A INPUT -i {device} -p tcp {plain} {ACKS} -j {INCOMING_CHAIN}{device}\n");
+        let incoming = chain((INCOMING_CHAIN, device), &flows.matches_incoming(v6), arriving);
+        text += &format!("{incoming}-A INPUT -i {device} -p tcp {plain} {ACKS} -j {INCOMING_CHAIN}{device}\n");
     }
     text + "COMMIT\n"
 }
@@ -155,7 +155,7 @@ fn set(v6: bool, table: &str) -> Result<String, AccelError> {
     for program in programs(v6) {
         match run(&format!("{program}-restore"), &["--noflush", "--wait", LOCK_WAIT], table) {
             Ok(()) => return Ok(program),
-            Err(said) => why = why.or(Some(format!("{program}: {said}"))),
+            Err(output) => why = why.or(Some(format!("{program}: {output}"))),
         }
     }
     let why = why.ok_or_else(missing_program)?;
@@ -216,9 +216,9 @@ fn list_rules(program: &str) -> String {
 }
 
 /// Feeds a transaction to a program.
-fn run(program: &str, words: &[&str], text: &str) -> Result<(), String> {
+fn run(program: &str, args: &[&str], text: &str) -> Result<(), String> {
     let mut command = Command::new(program);
-    command.args(words).env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.args(args).env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     if let Some(mut commands) = child.stdin.take() {
         // One that does not read has said why.
@@ -228,10 +228,10 @@ fn run(program: &str, words: &[&str], text: &str) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said =
-        said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it says nothing and does nothing");
-    Err(said.to_owned())
+    let output = String::from_utf8_lossy(&output.stderr);
+    let output =
+        output.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it says nothing and does nothing");
+    Err(output.to_owned())
 }
 
 /// The families that this machine has.
@@ -241,29 +241,30 @@ fn families() -> impl Iterator<Item = bool> {
 
 /// The programs that may hold rules. One that only has to look would make the tables of its kind where there are none.
 fn listable_programs() -> Vec<String> {
-    let old = |v6| {
+    let has_tables = |v6| {
         let names = if v6 { "ip6_tables_names" } else { "ip_tables_names" };
         let names = std::fs::read_to_string(Path::new("/proc/thread-self/net").join(names)).unwrap_or_default();
         names.lines().any(|name| name == "mangle")
     };
-    let may = |v6: bool| programs(v6).into_iter().filter(move |program| !is_legacy(program) || old(v6));
-    families().flat_map(may).collect()
+    let may_list = |v6: bool| programs(v6).into_iter().filter(move |program| !is_legacy(program) || has_tables(v6));
+    families().flat_map(may_list).collect()
 }
 
 /// Whether it is of the old kind, with tables of its own in the kernel.
 fn is_legacy(program: &str) -> bool {
-    let said = Command::new(program).arg("--version").output();
-    said.is_ok_and(|said| !String::from_utf8_lossy(&said.stdout).contains("nf_tables"))
+    let output = Command::new(program).arg("--version").output();
+    output.is_ok_and(|output| !String::from_utf8_lossy(&output.stdout).contains("nf_tables"))
 }
 
 /// The programs that are there, the one that the system prefers first.
 fn programs(v6: bool) -> Vec<String> {
     let name = if v6 { "ip6tables" } else { "iptables" };
-    let there =
-        |program: &String| Command::new(program).arg("--version").output().is_ok_and(|said| said.status.success());
+    let runs = |program: &String| {
+        Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
     let names = [name.to_owned(), format!("{name}-nft"), format!("{name}-legacy")];
     // `sbin` is not on every user's path, and this needs privileges only later.
-    names.into_iter().filter(there).collect()
+    names.into_iter().filter(runs).collect()
 }
 
 /// Seconds. chosen: another program's transaction takes less.
@@ -282,12 +283,12 @@ mod tests {
              -A OUTPUT -o wlan0 -p tcp -m length --length 0:120 -m mark ! --mark 0x6d616363 -j marline-wlan0\n";
         assert_eq!(ruleset("wlan0", &flows, alone, false), format!("{leaving}COMMIT\n"));
         assert!(!ruleset("wlan0", &flows, alone, true).contains("NFQUEUE"), "an address has one family");
-        let coming = ":marline_in-wlan0 - [0:0]\n\
+        let incoming = ":marline_in-wlan0 - [0:0]\n\
              -A marline_in-wlan0 -p tcp -s 10.0.0.1/32 --sport 443:443 -j NFQUEUE --queue-num 8 --queue-bypass\n\
              -A INPUT -i wlan0 -p tcp -m length --length 0:120 -m mark ! --mark 0x6d616363 \
              --tcp-flags FIN,RST,PSH,ACK ACK -j marline_in-wlan0\n";
         let both = QueueNumbers { incoming: Some(8), ..alone };
-        assert_eq!(ruleset("wlan0", &flows, both, false), format!("{leaving}{coming}COMMIT\n"));
+        assert_eq!(ruleset("wlan0", &flows, both, false), format!("{leaving}{incoming}COMMIT\n"));
     }
 
     #[test]
@@ -307,8 +308,8 @@ mod tests {
         assert_eq!(devices_with_chains(listed).collect::<Vec<_>>(), ["wlan0"]);
         assert_eq!(listed.lines().filter_map(|rule| queue_of_rule(rule, "wlan0")).collect::<Vec<_>>(), [27906]);
         assert_eq!(listed.lines().find_map(|rule| queue_of_rule(rule, "wlan")), None);
-        let coming = "-N marline_in-wwan0\n-A marline_in-wwan0 -p tcp -j NFQUEUE --queue-num 5 --queue-bypass\n";
-        assert_eq!(devices_with_chains(coming).collect::<Vec<_>>(), ["wwan0"]);
-        assert_eq!(coming.lines().find_map(|rule| queue_of_rule(rule, "wwan0")), Some(5));
+        let incoming = "-N marline_in-wwan0\n-A marline_in-wwan0 -p tcp -j NFQUEUE --queue-num 5 --queue-bypass\n";
+        assert_eq!(devices_with_chains(incoming).collect::<Vec<_>>(), ["wwan0"]);
+        assert_eq!(incoming.lines().find_map(|rule| queue_of_rule(rule, "wwan0")), Some(5));
     }
 }

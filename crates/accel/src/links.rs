@@ -51,28 +51,27 @@ pub struct AccelLink {
 ///
 /// # Errors
 /// One of them cannot be used.
-pub fn resolve_links(survey: &Survey, wanted: &[LinkArg]) -> Result<Vec<AccelLink>, AccelError> {
-    for (at, one) in wanted.iter().enumerate() {
-        if wanted.iter().take(at).any(|other| other.name == one.name) {
+pub fn resolve_links(survey: &Survey, arg: &[LinkArg]) -> Result<Vec<AccelLink>, AccelError> {
+    for (at, one) in arg.iter().enumerate() {
+        if arg.iter().take(at).any(|other| other.name == one.name) {
             return Err(AccelError::Usage(format!(
                 "link {}: it is named twice; a link cannot help itself",
                 one.name
             )));
         }
     }
-    let interfaces: Vec<&Interface> =
-        wanted.iter().map(|wanted| interface(survey, wanted)).collect::<Result<_, _>>()?;
-    let links = wanted.iter().zip(interfaces).zip(0..);
-    links.map(|((wanted, interface), number)| resolve_link(wanted, interface, LinkId(number))).collect()
+    let interfaces: Vec<&Interface> = arg.iter().map(|arg| interface(survey, arg)).collect::<Result<_, _>>()?;
+    let links = arg.iter().zip(interfaces).zip(0..);
+    links.map(|((arg, interface), number)| resolve_link(arg, interface, LinkId(number))).collect()
 }
 
-fn resolve_link(wanted: &LinkArg, interface: &Interface, link: LinkId) -> Result<AccelLink, AccelError> {
+fn resolve_link(arg: &LinkArg, interface: &Interface, link: LinkId) -> Result<AccelLink, AccelError> {
     let of_routes = [interface.v4, interface.v6].into_iter().flatten().find_map(|route| route.gateway);
-    let gateway = match wanted.gateway.or(of_routes) {
+    let gateway = match arg.gateway.or(of_routes) {
         Some(gateway) => gateway,
         None => guess_gateway(interface)?,
     };
-    let is_named = wanted.gateway.is_some();
+    let is_named = arg.gateway.is_some();
     let families = match (interface.has_v4(), interface.has_v6()) {
         (true, false) => AddressFamilies::V4,
         (false, true) => AddressFamilies::V6,
@@ -94,8 +93,8 @@ fn resolve_link(wanted: &LinkArg, interface: &Interface, link: LinkId) -> Result
 }
 
 /// The interface, if it can be a link.
-fn interface<'a>(survey: &'a Survey, wanted: &LinkArg) -> Result<&'a Interface, AccelError> {
-    let name = &wanted.name;
+fn interface<'a>(survey: &'a Survey, arg: &LinkArg) -> Result<&'a Interface, AccelError> {
+    let name = &arg.name;
     let Some(interface) = survey.named(name) else {
         return Err(AccelError::Link(format!(
             "link {name}: no such interface; `marline links` lists those there are"
@@ -126,10 +125,10 @@ fn interface<'a>(survey: &'a Survey, wanted: &LinkArg) -> Result<&'a Interface, 
 fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
     let name = &interface.name;
     let candidate = interface.networks.iter().find_map(first_other_address);
-    let asked = candidate
+    let reply = candidate
         .map(|candidate| gateway_replies(interface, candidate).map(|answers| (candidate, answers)))
         .transpose()?;
-    let tried = match asked {
+    let tried = match reply {
         Some((candidate, true)) => return Ok(candidate),
         Some((candidate, false)) => format!(", and {candidate}, the likeliest, does not answer"),
         None => String::new(),

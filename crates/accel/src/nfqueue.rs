@@ -86,24 +86,25 @@ impl NfQueue {
     pub(super) fn decide(&mut self, mut each: impl FnMut(Direction, &[u8], &mut dyn FnMut(Verdict<'_>))) {
         let Self { batch, verdicts, numbers, .. } = self;
         // The last packet of each queue that leaves as it came, and of which nothing was said yet.
-        let (mut leaves, mut comes) = (None, None);
+        let (mut last_outgoing, mut last_incoming) = (None, None);
         for message in batch.packets().flat_map(messages) {
             let Some(NfqPacket { queue, id, packet }) = NfqPacket::parse(&message) else { continue };
-            let going = if queue == numbers.outgoing { Direction::Outgoing } else { Direction::Incoming };
-            let passes = if going == Direction::Outgoing { &mut leaves } else { &mut comes };
-            let mut give = |fate: Verdict<'_>| {
-                if let Some(last) = passes.take().filter(|_| fate != Verdict::Accept) {
+            let direction = if queue == numbers.outgoing { Direction::Outgoing } else { Direction::Incoming };
+            let last_accepted =
+                if direction == Direction::Outgoing { &mut last_outgoing } else { &mut last_incoming };
+            let mut decide = |decision: Verdict<'_>| {
+                if let Some(last) = last_accepted.take().filter(|_| decision != Verdict::Accept) {
                     accept_up_to(verdicts, queue, last);
                 }
-                match fate {
-                    Verdict::Accept => *passes = Some(id),
+                match decision {
+                    Verdict::Accept => *last_accepted = Some(id),
                     Verdict::Replace(packet) => verdict(verdicts, queue, id, Some(packet)),
                     Verdict::Drop => verdict(verdicts, queue, id, None),
                 }
             };
-            if packet.is_empty() { give(Verdict::Accept) } else { each(going, packet, &mut give) }
+            if packet.is_empty() { decide(Verdict::Accept) } else { each(direction, packet, &mut decide) }
         }
-        for (queue, last) in [(Some(numbers.outgoing), leaves), (numbers.incoming, comes)] {
+        for (queue, last) in [(Some(numbers.outgoing), last_outgoing), (numbers.incoming, last_incoming)] {
             queue.zip(last).into_iter().for_each(|(queue, last)| accept_up_to(verdicts, queue, last));
         }
     }
@@ -123,9 +124,9 @@ impl NfQueue {
         if self.verdicts.is_empty() {
             return Ok(());
         }
-        let told = self.socket.tell(&self.verdicts);
+        let result = self.socket.tell(&self.verdicts);
         self.verdicts.clear();
-        told
+        result
     }
 }
 

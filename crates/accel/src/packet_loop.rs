@@ -83,8 +83,8 @@ impl Engine {
         requirements::check_privileges()?;
         let primary =
             setup.links.first().ok_or_else(|| AccelError::Usage("there is no primary link".into()))?.clone();
-        let arriving = needs_incoming(&setup.config).then(|| incoming_queue(&primary));
-        let numbers = QueueNumbers { outgoing: outgoing_queue(&primary), incoming: arriving };
+        let incoming = needs_incoming(&setup.config).then(|| incoming_queue(&primary));
+        let numbers = QueueNumbers { outgoing: outgoing_queue(&primary), incoming: incoming };
         // One that runs since before its interface was plugged in again has another number.
         let was_served = iptables::is_in_use(&primary.name);
         // Whoever has it is the only one on this link.
@@ -99,9 +99,9 @@ impl Engine {
             Some(Ok(steering)) => {
                 // Nothing comes there. A kernel without queues knows no other driver.
                 let taken = queue.ok();
-                return Self::run(move |_, ordered| {
+                return Self::run(move |_, commands| {
                     let _taken = taken;
-                    steering.run(&ordered)
+                    steering.run(&commands)
                 });
             }
             Some(Err(error)) => tracing::info!(%error, "acknowledgements are led by the queue instead"),
@@ -112,23 +112,23 @@ impl Engine {
         let machine = machine.map_err(|(path, error)| {
             AccelError::Unsupported(format!("{}: the log cannot be written: {error}", path.display()))
         })?;
-        let ledger = setup.pending_file.map(|path| {
+        let pending_file = setup.pending_file.map(|path| {
             PendingFile::open(&path)
                 .map_err(AccelError::kernel(format!("{}: what is owed to flows", path.display())))
         });
-        let works = Driver::new(machine, ledger.transpose()?, setup.links, setup.fetch_commands)?;
+        let driver = Driver::new(machine, pending_file.transpose()?, setup.links, setup.fetch_commands)?;
         let monitor =
             RouteSocket::listen(NETLINK_GROUPS).map_err(AccelError::kernel("a socket for events of links"))?;
-        let meant = setup.flow_filter.to_string();
-        let mut engine = Self::run(move |wake, ordered| {
+        let flow_filter = setup.flow_filter.to_string();
+        let mut engine = Self::run(move |wake, commands| {
             PacketLoop {
                 poller: Poller::new()?,
                 queue,
-                driver: works,
+                driver: driver,
                 monitor,
                 wake,
-                commands: ordered,
-                flow_filter: meant,
+                commands: commands,
+                flow_filter: flow_filter,
             }
             .run()
         })?;
@@ -142,22 +142,22 @@ impl Engine {
     ) -> Result<Self, AccelError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(io::Error::from).map_err(AccelError::kernel("an eventfd"))?);
-        let (orders, ordered) = mpsc::channel();
-        let (tell, ended) = oneshot::channel();
-        let heard = Arc::clone(&wake);
+        let (sender, commands) = mpsc::channel();
+        let (failure_sender, failure) = oneshot::channel();
+        let wake_read = Arc::clone(&wake);
         let body = move || {
-            if let Err(error) = body(heard, ordered) {
+            if let Err(error) = body(wake_read, commands) {
                 // Whoever is not there any more does not want to know.
-                let _ = tell.send(AccelError::kernel("the packets' thread")(error));
+                let _ = failure_sender.send(AccelError::kernel("the packets' thread")(error));
             }
         };
         let thread = std::thread::Builder::new().name("packets".into()).spawn(body);
         let thread = thread.map_err(AccelError::kernel("a thread"))?;
         Ok(Self {
             rules: None,
-            handle: LoopHandle { commands: orders, wake_fd: wake },
+            handle: LoopHandle { commands: sender, wake_fd: wake },
             thread: Some(thread),
-            failure: ended,
+            failure,
         })
     }
 
@@ -187,9 +187,9 @@ impl Drop for Engine {
 impl LoopHandle {
     /// How it stands; none: it has ended.
     pub async fn status(&self) -> Option<Status> {
-        let (tell, told) = oneshot::channel();
-        self.send(Command::Status(tell));
-        told.await.ok()
+        let (sender, response) = oneshot::channel();
+        self.send(Command::Status(sender));
+        response.await.ok()
     }
 
     /// What became of a range of a fetch; none: it cannot be had.
@@ -197,9 +197,9 @@ impl LoopHandle {
         self.send(Command::Fetched(fetch, range, bytes));
     }
 
-    fn send(&self, order: Command) {
+    fn send(&self, command: Command) {
         // One that has ended hears nothing.
-        let _ = self.commands.send(order);
+        let _ = self.commands.send(command);
         let _ = rustix::io::write(&*self.wake_fd, &1_u64.to_ne_bytes());
     }
 }
@@ -237,15 +237,15 @@ impl PacketLoop {
         let mut flushed = clock::now();
         self.poller.register(&self.wake)?;
         self.poller.register(&self.monitor)?;
-        self.driver.links.iter().try_for_each(|way| self.poller.register(&way.prober))?;
+        self.driver.links.iter().try_for_each(|sockets| self.poller.register(&sockets.prober))?;
         loop {
             if self.driver.adjust_capture(|closing| self.poller.on_captured(Some(closing))) {
                 self.poller.on_captured(self.driver.capture.as_ref());
             }
             self.driver.reserved_ports.added().try_for_each(|line| self.poller.register(line))?;
-            let rest = self.driver.time_to_deadline().unwrap_or(MAX_SLEEP).min(MAX_SLEEP);
-            let trip = || self.driver.machine.machine().min_rtt();
-            let is_called = self.poller.wait(&self.queue, self.driver.capture.as_ref(), rest, trip)?;
+            let timeout = self.driver.time_to_deadline().unwrap_or(MAX_SLEEP).min(MAX_SLEEP);
+            let min_rtt = || self.driver.machine.machine().min_rtt();
+            let has_wakeup = self.poller.wait(&self.queue, self.driver.capture.as_ref(), timeout, min_rtt)?;
             for _ in 0..MAX_BATCHES {
                 // What came before a packet leaves is known when it leaves.
                 if self.driver.drain_capture()? {
@@ -257,7 +257,7 @@ impl PacketLoop {
                     break;
                 }
             }
-            if is_called && !self.handle_wakeup()? {
+            if has_wakeup && !self.handle_wakeup()? {
                 break;
             }
             if clock::now() - flushed > SECOND {
@@ -271,7 +271,7 @@ impl PacketLoop {
         }
         // Whoever waits still leaves as he came.
         while self.queue.receive()? {
-            self.queue.decide(|_, _, give| give(Verdict::Accept));
+            self.queue.decide(|_, _, decide| decide(Verdict::Accept));
             self.queue.flush()?;
         }
         self.driver.machine.flush();
@@ -282,7 +282,7 @@ impl PacketLoop {
     fn handle_wakeup(&mut self) -> io::Result<bool> {
         self.handle_netlink();
         // A device that came back has another socket.
-        self.driver.links.iter().try_for_each(|way| self.poller.register(&way.prober))?;
+        self.driver.links.iter().try_for_each(|sockets| self.poller.register(&sockets.prober))?;
         self.driver.handle_probe_replies();
         self.driver.handle_reserved_ports();
         Ok(self.handle_commands())
@@ -290,18 +290,19 @@ impl PacketLoop {
 
     /// One batch of those that wait; whether more may.
     fn handle_batch(&mut self) -> io::Result<bool> {
-        let Self { queue, driver: works, poller: sleep, .. } = self;
+        let Self { queue, driver, poller, .. } = self;
         if !queue.receive()? {
             return Ok(false);
         }
-        queue.decide(|going, packet, give| {
+        queue.decide(|direction, packet, decide| {
             let bytes = PacketBytes(packet.to_vec());
-            let input = if going == Direction::Outgoing { Input::Outgoing(bytes) } else { Input::Incoming(bytes) };
-            works.decide_queued(input, packet, give);
+            let input =
+                if direction == Direction::Outgoing { Input::Outgoing(bytes) } else { Input::Incoming(bytes) };
+            driver.decide_queued(input, packet, decide);
         });
         queue.flush()?;
-        works.counts.batches += 1;
-        sleep.on_taken(queue.count());
+        driver.counts.batches += 1;
+        poller.on_taken(queue.count());
         Ok(queue.may_have_more())
     }
 
@@ -323,9 +324,9 @@ impl PacketLoop {
 
     /// Does what others ask; false: this is the end.
     fn handle_commands(&mut self) -> bool {
-        let mut rung = [0; 8];
+        let mut count = [0; 8];
         // Nobody may have rung.
-        let _ = rustix::io::read(&*self.wake, &mut rung);
+        let _ = rustix::io::read(&*self.wake, &mut count);
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Status(to)) => {
@@ -345,8 +346,8 @@ impl PacketLoop {
         self.driver.update_counters();
         let (now, machine) = (self.driver.now(), self.driver.machine.machine());
         let views = machine.links(now);
-        let link = |way: &crate::driver::LinkSockets| {
-            status::Link::of(&way.link, views.iter().find(|view| view.link == way.link.link))
+        let link = |sockets: &crate::driver::LinkSockets| {
+            status::Link::of(&sockets.link, views.iter().find(|view| view.link == sockets.link.link))
         };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),

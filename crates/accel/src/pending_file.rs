@@ -43,15 +43,15 @@ impl PendingFile {
         if std::mem::replace(&mut self.fingerprint, owing) == owing {
             return;
         }
-        let owed = machine.pending_repairs();
-        if owed.is_empty() && self.is_empty {
+        let pending = machine.pending_repairs();
+        if pending.is_empty() && self.is_empty {
             return;
         }
-        self.is_empty = owed.is_empty();
-        let written = serde_json::to_vec(&owed).map_err(io::Error::from).and_then(|text| {
+        self.is_empty = pending.is_empty();
+        let written = serde_json::to_vec(&pending).map_err(io::Error::from).and_then(|text| {
             // What is longer from before stays behind it, and is not read.
             self.file.write_all_at(&text, 0)?;
-            if owed.is_empty() { self.file.set_len(text.len() as u64) } else { Ok(()) }
+            if pending.is_empty() { self.file.set_len(text.len() as u64) } else { Ok(()) }
         });
         if let Err(error) = written {
             tracing::warn!(file = %self.path.display(), %error, "bytes that were acknowledged early are not written down");
@@ -158,10 +158,10 @@ mod tests {
 
     #[test]
     fn what_stands_there_is_read_whatever_is_behind_it() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("ledger");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger");
         let hole = |seq| PendingHole { seq, ts_val: Some(7), fetch: None };
-        let owed = PendingRepair {
+        let pending = PendingRepair {
             local: ([10, 0, 0, 2], 40_000).into(),
             server: ([192, 0, 2, 1], 80).into(),
             acked_by_server: (1, 2),
@@ -171,37 +171,37 @@ mod tests {
             is_acked_known: true,
             holes: vec![hole(1), hole(2)],
         };
-        let mut text = serde_json::to_string(&[&owed]).unwrap();
+        let mut text = serde_json::to_string(&[&pending]).unwrap();
         text += "],\"of before\"";
         std::fs::write(&path, &text).unwrap();
-        assert_eq!(read(&path).unwrap(), [owed]);
+        assert_eq!(read(&path).unwrap(), [pending]);
         std::fs::write(&path, &text[..text.len() / 2]).unwrap();
         assert_eq!(read(&path).unwrap(), []);
-        assert_eq!(read(&place.path().join("none")).unwrap(), []);
-        read(place.path()).unwrap_err();
+        assert_eq!(read(&directory.path().join("none")).unwrap(), []);
+        read(directory.path()).unwrap_err();
     }
 
     #[test]
     fn only_those_that_have_ended_leave_an_orphan_and_the_newest_is_kept() {
-        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let names =
             ["accel-wlan0-4194998.owed", "accel-wlan0-1.owed", "accel-wlan1-4194999.owed", "accel-wlan0.sock"];
-        names.iter().for_each(|name| std::fs::write(place.path().join(name), "").unwrap());
-        drop(PendingFile::open(&pending_path(place.path(), "wlan0")).unwrap());
-        let newest = || orphaned_path(place.path(), "wlan0").unwrap();
-        assert_eq!(newest(), Some(place.path().join(names[0])));
-        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 4, "one that owes nothing leaves nothing");
+        names.iter().for_each(|name| std::fs::write(directory.path().join(name), "").unwrap());
+        drop(PendingFile::open(&pending_path(directory.path(), "wlan0")).unwrap());
+        let newest = || orphaned_path(directory.path(), "wlan0").unwrap();
+        assert_eq!(newest(), Some(directory.path().join(names[0])));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4, "one that owes nothing leaves nothing");
         std::thread::sleep(std::time::Duration::from_millis(20));
-        std::fs::write(place.path().join("accel-wlan0-4194997.owed"), "").unwrap();
-        assert_eq!(newest(), Some(place.path().join("accel-wlan0-4194997.owed")));
-        assert!(!place.path().join(names[0]).exists());
-        assert_eq!(orphaned_path(&place.path().join("none"), "wlan0").unwrap(), None);
+        std::fs::write(directory.path().join("accel-wlan0-4194997.owed"), "").unwrap();
+        assert_eq!(newest(), Some(directory.path().join("accel-wlan0-4194997.owed")));
+        assert!(!directory.path().join(names[0]).exists());
+        assert_eq!(orphaned_path(&directory.path().join("none"), "wlan0").unwrap(), None);
     }
 
     #[test]
     fn what_others_have_planted_is_neither_written_nor_paid() {
-        let place = tempfile::tempdir().unwrap();
-        let (run, victim) = (place.path().join("run"), place.path().join("victim"));
+        let directory = tempfile::tempdir().unwrap();
+        let (run, victim) = (directory.path().join("run"), directory.path().join("victim"));
         std::fs::create_dir(&run).unwrap();
         std::fs::write(&victim, "whole").unwrap();
         symlink(&victim, pending_path(&run, "wlan0")).unwrap();

@@ -76,35 +76,36 @@ impl Poller {
     }
 
     /// Counts what came, and looks how long to gather where it is much; `trip` is the shortest round trip.
-    fn update_batch_time(&mut self, now: u64, trip: impl FnOnce() -> Option<Duration>) {
+    fn update_batch_time(&mut self, now: u64, min_rtt: impl FnOnce() -> Option<Duration>) {
         let (began, packets) = self.count_window;
         let time = Duration::from_nanos(now.saturating_sub(began));
         if time >= COUNT_TIME {
             let packets = u32::try_from(packets).unwrap_or(u32::MAX);
             // Three in two spans.
-            let are_many = |span: Duration| span.saturating_mul(packets) * 2 >= time * 3;
-            let span = || (trip().unwrap_or_default() / MIN_RTT_PART).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
-            self.batch_time = are_many(MAX_BATCH_TIME).then(span).filter(|span| are_many(*span));
+            let are_many = |batch_time: Duration| batch_time.saturating_mul(packets) * 2 >= time * 3;
+            let batch_time =
+                || (min_rtt().unwrap_or_default() / MIN_RTT_PART).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
+            self.batch_time = are_many(MAX_BATCH_TIME).then(batch_time).filter(|batch_time| are_many(*batch_time));
             self.count_window = (now, 0);
         }
     }
 
     /// Goes before other programs' threads or among them.
     fn set_priority(&mut self) {
-        let first = self.batch_time.is_none();
-        if first != self.is_real_time && !self.is_priority_refused {
-            let placed = if first { sched::real_time(PRIORITY) } else { sched::normal() };
-            (self.is_real_time, self.is_priority_refused) = (first, placed.is_err());
+        let is_real_time = self.batch_time.is_none();
+        if is_real_time != self.is_real_time && !self.is_priority_refused {
+            let result = if is_real_time { sched::real_time(PRIORITY) } else { sched::normal() };
+            (self.is_real_time, self.is_priority_refused) = (is_real_time, result.is_err());
         }
     }
 
     /// This eye has seen something, or is new, or is to be closed: it does not wake.
-    pub(super) fn on_captured(&mut self, eye: Option<&Capture>) {
+    pub(super) fn on_captured(&mut self, capture: Option<&Capture>) {
         self.last_capture = clock::now();
         let was_alert = std::mem::take(&mut self.has_capture);
-        if let Some(eye) = eye.filter(|_| was_alert) {
+        if let Some(capture) = capture.filter(|_| was_alert) {
             // What is not minded is not forgotten.
-            let _ = epoll::delete(&self.others, eye);
+            let _ = epoll::delete(&self.others, capture);
         }
     }
 
@@ -113,37 +114,37 @@ impl Poller {
     pub(super) fn wait(
         &mut self,
         queue: &NfQueue,
-        eye: Option<&Capture>,
-        rest: Duration,
-        trip: impl FnOnce() -> Option<Duration>,
+        capture: Option<&Capture>,
+        timeout: Duration,
+        min_rtt: impl FnOnce() -> Option<Duration>,
     ) -> io::Result<bool> {
         let now = clock::now();
-        let mut rest = rest;
-        if let Some(eye) = eye.filter(|_| !self.has_capture) {
+        let mut timeout = timeout;
+        if let Some(capture) = capture.filter(|_| !self.has_capture) {
             match CAPTURE_QUIET_TIME.checked_sub(Duration::from_nanos(now.saturating_sub(self.last_capture))) {
-                Some(left) if !left.is_zero() => rest = rest.min(left),
+                Some(left) if !left.is_zero() => timeout = timeout.min(left),
                 _ => {
-                    self.register(eye)?;
+                    self.register(capture)?;
                     self.has_capture = true;
                 }
             }
         }
-        self.update_batch_time(now, trip);
+        self.update_batch_time(now, min_rtt);
         self.set_priority();
         let read = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let others = read(self.others.as_fd());
         match self.batch_time.filter(|_| std::mem::take(&mut self.has_taken)) {
-            Some(gather) => poll_until(&mut [others], gather.min(rest)),
-            None => poll_until(&mut [others, read(queue.as_fd())], rest),
+            Some(gather) => poll_until(&mut [others], gather.min(timeout)),
+            None => poll_until(&mut [others, read(queue.as_fd())], timeout),
         }
     }
 }
 
 /// Waits for any of these; whether the first is ready.
-fn poll_until(all: &mut [PollFd<'_>], rest: Duration) -> io::Result<bool> {
-    let rest = Timespec { tv_sec: rest.as_secs() as _, tv_nsec: rest.subsec_nanos().into() };
-    match poll(all, Some(&rest)) {
-        Ok(_) => Ok(all.first().is_some_and(|first| !first.revents().is_empty())),
+fn poll_until(all: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
+    match poll(all, Some(&timeout)) {
+        Ok(_) => Ok(all.first().is_some_and(|is_real_time| !is_real_time.revents().is_empty())),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -179,11 +180,11 @@ mod tests {
         let body = || {
             let is_permitted = sched::real_time(PRIORITY).is_ok();
             sched::normal().unwrap();
-            let mut sleep = Poller::new().unwrap();
-            sleep.set_priority();
+            let mut poller = Poller::new().unwrap();
+            poller.set_priority();
             assert_eq!(policy(), u32::from(is_permitted), "SCHED_FIFO is 1");
-            sleep.batch_time = Some(MIN_BATCH_TIME);
-            sleep.set_priority();
+            poller.batch_time = Some(MIN_BATCH_TIME);
+            poller.set_priority();
             assert_eq!(policy(), 0, "SCHED_OTHER");
         };
         std::thread::spawn(body).join().unwrap();
@@ -191,13 +192,13 @@ mod tests {
 
     #[test]
     fn what_comes_fast_is_gathered_and_a_burst_is_not() {
-        let mut sleep = Poller::new().unwrap();
-        let mut run = |packets: usize, every: u64, trip: u64, from: u64| {
+        let mut poller = Poller::new().unwrap();
+        let mut run = |packets: usize, every: u64, min_rtt: u64, from: u64| {
             let mut gathered = Vec::new();
             for turn in 0..400 {
-                sleep.on_taken(packets);
-                sleep.update_batch_time(from + turn * every, || Some(Duration::from_millis(trip)));
-                gathered.extend(sleep.batch_time);
+                poller.on_taken(packets);
+                poller.update_batch_time(from + turn * every, || Some(Duration::from_millis(min_rtt)));
+                gathered.extend(poller.batch_time);
             }
             gathered.sort();
             gathered.dedup();

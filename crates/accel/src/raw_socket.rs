@@ -59,12 +59,12 @@ impl RawSocket {
     /// # Errors
     /// No whole packet; no room or no way now: it is lost, as packets are.
     pub(super) fn send(&self, packet: &[u8]) -> io::Result<()> {
-        let read = parse_whole(packet)?;
-        let (socket, to) = match read.addrs() {
+        let parsed = parse_whole(packet)?;
+        let (socket, to) = match parsed.addrs() {
             AddrPair::V4(_, to) => (&self.v4, SocketAddr::from((to, 0))),
             AddrPair::V6(_, to) => (self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?, SocketAddr::from((to, 0))),
         };
-        socket.send_to(read.bytes(), &SockAddr::from(to)).map(drop)
+        socket.send_to(parsed.bytes(), &SockAddr::from(to)).map(drop)
     }
 }
 
@@ -105,12 +105,12 @@ impl LocalInjector {
     /// # Errors
     /// As [`Raw::send`].
     pub(super) fn inject(&self, packet: &[u8]) -> io::Result<()> {
-        let read = parse_whole(packet)?;
-        let AddrPair::V6(from, to) = read.addrs() else { return self.v4.send(packet) };
+        let parsed = parse_whole(packet)?;
+        let AddrPair::V6(from, to) = parsed.addrs() else { return self.v4.send(packet) };
         let sockets = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let socket = if read.protocol() == protocol::ICMP_V6 { &sockets.icmp } else { &sockets.tcp };
+        let socket = if parsed.protocol() == protocol::ICMP_V6 { &sockets.icmp } else { &sockets.tcp };
         socket.bind(&SockAddr::from(SocketAddr::from((from, 0))))?;
-        socket.send_to(read.body(), &SockAddr::from(SocketAddr::from((to, 0)))).map(drop)
+        socket.send_to(parsed.body(), &SockAddr::from(SocketAddr::from((to, 0)))).map(drop)
     }
 }
 

@@ -45,24 +45,24 @@ impl ReservedPorts {
     ///
     /// # Errors
     /// No way there, no address, or a kernel that does not do it.
-    pub(super) fn open(&mut self, call: ConnId, road: &AccelLink, server: SocketAddr) -> io::Result<SocketAddr> {
-        let held =
+    pub(super) fn open(&mut self, conn: ConnId, link: &AccelLink, server: SocketAddr) -> io::Result<SocketAddr> {
+        let socket =
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-        held.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
-        bind_to_device(&held, &road.name)?;
-        repair(&held)?;
-        held.connect(&SockAddr::from(server))?;
-        let local = held.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let ear = packet::open(road.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
+        socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
+        bind_to_device(&socket, &link.name)?;
+        repair(&socket)?;
+        socket.connect(&SockAddr::from(server))?;
+        let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let capture = packet::open(link.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
         self.batch.get_or_insert_with(|| Batch::new(MAX_BATCH, MAX_PACKET));
-        self.ports.push(ReservedPort { conn_id: call, capture: ear, _socket: held });
+        self.ports.push(ReservedPort { conn_id: conn, capture: capture, _socket: socket });
         self.is_new = true;
         Ok(local)
     }
 
     /// Gives a port back.
-    pub(super) fn close(&mut self, call: ConnId) {
-        let closed: Vec<ReservedPort> = self.ports.extract_if(.., |line| line.conn_id == call).collect();
+    pub(super) fn close(&mut self, conn: ConnId) {
+        let closed: Vec<ReservedPort> = self.ports.extract_if(.., |port| port.conn_id == conn).collect();
         if !closed.is_empty() {
             close_in_background(closed);
         }
@@ -74,20 +74,20 @@ impl ReservedPorts {
     /// What wakes the thread, if something was added since the last time this was asked.
     pub(super) fn added(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let is_new = std::mem::take(&mut self.is_new);
-        self.ports.iter().filter(move |_| is_new).map(|line| line.capture.as_fd())
+        self.ports.iter().filter(move |_| is_new).map(|port| port.capture.as_fd())
     }
 
     /// What has come, at most [`AT_ONCE`] packets of each; the rest wakes the thread again.
     pub(super) fn receive(&mut self) -> Vec<(ConnId, PacketBytes)> {
         let Some(batch) = &mut self.batch else { return Vec::new() };
-        let mut heard = Vec::new();
-        for line in &self.ports {
+        let mut packets = Vec::new();
+        for port in &self.ports {
             // A device that is gone brings nothing.
-            if batch.receive(&line.capture).is_ok() {
-                heard.extend(batch.packets().map(|packet| (line.conn_id, PacketBytes(packet.to_vec()))));
+            if batch.receive(&port.capture).is_ok() {
+                packets.extend(batch.packets().map(|packet| (port.conn_id, PacketBytes(packet.to_vec()))));
             }
         }
-        heard
+        packets
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     fn a_port_is_held_without_a_word_to_the_server() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
-        let road = AccelLink {
+        let link = AccelLink {
             link: LinkId(1),
             name: "lo".into(),
             index: 1,
@@ -163,8 +163,8 @@ mod tests {
             families: AddressFamilies::Both,
             router: None,
         };
-        let mut calls = ReservedPorts::default();
-        let local = match calls.open(ConnId(1), &road, address) {
+        let mut ports = ReservedPorts::default();
+        let local = match ports.open(ConnId(1), &link, address) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 eprintln!("skipped: needs CAP_NET_ADMIN and CAP_NET_RAW");
                 return;
@@ -174,19 +174,19 @@ mod tests {
         assert!(local.ip().is_loopback() && local.port() > 0);
         server.set_nonblocking(true).unwrap();
         assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "it said nothing");
-        assert_eq!(calls.added().count(), 1);
-        assert_eq!(calls.added().count(), 0);
+        assert_eq!(ports.added().count(), 1);
+        assert_eq!(ports.added().count(), 0);
         // The server's own stack says something to that port: another connection's bytes are not shown.
         let mut other = TcpStream::connect(address).unwrap();
         other.write_all(b"other").unwrap();
-        assert!(calls.receive().is_empty());
-        calls.close(ConnId(1));
-        assert!(calls.receive().is_empty());
+        assert!(ports.receive().is_empty());
+        ports.close(ConnId(1));
+        assert!(ports.receive().is_empty());
     }
 
     #[test]
     fn a_way_that_is_not_there_is_an_error() {
-        let road = AccelLink {
+        let link = AccelLink {
             link: LinkId(1),
             name: "nosuch0".into(),
             index: 77,
@@ -195,7 +195,7 @@ mod tests {
             families: AddressFamilies::Both,
             router: None,
         };
-        ReservedPorts::default().open(ConnId(1), &road, ([192, 0, 2, 1], 80).into()).unwrap_err();
+        ReservedPorts::default().open(ConnId(1), &link, ([192, 0, 2, 1], 80).into()).unwrap_err();
     }
 
     #[test]

@@ -341,11 +341,11 @@ fn has_rules() -> bool {
 fn setup(flows: &str) -> EngineConfig {
     let gateway = Some("10.1.0.1".parse().unwrap());
     let wanted = [LinkArg { name: "wlan0".into(), gateway }];
-    let roads = resolve_links(&survey().unwrap(), &wanted).unwrap();
+    let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
     let flows: FlowFilter = flows.parse().unwrap();
     EngineConfig {
         config: Config::new(LinkId(0), None),
-        links: resolve_links,
+        links,
         flow_filter: flows,
         trace: None,
         pending_file: None,
@@ -442,9 +442,9 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
         let wanted = [("wlan0", "10.1.0.1"), ("wwan0", "10.2.0.1")]
             .map(|(name, gateway)| LinkArg { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
-        let roads = resolve_links(&survey().unwrap(), &wanted).unwrap();
+        let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
         let up = Bitrate::from_mbps(100);
-        let mut steer = match BpfRedirect::attach(&resolve_links[0], &resolve_links[1], up) {
+        let mut steer = match BpfRedirect::attach(&links[0], &links[1], up) {
             Err(error)
                 if error.to_string().contains("the kernel refuses it")
                     || error.to_string().contains("not attached") =>
@@ -457,9 +457,9 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
         let eth = super::AccelLink {
             name: "eth0".into(),
             index: survey().unwrap().named("eth0").unwrap().index,
-            ..resolve_links[1].clone()
+            ..links[1].clone()
         };
-        let error = BpfRedirect::attach(&resolve_links[0], &eth, up).unwrap_err().to_string();
+        let error = BpfRedirect::attach(&links[0], &eth, up).unwrap_err().to_string();
         assert!(error.contains("link eth0: it has neighbours"), "{error}");
         for (address, families) in SERVERS.into_iter().zip([AddressFamilies::V4, AddressFamilies::V6]) {
             let to = server(address);
@@ -538,12 +538,12 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
         }
         let wanted = ["eth0", "eth1"].map(|name| LinkArg { name: name.into(), gateway: None });
         let survey = survey().unwrap();
-        let roads = resolve_links(&survey, &wanted).unwrap();
-        let mut steer = match BpfRedirect::attach(&resolve_links[0], &resolve_links[1], Bitrate::from_mbps(100)) {
+        let links = resolve_links(&survey, &wanted).unwrap();
+        let mut steer = match BpfRedirect::attach(&links[0], &links[1], Bitrate::from_mbps(100)) {
             Err(error) => return eprintln!("skipped: {error}"),
             Ok(steer) => steer,
         };
-        steer.set_families(Some(resolve_links[1].families)).unwrap();
+        steer.set_families(Some(links[1].families)).unwrap();
         let index = survey.named("eth1x").unwrap().index;
         let mut far = Capture::open("eth1x", index, CaptureLevel::Headers).unwrap().unwrap();
         let primary = RawSocket::open(Some("eth0")).unwrap();
@@ -579,9 +579,9 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
             secondary_links: vec![helper],
             ..Config::new(LinkId(0), None)
         };
-        let roads = resolve_links(&survey().unwrap(), &wanted).unwrap();
-        let again = EngineConfig { links: resolve_links.clone(), ..setup("tcp") };
-        let setup = EngineConfig { config, links: resolve_links, ..setup("tcp") };
+        let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
+        let again = EngineConfig { links: links.clone(), ..setup("tcp") };
+        let setup = EngineConfig { config, links, ..setup("tcp") };
         let engine = Engine::start(setup).unwrap();
         if status(&engine).driver != "bpf" {
             return eprintln!("skipped: the kernel does not lead acknowledgements");

@@ -23,15 +23,19 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
         ("--primary lo", 64, "link lo: it is the loopback"),
         ("--primary lo --secondary lo", 64, "link lo: it is named twice"),
         ("--primary nosuch0", 69, "link nosuch0: no such interface; `marline links` lists"),
-        ("--primary lo --enable offlod", 64, "`offlod` is no mechanism: offload, undo"),
+        ("--primary lo --enable offlod", 64, "`offlod` is no mechanism: ack-offload, eifel-undo"),
         (
-            "--primary lo --enable offload",
+            "--primary lo --enable ack-offload",
             64,
-            "--enable offload: it needs a second link; name one with --secondary",
+            "--enable ack-offload: it needs a second link; name one with --secondary",
         ),
         ("--primary lo --enable fast-fetch", 64, "--enable fast-fetch: it needs a second link"),
-        ("--primary lo --secondary x --enable undo --disable undo", 64, "--enable undo: it is in --disable, too"),
-        ("--primary lo --disable undo,reserve,revert", 64, "nothing is left to be done"),
+        (
+            "--primary lo --secondary x --enable eifel-undo --disable eifel-undo",
+            64,
+            "--enable eifel-undo: it is in --disable, too",
+        ),
+        ("--primary lo --disable eifel-undo,withheld-ack,outage-revert", 64, "nothing is left to be done"),
         ("--primary lo --flows tcp~dst~prot~443", 64, "`prot`: expected `port N`"),
         ("--primary lo --flows port~443~or", 64, "it ends where"),
         ("--primary lo --secondary x --secondary-up 5", 64, "a rate such as 20Mbit/s"),
@@ -109,7 +113,7 @@ start --flows 'host 10.99.0.1'
 "$MARLINE" accel stop --run-dir elsewhere 2>/dev/null || exit 37
 [ $(ours) = 10 ] || exit 38
 "$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 39
-start --disable undo,reserve,revert --secondary-up 400kbit/s
+start --disable eifel-undo,withheld-ack,outage-revert --secondary-up 400kbit/s
 "$MARLINE" accel --primary wifi --run-dir run 2>third.log && exit 40
 "$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 40
 # What is left behind is removed by `stop` as well.
@@ -126,7 +130,7 @@ exit 0
 const DEBTOR: &str = r#"
 cd "$PLACE"
 start() {
-    "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable hide 2>>daemon.log & daemon=$!
+    "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable early-ack 2>>daemon.log & daemon=$!
     until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
         kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
         sleep 0.1
@@ -186,7 +190,7 @@ exit 0
 /// Downloads until a hole was filled by the replayed connection, then does `$THEN`; the download goes on to its end.
 const REPLAYER: &str = r#"
 cd "$PLACE"
-"$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch,hide 2>>daemon.log & daemon=$!
+"$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch,early-ack 2>>daemon.log & daemon=$!
 until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
     kill -0 $daemon 2>/dev/null || { cat daemon.log >&2; exit 99; }
     sleep 0.1
@@ -228,13 +232,13 @@ plant() {
 }
 whole() { [ "$(cat victim)" = 'secret of root' ] && [ "$(stat -c %a victim)" = 600 ]; }
 plant given; chown nobody given
-timeout 20 "$MARLINE" accel --primary wifi --enable hide --run-dir "$PLACE/given" 2>refused.log; echo $? >refused.code
+timeout 20 "$MARLINE" accel --primary wifi --enable early-ack --run-dir "$PLACE/given" 2>refused.log; echo $? >refused.code
 cannot='not permitted|NFQUEUE'
 grep -qE "$cannot" refused.log && { cat refused.log >&2; exit 99; }
 whole || exit 51
 [ $(keepers) = 0 ] || exit 52
 plant own
-"$MARLINE" accel --primary wifi --enable hide --run-dir "$PLACE/own" 2>own.log & daemon=$!
+"$MARLINE" accel --primary wifi --enable early-ack --run-dir "$PLACE/own" 2>own.log & daemon=$!
 until "$MARLINE" accel status --run-dir "$PLACE/own" --json >status.json 2>/dev/null; do
     kill -0 $daemon 2>/dev/null || { cat own.log >&2; exit 99; }
     sleep 0.1
@@ -332,12 +336,12 @@ fn holes_are_filled_from_a_replayed_connection_and_without_its_link_it_ends_whol
             return;
         }
         let filled: Value = serde_json::from_str(&read(place.path(), "filled.json")).unwrap();
-        let replay = &filled[0]["flows"][0]["replay"];
+        let conn = &filled[0]["flows"][0]["mirrored_conn"];
         assert!(
-            replay["got_bytes"].as_u64().unwrap() > 0 && replay["passed_bytes"].as_u64().unwrap() > 0,
-            "{replay}"
+            conn["filled_bytes"].as_u64().unwrap() > 0 && conn["skipped_bytes"].as_u64().unwrap() > 0,
+            "{conn}"
         );
-        assert!(replay["came_bytes"].as_u64() > replay["got_bytes"].as_u64(), "{replay}");
+        assert!(conn["received_bytes"].as_u64() > conn["filled_bytes"].as_u64(), "{conn}");
         let text = read(place.path(), "status.txt");
         assert!(text.contains("a replayed connection has filled"), "{text}");
         println!("{then}: {}", read(place.path(), "status.json"));
@@ -360,7 +364,7 @@ fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
     assert_eq!(json("unmeant.json")[0]["counts"]["queued"], 0, "what is not meant does not pass");
     let first = json("first.json");
     assert!(first["counts"]["queued"].as_u64().unwrap() > 100, "{first}");
-    let mechanisms = ["offload", "undo", "reserve", "revert"];
+    let mechanisms = ["ack-offload", "eifel-undo", "withheld-ack", "outage-revert"];
     assert_eq!(first["mechanisms"], serde_json::json!(mechanisms));
     assert_eq!(read("last.json"), "", "only who asks for it is told how it stood");
     assert!(read("second.log").contains("another `marline accel` helps it already"), "{}", read("second.log"));

@@ -106,8 +106,8 @@ fn play(row: &Row, hop: &str, seed: u64, is_helped: bool) -> Brought {
     });
     let mut world = World::new(scene);
     world.run_until(Instant::ZERO + lasts);
-    let wrong = world.outcome().wrong;
-    assert!(wrong.is_empty(), "{wrong:?}");
+    let defects = world.outcome().defects;
+    assert!(defects.is_empty(), "{defects:?}");
     let mbps = |n: usize| world.read(n) as f64 * 8.0 / lasts.as_secs_f64() / 1e6;
     Brought { other: mbps(row.helped), helped: (0..row.helped).map(mbps).sum(), drops: world.dropped() as f64 }
 }

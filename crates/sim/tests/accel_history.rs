@@ -141,10 +141,10 @@ fn survey() {
                 }
             }
             // Late, and nothing else: a stream that is wrong is told before the time.
-            Err(defect) if is_open(seed) && defect.wrong.contains("ended at") => known.push(defect),
+            Err(defect) if is_open(seed) && defect.description.contains("ended at") => known.push(defect),
             Err(defect) => {
                 println!("{defect}");
-                let sort: String = defect.wrong.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+                let sort: String = defect.description.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
                 let (count, smallest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));
                 *count += 1;
                 if defect.scene.len() < smallest.scene.len() {

@@ -93,8 +93,8 @@ fn goodput(scene: Scenario, warm: Duration, lasts: Duration) -> f64 {
     world.run_until(Instant::ZERO + warm);
     let before = world.read(0);
     world.run_until(Instant::ZERO + warm + lasts);
-    let wrong = world.outcome().wrong;
-    assert!(wrong.is_empty(), "{wrong:?}");
+    let defects = world.outcome().defects;
+    assert!(defects.is_empty(), "{defects:?}");
     (world.read(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
 }
 
@@ -155,8 +155,8 @@ fn uploaded(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
             world.run_until(Instant::ZERO + WARM_UP);
             let before = world.server_read(0);
             world.run_until(Instant::ZERO + WARM_UP + lasts);
-            let wrong = world.outcome().wrong;
-            assert!(wrong.is_empty(), "{wrong:?}");
+            let defects = world.outcome().defects;
+            assert!(defects.is_empty(), "{defects:?}");
             (world.server_read(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
         })
         .collect();
@@ -285,7 +285,7 @@ fn how_holes_are_filled_is_as_reviewed() {
             let mut world = World::new(scene);
             world.run_until(Instant::ZERO + lasts);
             let outcome = world.outcome();
-            assert!(outcome.wrong.is_empty(), "{:?}", outcome.wrong);
+            assert!(outcome.defects.is_empty(), "{:?}", outcome.defects);
             write!(figures, "{:8.1}", world.read(0) as f64 * 8.0 / lasts.as_secs_f64() / 1e6).expect("text");
             let views = world.accelerator().map(|machine| machine.flows(Instant::ZERO + lasts)).unwrap_or_default();
             let view = views.first();

@@ -275,7 +275,7 @@ fn accelerated(mut scene: packets::Scenario, mechanisms: Mechanisms) -> (Log<acc
         undone = views.iter().map(|view| view.undone_reductions).fold(undone, u64::max);
     }
     let outcome = world.outcome();
-    assert!(outcome.wrong.is_empty(), "{:?}", outcome.wrong);
+    assert!(outcome.defects.is_empty(), "{:?}", outcome.defects);
     assert!(outcome.flows.iter().all(|flow| flow.finished.is_some() && !flow.was_reset), "{:?}", outcome.flows);
     (world.into_log().expect("there is an accelerator"), undone)
 }

@@ -42,8 +42,8 @@ pub(crate) struct BpfDriver {
 /// The second link's rate, if this is all that is needed.
 pub(crate) fn secondary_rate(setup: &EngineConfig) -> Option<Bitrate> {
     let only = setup.config.mechanisms.iter().eq([Mechanism::AckOffload]);
-    let [helper] = setup.config.secondary_links.as_slice() else { return None };
-    helper.up.filter(|_| only && setup.trace.is_none() && setup.flow_filter.is_all())
+    let [secondary] = setup.config.secondary_links.as_slice() else { return None };
+    secondary.up.filter(|_| only && setup.trace.is_none() && setup.flow_filter.is_all())
 }
 
 /// Attaches the program.
@@ -64,22 +64,22 @@ pub(crate) fn open(setup: &EngineConfig, up: Bitrate) -> Result<BpfDriver, Accel
 
 impl BpfDriver {
     /// Until the end is ordered.
-    pub(crate) fn run(mut self, orders: &Receiver<Command>) -> io::Result<()> {
+    pub(crate) fn run(mut self, commands: &Receiver<Command>) -> io::Result<()> {
         let begun = Instant::now();
-        let (mut heard, mut next) = (begun, begun);
+        let (mut last_reply, mut next) = (begun, begun);
         loop {
             if Instant::now() >= next {
                 self.reattach_primary();
-                let is_silent = heard.elapsed() > DOWN_AFTER;
-                if is_silent {
+                let is_unresponsive = last_reply.elapsed() > DOWN_AFTER;
+                if is_unresponsive {
                     self.refresh_secondary();
                 }
-                next = Instant::now() + if is_silent { DOWN_AFTER } else { PROBE_INTERVAL };
+                next = Instant::now() + if is_unresponsive { DOWN_AFTER } else { PROBE_INTERVAL };
                 // One that cannot be sent is not answered.
                 let _ = self.prober.probe((self.probes & 0xffff) as u16);
                 self.probes += 1;
             }
-            match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            match commands.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Command::Status(to)) => {
                     // Whoever asked may have gone.
                     let _ = to.send(self.status(begun));
@@ -90,9 +90,9 @@ impl BpfDriver {
             let answers = self.prober.take_replies().len() as u64;
             self.probe_replies += answers;
             if answers > 0 {
-                heard = Instant::now();
+                last_reply = Instant::now();
             }
-            let is_dark = self.probe_replies == 0 || heard.elapsed() > DOWN_AFTER;
+            let is_dark = self.probe_replies == 0 || last_reply.elapsed() > DOWN_AFTER;
             if is_dark != self.is_secondary_down {
                 self.is_secondary_down = is_dark;
                 self.update_families().map_err(io::Error::other)?;
@@ -126,22 +126,22 @@ impl BpfDriver {
     fn refresh_secondary(&mut self) {
         let Some(second) = self.links.get_mut(1) else { return };
         let gateway = second.has_named_gateway.then_some(second.gateway);
-        let wanted = [LinkArg { name: second.name.clone(), gateway }];
-        let found = survey().ok().and_then(|survey| resolve_links(&survey, &wanted).ok()?.pop());
+        let link_args = [LinkArg { name: second.name.clone(), gateway }];
+        let found = survey().ok().and_then(|survey| resolve_links(&survey, &link_args).ok()?.pop());
         let found =
-            found.and_then(|road| Some((GatewayProber::open(&road.name, road.index, road.gateway).ok()?, road)));
+            found.and_then(|link| Some((GatewayProber::open(&link.name, link.index, link.gateway).ok()?, link)));
         // One that cannot be used now is looked up again.
-        let Some((pinger, road)) = found else { return };
-        if self.redirect.set_secondary(&road).is_err() {
+        let Some((pinger, link)) = found else { return };
+        if self.redirect.set_secondary(&link).is_err() {
             return;
         }
         self.prober = pinger;
-        *second = AccelLink { link: second.link, ..road };
+        *second = AccelLink { link: second.link, ..link };
     }
 
     fn status(&self, begun: Instant) -> Status {
         let counted = self.redirect.counters();
-        let mut links: Vec<Link> = self.links.iter().map(|road| Link::of(road, None)).collect();
+        let mut links: Vec<Link> = self.links.iter().map(|link| Link::of(link, None)).collect();
         if let Some(second) = links.get_mut(1) {
             second.down = self.is_secondary_down;
         }

@@ -132,8 +132,8 @@ fn settings(header: u32, up: Bitrate) -> [u8; 56] {
     bytes[8..12].copy_from_slice(&header.to_ne_bytes());
     // In a tenth of a second; never so much that a number of TCP has run round.
     let most = (up.bits_per_sec() / 80 * USABLE_TENTHS / 10).saturating_mul(DATA_PER_ACK_BYTE).min(1 << 30);
-    for (at, word) in [(16, per_kib), (24, BURST), (32, most)] {
-        bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    for (at, value) in [(16, per_kib), (24, BURST), (32, most)] {
+        bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
     }
     bytes
 }
@@ -152,19 +152,19 @@ fn check_redirect(socket: &RouteSocket, header: u32, second: &AccelLink) -> Resu
 }
 
 /// Bytes before the header of IP on a device, and whether it has neighbours.
-fn device_kind(socket: &RouteSocket, road: &AccelLink) -> Result<(u32, bool), AccelError> {
+fn device_kind(socket: &RouteSocket, link: &AccelLink) -> Result<(u32, bool), AccelError> {
     // Numbers of `linux/if_arp.h`.
     const ETHERNET: u16 = 1;
     const NONE: u16 = 0xfffe;
     const RAW_IP: u16 = 519;
     const PPP: u16 = 512;
-    let reply = socket.request(&Request::link_by_index(road.index).finish(1));
-    let reply = reply.map_err(AccelError::kernel(format!("link {}", road.name)))?;
+    let reply = socket.request(&Request::link_by_index(link.index).finish(1));
+    let reply = reply.map_err(AccelError::kernel(format!("link {}", link.name)))?;
     match messages(&reply).find_map(|message| Link::parse(&message)).map(|link| link.hardware_type) {
         Some(ETHERNET) => Ok((14, true)),
         Some(NONE | RAW_IP | PPP) => Ok((0, false)),
         other => {
-            Err(AccelError::Unsupported(format!("link {}: hardware of kind {other:?} is not known", road.name)))
+            Err(AccelError::Unsupported(format!("link {}: hardware of kind {other:?} is not known", link.name)))
         }
     }
 }
@@ -188,13 +188,14 @@ mod tests {
 
     #[test]
     fn the_object_is_what_its_source_compiles_to() {
-        let version = Command::new("clang").arg("--version").output().map(|said| said.stdout).unwrap_or_default();
+        let version =
+            Command::new("clang").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
         if !String::from_utf8_lossy(&version).contains(COMPILER) {
             return eprintln!("skipped: needs {COMPILER}");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bpf/steer.c");
-        let place = tempfile::tempdir().unwrap();
-        let object = place.path().join("steer.o");
+        let directory = tempfile::tempdir().unwrap();
+        let object = directory.path().join("steer.o");
         let mut compile = Command::new("clang");
         compile.args(["-O2", "-g", "-target", "bpf", "-Wall", "-Werror"]);
         compile.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH)).arg("-c").arg(source);
@@ -226,8 +227,8 @@ mod tests {
     #[test]
     fn the_second_links_rate_is_time_for_each_kibibyte() {
         let bytes = settings(14, Bitrate::from_bits_per_sec(400_000));
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!((word(0), word(4), word(8), word(12)), (0, 0, 14, 0));
+        let value = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!((value(0), value(4), value(8), value(12)), (0, 0, 14, 0));
         let per_kib = u64::from_ne_bytes(bytes[16..24].try_into().unwrap());
         let most = u64::from_ne_bytes(bytes[32..40].try_into().unwrap());
         assert_eq!(most, 2_700_000, "216 Mbit/s");

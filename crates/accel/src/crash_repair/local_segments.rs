@@ -56,9 +56,9 @@ impl LocalSegments {
 }
 
 /// Waits until something was sent; for ever where nothing can be seen.
-pub(super) async fn readable(own: Option<&LocalSegments>) {
-    match own {
-        Some(own) => drop(own.socket.readable().await),
+pub(super) async fn readable(segments: Option<&LocalSegments>) {
+    match segments {
+        Some(segments) => drop(segments.socket.readable().await),
         None => std::future::pending().await,
     }
 }

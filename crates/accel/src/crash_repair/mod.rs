@@ -48,18 +48,18 @@ type Fetched = (FetchId, Option<Vec<u8>>);
 ///
 /// # Errors
 /// Packets cannot be given to the local stack; the ledger stays.
-pub async fn run_repair(path: &Path, outfit: LinkDevices) -> Result<RepairReport, AccelError> {
+pub async fn run_repair(path: &Path, devices: LinkDevices) -> Result<RepairReport, AccelError> {
     let failed = || AccelError::kernel(format!("{}: the bytes that are missing", path.display()));
-    let owed = pending_file::read(path).map_err(failed())?;
-    let paid = if owed.is_empty() {
+    let pending = pending_file::read(path).map_err(failed())?;
+    let report = if pending.is_empty() {
         RepairReport::default()
     } else {
         let begun = tokio::time::Instant::now();
-        let repairs = owed.into_iter().map(|owed| Repair::new(Instant::ZERO, owed)).collect();
-        CrashRepair::new(begun, repairs, outfit)?.run().await
+        let repairs = pending.into_iter().map(|pending| Repair::new(Instant::ZERO, pending)).collect();
+        CrashRepair::new(begun, repairs, devices)?.run().await
     };
     pending_file::remove(path);
-    Ok(paid)
+    Ok(report)
 }
 
 struct CrashRepair {
@@ -77,34 +77,34 @@ struct CrashRepair {
 }
 
 impl CrashRepair {
-    fn new(begun: tokio::time::Instant, repairs: Vec<Repair>, outfit: LinkDevices) -> Result<Self, AccelError> {
-        let primary = outfit.devices.values().next().cloned().unwrap_or_default();
+    fn new(begun: tokio::time::Instant, repairs: Vec<Repair>, devices: LinkDevices) -> Result<Self, AccelError> {
+        let primary = devices.devices.values().next().cloned().unwrap_or_default();
         let unseen = |error: std::io::Error| {
             tracing::warn!(link = %primary, %error, "acknowledgements of flows under repair cannot be seen");
         };
-        let own = LocalSegments::open(&primary).map_err(unseen).ok();
-        let (errands, ordered) = unbounded_channel();
-        let (tell, fetched) = unbounded_channel();
+        let segments = LocalSegments::open(&primary).map_err(unseen).ok();
+        let (commands, command_receiver) = unbounded_channel();
+        let (sender, fetched) = unbounded_channel();
         let answer: FetchCallback =
-            Arc::new(move |id: FetchId, _, bytes: Option<Vec<u8>>| drop(tell.send((id, bytes))));
-        let mut asked = Vec::new();
+            Arc::new(move |id: FetchId, _, bytes: Option<Vec<u8>>| drop(sender.send((id, bytes))));
+        let mut requests = Vec::new();
         for (flow, repair) in repairs.iter().enumerate().filter(|(_, repair)| repair.pending().is_acked_known) {
             let hole = |hole| HoleRequest { flow, hole, tries: 0, is_finished: false };
-            asked.extend((0..repair.pending().holes.len()).map(hole));
+            requests.extend((0..repair.pending().holes.len()).map(hole));
         }
-        let links = outfit.devices.keys().copied().collect();
-        tokio::spawn(run_range_client(outfit, ordered, answer));
+        let links = devices.devices.keys().copied().collect();
+        tokio::spawn(run_range_client(devices, command_receiver, answer));
         let (stack, out) = (LocalInjector::open()?, RawSocket::open(Some(&primary)).ok());
         Ok(Self {
             started: begun,
             repairs,
-            requests: asked,
+            requests: requests,
             links,
-            commands: errands,
+            commands: commands,
             fetched,
             local_stack: stack,
             raw_socket: out,
-            local_segments: own,
+            local_segments: segments,
         })
     }
 
@@ -152,8 +152,8 @@ impl CrashRepair {
             .enumerate()
             .map(|(at, repair)| ((repair.pending().local, repair.pending().server), at))
             .collect();
-        let Some(own) = &mut self.local_segments else { return };
-        let received = own.receive(|packet| {
+        let Some(segments) = &mut self.local_segments else { return };
+        let received = segments.receive(|packet| {
             let Ok(segment) = Segment::parse_head(packet) else { return };
             let flow = segment.four_tuple();
             let known = flows.get(&(flow.source(), flow.destination()));
@@ -169,30 +169,30 @@ impl CrashRepair {
 
     fn on_fetched(&mut self, (FetchId(number), bytes): Fetched) {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
-        let Some(one) = self.requests.get_mut(number).filter(|one| !one.is_finished) else { return };
+        let Some(request) = self.requests.get_mut(number).filter(|request| !request.is_finished) else { return };
         if bytes.is_none() {
-            one.tries += 1;
+            request.tries += 1;
             return self.request(number);
         }
-        one.is_finished = true;
-        if let Some(repair) = self.repairs.get_mut(one.flow) {
-            repair.on_fetched(one.hole, bytes);
+        request.is_finished = true;
+        if let Some(repair) = self.repairs.get_mut(request.flow) {
+            repair.on_fetched(request.hole, bytes);
         }
     }
 
     /// Asks for a hole over the link whose turn it is; where none is left, its bytes cannot be had.
     fn request(&mut self, number: usize) {
-        let Some(one) = self.requests.get_mut(number) else { return };
-        let Some(repair) = self.repairs.get_mut(one.flow) else { return };
-        let fetch = repair.pending().holes.get(one.hole).and_then(|hole| hole.fetch.as_ref());
-        let link = self.links.get(one.tries % self.links.len().max(1)).filter(|_| one.tries < MAX_TRIES);
+        let Some(request) = self.requests.get_mut(number) else { return };
+        let Some(repair) = self.repairs.get_mut(request.flow) else { return };
+        let fetch = repair.pending().holes.get(request.hole).and_then(|hole| hole.fetch.as_ref());
+        let link = self.links.get(request.tries % self.links.len().max(1)).filter(|_| request.tries < MAX_TRIES);
         let sent = fetch.zip(link).is_some_and(|(fetch, link)| {
             let fetch = Fetch { id: FetchId(number as u64), link: *link, ..fetch.clone() };
             self.commands.send(FetchCommand::Fetch(fetch)).is_ok()
         });
         if !sent {
-            one.is_finished = true;
-            repair.on_fetched(one.hole, None);
+            request.is_finished = true;
+            repair.on_fetched(request.hole, None);
         }
     }
 }

@@ -78,64 +78,65 @@ enum ConnEvent {
 }
 
 /// All ranges of a fetch that cannot even be begun.
-pub(super) fn fail_all(fetch: &Fetch, answer: &FetchCallback) {
-    (0..).zip(&fetch.ranges).for_each(|(range, _)| answer(fetch.id, range, None));
+pub(super) fn fail_all(fetch: &Fetch, callback: &FetchCallback) {
+    (0..).zip(&fetch.ranges).for_each(|(range, _)| callback(fetch.id, range, None));
 }
 
 /// Serves a lane until it rests or nobody is left who could ask.
 pub(super) async fn run_conn(
-    to: Endpoint,
-    mut orders: UnboundedReceiver<FetchCommand>,
-    open: Arc<AtomicUsize>,
-    answer: FetchCallback,
+    endpoint: Endpoint,
+    mut commands: UnboundedReceiver<FetchCommand>,
+    load: Arc<AtomicUsize>,
+    callback: FetchCallback,
 ) {
-    let mut jobs =
-        FetchJobs { queue: VecDeque::new(), callback: answer, load: open, last_id: 0, answered: (true, true) };
+    let mut queue =
+        FetchJobs { queue: VecDeque::new(), callback: callback, load: load, last_id: 0, answered: (true, true) };
     loop {
-        if jobs.queue.is_empty() {
-            match timeout(IDLE_TIMEOUT, orders.recv()).await {
-                Ok(Some(errand)) => jobs.on_command(errand),
+        if queue.queue.is_empty() {
+            match timeout(IDLE_TIMEOUT, commands.recv()).await {
+                Ok(Some(command)) => queue.on_command(command),
                 Ok(None) => return,
                 Err(_) => break,
             }
             continue;
         }
-        match timeout(CONNECT_TIMEOUT, connect(&to)).await {
-            Ok(Ok(connection)) => jobs.run(connection, &mut orders).await,
+        match timeout(CONNECT_TIMEOUT, connect(&endpoint)).await {
+            Ok(Ok(connection)) => queue.run(connection, &mut commands).await,
             Ok(Err(error)) => {
-                tracing::debug!(server = %to.server, device = to.device, %error, "missing bytes cannot be fetched");
-                jobs.give_up();
+                tracing::debug!(server = %endpoint.server, device = endpoint.device, %error, "missing bytes cannot be fetched");
+                queue.give_up();
             }
-            Err(_) => jobs.give_up(),
+            Err(_) => queue.give_up(),
         }
-        if orders.is_closed() && orders.is_empty() {
-            jobs.give_up();
+        if commands.is_closed() && commands.is_empty() {
+            queue.give_up();
             return;
         }
     }
     // What was ordered in this very moment is not lost.
-    orders.close();
-    while let Some(errand) = orders.recv().await {
-        if let FetchCommand::Fetch(fetch) = errand {
-            fail_all(&fetch, &jobs.callback);
+    commands.close();
+    while let Some(command) = commands.recv().await {
+        if let FetchCommand::Fetch(fetch) = command {
+            fail_all(&fetch, &queue.callback);
         }
     }
 }
 
-async fn connect(to: &Endpoint) -> io::Result<Connection> {
-    let socket = Socket::new(Domain::for_address(to.server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    socket.bind_device(Some(to.device.as_bytes()))?;
-    if let Some(mark) = to.mark {
+async fn connect(endpoint: &Endpoint) -> io::Result<Connection> {
+    let socket =
+        Socket::new(Domain::for_address(endpoint.server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.bind_device(Some(endpoint.device.as_bytes()))?;
+    if let Some(mark) = endpoint.mark {
         socket.set_mark(mark)?;
     }
     socket.set_tcp_nodelay(true)?;
-    Connection::over(TcpSocket::from_std_stream(socket.into()).connect(to.server).await?)
+    Connection::over(TcpSocket::from_std_stream(socket.into()).connect(endpoint.server).await?)
 }
 
 impl FetchJobs {
     /// An order that came.
-    fn on_command(&mut self, errand: FetchCommand) {
-        match errand {
+    fn on_command(&mut self, command: FetchCommand) {
+        match command {
             FetchCommand::Fetch(fetch) => {
                 let wanted = RangeAssembler::of(&fetch);
                 let req = self.next_request_id();
@@ -157,7 +158,7 @@ impl FetchJobs {
     }
 
     /// Asks for all over this connection, and for what is ordered meanwhile, until the connection or the work is over.
-    async fn run(&mut self, mut connection: Connection, orders: &mut UnboundedReceiver<FetchCommand>) {
+    async fn run(&mut self, mut connection: Connection, commands: &mut UnboundedReceiver<FetchCommand>) {
         self.answered = (false, self.answered.0);
         self.renumber();
         self.queue.iter().for_each(|job| job.send_request(&mut connection));
@@ -167,16 +168,16 @@ impl FetchJobs {
         loop {
             let was_idle = self.queue.is_empty();
             let limit = since + if was_idle { KEEP_ALIVE } else { STALL_TIMEOUT };
-            let turn = tokio::select! {
-                order = orders.recv() => ConnEvent::Command(order),
+            let event = tokio::select! {
+                order = commands.recv() => ConnEvent::Command(order),
                 event = poll_fn(|cx| connection.poll_event(cx, &mut scratch, self, DataSize::MAX)) => ConnEvent::Http(event),
                 () = tokio::time::sleep_until(limit) => ConnEvent::Timeout,
             };
-            match turn {
+            match event {
                 ConnEvent::Command(None) => return self.give_up(),
-                ConnEvent::Command(Some(errand)) => {
+                ConnEvent::Command(Some(command)) => {
                     let before = self.queue.len();
-                    self.on_command(errand);
+                    self.on_command(command);
                     if was_idle {
                         since = Instant::now();
                     }
@@ -262,8 +263,9 @@ impl FetchJobs {
 impl Sink for FetchJobs {
     fn body(&mut self, req: ReqId, bytes: &[u8]) {
         let Some(job) = self.queue.iter_mut().find(|job| job.req == req) else { return };
-        let (id, answer, wanted) = (job.fetch.id, &self.callback, &mut job.assembler);
-        let mut give = |at: u64, bytes: &[u8]| wanted.add(at, bytes, |range, bytes| answer(id, range, Some(bytes)));
+        let (id, callback, wanted) = (job.fetch.id, &self.callback, &mut job.assembler);
+        let mut give =
+            |at: u64, bytes: &[u8]| wanted.add(at, bytes, |range, bytes| callback(id, range, Some(bytes)));
         match &mut job.body {
             Body::SingleRange(at) => {
                 give(*at, bytes);

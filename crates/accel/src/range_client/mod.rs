@@ -68,18 +68,18 @@ struct ConnTask {
 
 /// Carries errands out until nobody sends any. Runs on a tokio runtime.
 pub async fn run_range_client(
-    outfit: LinkDevices,
-    mut errands: UnboundedReceiver<FetchCommand>,
-    answer: FetchCallback,
+    devices: LinkDevices,
+    mut commands: UnboundedReceiver<FetchCommand>,
+    callback: FetchCallback,
 ) {
-    let mut lanes: BTreeMap<(LinkId, SocketAddr), Vec<ConnTask>> = BTreeMap::new();
-    while let Some(errand) = errands.recv().await {
-        match errand {
-            FetchCommand::Fetch(fetch) => dispatch(&outfit, &mut lanes, fetch, &answer),
+    let mut conns: BTreeMap<(LinkId, SocketAddr), Vec<ConnTask>> = BTreeMap::new();
+    while let Some(command) = commands.recv().await {
+        match command {
+            FetchCommand::Fetch(fetch) => dispatch(&devices, &mut conns, fetch, &callback),
             FetchCommand::Cancel(id) => {
-                for lane in lanes.values().flatten() {
+                for conn in conns.values().flatten() {
                     // A lane that has ended has nothing to cancel.
-                    let _ = lane.commands.send(FetchCommand::Cancel(id));
+                    let _ = conn.commands.send(FetchCommand::Cancel(id));
                 }
             }
         }
@@ -88,31 +88,33 @@ pub async fn run_range_client(
 
 /// Gives a fetch to a lane: one that is free, a new one, or the one with the least to do.
 fn dispatch(
-    outfit: &LinkDevices,
-    lanes: &mut BTreeMap<(LinkId, SocketAddr), Vec<ConnTask>>,
+    devices: &LinkDevices,
+    conns: &mut BTreeMap<(LinkId, SocketAddr), Vec<ConnTask>>,
     fetch: Fetch,
-    answer: &FetchCallback,
+    callback: &FetchCallback,
 ) {
-    lanes.values_mut().for_each(|lanes| lanes.retain(|lane| !lane.commands.is_closed()));
-    lanes.retain(|_, lanes| !lanes.is_empty());
-    let all: usize = lanes.values().map(Vec::len).sum();
-    let Some(device) = outfit.devices.get(&fetch.link) else { return conn::fail_all(&fetch, answer) };
-    let here = lanes.entry((fetch.link, fetch.server)).or_default();
-    let load = |lane: &ConnTask| lane.load.load(Ordering::Relaxed);
-    let is_free = here.iter().any(|lane| load(lane) == 0);
-    if !is_free && here.len() < CONNS_PER_SERVER && all < MAX_CONNS {
-        let (orders, ordered) = unbounded_channel();
-        let open = Arc::new(AtomicUsize::new(0));
-        let to = conn::Endpoint { device: device.clone(), mark: outfit.mark, server: fetch.server };
-        tokio::spawn(conn::run_conn(to, ordered, Arc::clone(&open), Arc::clone(answer)));
-        here.push(ConnTask { commands: orders, load: open });
+    conns.values_mut().for_each(|conns| conns.retain(|conn| !conn.commands.is_closed()));
+    conns.retain(|_, conns| !conns.is_empty());
+    let count: usize = conns.values().map(Vec::len).sum();
+    let Some(device) = devices.devices.get(&fetch.link) else { return conn::fail_all(&fetch, callback) };
+    let server_conns = conns.entry((fetch.link, fetch.server)).or_default();
+    let load = |conn: &ConnTask| conn.load.load(Ordering::Relaxed);
+    let is_free = server_conns.iter().any(|conn| load(conn) == 0);
+    if !is_free && server_conns.len() < CONNS_PER_SERVER && count < MAX_CONNS {
+        let (commands, receiver) = unbounded_channel();
+        let load = Arc::new(AtomicUsize::new(0));
+        let endpoint = conn::Endpoint { device: device.clone(), mark: devices.mark, server: fetch.server };
+        tokio::spawn(conn::run_conn(endpoint, receiver, Arc::clone(&load), Arc::clone(callback)));
+        server_conns.push(ConnTask { commands: commands, load: load });
     }
-    let Some(lane) = here.iter().min_by_key(|lane| load(lane)) else { return conn::fail_all(&fetch, answer) };
-    lane.load.fetch_add(1, Ordering::Relaxed);
-    if let Err(back) = lane.commands.send(FetchCommand::Fetch(fetch))
+    let Some(conn) = server_conns.iter().min_by_key(|conn| load(conn)) else {
+        return conn::fail_all(&fetch, callback);
+    };
+    conn.load.fetch_add(1, Ordering::Relaxed);
+    if let Err(back) = conn.commands.send(FetchCommand::Fetch(fetch))
         && let FetchCommand::Fetch(fetch) = back.0
     {
-        conn::fail_all(&fetch, answer);
+        conn::fail_all(&fetch, callback);
     }
 }
 

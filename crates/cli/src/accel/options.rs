@@ -34,13 +34,13 @@ pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
     }
     check_count("--secondary-up", args.secondary_up.len(), args)?;
     check_count("--secondary-down", args.secondary_down.len(), args)?;
-    let helper = |at: usize, number| SecondaryLink {
+    let secondary = |at: usize, number| SecondaryLink {
         up: args.secondary_up.get(at).copied(),
         down: args.secondary_down.get(at).copied(),
         ..SecondaryLink::new(LinkId(number))
     };
-    let helpers = (0..args.secondary.len()).zip(1..).map(|(at, number)| helper(at, number)).collect();
-    Ok(Config { primary: LinkId(0), secondary_links: helpers, mechanisms: mechanisms(args)? })
+    let secondary_links = (0..args.secondary.len()).zip(1..).map(|(at, number)| secondary(at, number)).collect();
+    Ok(Config { primary: LinkId(0), secondary_links, mechanisms: mechanisms(args)? })
 }
 
 fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
@@ -48,8 +48,10 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
         return Err(Exit::usage(format!("--enable {both}: it is in --disable, too")));
     }
     let is_alone = args.secondary.is_empty();
-    if let Some(lonely) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_secondary_link()) {
-        return Err(Exit::usage(format!("--enable {lonely}: it needs a second link; name one with --secondary")));
+    if let Some(mechanism) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_secondary_link()) {
+        return Err(Exit::usage(format!(
+            "--enable {mechanism}: it needs a second link; name one with --secondary"
+        )));
     }
     let mut mechanisms = Mechanisms::default();
     for mechanism in Mechanism::ALL {
@@ -65,12 +67,12 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
 }
 
 /// An option of secondary links is told for each of them or for none.
-fn check_count(option: &str, told: usize, args: &RunArgs) -> Result<(), Exit> {
+fn check_count(option: &str, count: usize, args: &RunArgs) -> Result<(), Exit> {
     let links = args.secondary.len();
-    if told == 0 || told == links {
+    if count == 0 || count == links {
         return Ok(());
     }
     Err(Exit::usage(format!(
-        "{option}: it is there {told} times, and --secondary {links} times; say it once for each of them"
+        "{option}: it is there {count} times, and --secondary {links} times; say it once for each of them"
     )))
 }

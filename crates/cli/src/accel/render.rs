@@ -88,17 +88,17 @@ fn flows(flows: &[Flow]) -> String {
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for flow in flows {
-        let in_force: Vec<String> = flow.active.iter().map(ToString::to_string).collect();
-        let in_force = match &flow.inactive_reason {
-            Some(why) => format!("left alone: {why}"),
-            None if in_force.is_empty() => no_value(),
-            None => in_force.join(", ") + &inactive(flow),
+        let active: Vec<String> = flow.active.iter().map(ToString::to_string).collect();
+        let active = match &flow.inactive_reason {
+            Some(reason) => format!("left alone: {reason}"),
+            None if active.is_empty() => no_value(),
+            None => active.join(", ") + &inactive(flow),
         };
         rows.push(vec![
             flow.remote.clone(),
             flow.local.clone(),
             flow.direction.clone(),
-            in_force,
+            active,
             mbps(Some(flow.goodput_mbps)),
             flow.gain.map_or_else(no_value, |gain| format!("{gain:.1} x")),
             format!("{} ({} random)", flow.holes, flow.random_losses),
@@ -115,32 +115,33 @@ fn flows(flows: &[Flow]) -> String {
 
 /// What a replayed connection has brought, a line.
 fn mirrored_conn(flow: &Flow) -> Option<String> {
-    let replay = flow.mirrored_conn.as_ref()?;
-    let state = match (&replay.failure, replay.open) {
+    let conn = flow.mirrored_conn.as_ref()?;
+    let state = match (&conn.failure, conn.open) {
         (_, true) => "it goes on".to_owned(),
-        (Some(why), false) => format!("it was given up: {why}"),
+        (Some(reason), false) => format!("it was given up: {reason}"),
         (None, false) => "it is done".to_owned(),
     };
     Some(format!(
         "{}: a replayed connection has filled {} holes ({}); {} came for that over the second link, {} were passed over; {state}\n",
         flow.remote,
-        replay.filled_holes,
-        size(replay.filled_bytes),
-        size(replay.received_bytes),
-        size(replay.skipped_bytes)
+        conn.filled_holes,
+        size(conn.filled_bytes),
+        size(conn.received_bytes),
+        size(conn.skipped_bytes)
     ))
 }
 
 /// ` (not undo: it has no timestamps; not hide, fast-fetch: its answer has no strong validator)`, or nothing.
 fn inactive(flow: &Flow) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for excuse in &flow.inactive {
-        match reasons.iter_mut().find(|(why, _)| *why == excuse.reason) {
-            Some((_, names)) => names.push(excuse.mechanism.name()),
-            None => reasons.push((&excuse.reason, vec![excuse.mechanism.name()])),
+    for entry in &flow.inactive {
+        match reasons.iter_mut().find(|(reason, _)| *reason == entry.reason) {
+            Some((_, names)) => names.push(entry.mechanism.name()),
+            None => reasons.push((&entry.reason, vec![entry.mechanism.name()])),
         }
     }
-    let each: Vec<String> = reasons.iter().map(|(why, names)| format!("not {}: {why}", names.join(", "))).collect();
+    let each: Vec<String> =
+        reasons.iter().map(|(reason, names)| format!("not {}: {reason}", names.join(", "))).collect();
     if each.is_empty() { String::new() } else { format!(" ({})", each.join("; ")) }
 }
 
@@ -188,13 +189,13 @@ mod tests {
 
     #[test]
     fn what_a_replayed_connection_has_brought_stands_behind_the_table() {
-        let replay = MirroredConn {
+        let conn = MirroredConn {
             filled_holes: 3,
             filled_bytes: 4200,
             failure: Some("x".into()),
             ..MirroredConn::default()
         };
-        let mut flow = Flow { remote: "192.0.2.1:80".into(), mirrored_conn: Some(replay), ..Flow::default() };
+        let mut flow = Flow { remote: "192.0.2.1:80".into(), mirrored_conn: Some(conn), ..Flow::default() };
         let text = flows(std::slice::from_ref(&flow));
         let line = text.lines().last().unwrap_or_default();
         assert!(line.starts_with("192.0.2.1:80: a replayed connection has filled 3 holes"), "{text}");
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_in_force_stands_before_what_is_not_and_why() {
-        let not = |mechanism, why: &str| InactiveReason { mechanism, reason: why.into() };
+        let not = |mechanism, reason: &str| InactiveReason { mechanism, reason: reason.into() };
         let mut flow = Flow {
             active: vec![Mechanism::EifelUndo, Mechanism::WithheldAck],
             inactive: vec![

@@ -32,10 +32,10 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Exit> {
     // Nothing is ever written there; an error is an end, too.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let devices = args.links.iter().cloned().zip(0..).map(|(name, number)| (LinkId(number), name)).collect();
-    let outfit = LinkDevices { devices, ..LinkDevices::of(&[]) };
-    let paid = runtime.block_on(run_repair(&args.file, outfit)).map_err(exit)?;
-    if paid != RepairReport::default() {
-        let RepairReport { filled, reset: ended } = paid;
+    let devices = LinkDevices { devices, ..LinkDevices::of(&[]) };
+    let report = runtime.block_on(run_repair(&args.file, devices)).map_err(exit)?;
+    if report != RepairReport::default() {
+        let RepairReport { filled, reset: ended } = report;
         say(&format!(
             "what flows were owed: {filled} holes are filled, {ended} flows ended with an error as their bytes could not be restored"
         ));
@@ -44,8 +44,8 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Exit> {
 }
 
 /// Starts it beside this process. It acts when the child's input is closed, by hand or by this process's end.
-pub(super) fn start(ledger: &Path, roads: &[AccelLink]) -> Result<Child, Exit> {
-    spawn(ledger, roads, Stdio::piped()).map_err(|error| {
+pub(super) fn start(file: &Path, links: &[AccelLink]) -> Result<Child, Exit> {
+    spawn(file, links, Stdio::piped()).map_err(|error| {
         Exit::failed(format!("the process that pays what flows are owed cannot be started: {error}"))
     })
 }
@@ -54,12 +54,12 @@ pub(super) fn start(ledger: &Path, roads: &[AccelLink]) -> Result<Child, Exit> {
 ///
 /// # Errors
 /// Another user can write the directory.
-pub(super) fn repair_orphan(dir: &Path, primary: &str, roads: &[AccelLink]) -> Result<(), Exit> {
+pub(super) fn repair_orphan(dir: &Path, primary: &str, links: &[AccelLink]) -> Result<(), Exit> {
     let orphan = orphaned_path(dir, primary).map_err(|error| {
         Exit::failed(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
     })?;
     let Some(orphan) = orphan else { return Ok(()) };
-    match spawn(&orphan, roads, Stdio::null()) {
+    match spawn(&orphan, links, Stdio::null()) {
         // Nothing waits for its end; the thread only spares a zombie.
         Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
         Err(error) => tracing::warn!(file = %orphan.display(), %error, "flows of a killed run are not repaired"),
@@ -67,11 +67,11 @@ pub(super) fn repair_orphan(dir: &Path, primary: &str, roads: &[AccelLink]) -> R
     Ok(())
 }
 
-fn spawn(ledger: &Path, roads: &[AccelLink], input: Stdio) -> std::io::Result<Child> {
+fn spawn(file: &Path, links: &[AccelLink], input: Stdio) -> std::io::Result<Child> {
     // This very program, even if another has taken its place on the disk.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["accel", "repair", "--file"]).arg(ledger);
+    command.args(["accel", "repair", "--file"]).arg(file);
     // One word each: a name may begin with a hyphen.
-    command.args(roads.iter().map(|road| format!("--link={}", road.name)));
+    command.args(links.iter().map(|link| format!("--link={}", link.name)));
     command.stdin(input).stdout(Stdio::null()).spawn()
 }

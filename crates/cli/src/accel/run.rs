@@ -24,7 +24,7 @@ use crate::hangup::Hangup;
 /// Helps flows until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let mut config = options::config(&args)?;
-    let wanted = options::link_args(&args)?;
+    let link_args = options::link_args(&args)?;
     confine(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
@@ -35,12 +35,12 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     }
     let hangup = Hangup::caught()?;
     let survey = survey().map_err(|error| exit(error.into()))?;
-    let links = resolve_links(&survey, &wanted).map_err(exit)?;
+    let links = resolve_links(&survey, &link_args).map_err(exit)?;
     for (secondary, link) in config.secondary_links.iter_mut().zip(links.iter().skip(1)) {
         secondary.families = link.families;
     }
     let flow_filter: FlowFilter = args.flows.unwrap_or_default();
-    let names: Vec<&str> = wanted.iter().map(|wanted| wanted.name.as_str()).collect();
+    let names: Vec<&str> = link_args.iter().map(|link_args| link_args.name.as_str()).collect();
     let (primary, others) = names.split_first().map_or(("", &[][..]), |(primary, others)| (*primary, others));
     let with = if others.is_empty() { "alone".to_owned() } else { format!("with {}", others.join(" and ")) };
     let beginning = format!("helping {flow_filter} of {primary} {with}: {}; Ctrl-C stops it", config.mechanisms);
@@ -49,24 +49,30 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         return Err(exit(AccelError::already_running(primary)));
     }
     let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
-    let (errands, ordered) = tokio::sync::mpsc::unbounded_channel();
-    let outfit = LinkDevices::of(&links);
+    let (fetch_commands, fetch_receiver) = tokio::sync::mpsc::unbounded_channel();
+    let devices = LinkDevices::of(&links);
     repair::repair_orphan(&dir, primary, &links)?;
     let pending_file = config.mechanisms.acknowledge_early().then(|| pending_path(&dir, primary));
     // Closes its input when this is dropped, as any end of this process does.
     let repairer = pending_file.as_ref().map(|file| repair::start(file, &links)).transpose();
-    let setup =
-        EngineConfig { config, links, flow_filter, trace: args.trace, pending_file, fetch_commands: Some(errands) };
+    let setup = EngineConfig {
+        config,
+        links,
+        flow_filter,
+        trace: args.trace,
+        pending_file,
+        fetch_commands: Some(fetch_commands),
+    };
     let ended = (|| {
         let repairer = repairer?;
         let mut engine = Engine::start(setup).map_err(exit)?;
-        let bell = engine.handle();
+        let handle = engine.handle();
         // Ends with the engine, which alone sends errands.
-        let answer = Arc::new(move |fetch, range, bytes| bell.fetched(fetch, range, bytes));
-        tokio::spawn(run_range_client(outfit, ordered, answer));
+        let callback = Arc::new(move |fetch, range, bytes| handle.fetched(fetch, range, bytes));
+        tokio::spawn(run_range_client(devices, fetch_receiver, callback));
         let stop = Arc::new(Notify::new());
-        let ear = control::listen(&dir, primary, engine.handle(), Arc::clone(&stop));
-        let ear = ear.map_err(|error| {
+        let listener = control::listen(&dir, primary, engine.handle(), Arc::clone(&stop));
+        let listener = listener.map_err(|error| {
             Exit::failed(format!(
                 "{}: {error}: the control socket cannot be made; name another directory with --run-dir",
                 dir.display()
@@ -94,7 +100,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             // Its answer is on its way to whoever wanted the end.
             runtime.block_on(async { tokio::task::yield_now().await });
         }
-        drop(ear);
+        drop(listener);
         lost.map_or(Ok(last), |error| Err(exit(error)))
     })();
     if made {

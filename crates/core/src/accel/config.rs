@@ -25,10 +25,10 @@ pub struct Config {
 
 impl Config {
     /// One link, and one or no other that helps it; everything that is on by default.
-    pub fn new(primary: LinkId, helper: Option<LinkId>) -> Self {
+    pub fn new(primary: LinkId, secondary: Option<LinkId>) -> Self {
         Self {
             primary,
-            secondary_links: helper.into_iter().map(SecondaryLink::new).collect(),
+            secondary_links: secondary.into_iter().map(SecondaryLink::new).collect(),
             mechanisms: Mechanisms::default(),
         }
     }
@@ -125,14 +125,14 @@ impl Mechanism {
     /// Its word.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::AckOffload => "offload",
-            Self::EifelUndo => "undo",
-            Self::WithheldAck => "reserve",
-            Self::OutageRevert => "revert",
-            Self::EarlyAck => "hide",
-            Self::AckOffloadAsPublished => "offload-as-published",
-            Self::ZeroWindowFreeze => "freeze",
-            Self::FreezeInFlight => "freeze-flight",
+            Self::AckOffload => "ack-offload",
+            Self::EifelUndo => "eifel-undo",
+            Self::WithheldAck => "withheld-ack",
+            Self::OutageRevert => "outage-revert",
+            Self::EarlyAck => "early-ack",
+            Self::AckOffloadAsPublished => "ack-offload-as-published",
+            Self::ZeroWindowFreeze => "zero-window-freeze",
+            Self::FreezeInFlight => "freeze-in-flight",
             Self::FastFetch => "fast-fetch",
         }
     }
@@ -165,12 +165,13 @@ impl fmt::Display for Mechanism {
 impl FromStr for Mechanism {
     type Err = UnknownName;
 
-    fn from_str(word: &str) -> Result<Self, UnknownName> {
-        let known = Self::ALL.into_iter().find(|mechanism| mechanism.name() == word);
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let known = Self::ALL.into_iter().find(|mechanism| mechanism.name() == name);
         known.ok_or_else(|| UnknownName {
-            name: word.to_string(),
+            name: name.to_string(),
             kind: "mechanism",
-            known: "offload, undo, reserve, revert, hide, offload-as-published, freeze, freeze-flight, fast-fetch",
+            known: "ack-offload, eifel-undo, withheld-ack, outage-revert, early-ack, ack-offload-as-published, zero-window-freeze, \
+                    freeze-in-flight, fast-fetch",
         })
     }
 }

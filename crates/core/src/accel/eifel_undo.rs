@@ -82,13 +82,13 @@ pub(super) struct HoleReport {
 
 impl EifelUndo {
     /// What this ACK is to echo; none: what it does.
-    pub(super) fn on_ack(&mut self, now: Instant, shown: &HoleReport) -> Option<TcpTimestamp> {
-        if shown.new_holes > 0 {
-            self.on_new_holes(now, shown);
+    pub(super) fn on_ack(&mut self, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
+        if report.new_holes > 0 {
+            self.on_new_holes(now, report);
         }
         let Some(mut chain) = self.chain.take() else { return self.repeat_echo() };
-        let echo = chain.on_ack(now, shown);
-        if shown.is_open {
+        let echo = chain.on_ack(now, report);
+        if report.is_open {
             self.chain = Some(chain);
         } else if let Some(echo) = echo {
             self.undone_reductions += 1;
@@ -117,11 +117,11 @@ impl EifelUndo {
         self.random_losses
     }
 
-    fn on_new_holes(&mut self, now: Instant, shown: &HoleReport) {
+    fn on_new_holes(&mut self, now: Instant, report: &HoleReport) {
         self.closed = None;
         let episode = RecoveryEpisode::at(now);
         let fresh = HoleChain {
-            echo: shown.echo,
+            echo: report.echo,
             began: now,
             last_ack: now,
             may_have_timed_out: false,
@@ -129,8 +129,8 @@ impl EifelUndo {
             stands: false,
         };
         let chain = self.chain.get_or_insert(fresh);
-        if shown.is_random {
-            self.random_losses += u64::from(shown.new_holes);
+        if report.is_random {
+            self.random_losses += u64::from(report.new_holes);
         } else {
             (chain.episode, chain.stands) = (episode, true);
         }
@@ -145,27 +145,27 @@ impl EifelUndo {
 
 impl HoleChain {
     /// Whether the sender may have more to repair than it has sent again.
-    fn has_unrepaired_losses(&self, shown: &HoleReport) -> bool {
-        shown.is_long || (self.may_have_timed_out && shown.is_open)
+    fn has_unrepaired_losses(&self, report: &HoleReport) -> bool {
+        report.is_long || (self.may_have_timed_out && report.is_open)
     }
 
-    fn on_ack(&mut self, now: Instant, shown: &HoleReport) -> Option<TcpTimestamp> {
+    fn on_ack(&mut self, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
         let was_barred = self.stands;
-        if now.since(core::mem::replace(&mut self.last_ack, now)) >= shown.rtt.max(MIN_TIMEOUT_GAP) {
+        if now.since(core::mem::replace(&mut self.last_ack, now)) >= report.rtt.max(MIN_TIMEOUT_GAP) {
             (self.episode, self.may_have_timed_out) =
                 (RecoveryEpisode { began: self.episode.began, ..RecoveryEpisode::at(now) }, true);
         }
-        if self.episode.has_ended(now, shown) {
+        if self.episode.has_ended(now, report) {
             (self.episode, self.may_have_timed_out, self.stands) = (RecoveryEpisode::at(now), false, false);
-        } else if now.since(self.episode.began) >= shown.rtt * MAX_EPISODE_RTTS {
+        } else if now.since(self.episode.began) >= report.rtt * MAX_EPISODE_RTTS {
             self.stands = true;
         }
         // The ACK that ends the sender's episode is its own, too.
-        if was_barred || self.stands || self.has_unrepaired_losses(shown) {
+        if was_barred || self.stands || self.has_unrepaired_losses(report) {
             return None;
         }
         if now.since(self.began) >= MAX_ECHO_AGE {
-            (self.echo, self.began) = (shown.echo, now);
+            (self.echo, self.began) = (report.echo, now);
         }
         Some(self.echo)
     }
@@ -176,11 +176,11 @@ impl RecoveryEpisode {
         RecoveryEpisode { began: now, sent: now, until: None }
     }
 
-    fn has_ended(&mut self, now: Instant, shown: &HoleReport) -> bool {
-        if self.until.is_none() && now.since(self.sent) >= shown.rtt {
-            self.until = Some(shown.high);
+    fn has_ended(&mut self, now: Instant, report: &HoleReport) -> bool {
+        if self.until.is_none() && now.since(self.sent) >= report.rtt {
+            self.until = Some(report.high);
         }
-        self.until.is_some_and(|until| !shown.ack.is_before(until))
+        self.until.is_some_and(|until| !report.ack.is_before(until))
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(50);
 
-    fn shown(new: u32, ack: u32, high: u32, echo: u32) -> HoleReport {
+    fn report(new: u32, ack: u32, high: u32, echo: u32) -> HoleReport {
         HoleReport {
             new_holes: new,
             ack: Seq::new(ack),
@@ -228,97 +228,101 @@ mod tests {
     #[test]
     fn the_closing_ack_and_two_more_echo_what_was_before_the_hole() {
         let mut undo = EifelUndo::default();
-        assert_eq!(undo.on_ack(at(0), &shown(0, 100, 100, 10)), None);
-        assert_eq!(undo.on_ack(at(1), &shown(1, 100, 300, 10)), Some(TcpTimestamp::new(10)));
-        assert_eq!(undo.on_ack(at(51), &shown(0, 900, 900, 61)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(0), &report(0, 100, 100, 10)), None);
+        assert_eq!(undo.on_ack(at(1), &report(1, 100, 300, 10)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(51), &report(0, 900, 900, 61)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.undone_reductions(), 1);
         for n in 52..54 {
-            assert_eq!(undo.on_ack(at(n), &shown(0, 1000, 1000, 62)), Some(TcpTimestamp::new(10)));
+            assert_eq!(undo.on_ack(at(n), &report(0, 1000, 1000, 62)), Some(TcpTimestamp::new(10)));
         }
-        assert_eq!(undo.on_ack(at(54), &shown(0, 1100, 1100, 63)), None);
+        assert_eq!(undo.on_ack(at(54), &report(0, 1100, 1100, 63)), None);
         assert!(!undo.needs_exact_acks());
     }
 
     #[test]
     fn a_chain_echoes_one_timestamp_until_it_is_old() {
         let mut undo = EifelUndo::default();
-        undo.on_ack(at(0), &shown(1, 100, 300, 10));
+        undo.on_ack(at(0), &report(1, 100, 300, 10));
         for n in 1..200 {
             assert_eq!(
-                undo.on_ack(at(n * 50), &shown(1, number(n), number(n + 1), 99)),
+                undo.on_ack(at(n * 50), &report(1, number(n), number(n + 1), 99)),
                 Some(TcpTimestamp::new(10)),
                 "{n}"
             );
         }
-        assert_eq!(undo.on_ack(at(10_001), &shown(1, 70_000, 71_000, 990)), Some(TcpTimestamp::new(990)));
-        assert_eq!(undo.on_ack(at(10_100), &shown(0, 71_000, 71_000, 1090)), Some(TcpTimestamp::new(990)));
+        assert_eq!(undo.on_ack(at(10_001), &report(1, 70_000, 71_000, 990)), Some(TcpTimestamp::new(990)));
+        assert_eq!(undo.on_ack(at(10_100), &report(0, 71_000, 71_000, 1090)), Some(TcpTimestamp::new(990)));
     }
 
     #[test]
     fn congestion_stands_and_what_is_open_behind_it_is_helped() {
         let mut undo = EifelUndo::default();
-        undo.on_ack(at(0), &shown(1, 100, 300, 10));
-        let full = HoleReport { is_random: false, ..shown(1, 100, 500, 10) };
+        undo.on_ack(at(0), &report(1, 100, 300, 10));
+        let full = HoleReport { is_random: false, ..report(1, 100, 500, 10) };
         assert_eq!(undo.on_ack(at(20), &full), None);
-        assert_eq!(undo.on_ack(at(30), &shown(1, 100, 700, 10)), None);
-        assert_eq!(undo.on_ack(at(71), &shown(0, 300, 900, 70)), None, "the sender had sent up to 900 by then");
-        assert_eq!(undo.on_ack(at(80), &shown(0, 910, 1000, 80)), None, "the ACK that ends the episode");
-        assert_eq!(undo.on_ack(at(90), &shown(0, 950, 1100, 90)), Some(TcpTimestamp::new(10)));
-        assert_eq!(undo.on_ack(at(95), &shown(0, 1200, 1200, 95)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(30), &report(1, 100, 700, 10)), None);
+        assert_eq!(undo.on_ack(at(71), &report(0, 300, 900, 70)), None, "the sender had sent up to 900 by then");
+        assert_eq!(undo.on_ack(at(80), &report(0, 910, 1000, 80)), None, "the ACK that ends the episode");
+        assert_eq!(undo.on_ack(at(90), &report(0, 950, 1100, 90)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(95), &report(0, 1200, 1200, 95)), Some(TcpTimestamp::new(10)));
         assert_eq!((undo.random_losses(), undo.undone_reductions()), (2, 1));
     }
 
     #[test]
     fn a_congestion_that_is_repaired_whole_is_not_undone() {
         let mut undo = EifelUndo::default();
-        undo.on_ack(at(0), &HoleReport { is_random: false, ..shown(1, 100, 500, 10) });
-        assert_eq!(undo.on_ack(at(51), &shown(0, 500, 500, 60)), None);
-        assert_eq!(undo.on_ack(at(52), &shown(0, 600, 600, 61)), None);
+        undo.on_ack(at(0), &HoleReport { is_random: false, ..report(1, 100, 500, 10) });
+        assert_eq!(undo.on_ack(at(51), &report(0, 500, 500, 60)), None);
+        assert_eq!(undo.on_ack(at(52), &report(0, 600, 600, 61)), None);
         assert_eq!(undo.undone_reductions(), 0);
     }
 
     #[test]
     fn a_repair_that_takes_many_round_trips_bars_it() {
         let mut undo = EifelUndo::default();
-        undo.on_ack(at(0), &shown(1, 100, 1000, 10));
-        assert_eq!(undo.on_ack(at(90), &shown(0, 300, 1000, 81)), Some(TcpTimestamp::new(10)));
-        assert_eq!(undo.on_ack(at(180), &shown(0, 350, 1000, 81)), Some(TcpTimestamp::new(10)));
-        assert_eq!(undo.on_ack(at(300), &shown(0, 400, 1000, 251)), None, "six round trips, one of them silent");
-        assert_eq!(undo.on_ack(at(350), &shown(0, 500, 1000, 301)), None);
-        assert_eq!(undo.on_ack(at(400), &shown(0, 1000, 1000, 351)), None);
+        undo.on_ack(at(0), &report(1, 100, 1000, 10));
+        assert_eq!(undo.on_ack(at(90), &report(0, 300, 1000, 81)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(180), &report(0, 350, 1000, 81)), Some(TcpTimestamp::new(10)));
+        assert_eq!(undo.on_ack(at(300), &report(0, 400, 1000, 251)), None, "six round trips, one of them silent");
+        assert_eq!(undo.on_ack(at(350), &report(0, 500, 1000, 301)), None);
+        assert_eq!(undo.on_ack(at(400), &report(0, 1000, 1000, 351)), None);
     }
 
     #[test]
     fn of_a_long_hole_only_the_closing_ack_echoes() {
         let mut undo = EifelUndo::default();
-        let long = |new, ack| HoleReport { is_long: true, ..shown(new, ack, 1000, 10) };
-        assert_eq!(undo.on_ack(at(0), &long(1, 100)), None);
-        assert_eq!(undo.on_ack(at(60), &long(0, 500)), None);
-        assert_eq!(undo.on_ack(at(110), &shown(0, 1100, 1100, 111)), Some(TcpTimestamp::new(10)));
+        let long_report = |new, ack| HoleReport { is_long: true, ..report(new, ack, 1000, 10) };
+        assert_eq!(undo.on_ack(at(0), &long_report(1, 100)), None);
+        assert_eq!(undo.on_ack(at(60), &long_report(0, 500)), None);
+        assert_eq!(undo.on_ack(at(110), &report(0, 1100, 1100, 111)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.undone_reductions(), 1);
     }
 
     #[test]
     fn after_a_timeout_only_an_ack_that_leaves_nothing_missing_echoes() {
-        let mut prompt = EifelUndo::default();
-        prompt.on_ack(at(0), &shown(2, 100, 1000, 10));
-        assert_eq!(prompt.on_ack(at(60), &shown(0, 500, 1000, 10)), Some(TcpTimestamp::new(10)));
-        let mut late = EifelUndo::default();
-        late.on_ack(at(0), &shown(2, 100, 1000, 10));
-        assert_eq!(late.on_ack(at(250), &shown(0, 500, 1000, 10)), None);
-        assert_eq!(late.on_ack(at(280), &shown(0, 1100, 1100, 281)), Some(TcpTimestamp::new(10)));
+        let mut in_time = EifelUndo::default();
+        in_time.on_ack(at(0), &report(2, 100, 1000, 10));
+        assert_eq!(in_time.on_ack(at(60), &report(0, 500, 1000, 10)), Some(TcpTimestamp::new(10)));
+        let mut delayed = EifelUndo::default();
+        delayed.on_ack(at(0), &report(2, 100, 1000, 10));
+        assert_eq!(delayed.on_ack(at(250), &report(0, 500, 1000, 10)), None);
+        assert_eq!(delayed.on_ack(at(280), &report(0, 1100, 1100, 281)), Some(TcpTimestamp::new(10)));
     }
 
     #[test]
     fn what_is_missing_behind_a_timeout_is_helped_again() {
         let mut undo = EifelUndo::default();
-        undo.on_ack(at(0), &shown(1, 100, 1000, 10));
-        assert_eq!(undo.on_ack(at(250), &shown(1, 500, 1200, 10)), None);
-        assert_eq!(undo.on_ack(at(290), &shown(0, 1200, 1500, 291)), None);
-        assert_eq!(undo.on_ack(at(310), &shown(0, 1300, 1600, 311)), None, "it had sent up to 1600 by then");
-        assert_eq!(undo.on_ack(at(330), &shown(0, 1600, 1700, 331)), None, "six round trips: the reduction stands");
+        undo.on_ack(at(0), &report(1, 100, 1000, 10));
+        assert_eq!(undo.on_ack(at(250), &report(1, 500, 1200, 10)), None);
+        assert_eq!(undo.on_ack(at(290), &report(0, 1200, 1500, 291)), None);
+        assert_eq!(undo.on_ack(at(310), &report(0, 1300, 1600, 311)), None, "it had sent up to 1600 by then");
         assert_eq!(
-            undo.on_ack(at(340), &shown(0, 1650, 1700, 341)),
+            undo.on_ack(at(330), &report(0, 1600, 1700, 331)),
+            None,
+            "six round trips: the reduction stands"
+        );
+        assert_eq!(
+            undo.on_ack(at(340), &report(0, 1650, 1700, 341)),
             Some(TcpTimestamp::new(10)),
             "its episode is over"
         );
@@ -327,10 +331,10 @@ mod tests {
     #[test]
     fn a_silence_is_not_over_with_the_ack_that_ends_it() {
         let mut undo = EifelUndo::default();
-        undo.on_ack(at(0), &shown(1, 100, 1000, 10));
-        undo.on_ack(at(60), &shown(0, 100, 1000, 10));
+        undo.on_ack(at(0), &report(1, 100, 1000, 10));
+        undo.on_ack(at(60), &report(0, 100, 1000, 10));
         assert_eq!(
-            undo.on_ack(at(300), &shown(1, 1100, 1200, 10)),
+            undo.on_ack(at(300), &report(1, 1100, 1200, 10)),
             None,
             "the first episode is over, and there was a timeout"
         );
@@ -339,8 +343,8 @@ mod tests {
     #[test]
     fn a_blackout_ends_it() {
         let mut undo = EifelUndo::default();
-        undo.on_ack(at(0), &shown(1, 100, 300, 10));
+        undo.on_ack(at(0), &report(1, 100, 300, 10));
         undo.clear();
-        assert_eq!(undo.on_ack(at(3000), &shown(0, 300, 300, 3000)), None);
+        assert_eq!(undo.on_ack(at(3000), &report(0, 300, 300, 3000)), None);
     }
 }

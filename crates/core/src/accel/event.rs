@@ -35,16 +35,16 @@ pub enum Input {
     /// The answer to [`Output::Call`]: once for each.
     PortReserved {
         /// Which.
-        call: ConnId,
+        conn: ConnId,
         /// The address and the port here; none: there is none to be had.
         local: Option<SocketAddr>,
         /// The sequence number to begin with, which nobody else can guess (RFC 6528).
-        number: u32,
+        isn: u32,
     },
     /// This has come for the port of a call.
     ConnPacket {
         /// Which.
-        call: ConnId,
+        conn: ConnId,
         /// The whole packet.
         packet: PacketBytes,
     },
@@ -116,7 +116,7 @@ pub enum Output {
     /// any other packet.
     ReservePort {
         /// Which.
-        call: ConnId,
+        conn: ConnId,
         /// Which link.
         link: LinkId,
         /// The other end.

@@ -174,22 +174,22 @@ impl Accelerator {
                 self.admit(key);
             }
         } else if let Some(ack) = segment.pure_ack() {
-            let envelope = segment.packet().ip_params();
-            return self.on_ack(key, packet, (ack, envelope));
+            let ip_params = segment.packet().ip_params();
+            return self.on_ack(key, packet, (ack, ip_params));
         } else if self.flows.contains_key(&key) {
-            let room = self.early_ack_budget(&key);
+            let early_ack_budget = self.early_ack_budget(&key);
             let Some(flow) = self.flows.get_mut(&key) else { return };
-            let woken = flow.deadline();
+            let old_deadline = flow.deadline();
             let is_watched = self.capture_level != CaptureLevel::None;
-            let may = FlowContext {
+            let context = FlowContext {
                 mechanisms: &self.config.mechanisms,
                 is_captured: is_watched,
-                early_ack_budget: room,
+                early_ack_budget: early_ack_budget,
             };
-            flow.on_data_out(now, &mut packet.0, &may);
+            flow.on_data_out(now, &mut packet.0, &context);
             self.secondary.withdraw(&key);
             self.outputs.push_back(Output::Forward(packet));
-            self.finish_flow_update(key, woken);
+            self.finish_flow_update(key, old_deadline);
             return;
         }
         self.outputs.push_back(Output::Forward(packet));
@@ -197,18 +197,18 @@ impl Accelerator {
 
     /// An ACK of the own stack.
     fn on_ack(&mut self, key: Key, mut packet: PacketBytes, ack: (Ack, IpParams)) {
-        let Some(news) = self.rewrite_ack(key, Direction::Download, &mut packet, ack) else {
+        let Some(outcome) = self.rewrite_ack(key, Direction::Download, &mut packet, ack) else {
             self.outputs.push_back(Output::Forward(packet));
             return;
         };
-        if news.is_plain_tcp {
+        if outcome.is_plain_tcp {
             self.admit(key);
         }
-        if news.has_holes && self.config.mechanisms.has(Mechanism::EifelUndo) {
+        if outcome.has_holes && self.config.mechanisms.has(Mechanism::EifelUndo) {
             let until = self.flows.get(&key).and_then(FlowState::capture_until);
             self.capture_until = self.capture_until.max(until);
         }
-        if news.is_suppressed {
+        if outcome.is_suppressed {
             self.outputs.push_back(Output::Suppress);
         } else if let Some(packet) = self.offload(key, packet) {
             // What waits elsewhere says less than this.
@@ -219,7 +219,7 @@ impl Accelerator {
             }
             self.outputs.push_back(Output::Forward(packet));
         }
-        if news.has_data {
+        if outcome.has_data {
             self.on_activity();
         }
         self.update_capture();
@@ -231,7 +231,7 @@ impl Accelerator {
             self.outputs.push_back(Output::Forward(packet));
             return;
         };
-        let (key, envelope, now) = (segment.four_tuple(), segment.packet().ip_params(), self.now);
+        let (key, ip_params, now) = (segment.four_tuple(), segment.packet().ip_params(), self.now);
         if segment.flags().contains(Flags::SYN) {
             if self.can_track(&key, MAX_FLOWS / 2)
                 && self.flows.get(&key).is_none_or(|flow| flow.direction() == Direction::Upload)
@@ -241,13 +241,14 @@ impl Accelerator {
                     .or_insert_with(|| FlowState::new(now, key, Direction::Upload))
                     .on_syn(now, &segment);
             }
-            let own = key.reversed();
-            if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.direction() == Direction::Download) {
+            let local = key.reversed();
+            if let Some(flow) = self.flows.get_mut(&local).filter(|flow| flow.direction() == Direction::Download) {
                 flow.on_syn_ack(&segment);
             }
         } else if let Some(ack) = segment.pure_ack() {
-            let news = self.rewrite_ack(key, Direction::Upload, &mut packet, (ack, envelope));
-            if news.is_some_and(|news| news.has_holes) && self.config.mechanisms.has(Mechanism::EifelUndo) {
+            let outcome = self.rewrite_ack(key, Direction::Upload, &mut packet, (ack, ip_params));
+            if outcome.is_some_and(|outcome| outcome.has_holes) && self.config.mechanisms.has(Mechanism::EifelUndo)
+            {
                 let until = self.flows.get(&key).and_then(FlowState::capture_until);
                 self.capture_until = self.capture_until.max(until);
             }
@@ -268,21 +269,27 @@ impl Accelerator {
     fn rewrite_ack(
         &mut self,
         key: Key,
-        way: Direction,
+        direction: Direction,
         packet: &mut PacketBytes,
         ack: (Ack, IpParams),
     ) -> Option<AckOutcome> {
         // Whoever sends us acknowledgements may not take all places.
-        let places = if way == Direction::Upload { MAX_FLOWS / 2 } else { MAX_FLOWS };
-        if !self.can_track(&key, places) || self.flows.get(&key).is_some_and(|flow| flow.direction() != way) {
+        let max_flows = if direction == Direction::Upload { MAX_FLOWS / 2 } else { MAX_FLOWS };
+        if !self.can_track(&key, max_flows)
+            || self.flows.get(&key).is_some_and(|flow| flow.direction() != direction)
+        {
             return None;
         }
-        let (now, is_watched) = (self.now, way == Direction::Download && self.capture_level != CaptureLevel::None);
-        let room = self.early_ack_budget(&key);
-        let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, way));
-        let woken = flow.deadline();
-        let may =
-            FlowContext { mechanisms: &self.config.mechanisms, is_captured: is_watched, early_ack_budget: room };
+        let (now, is_watched) =
+            (self.now, direction == Direction::Download && self.capture_level != CaptureLevel::None);
+        let early_ack_budget = self.early_ack_budget(&key);
+        let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, direction));
+        let old_deadline = flow.deadline();
+        let context = FlowContext {
+            mechanisms: &self.config.mechanisms,
+            is_captured: is_watched,
+            early_ack_budget: early_ack_budget,
+        };
         let path = key.addrs.destination();
         if self.paths.len() >= MAX_PATHS && !self.paths.contains_key(&path) {
             let oldest = self.paths.iter().min_by_key(|(_, trust)| trust.last_used()).map(|(path, _)| *path);
@@ -291,14 +298,14 @@ impl Accelerator {
             }
         }
         let trust = self.paths.entry(path).or_default();
-        let news = flow.on_ack(now, &mut packet.0, ack, &may, trust);
-        let trip = flow.max_ack_delay(now);
+        let outcome = flow.on_ack(now, &mut packet.0, ack, &context, trust);
+        let rtt = flow.max_ack_delay(now);
         // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
-        if way == Direction::Download || trip.is_some() {
-            self.min_rtt.on_rtt(now, trip);
+        if direction == Direction::Download || rtt.is_some() {
+            self.min_rtt.on_rtt(now, rtt);
         }
-        self.finish_flow_update(key, woken);
-        Some(news)
+        self.finish_flow_update(key, old_deadline);
+        Some(outcome)
     }
 
     /// Whether anything depends on the primary link being dark; else nobody is asked.
@@ -311,8 +318,8 @@ impl Accelerator {
         if !self.needs_outage_detection() {
             return;
         }
-        let turn = self.detector.on_activity(self.now, &mut self.outputs);
-        self.on_outage_event(turn);
+        let event = self.detector.on_activity(self.now, &mut self.outputs);
+        self.on_outage_event(event);
     }
 
     /// Sends an ACK over a helping link, now or soon, or later over the first; gives it back if it is to leave as ever.
@@ -333,62 +340,62 @@ impl Accelerator {
             return Some(packet);
         };
         let value = ack.timestamps.map(|stamps| stamps.ts_val);
-        let woken = flow.deadline();
+        let old_deadline = flow.deadline();
         let is_ready = flow.ack_path_mut().trial().needs_link() && self.secondary.prepare_offload(now, &key);
-        let road = flow.select_ack_path(now, is_ready, self.secondary.max_flow_rate(now, &key));
+        let path = flow.select_ack_path(now, is_ready, self.secondary.max_flow_rate(now, &key));
         self.capture_until = self.capture_until.max(flow.ack_path_mut().capture_until());
-        let (says, at) = (flow.ack_info(ack), self.outputs.len());
-        let late = match road {
-            AckPath::Delayed(late) => Err((packet.0, late)),
+        let (info, at) = (flow.ack_info(ack), self.outputs.len());
+        let delayed = match path {
+            AckPath::Delayed(delayed) => Err((packet.0, delayed)),
             AckPath::Secondary => self
                 .secondary
-                .offer(now, key, (ack, packet.0), says.scale, &mut self.outputs)
+                .offer(now, key, (ack, packet.0), info.scale, &mut self.outputs)
                 .map_err(|packet| (packet, flow.ack_path_mut().on_no_capacity(now))),
         };
-        let left = match late {
-            Ok(fate) => {
+        let unsent = match delayed {
+            Ok(result) => {
                 flow.ack_path_mut().on_offloaded(now, value);
-                flow.counts_mut().on_queued(fate);
+                flow.counts_mut().on_queued(result);
                 None
             }
-            Err((packet, late)) => flow.ack_path_mut().delay(now, packet, says, late),
+            Err((packet, delayed)) => flow.ack_path_mut().delay(now, packet, info, delayed),
         };
-        if left.is_none() {
+        if unsent.is_none() {
             self.outputs.insert(at, Output::Suppress);
         }
-        self.rearm(key, woken);
-        left.map(PacketBytes)
+        self.rearm(key, old_deadline);
+        unsent.map(PacketBytes)
     }
 
     /// As published: over a helping link if that has room now; else it is given back.
     fn offload_as_published(&mut self, key: Key, packet: PacketBytes) -> Option<PacketBytes> {
         let at = self.outputs.len();
-        let left = self.secondary.send_as_published(self.now, &key, packet.0, &mut self.outputs);
-        if left.is_none() {
+        let unsent = self.secondary.send_as_published(self.now, &key, packet.0, &mut self.outputs);
+        if unsent.is_none() {
             self.outputs.insert(at, Output::Suppress);
             self.flows.get_mut(&key).into_iter().for_each(|flow| flow.counts_mut().on_queued(QueueResult::Queued));
         }
-        left.map(PacketBytes)
+        unsent.map(PacketBytes)
     }
 
     fn on_captured(&mut self, packet: &PacketBytes, length: u32) {
         let Ok(segment) = Segment::parse_head(&packet.0) else { return };
         let cut = (length as usize).saturating_sub(packet.0.len());
         let payload = u32::try_from(segment.payload().len() + cut).unwrap_or(u32::MAX);
-        let own = segment.four_tuple();
+        let local = segment.four_tuple();
         self.on_local_segment(&segment, payload as usize);
-        if let Some(flow) = self.flows.get_mut(&own).filter(|flow| flow.direction() == Direction::Download) {
-            let woken = flow.deadline();
+        if let Some(flow) = self.flows.get_mut(&local).filter(|flow| flow.direction() == Direction::Download) {
+            let old_deadline = flow.deadline();
             flow.on_request_bytes(self.now, &segment, payload);
-            return self.finish_flow_update(own, woken);
+            return self.finish_flow_update(local, old_deadline);
         }
-        let key = own.reversed();
+        let key = local.reversed();
         let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.direction() == Direction::Download) else {
             return;
         };
-        let woken = flow.deadline();
+        let old_deadline = flow.deadline();
         flow.on_arrival(self.now, &segment, payload);
-        self.finish_flow_update(key, woken);
+        self.finish_flow_update(key, old_deadline);
         self.on_activity();
     }
 
@@ -397,8 +404,8 @@ impl Accelerator {
             return;
         }
         if link == self.config.primary {
-            let turn = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
-            self.on_outage_event(turn);
+            let event = self.detector.on_carrier(self.now, is_up, &mut self.outputs);
+            self.on_outage_event(event);
         } else {
             self.secondary.on_carrier(link, is_up);
         }
@@ -406,33 +413,34 @@ impl Accelerator {
 
     fn on_probe_reply(&mut self, link: LinkId, sequence: u16) {
         if link == self.config.primary {
-            let turn = self.detector.on_probe_reply(self.now, sequence);
-            self.on_outage_event(turn);
+            let event = self.detector.on_probe_reply(self.now, sequence);
+            self.on_outage_event(event);
         } else {
             self.secondary.on_probe_reply(self.now, link, sequence);
         }
     }
 
     /// The primary link went dark, or came back.
-    fn on_outage_event(&mut self, turn: Option<OutageEvent>) {
+    fn on_outage_event(&mut self, event: Option<OutageEvent>) {
         let (now, primary) = (self.now, self.config.primary);
-        let Some(turn) = turn else { return };
-        let mut frost = if turn == OutageEvent::Started { self.freeze_params() } else { None };
+        let Some(event) = event else { return };
+        let mut freeze = if event == OutageEvent::Started { self.freeze_params() } else { None };
         let keys: Vec<Key> = self.flows.keys().copied().collect();
         for key in keys {
             let Some(flow) = self.flows.get_mut(&key) else { continue };
-            let woken = flow.deadline();
-            match turn {
+            let old_deadline = flow.deadline();
+            match event {
                 OutageEvent::Started => {
                     flow.send_delayed(now, primary, true, &mut self.outputs);
                     let at = self.outputs.len();
-                    let cold = frost.filter(|frost| self.secondary.carries(frost.link, &key));
-                    flow.on_outage_start(now, cold, &mut self.outputs);
-                    frost = frost.map(|frost| self.secondary.on_freeze_sent(now, frost, self.outputs.range(at..)));
+                    let flow_freeze = freeze.filter(|freeze| self.secondary.carries(freeze.link, &key));
+                    flow.on_outage_start(now, flow_freeze, &mut self.outputs);
+                    freeze =
+                        freeze.map(|freeze| self.secondary.on_freeze_sent(now, freeze, self.outputs.range(at..)));
                 }
                 OutageEvent::Ended => flow.on_outage_end(now, primary, &mut self.outputs),
             }
-            self.finish_flow_update(key, woken);
+            self.finish_flow_update(key, old_deadline);
         }
     }
 
@@ -457,10 +465,10 @@ impl Accelerator {
         } else {
             CaptureLevel::None
         };
-        let sight = self.early_ack_flows.values().map(|(_, sight)| *sight).fold(wanted, CaptureLevel::max);
-        if sight != self.capture_level {
-            self.capture_level = sight;
-            self.outputs.push_back(Output::Capture(sight));
+        let level = self.early_ack_flows.values().map(|(_, level)| *level).fold(wanted, CaptureLevel::max);
+        if level != self.capture_level {
+            self.capture_level = level;
+            self.outputs.push_back(Output::Capture(level));
         }
         if wanted == CaptureLevel::None {
             self.capture_until = None;
@@ -468,12 +476,14 @@ impl Accelerator {
     }
 
     /// Whether this flow is known, or there is a place among so many; those that rest make place, once a second.
-    fn can_track(&mut self, key: &Key, places: usize) -> bool {
-        if self.flows.len() >= places && self.now.since(self.last_sweep) >= SECOND && !self.flows.contains_key(key)
+    fn can_track(&mut self, key: &Key, max_flows: usize) -> bool {
+        if self.flows.len() >= max_flows
+            && self.now.since(self.last_sweep) >= SECOND
+            && !self.flows.contains_key(key)
         {
             self.forget_idle(IDLE_WHEN_FULL);
         }
-        self.flows.len() < places || self.flows.contains_key(key)
+        self.flows.len() < max_flows || self.flows.contains_key(key)
     }
 
     /// The own stack's SYN begins another connection between the same ports, unless it is said again. One that comes may be late,
@@ -486,10 +496,10 @@ impl Accelerator {
         }
     }
 
-    fn rearm(&mut self, key: Key, woken: Option<Instant>) {
+    fn rearm(&mut self, key: Key, old_deadline: Option<Instant>) {
         let wanted = self.flows.get(&key).and_then(FlowState::deadline);
-        if wanted != woken {
-            if let Some(at) = woken {
+        if wanted != old_deadline {
+            if let Some(at) = old_deadline {
                 self.wakes.remove(&(at, key));
             }
             if let Some(at) = wanted {
@@ -513,12 +523,12 @@ impl Accelerator {
     }
 
     /// Flows that have been silent for so long, and miss nothing, are forgotten; one that goes on is known again.
-    fn forget_idle(&mut self, silent: Duration) {
+    fn forget_idle(&mut self, idle: Duration) {
         self.last_sweep = self.now;
         let now = self.now;
         let is_old = |flow: &&FlowState| {
             let time = now.since(flow.last_packet());
-            time >= MAX_IDLE || (time >= silent && !flow.early_ack().is_some_and(EarlyAckFlow::has_open_holes))
+            time >= MAX_IDLE || (time >= idle && !flow.early_ack().is_some_and(EarlyAckFlow::has_open_holes))
         };
         let old: Vec<Key> = self.flows.values().filter(is_old).map(FlowState::key).collect();
         for key in old {
@@ -535,8 +545,8 @@ impl Accelerator {
                 self.finish_flow_update(key, None);
             }
         }
-        let turn = self.detector.tick(now, &mut self.outputs);
-        self.on_outage_event(turn);
+        let event = self.detector.tick(now, &mut self.outputs);
+        self.on_outage_event(event);
         self.mirrored_conns.tick(now);
         self.secondary.tick(now, primary, &mut self.outputs);
         self.run_fetcher();
@@ -563,16 +573,16 @@ impl Machine for Accelerator {
             Input::Incoming(packet) => self.on_incoming(packet),
             Input::Captured { packet, length } => self.on_captured(&packet, length),
             Input::PacketCount { link, packets } if link == self.config.primary => {
-                let turn = self.detector.on_count(self.now, packets, &mut self.outputs);
-                self.on_outage_event(turn);
+                let event = self.detector.on_count(self.now, packets, &mut self.outputs);
+                self.on_outage_event(event);
             }
             Input::ProbeReply { link, sequence } => self.on_probe_reply(link, sequence),
             Input::Carrier { link, is_up } => self.on_carrier(link, is_up),
             Input::Fetched { fetch, range, bytes } => self.on_fetched(fetch, range, bytes),
-            Input::PortReserved { call, local, number } => {
-                self.mirrored_conns.on_port_reserved(self.now, call, local, number)
+            Input::PortReserved { conn, local, isn } => {
+                self.mirrored_conns.on_port_reserved(self.now, conn, local, isn)
             }
-            Input::ConnPacket { call, packet } => self.on_conn_packet(call, &packet),
+            Input::ConnPacket { conn, packet } => self.on_conn_packet(conn, &packet),
             Input::PacketCount { .. } => {}
         }
         self.drain_mirrored_conns();
@@ -592,14 +602,17 @@ impl Machine for Accelerator {
         let flow = self.wakes.first().map(|(at, _)| (*at, Wake::Flow));
         let detector = self.detector.deadline().map(|at| (at, Wake::LinkProbe));
         let question = self.secondary.next_probe().map(|at| (at, Wake::LinkProbe));
-        let room = self.secondary.next_send(self.now).map(|at| (at, Wake::SendCredit));
+        let early_ack_budget = self.secondary.next_send(self.now).map(|at| (at, Wake::SendCredit));
         let watch = self
             .capture_until
             .filter(|_| self.capture_level != CaptureLevel::None)
             .map(|at| (at, Wake::CaptureEnd));
         let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
-        let replay = self.mirrored_conns.deadline().map(|at| (at, Wake::Fetch));
-        [flow, detector, question, room, watch, fetch, replay].into_iter().flatten().min_by_key(|(at, _)| *at)
+        let conn = self.mirrored_conns.deadline().map(|at| (at, Wake::Fetch));
+        [flow, detector, question, early_ack_budget, watch, fetch, conn]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(at, _)| *at)
     }
 }
 

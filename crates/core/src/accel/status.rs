@@ -85,7 +85,7 @@ impl FlowStatus {
     /// Whether anything was done for it that plain TCP does not do; else it is plain TCP, whatever a model says. A trial of offload
     /// that was in vain is nothing.
     pub fn is_accelerated(&self) -> bool {
-        let filled = self.mirrored_conn.as_ref().map_or(0, |replay| replay.filled_holes);
+        let filled = self.mirrored_conn.as_ref().map_or(0, |conn| conn.filled_holes);
         let offloads = [Mechanism::AckOffload, Mechanism::AckOffloadAsPublished];
         let is_offloaded = self.offloaded > 0 && self.active.iter().any(|one| offloads.contains(one));
         is_offloaded || self.undone_reductions + self.early_acked.bytes() + self.restarts + filled > 0
@@ -94,9 +94,9 @@ impl FlowStatus {
     /// Why nothing is done for it, if nothing is.
     pub fn inactive_reason(&self) -> Option<String> {
         let mut reasons: Vec<&str> = Vec::new();
-        for excuse in self.inactive.iter().filter(|_| self.active.is_empty()) {
-            if !reasons.contains(&excuse.reason.as_str()) {
-                reasons.push(&excuse.reason);
+        for one in self.inactive.iter().filter(|_| self.active.is_empty()) {
+            if !reasons.contains(&one.reason.as_str()) {
+                reasons.push(&one.reason);
             }
         }
         (!reasons.is_empty()).then(|| reasons.join("; "))
@@ -162,9 +162,12 @@ mod tests {
 
     #[test]
     fn a_flow_is_left_alone_only_if_nothing_is_done_for_it() {
-        let why = |mechanism, why: &str| InactiveReason { mechanism, reason: why.into() };
-        let others =
-            [why(Mechanism::EifelUndo, "one"), why(Mechanism::EarlyAck, "two"), why(Mechanism::FastFetch, "two")];
+        let inactive = |mechanism, inactive: &str| InactiveReason { mechanism, reason: inactive.into() };
+        let others = [
+            inactive(Mechanism::EifelUndo, "one"),
+            inactive(Mechanism::EarlyAck, "two"),
+            inactive(Mechanism::FastFetch, "two"),
+        ];
         let mut view =
             FlowStatus { active: alloc::vec![Mechanism::WithheldAck], inactive: others.to_vec(), ..view() };
         assert_eq!(view.inactive_reason(), None);

@@ -28,12 +28,12 @@ pub(super) struct WithheldAck {
 impl WithheldAck {
     /// This is acknowledged; `keep`: for so long one byte may be kept back. The answer is what goes on.
     pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: Option<Duration>) -> Seq {
-        let less = self.acked.map_or(ack.minus(1), |said| ack.minus(1).later(said));
-        self.withheld = keep.filter(|_| less.is_before(ack)).map(|patience| (now + patience, ack));
-        let says = if self.withheld.is_some() { less } else { ack };
+        let one_less = self.acked.map_or(ack.minus(1), |acked| ack.minus(1).later(acked));
+        self.withheld = keep.filter(|_| one_less.is_before(ack)).map(|hold_time| (now + hold_time, ack));
+        let number = if self.withheld.is_some() { one_less } else { ack };
         self.is_released = false;
-        self.acked = Some(self.acked.map_or(says, |said| said.later(says)));
-        says
+        self.acked = Some(self.acked.map_or(number, |acked| acked.later(number)));
+        number
     }
 
     /// Everything before this was acknowledged.
@@ -43,7 +43,7 @@ impl WithheldAck {
 
     /// Something else has acknowledged this.
     pub(super) fn on_acked(&mut self, ack: Seq) {
-        self.acked = Some(self.acked.map_or(ack, |said| said.later(ack)));
+        self.acked = Some(self.acked.map_or(ack, |acked| acked.later(ack)));
         if self.withheld.is_some_and(|(_, kept)| !kept.is_after(ack)) {
             self.withheld = None;
         }
@@ -89,33 +89,33 @@ mod tests {
 
     #[test]
     fn one_byte_less_is_said_while_the_stream_moves() {
-        let mut reserve = WithheldAck::default();
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME)), Seq::new(999));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(2000), Some(HOLD_TIME)), Seq::new(1999));
-        assert!(reserve.can_restart_sender());
-        assert_eq!(reserve.due(), Some(NOW + HOLD_TIME));
+        let mut withheld = WithheldAck::default();
+        assert_eq!(withheld.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME)), Seq::new(999));
+        assert_eq!(withheld.on_ack(NOW, Seq::new(2000), Some(HOLD_TIME)), Seq::new(1999));
+        assert!(withheld.can_restart_sender());
+        assert_eq!(withheld.due(), Some(NOW + HOLD_TIME));
     }
 
     #[test]
     fn what_was_said_is_never_taken_back() {
-        let mut reserve = WithheldAck::default();
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), None), Seq::new(1000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME)), Seq::new(1000));
-        assert!(!reserve.can_restart_sender() && reserve.due().is_none());
-        reserve.on_acked(Seq::new(3000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(3000), Some(HOLD_TIME)), Seq::new(3000));
-        assert_eq!(reserve.on_ack(NOW, Seq::new(3001), Some(HOLD_TIME)), Seq::new(3000));
+        let mut withheld = WithheldAck::default();
+        assert_eq!(withheld.on_ack(NOW, Seq::new(1000), None), Seq::new(1000));
+        assert_eq!(withheld.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME)), Seq::new(1000));
+        assert!(!withheld.can_restart_sender() && withheld.due().is_none());
+        withheld.on_acked(Seq::new(3000));
+        assert_eq!(withheld.on_ack(NOW, Seq::new(3000), Some(HOLD_TIME)), Seq::new(3000));
+        assert_eq!(withheld.on_ack(NOW, Seq::new(3001), Some(HOLD_TIME)), Seq::new(3000));
     }
 
     #[test]
     fn it_is_given_out_once() {
-        let mut reserve = WithheldAck::default();
-        reserve.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME));
-        assert!(reserve.release());
-        assert!(!reserve.release() && reserve.due().is_none());
-        assert!(reserve.can_restart_sender(), "it may be lost");
-        reserve.on_ack(NOW, Seq::new(2000), Some(HOLD_TIME));
-        reserve.on_acked(Seq::new(2000));
-        assert!(!reserve.can_restart_sender());
+        let mut withheld = WithheldAck::default();
+        withheld.on_ack(NOW, Seq::new(1000), Some(HOLD_TIME));
+        assert!(withheld.release());
+        assert!(!withheld.release() && withheld.due().is_none());
+        assert!(withheld.can_restart_sender(), "it may be lost");
+        withheld.on_ack(NOW, Seq::new(2000), Some(HOLD_TIME));
+        withheld.on_acked(Seq::new(2000));
+        assert!(!withheld.can_restart_sender());
     }
 }

@@ -28,9 +28,9 @@ pub(crate) enum Contender {
 }
 
 /// What is on unless it is switched off.
-const DEFAULT_MECHANISMS: &str = "offload,undo,reserve,revert";
+const DEFAULT_MECHANISMS: &str = "ack-offload,eifel-undo,withheld-ack,outage-revert";
 /// What acknowledges data before it has arrived.
-const EARLY_ACK: &str = "hide";
+const EARLY_ACK: &str = "early-ack";
 
 impl Contender {
     /// Everything that is on by default.
@@ -211,12 +211,18 @@ mod tests {
         };
         assert_eq!(words(Contender::default_mechanisms()), "");
         assert_eq!(
-            words(Contender::only("paper", "freeze")),
-            format!("--disable {DEFAULT_MECHANISMS} --enable freeze")
+            words(Contender::only("paper", "zero-window-freeze")),
+            format!("--disable {DEFAULT_MECHANISMS} --enable zero-window-freeze")
         );
-        assert_eq!(words(Contender::only("undo", "undo")), "--disable offload,reserve,revert --enable undo");
+        assert_eq!(
+            words(Contender::only("undo", "eifel-undo")),
+            "--disable ack-offload,withheld-ack,outage-revert --enable eifel-undo"
+        );
         assert_eq!(words(Contender::only("nothing", "")), format!("--disable {DEFAULT_MECHANISMS}"));
-        assert_eq!(Contender::only("paper", "freeze,fast-fetch").enabled(), ["freeze", "fast-fetch"]);
+        assert_eq!(
+            Contender::only("paper", "zero-window-freeze,fast-fetch").enabled(),
+            ["zero-window-freeze", "fast-fetch"]
+        );
         assert!(Contender::default_mechanisms().enabled().is_empty() && Contender::Plain.enabled().is_empty());
         let one = Contender::default_mechanisms().with_flows("tcp dst port 443");
         assert_eq!((words(one.clone()).as_str(), one.name()), ("--flows tcp dst port 443", "ours"));

@@ -81,13 +81,13 @@ impl TrialResult {
     /// Reductions that senders were told to take back.
     pub(crate) fn undone(&self) -> u64 {
         let flows = self.status.as_ref().and_then(|status| status.get("flows")?.as_array());
-        flows.into_iter().flatten().filter_map(|flow| flow.get("undone")?.as_u64()).sum()
+        flows.into_iter().flatten().filter_map(|flow| flow.get("undone_reductions")?.as_u64()).sum()
     }
 
     /// Why the accelerator left a flow alone, or else which mechanisms it did not use for one and why, if it says so.
-    pub(crate) fn left_alone(&self) -> Option<String> {
+    pub(crate) fn inactive_reason(&self) -> Option<String> {
         let flows = self.status.as_ref()?.get("flows")?.as_array()?;
-        let alone = flows.iter().find_map(|flow| flow.get("left_alone")?.as_str().map(str::to_owned));
+        let alone = flows.iter().find_map(|flow| flow.get("inactive_reason")?.as_str().map(str::to_owned));
         alone.or_else(|| flows.iter().find_map(inactive_reasons))
     }
 }
@@ -148,8 +148,8 @@ impl Trial<'_> {
 /// `undo: it has no timestamps`, and so on.
 fn inactive_reasons(flow: &Value) -> Option<String> {
     let mut all: Vec<String> = Vec::new();
-    for excuse in flow.get("not_in_force")?.as_array()? {
-        all.push(format!("{}: {}", excuse["mechanism"].as_str()?, excuse["why"].as_str()?));
+    for excuse in flow.get("inactive")?.as_array()? {
+        all.push(format!("{}: {}", excuse["mechanism"].as_str()?, excuse["reason"].as_str()?));
     }
     (!all.is_empty()).then(|| all.join("; "))
 }
@@ -158,10 +158,10 @@ fn inactive_reasons(flow: &Value) -> Option<String> {
 /// that it noticed.
 fn add_active(in_force: &mut Vec<String>, status: &Value) {
     let flows = status["flows"].as_array().cloned().unwrap_or_default();
-    let words = flows.iter().filter_map(|flow| flow["in_force"].as_array()).flatten().filter_map(Value::as_str);
-    let was_dark = status["links"][0]["blackouts"].as_u64().is_some_and(|blackouts| blackouts > 0);
+    let words = flows.iter().filter_map(|flow| flow["active"].as_array()).flatten().filter_map(Value::as_str);
+    let was_dark = status["links"][0]["outages"].as_u64().is_some_and(|outages| outages > 0);
     let may = status["mechanisms"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let frozen = may.filter(|word| was_dark && !flows.is_empty() && word.starts_with("freeze"));
+    let frozen = may.filter(|word| was_dark && !flows.is_empty() && word.contains("freeze"));
     for word in words.chain(frozen) {
         if !in_force.iter().any(|known| known == word) {
             in_force.push(word.to_owned());
@@ -181,24 +181,24 @@ mod tests {
 
     #[test]
     fn what_is_of_no_use_is_named_with_its_reason() {
-        let excuse = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "why": "no"});
-        let flow = serde_json::json!({"not_in_force": [excuse("undo"), excuse("hide")]});
-        assert_eq!(inactive_reasons(&flow).as_deref(), Some("undo: no; hide: no"));
-        assert_eq!(inactive_reasons(&serde_json::json!({"not_in_force": []})), None);
+        let excuse = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "reason": "no"});
+        let flow = serde_json::json!({"inactive": [excuse("eifel-undo"), excuse("early-ack")]});
+        assert_eq!(inactive_reasons(&flow).as_deref(), Some("eifel-undo: no; early-ack: no"));
+        assert_eq!(inactive_reasons(&serde_json::json!({"inactive": []})), None);
     }
 
     #[test]
     fn what_was_in_force_once_is_kept_once() {
-        let status = |words: &[&str]| serde_json::json!({"flows": [{"in_force": words}, {}]});
+        let status = |words: &[&str]| serde_json::json!({"flows": [{"active": words}, {}]});
         let mut kept = Vec::new();
-        add_active(&mut kept, &status(&["undo", "reserve"]));
-        add_active(&mut kept, &status(&["offload", "undo"]));
+        add_active(&mut kept, &status(&["eifel-undo", "withheld-ack"]));
+        add_active(&mut kept, &status(&["ack-offload", "eifel-undo"]));
         add_active(&mut kept, &serde_json::json!({}));
-        assert_eq!(kept, ["undo", "reserve", "offload"]);
-        let dark = |blackouts| serde_json::json!({"mechanisms": ["freeze"], "links": [{"blackouts": blackouts}], "flows": [{}]});
+        assert_eq!(kept, ["eifel-undo", "withheld-ack", "ack-offload"]);
+        let dark = |outages| serde_json::json!({"mechanisms": ["zero-window-freeze"], "links": [{"outages": outages}], "flows": [{}]});
         add_active(&mut kept, &dark(0));
         assert_eq!(kept.len(), 3);
         add_active(&mut kept, &dark(1));
-        assert_eq!(kept[3], "freeze");
+        assert_eq!(kept[3], "zero-window-freeze");
     }
 }

@@ -24,10 +24,10 @@ impl InvariantChecker {
     }
 
     /// The answers of one drain; `held` is the packet, if the drain follows one.
-    pub(super) fn check_verdicts(self, held: Option<&[u8]>, outputs: &[Output]) -> Result<(), String> {
+    pub(super) fn check_verdicts(self, queued: Option<&[u8]>, outputs: &[Output]) -> Result<(), String> {
         let answers =
             outputs.iter().filter(|output| matches!(output, Output::Forward(_) | Output::Suppress)).count();
-        match held {
+        match queued {
             None if answers > 0 => return Err(format!("{answers} answers to nothing that was held")),
             Some(_) if answers != 1 => return Err(format!("{answers} answers to a packet that was held")),
             Some(packet) if View::parse(packet).is_err() => {
@@ -43,9 +43,9 @@ impl InvariantChecker {
     }
 
     /// A packet to the server of this connection, from the accelerator.
-    pub(super) fn check_sent(self, station: &TcpPair, bytes: &[u8], read: &Read) -> Result<(), String> {
+    pub(super) fn check_sent(self, pair: &TcpPair, bytes: &[u8], parsed: &Read) -> Result<(), String> {
         check_checksum(bytes)?;
-        let segment = match read {
+        let segment = match parsed {
             Read::Invalid(why) => return Err((*why).into()),
             Read::Segment(segment) => segment,
         };
@@ -53,10 +53,10 @@ impl InvariantChecker {
             return Ok(());
         }
         let edge = segment.ack + segment.window.bytes();
-        if edge > station.right_edge {
-            return Err(format!("a window up to {edge}, the stack's own ends at {}", station.right_edge));
+        if edge > pair.right_edge {
+            return Err(format!("a window up to {edge}, the stack's own ends at {}", pair.right_edge));
         }
-        let next = station.received();
+        let next = pair.received();
         if segment.ack > next && !self.allows_early_ack {
             return Err(format!("{} is acknowledged, and {next} bytes are here", segment.ack));
         }
@@ -64,18 +64,18 @@ impl InvariantChecker {
     }
 
     /// A packet for the stack. Nothing is acknowledged to it that the server's has not.
-    pub(super) fn check_delivered(station: &TcpPair, bytes: &[u8], read: &Read) -> Result<Segment, String> {
+    pub(super) fn check_delivered(pair: &TcpPair, bytes: &[u8], parsed: &Read) -> Result<Segment, String> {
         check_checksum(bytes)?;
-        let segment = match read {
+        let segment = match parsed {
             Read::Invalid(why) => return Err((*why).into()),
             Read::Segment(segment) => segment,
         };
         let view = View::parse(bytes).map_err(|refusal| refusal.to_string())?;
-        let due = station.content.bytes(Direction::Down, segment.data.start, segment.data.end);
+        let due = pair.content.bytes(Direction::Down, segment.data.start, segment.data.end);
         if view.payload() != due {
             return Err(format!("wrong bytes within {:?}", segment.data));
         }
-        let taken = station.server_received();
+        let taken = pair.server_received();
         if segment.flags.ack && segment.ack > taken {
             return Err(format!("{} is acknowledged, and the server has {taken}", segment.ack));
         }

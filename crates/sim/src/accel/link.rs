@@ -13,7 +13,7 @@ use crate::spec::{Carrier, Change, LinkSpec, Uplink};
 #[derive(Debug)]
 pub(super) struct Links {
     links: Vec<(LinkId, LinkSpec, Link<LinkPayload>)>,
-    blackouts: Vec<Outage>,
+    outages: Vec<Outage>,
     rng: Stream,
 }
 
@@ -22,24 +22,24 @@ impl Links {
         let specs = std::iter::once((Scenario::PRIMARY, &scene.primary))
             .chain(scene.secondary.as_ref().map(|spec| (Scenario::SECONDARY, spec)));
         let mut links: Vec<_> = specs.map(|(id, spec)| (id, spec.clone(), Link::new(spec, scene.seed))).collect();
-        for blackout in &scene.outages {
-            if let Some((.., link)) = links.iter_mut().find(|(id, ..)| *id == blackout.link) {
-                let at = Instant::ZERO + blackout.at;
+        for outage in &scene.outages {
+            if let Some((.., link)) = links.iter_mut().find(|(id, ..)| *id == outage.link) {
+                let at = Instant::ZERO + outage.at;
                 link.schedule(at, Change::Down);
-                link.schedule(at + blackout.duration, Change::Back);
+                link.schedule(at + outage.duration, Change::Back);
             }
         }
         let chance = Stream::new(scene.seed, "gateway", 0, Purpose::Other);
-        Self { links, blackouts: scene.outages.clone(), rng: chance }
+        Self { links, outages: scene.outages.clone(), rng: chance }
     }
 
     /// Whether a link carries nothing now. One that is not there is dark.
     pub(super) fn is_down(&self, id: LinkId, now: Instant) -> bool {
-        let covers = |blackout: &&Outage| {
-            let start = Instant::ZERO + blackout.at;
-            blackout.link == id && start <= now && now < start + blackout.duration
+        let covers = |outage: &&Outage| {
+            let start = Instant::ZERO + outage.at;
+            outage.link == id && start <= now && now < start + outage.duration
         };
-        self.spec(id).is_none() || self.blackouts.iter().any(|blackout| covers(&blackout))
+        self.spec(id).is_none() || self.outages.iter().any(|outage| covers(&outage))
     }
 
     /// When a link's gateway answers a question that is asked now, if it gets it.

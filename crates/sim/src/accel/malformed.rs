@@ -26,7 +26,7 @@ impl MalformedPackets {
     }
 
     /// What the driver tells of such a packet; nothing, if it passes and nobody looks.
-    pub(super) fn input(&mut self, hostility: Malformed, sight: CaptureLevel) -> Option<Input> {
+    pub(super) fn input(&mut self, hostility: Malformed, level: CaptureLevel) -> Option<Input> {
         let bytes = match hostility {
             Malformed::NoiseOut | Malformed::NoiseIn => self.noise(),
             Malformed::MutantIn => self.mutant(0),
@@ -45,7 +45,7 @@ impl MalformedPackets {
         }
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let mut bytes = bytes;
-        match sight {
+        match level {
             CaptureLevel::None => return None,
             CaptureLevel::Headers => bytes.truncate(SNAP_LENGTH),
             CaptureLevel::Full => {}
@@ -62,9 +62,9 @@ impl MalformedPackets {
         let mut bytes = self.last.clone();
         let end = (bytes.len() as u64).min(80);
         for _ in 0..=self.rng.below(4) {
-            let place = from + self.rng.below(end.saturating_sub(from));
+            let offset = from + self.rng.below(end.saturating_sub(from));
             let byte = self.byte();
-            if let Some(old) = usize::try_from(place).ok().and_then(|place| bytes.get_mut(place)) {
+            if let Some(old) = usize::try_from(offset).ok().and_then(|offset| bytes.get_mut(offset)) {
                 *old = byte;
             }
         }

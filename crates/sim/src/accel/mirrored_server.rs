@@ -39,20 +39,20 @@ struct MirroredServer {
 
 impl MirroredServers {
     /// The accelerator wants a port on a link: its address, and a number to begin with.
-    pub(super) fn reserve_port(&mut self, call: ConnId, link: LinkId, server: SocketAddr) -> (SocketAddr, u32) {
-        let port = FIRST_PORT + (call.0 % PORTS) as u16;
-        self.ports.insert((link, port), call);
+    pub(super) fn reserve_port(&mut self, conn: ConnId, link: LinkId, server: SocketAddr) -> (SocketAddr, u32) {
+        let port = FIRST_PORT + (conn.0 % PORTS) as u16;
+        self.ports.insert((link, port), conn);
         let address = match server.ip() {
             IpAddr::V4(_) => IpAddr::from([10, 1, 0, 2]),
             IpAddr::V6(_) => IpAddr::from([0x2001, 0xdb8, 2, 0, 0, 0, 0, 2]),
         };
         // Some of them go round soon.
-        (SocketAddr::new(address, port), u32::MAX - (call.0 as u32).wrapping_mul(77) % 1000)
+        (SocketAddr::new(address, port), u32::MAX - (conn.0 as u32).wrapping_mul(77) % 1000)
     }
 
     /// It does not need it any more.
-    pub(super) fn release_port(&mut self, call: ConnId) {
-        self.ports.retain(|_, shown| *shown != call);
+    pub(super) fn release_port(&mut self, conn: ConnId) {
+        self.ports.retain(|_, owner| *owner != conn);
     }
 
     /// For which call a packet has come over this link.
@@ -77,7 +77,7 @@ impl MirroredServers {
     ) {
         let Ok(view) = View::parse(bytes) else { return };
         let flow = view.four_tuple();
-        let known = self.servers.iter().position(|call| call.params.flow == flow);
+        let known = self.servers.iter().position(|server| server.params.flow == flow);
         let Some(n) = servers.iter().position(|server| server.destination() == flow.destination()) else { return };
         if known.is_none() && view.flags().contains(Flags::SYN) {
             let names = WireParams::of(flow, [view.seq().number(), !view.seq().number()], WINDOW_SCALE);
@@ -94,33 +94,33 @@ impl MirroredServers {
             }
             return;
         }
-        let Some(call) = known.and_then(|at| self.servers.get_mut(at)) else { return };
-        let place = ReadPosition { next: call.socket.complete(), una: call.socket.acknowledged() };
-        let Read::Segment(segment) = call.params.read(Direction::Up, &view, place, now) else { return };
-        call.socket.on_segment(now, &segment);
-        if call.content.is_none() && !view.payload().is_empty() {
-            call.respond(view.payload(), plans);
+        let Some(server) = known.and_then(|at| self.servers.get_mut(at)) else { return };
+        let place = ReadPosition { next: server.socket.complete(), una: server.socket.acknowledged() };
+        let Read::Segment(segment) = server.params.read(Direction::Up, &view, place, now) else { return };
+        server.socket.on_segment(now, &segment);
+        if server.content.is_none() && !view.payload().is_empty() {
+            server.respond(view.payload(), plans);
         }
     }
 
     /// Time has passed: what they send, and over which link.
     pub(super) fn run(&mut self, now: Instant) -> Vec<(LinkId, Vec<u8>)> {
         let mut sent = Vec::new();
-        for call in &mut self.servers {
-            call.socket.on_timer(now);
-            while let Some(segment) = call.socket.poll(now) {
+        for server in &mut self.servers {
+            server.socket.on_timer(now);
+            while let Some(segment) = server.socket.poll(now) {
                 let none = ByteStreams::default();
-                let content = call.content.as_ref().unwrap_or(&none);
-                sent.push((call.link, call.params.emit(Direction::Down, &segment, content)));
+                let content = server.content.as_ref().unwrap_or(&none);
+                sent.push((server.link, server.params.emit(Direction::Down, &segment, content)));
             }
         }
-        self.servers.retain(|call| !matches!(call.socket.state(), State::Over(_)));
+        self.servers.retain(|server| !matches!(server.socket.state(), State::Over(_)));
         sent
     }
 
     /// When one of them has something to do.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.servers.iter().filter_map(|call| call.socket.timer()).min()
+        self.servers.iter().filter_map(|server| server.socket.timer()).min()
     }
 }
 

@@ -66,7 +66,7 @@ impl OriginServer {
         fetch: Fetch,
         plans: &[FlowScript],
         servers: &[std::net::SocketAddr],
-        road: (Bitrate, Duration),
+        link_info: (Bitrate, Duration),
     ) -> Result<(), String> {
         let (name, length) = find_resource(&fetch, plans, servers)?;
         if fetch.ranges.is_empty() || fetch.ranges.iter().any(|(from, to)| from >= to || *to > length) {
@@ -75,7 +75,7 @@ impl OriginServer {
         if self.fetches.contains_key(&fetch.id.0) {
             return Err(format!("fetch {:?} twice", fetch.id));
         }
-        let (rate, rtt) = road;
+        let (rate, rtt) = link_info;
         let mut missing = Vec::new();
         for ((from, to), range) in fetch.ranges.iter().zip(0_u32..) {
             let late = self.rng.below(u64::try_from(self.behavior.max_delay.as_millis()).unwrap_or(0) + 1);

@@ -114,9 +114,9 @@ impl WireParams {
             return Read::Invalid("an acknowledgement before the stream");
         };
         let (sent, echo) = match (packet.timestamps(), self.timestamps) {
-            (Some(stamps), true) => {
-                let echo = ack.map(|_| self.instant(other, stamps.ts_ecr, now));
-                (self.instant(own, stamps.ts_val, now), echo)
+            (Some(timestamps), true) => {
+                let echo = ack.map(|_| self.instant(other, timestamps.ts_ecr, now));
+                (self.instant(own, timestamps.ts_val, now), echo)
             }
             (None, false) => (now, None),
             (Some(_), false) => return Read::Invalid("timestamps that nobody agreed on"),
@@ -181,14 +181,14 @@ impl WireParams {
         TcpTimestamp::new(self.first_timestamps[end].wrapping_add((millis & u64::from(u32::MAX)) as u32))
     }
 
-    fn instant(&self, end: usize, stamp: TcpTimestamp, now: Instant) -> Instant {
+    fn instant(&self, end: usize, ts_val: TcpTimestamp, now: Instant) -> Instant {
         let millis = now.as_nanos() / 1_000_000;
-        let by = stamp.since(self.stamp(end, now));
+        let by = ts_val.since(self.stamp(end, now));
         Instant::from_millis(millis.saturating_add_signed(i64::from(by)))
     }
 
     fn options(&self, own: usize, other: usize, segment: &Segment) -> OptionList {
-        let stamps = self.timestamps.then(|| Timestamps {
+        let timestamps = self.timestamps.then(|| Timestamps {
             ts_val: self.stamp(own, segment.sent),
             ts_ecr: segment.echo.map_or(TcpTimestamp::default(), |echo| self.stamp(other, echo)),
         });
@@ -197,15 +197,15 @@ impl WireParams {
             for block in segment.sacks.iter() {
                 sacks.push(SeqRange::new(self.seq(other, block.start), self.seq(other, block.end)));
             }
-            return OptionList::established(stamps, &sacks);
+            return OptionList::established(timestamps, &sacks);
         }
         let mut list = OptionList::default();
         list.push(&TcpOption::Mss(1460));
         if self.sack {
             list.push(&TcpOption::SackPermitted);
         }
-        if let Some(stamps) = stamps {
-            list.push(&TcpOption::Timestamps(stamps));
+        if let Some(timestamps) = timestamps {
+            list.push(&TcpOption::Timestamps(timestamps));
         }
         if self.scale > 0 {
             list.push(&TcpOption::Nop);
@@ -226,8 +226,8 @@ mod tests {
             clocks: [u32::MAX - 3, 9],
             ..FlowScript::download(9000)
         };
-        let names = WireParams::new(&plan, 3).unwrap();
-        let content = ByteStreams::new(&plan, 3, names.flow.destination());
+        let params = WireParams::new(&plan, 3).unwrap();
+        let content = ByteStreams::new(&plan, 3, params.flow.destination());
         let now = Instant::from_millis(5000);
         let mut sacks = Blocks::default();
         sacks.push(Seqs::new(6000, 7448));
@@ -241,23 +241,23 @@ mod tests {
             echo: Some(Instant::from_millis(4950)),
             ..Segment::default()
         };
-        let bytes = names.emit(Direction::Up, &segment, &content);
+        let bytes = params.emit(Direction::Up, &segment, &content);
         let read =
-            names.read(Direction::Up, &View::parse(&bytes).unwrap(), ReadPosition { next: 100, una: 3000 }, now);
+            params.read(Direction::Up, &View::parse(&bytes).unwrap(), ReadPosition { next: 100, una: 3000 }, now);
         assert_eq!(read, Read::Segment(segment));
     }
 
     #[test]
     fn a_handshake_is_read_back() {
         let plan = FlowScript::download(10);
-        let names = WireParams::new(&plan, 0).unwrap();
-        let content = ByteStreams::new(&plan, 0, names.flow.destination());
+        let params = WireParams::new(&plan, 0).unwrap();
+        let content = ByteStreams::new(&plan, 0, params.flow.destination());
         let bits = Bits { syn: true, ..Bits::default() };
         let syn = Segment { flags: bits, window: DataSize::from_bytes(65_535), ..Segment::default() };
-        let bytes = names.emit(Direction::Up, &syn, &content);
+        let bytes = params.emit(Direction::Up, &syn, &content);
         let view = View::parse(&bytes).unwrap();
         assert_eq!(view.seq().number(), plan.numbers[0]);
-        let read = names.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, Instant::ZERO);
+        let read = params.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, Instant::ZERO);
         assert_eq!(read, Read::Segment(syn));
     }
 }

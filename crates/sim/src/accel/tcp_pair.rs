@@ -119,12 +119,12 @@ impl TcpPair {
     /// When to call [`Self::on_timers`] and [`Self::act`] again.
     pub(super) fn next(&self) -> Option<Instant> {
         let timers = [&self.client, &self.server].map(|end| end.as_ref().and_then(Socket::timer));
-        let wish = match self.state() {
+        let next_action = match self.state() {
             None => Some(Instant::ZERO + self.script.start),
             Some(State::Open) => self.next_request_at,
             Some(_) => None,
         };
-        [timers[0], timers[1], wish].into_iter().flatten().min()
+        [timers[0], timers[1], next_action].into_iter().flatten().min()
     }
 
     /// Where an end stands that gets a packet of this direction.

@@ -54,7 +54,7 @@ pub struct Outcome {
     /// Of each flow.
     pub flows: Vec<FlowOutcome>,
     /// What must not be.
-    pub wrong: Vec<String>,
+    pub defects: Vec<String>,
     /// How often each output was asked for, by its name.
     pub outputs: BTreeMap<&'static str, u64>,
     /// IP bytes that went up the helping link.
@@ -344,8 +344,8 @@ impl World {
         match carried {
             LinkPayload::Packet(bytes) => self.on_server(link, &bytes),
             LinkPayload::MirroredServer(bytes) => {
-                if let Some(call) = self.mirrored_servers.conn_of(link, &bytes) {
-                    self.push_input(Input::ConnPacket { call, packet: PacketBytes(bytes) });
+                if let Some(conn) = self.mirrored_servers.conn_of(link, &bytes) {
+                    self.push_input(Input::ConnPacket { conn, packet: PacketBytes(bytes) });
                 }
             }
             LinkPayload::Piece(piece) => self.events.extend(self.origin.on_piece(piece).map(Event::Input)),
@@ -370,8 +370,8 @@ impl World {
 
     /// A packet has reached the other side, where the servers are.
     fn on_server(&mut self, link: LinkId, bytes: &[u8]) {
-        if let Some((n, word)) = self.unreachable_of(bytes, Direction::Down) {
-            return self.on_unreachable(n, Direction::Down, word.seq);
+        if let Some((n, message)) = self.unreachable_of(bytes, Direction::Down) {
+            return self.on_unreachable(n, Direction::Down, message.seq);
         }
         let Some((n, view)) = self.flow_of(bytes, Direction::Up) else {
             let servers: Vec<_> = self.connections.iter().map(|station| station.params.flow).collect();
@@ -454,9 +454,12 @@ impl World {
     /// Whether a packet that came waits for a word: an acknowledgement without more, where something may be done for
     /// uploads. What it becomes is delivered.
     fn queue_incoming(&mut self, n: usize, segment: &Segment) -> bool {
-        let may = self.scene.config.as_ref().is_some_and(|config| config.mechanisms.has_any(&UPLOAD_MECHANISMS));
+        let has_uploads =
+            self.scene.config.as_ref().is_some_and(|config| config.mechanisms.has_any(&UPLOAD_MECHANISMS));
         let flags = segment.flags;
-        let Some(station) = self.connections.get(n).filter(|_| may && flags.ack && !flags.fin && !flags.rst) else {
+        let Some(station) =
+            self.connections.get(n).filter(|_| has_uploads && flags.ack && !flags.fin && !flags.rst)
+        else {
             return false;
         };
         // What a real kernel sends of an application's last bytes has PSH.
@@ -499,21 +502,21 @@ impl World {
                 }
             };
             let Some(machine) = &mut self.machine else { continue };
-            let held = match &input {
+            let queued = match &input {
                 Input::Outgoing(packet) | Input::Incoming(packet) => Some(packet.0.clone()),
                 _ => None,
             };
             self.is_incoming = matches!(input, Input::Incoming(_));
             machine.handle(self.now, input);
-            self.execute_outputs(held.as_deref());
+            self.execute_outputs(queued.as_deref());
         }
     }
 
-    fn execute_outputs(&mut self, held: Option<&[u8]>) {
+    fn execute_outputs(&mut self, queued: Option<&[u8]>) {
         let Some(machine) = &mut self.machine else { return };
         let outputs: Vec<Output> = std::iter::from_fn(|| machine.poll()).collect();
-        if let Some(Err(wrong)) = self.invariants.map(|watch| watch.check_verdicts(held, &outputs)) {
-            self.report_defect(wrong);
+        if let Some(Err(defect)) = self.invariants.map(|watch| watch.check_verdicts(queued, &outputs)) {
+            self.report_defect(defect);
         }
         for output in outputs {
             *self.outcome.outputs.entry(output_name(&output)).or_default() += 1;
@@ -531,18 +534,20 @@ impl World {
                     let answer = self.links.probe_reply_at(link, self.now).map(|at| (at, link, sequence));
                     self.gateways.extend(answer);
                 }
-                Output::Capture(sight) => self.capture_level = sight,
-                Output::ReservePort { call, link, server } => {
-                    let (local, number) = self.mirrored_servers.reserve_port(call, link, server);
-                    self.push_input(Input::PortReserved { call, local: Some(local), number });
+                Output::Capture(level) => self.capture_level = level,
+                Output::ReservePort { conn, link, server } => {
+                    let (local, isn) = self.mirrored_servers.reserve_port(conn, link, server);
+                    self.push_input(Input::PortReserved { conn, local: Some(local), isn });
                 }
-                Output::ReleasePort(call) => self.mirrored_servers.release_port(call),
+                Output::ReleasePort(conn) => self.mirrored_servers.release_port(conn),
                 Output::Fetch(fetch) => {
                     let servers: Vec<_> =
                         self.connections.iter().map(|station| station.params.flow.destination()).collect();
-                    let road = (self.links.rate(fetch.link), self.links.rtt(fetch.link));
-                    if let Err(wrong) = self.origin.on_fetch(self.now, fetch, &self.scene.flows, &servers, road) {
-                        self.report_defect(format!("a fetch that cannot be: {wrong}"));
+                    let link_info = (self.links.rate(fetch.link), self.links.rtt(fetch.link));
+                    if let Err(defect) =
+                        self.origin.on_fetch(self.now, fetch, &self.scene.flows, &servers, link_info)
+                    {
+                        self.report_defect(format!("a fetch that cannot be: {defect}"));
                     }
                 }
                 Output::Cancel(fetch) => self.origin.on_cancel(fetch.0),
@@ -556,8 +561,8 @@ impl World {
             && let Some(station) = self.connections.get(n)
         {
             let read = station.params.read(Direction::Up, &view, station.read_position(Direction::Up), self.now);
-            if let Err(wrong) = watch.check_sent(station, &bytes, &read) {
-                self.report_defect(format!("flow {n}: {wrong}"));
+            if let Err(defect) = watch.check_sent(station, &bytes, &read) {
+                self.report_defect(format!("flow {n}: {defect}"));
             }
         }
         if !self.links.push(link, Direction::Up, LinkPayload::Packet(bytes), self.now) {
@@ -567,8 +572,8 @@ impl World {
 
     /// The accelerator gives a packet to the stack.
     fn deliver(&mut self, bytes: &[u8]) {
-        if let Some((n, word)) = self.unreachable_of(bytes, Direction::Up) {
-            return self.on_unreachable(n, Direction::Up, word.seq);
+        if let Some((n, message)) = self.unreachable_of(bytes, Direction::Up) {
+            return self.on_unreachable(n, Direction::Up, message.seq);
         }
         let Some((n, view)) = self.flow_of(bytes, Direction::Down) else {
             return self.report_defect("delivered: a packet of no flow".into());
@@ -576,7 +581,7 @@ impl World {
         let Some(station) = self.connections.get_mut(n) else { return };
         let read = station.params.read(Direction::Down, &view, station.read_position(Direction::Down), self.now);
         match InvariantChecker::check_delivered(station, bytes, &read) {
-            Err(wrong) => self.report_defect(format!("flow {n}: delivered: {wrong}")),
+            Err(defect) => self.report_defect(format!("flow {n}: delivered: {defect}")),
             Ok(segment) => {
                 station.on_client(self.now, &segment);
                 if segment.flags.rst && station.state() == Some(State::Over(Ending::Reset)) {
@@ -597,17 +602,17 @@ impl World {
     /// Whose segment of this direction had no way to go, if that is what the packet says.
     fn unreachable_of(&mut self, bytes: &[u8], direction: Direction) -> Option<(usize, IcmpUnreachable)> {
         let packet = Packet::parse(bytes).ok()?;
-        let word = IcmpUnreachable::of(packet).ok()?;
+        let message = IcmpUnreachable::of(packet).ok()?;
         if packet.checksum() != Checksum::Valid {
             self.report_defect("a message of ICMP with a wrong checksum".into());
         }
-        let flow = if direction == Direction::Up { word.four_tuple } else { word.four_tuple.reversed() };
-        Some((self.connections.iter().position(|station| station.params.flow == flow)?, word))
+        let flow = if direction == Direction::Up { message.four_tuple } else { message.four_tuple.reversed() };
+        Some((self.connections.iter().position(|station| station.params.flow == flow)?, message))
     }
 
     fn report_defect(&mut self, what: String) {
-        if self.outcome.wrong.len() < MAX_DEFECTS {
-            self.outcome.wrong.push(format!("{}: {what}", self.now));
+        if self.outcome.defects.len() < MAX_DEFECTS {
+            self.outcome.defects.push(format!("{}: {what}", self.now));
         }
     }
 }
@@ -625,9 +630,9 @@ fn planned_events(scene: &Scenario) -> VecDeque<(Instant, Planned)> {
     let at = |since: Duration| Instant::ZERO + since;
     let mut planned = vec![(at(scene.attached_at), Planned::Attach)];
     planned.extend(scene.killed_at.map(|killed| (at(killed), Planned::Kill)));
-    for blackout in scene.outages.iter().filter(|blackout| blackout.is_carrier_lost) {
-        planned.push((at(blackout.at), Planned::Carrier(blackout.link, false)));
-        planned.push((at(blackout.at + blackout.duration), Planned::Carrier(blackout.link, true)));
+    for outage in scene.outages.iter().filter(|outage| outage.is_carrier_lost) {
+        planned.push((at(outage.at), Planned::Carrier(outage.link, false)));
+        planned.push((at(outage.at + outage.duration), Planned::Carrier(outage.link, true)));
     }
     planned.extend(scene.malformed.iter().map(|(since, hostility)| (at(*since), Planned::Malformed(*hostility))));
     planned.sort();
@@ -645,7 +650,7 @@ fn output_name(output: &Output) -> &'static str {
         Output::CountPackets { .. } => "count",
         Output::Probe { .. } => "ask",
         Output::Capture(_) => "watch",
-        Output::ReservePort { .. } => "call",
+        Output::ReservePort { .. } => "conn",
         Output::ReleasePort(_) => "hang up",
         Output::Fetch(_) => "fetch",
         Output::Cancel(_) => "cancel",

@@ -26,7 +26,7 @@ pub const DATA_PER_ACK_BYTE: u64 = 600;
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct AckSender {
     waiting: BTreeMap<FourTuple, (Ack, Vec<u8>)>,
-    turns: VecDeque<FourTuple>,
+    order: VecDeque<FourTuple>,
 }
 
 /// What became of an ACK that waited.
@@ -43,36 +43,41 @@ impl AckSender {
     pub(in crate::accel) fn offer(
         &mut self,
         now: Instant,
-        to: &mut LinkProber,
+        prober: &mut LinkProber,
         flow: FourTuple,
-        new: (Ack, Vec<u8>),
+        ack: (Ack, Vec<u8>),
         scale: u8,
         outputs: &mut VecDeque<Output>,
     ) -> QueueResult {
-        let replaces = self.waiting.get(&flow).map(|(old, _)| new.0.supersedes(old, scale));
-        let old = self.waiting.insert(flow, new);
+        let replaces = self.waiting.get(&flow).map(|(old, _)| ack.0.supersedes(old, scale));
+        let old = self.waiting.insert(flow, ack);
         match (replaces, old) {
             (Some(true), _) => QueueResult::Replaced,
             (Some(false), Some((_, packet))) => {
-                send(now, to, packet, outputs);
+                send(now, prober, packet, outputs);
                 QueueResult::Queued
             }
             _ => {
-                self.turns.push_back(flow);
+                self.order.push_back(flow);
                 QueueResult::Queued
             }
         }
     }
 
     /// Sends what there is room for.
-    pub(in crate::accel) fn flush(&mut self, now: Instant, to: &mut LinkProber, outputs: &mut VecDeque<Output>) {
-        while let Some(flow) = self.turns.front() {
+    pub(in crate::accel) fn flush(
+        &mut self,
+        now: Instant,
+        prober: &mut LinkProber,
+        outputs: &mut VecDeque<Output>,
+    ) {
+        while let Some(flow) = self.order.front() {
             let size = self.waiting.get(flow).map_or(0, |(_, packet)| packet.len());
-            if to.can_send_at(now, size) > now {
+            if prober.can_send_at(now, size) > now {
                 return;
             }
-            if let Some((_, packet)) = self.turns.pop_front().and_then(|flow| self.waiting.remove(&flow)) {
-                send(now, to, packet, outputs);
+            if let Some((_, packet)) = self.order.pop_front().and_then(|flow| self.waiting.remove(&flow)) {
+                send(now, prober, packet, outputs);
             }
         }
     }
@@ -80,21 +85,21 @@ impl AckSender {
     /// As published: the ACK goes over the link if there is room now; else it is given back.
     pub(in crate::accel) fn send_as_published(
         now: Instant,
-        to: &mut LinkProber,
+        prober: &mut LinkProber,
         packet: Vec<u8>,
         outputs: &mut VecDeque<Output>,
     ) -> Option<Vec<u8>> {
-        if to.can_send_at(now, packet.len()) > now {
+        if prober.can_send_at(now, packet.len()) > now {
             return Some(packet);
         }
-        send(now, to, packet, outputs);
+        send(now, prober, packet, outputs);
         None
     }
 
     /// What waits of this flow, if anything; it waits no more.
     pub(in crate::accel) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
         let waiting = self.waiting.remove(flow)?;
-        self.turns.retain(|turn| turn != flow);
+        self.order.retain(|turn| turn != flow);
         Some(waiting)
     }
 
@@ -104,19 +109,19 @@ impl AckSender {
     }
 
     /// When the first of those that wait may go.
-    pub(in crate::accel) fn deadline(&self, now: Instant, to: &LinkProber) -> Option<Instant> {
-        let (_, packet) = self.waiting.get(self.turns.front()?)?;
-        Some(to.can_send_at(now, packet.len()))
+    pub(in crate::accel) fn deadline(&self, now: Instant, prober: &LinkProber) -> Option<Instant> {
+        let (_, packet) = self.waiting.get(self.order.front()?)?;
+        Some(prober.can_send_at(now, packet.len()))
     }
 
     /// Everything that waits, in its order; nothing waits any more.
     pub(in crate::accel) fn drain(&mut self) -> Vec<Vec<u8>> {
-        let turns = core::mem::take(&mut self.turns);
-        turns.iter().filter_map(|flow| self.waiting.remove(flow)).map(|(_, packet)| packet).collect()
+        let order = core::mem::take(&mut self.order);
+        order.iter().filter_map(|flow| self.waiting.remove(flow)).map(|(_, packet)| packet).collect()
     }
 }
 
-fn send(now: Instant, to: &mut LinkProber, packet: Vec<u8>, outputs: &mut VecDeque<Output>) {
-    to.on_sent(now, packet.len());
-    outputs.push_back(Output::Send { link: to.link_id(), packet: PacketBytes(packet) });
+fn send(now: Instant, prober: &mut LinkProber, packet: Vec<u8>, outputs: &mut VecDeque<Output>) {
+    prober.on_sent(now, packet.len());
+    outputs.push_back(Output::Send { link: prober.link_id(), packet: PacketBytes(packet) });
 }

@@ -67,19 +67,19 @@ impl AckDelayQueue {
         &mut self,
         now: Instant,
         packet: Vec<u8>,
-        says: AckInfo,
-        late: Duration,
+        info: AckInfo,
+        delay: Duration,
     ) -> Option<Vec<u8>> {
-        let due = now + late.min(MAX_DELAY);
+        let due = now + delay.min(MAX_DELAY);
         let due = self.queue.back().map_or(due, |last| due.max(last.due));
         if due <= now {
             return Some(packet);
         }
         if let Some(last) = self.queue.back_mut()
             && now.since(last.since) < MIN_SPACING
-            && says.supersedes(&last.info)
+            && info.supersedes(&last.info)
         {
-            (last.packet, last.info) = (packet, says);
+            (last.packet, last.info) = (packet, info);
             return None;
         }
         if self.queue.len() >= MAX_ACKS
@@ -87,7 +87,7 @@ impl AckDelayQueue {
         {
             first.due = now;
         }
-        self.queue.push_back(QueuedAck { since: now, due, info: says, packet });
+        self.queue.push_back(QueuedAck { since: now, due, info: info, packet });
         None
     }
 
@@ -99,7 +99,7 @@ impl AckDelayQueue {
 
     /// All, whether due or not.
     pub(in crate::accel) fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        self.queue.drain(..).map(|place| place.packet)
+        self.queue.drain(..).map(|queued| queued.packet)
     }
 
     /// When the next one is due.
@@ -128,9 +128,9 @@ mod tests {
 
     /// An ACK of so many bytes with these blocks, which echoes this.
     fn says(number: u32, blocks: &[(u32, u32)], echo: u32) -> AckInfo {
-        let spans: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
+        let ranges: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let timestamps = Some(Timestamps { ts_val: TcpTimestamp::new(1), ts_ecr: TcpTimestamp::new(echo) });
-        let (seq, ack, sacks) = (Seq::new(1), Seq::new(number), SackBlocks::of(&spans));
+        let (seq, ack, sacks) = (Seq::new(1), Seq::new(number), SackBlocks::of(&ranges));
         let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sack_blocks: sacks };
         AckInfo { ack, has_rewritten_echo: false, scale: 0 }
     }
@@ -142,26 +142,26 @@ mod tests {
 
     #[test]
     fn each_is_as_late_as_it_is_to_be_and_none_overtakes() {
-        let (mut line, ms) = (AckDelayQueue::default(), Duration::from_millis);
-        assert_eq!(line.push(at(0), vec![0], alone(), Duration::ZERO), Some(vec![0]), "nobody is ahead");
-        assert_eq!(line.push(at(0), vec![1], alone(), ms(50)), None);
-        assert_eq!(line.push(at(10), vec![2], alone(), ms(20)), None);
-        assert_eq!(line.push(at(20), vec![3], alone(), Duration::ZERO), None, "two are ahead");
-        assert_eq!((line.due(), line.pop(at(49))), (Some(at(50)), None));
-        assert_eq!([line.pop(at(50)), line.pop(at(50)), line.pop(at(50))], [1, 2, 3].map(|n| Some(vec![n])));
-        assert_eq!((line.pop(at(50)), line.due()), (None, None));
+        let (mut queue, ms) = (AckDelayQueue::default(), Duration::from_millis);
+        assert_eq!(queue.push(at(0), vec![0], alone(), Duration::ZERO), Some(vec![0]), "nobody is ahead");
+        assert_eq!(queue.push(at(0), vec![1], alone(), ms(50)), None);
+        assert_eq!(queue.push(at(10), vec![2], alone(), ms(20)), None);
+        assert_eq!(queue.push(at(20), vec![3], alone(), Duration::ZERO), None, "two are ahead");
+        assert_eq!((queue.due(), queue.pop(at(49))), (Some(at(50)), None));
+        assert_eq!([queue.pop(at(50)), queue.pop(at(50)), queue.pop(at(50))], [1, 2, 3].map(|n| Some(vec![n])));
+        assert_eq!((queue.pop(at(50)), queue.due()), (None, None));
     }
 
     #[test]
     fn it_holds_no_longer_and_no_more_than_it_may() {
-        let mut line = AckDelayQueue::default();
-        line.push(at(0), vec![], alone(), Duration::from_secs(9));
-        assert_eq!(line.due(), Some(at(0) + MAX_DELAY));
+        let mut queue = AckDelayQueue::default();
+        queue.push(at(0), vec![], alone(), Duration::from_secs(9));
+        assert_eq!(queue.due(), Some(at(0) + MAX_DELAY));
         for _ in 0..MAX_ACKS {
-            line.push(at(1), vec![7], alone(), MAX_DELAY);
+            queue.push(at(1), vec![7], alone(), MAX_DELAY);
         }
-        assert_eq!((line.pop(at(1)), line.pop(at(1))), (Some(vec![]), None));
-        assert_eq!(line.drain().count(), MAX_ACKS);
+        assert_eq!((queue.pop(at(1)), queue.pop(at(1))), (Some(vec![]), None));
+        assert_eq!(queue.drain().count(), MAX_ACKS);
     }
 
     #[test]
@@ -177,10 +177,10 @@ mod tests {
             !says(400, &[], 6).supersedes(&marked) && says(400, &[], 5).supersedes(&marked),
             "what it echoes counts"
         );
-        let (mut line, late) = (AckDelayQueue::default(), Duration::from_millis(50));
+        let (mut queue, delay) = (AckDelayQueue::default(), Duration::from_millis(50));
         for n in 0..20_u32 {
-            line.push(at(u64::from(n)), vec![0], says(100, &[(200, 300 + n)], n), late);
+            queue.push(at(u64::from(n)), vec![0], says(100, &[(200, 300 + n)], n), delay);
         }
-        assert_eq!(line.drain().count(), 4, "one each five milliseconds");
+        assert_eq!(queue.drain().count(), 4, "one each five milliseconds");
     }
 }

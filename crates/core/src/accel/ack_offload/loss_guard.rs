@@ -90,8 +90,8 @@ mod tests {
 
     /// Of a minute with a hole of `open` ms after each so many: how much was calm, in how many pieces, and how much strained.
     fn run(between: u64, open: u64) -> (u32, u32, u32) {
-        let (mut calm, mut holes) = (LossGuard::default(), SackHoles::default());
-        let (mut calms, mut pieces, mut strained, mut was) = (0, 0, 0, false);
+        let (mut guard, mut holes) = (LossGuard::default(), SackHoles::default());
+        let (mut clear_ms, mut pieces, mut frequent_ms, mut was) = (0, 0, 0, false);
         for ms in 0..60_000 {
             let now = Instant::from_millis(ms);
             let blocks: &[SeqRange] =
@@ -109,23 +109,23 @@ mod tests {
                 },
                 1448,
             );
-            let is = calm.is_clear(now, &holes);
-            calms += u32::from(is);
+            let is = guard.is_clear(now, &holes);
+            clear_ms += u32::from(is);
             pieces += u32::from(is && !was);
-            strained += u32::from(calm.has_frequent_loss(now));
+            frequent_ms += u32::from(guard.has_frequent_loss(now));
             was = is;
         }
-        (calms, pieces, strained)
+        (clear_ms, pieces, frequent_ms)
     }
 
     #[test]
     fn rare_holes_cost_little_and_frequent_ones_end_it() {
-        let (calm, pieces, strained) = run(6000, 50);
-        assert!(calm > 54_000 && pieces == 10 && strained == 0, "{calm} in {pieces}");
-        let (calm, pieces, strained) = run(1000, 50);
-        assert!(calm < 3000 && pieces <= 3 && strained > 50_000, "{calm} in {pieces}, {strained}");
-        let (calm, pieces, strained) = run(200, 50);
-        assert!((calm, pieces) == (0, 0) && strained > 57_000);
+        let (guard, pieces, frequent_ms) = run(6000, 50);
+        assert!(guard > 54_000 && pieces == 10 && frequent_ms == 0, "{guard} in {pieces}");
+        let (guard, pieces, frequent_ms) = run(1000, 50);
+        assert!(guard < 3000 && pieces <= 3 && frequent_ms > 50_000, "{guard} in {pieces}, {frequent_ms}");
+        let (guard, pieces, frequent_ms) = run(200, 50);
+        assert!((guard, pieces) == (0, 0) && frequent_ms > 57_000);
     }
 
     #[test]

@@ -41,9 +41,9 @@ pub(in crate::accel) struct PathDelay {
 
 impl PathDelay {
     /// An ACK with this timestamp leaves.
-    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, value: TcpTimestamp, by: AckLink) {
-        if self.probe.is_none_or(|(_, sent, other)| other != by || now.since(sent) >= MAX_PROBE_AGE) {
-            self.probe = Some((value, now, by));
+    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, value: TcpTimestamp, link: AckLink) {
+        if self.probe.is_none_or(|(_, sent, other)| other != link || now.since(sent) >= MAX_PROBE_AGE) {
+            self.probe = Some((value, now, link));
         }
     }
 
@@ -56,15 +56,15 @@ impl PathDelay {
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
         let was_seen = self.is_captured(now);
         self.last_packet = Some(now);
-        let Some((value, sent, by)) = self.probe else { return };
+        let Some((value, sent, link)) = self.probe else { return };
         if echo.is_before(value) {
             return;
         }
         self.probe = None;
-        self.is_delivered |= by == AckLink::Secondary;
+        self.is_delivered |= link == AckLink::Secondary;
         let Some(waited) = waited.filter(|_| was_seen) else { return };
         let sample = now.since(sent).saturating_sub(waited);
-        match by {
+        match link {
             AckLink::Primary => {
                 self.primary_rtt = Some(self.primary_rtt.map_or(sample, |mean| (mean * 7 + sample) / 8));
             }
@@ -120,66 +120,66 @@ mod tests {
     use super::*;
 
     /// Asks so often by each way, one after the other, with a queue of 30 ms.
-    fn ask(ways: &mut PathDelay, from: u64, by: AckLink, takes: &[u64]) -> u64 {
+    fn ask(delay: &mut PathDelay, from: u64, link: AckLink, rtts: &[u64]) -> u64 {
         let mut at = from;
-        for takes in takes {
-            ways.on_echo(Instant::from_millis(at), TcpTimestamp::new(0), None);
-            ways.on_ack_sent(Instant::from_millis(at), TcpTimestamp::new(u32::try_from(at).unwrap()), by);
+        for rtts in rtts {
+            delay.on_echo(Instant::from_millis(at), TcpTimestamp::new(0), None);
+            delay.on_ack_sent(Instant::from_millis(at), TcpTimestamp::new(u32::try_from(at).unwrap()), link);
             let echo = TcpTimestamp::new(u32::try_from(at).unwrap());
             // All the time packets are shown that left before.
-            for shown in (at..at + takes + 30).step_by(20) {
-                ways.on_echo(Instant::from_millis(shown), TcpTimestamp::new(0), None);
+            for captured in (at..at + rtts + 30).step_by(20) {
+                delay.on_echo(Instant::from_millis(captured), TcpTimestamp::new(0), None);
             }
-            at += takes + 30;
-            ways.on_echo(Instant::from_millis(at), echo, Some(Duration::from_millis(30)));
+            at += rtts + 30;
+            delay.on_echo(Instant::from_millis(at), echo, Some(Duration::from_millis(30)));
         }
         at
     }
 
     #[test]
     fn the_difference_is_that_of_the_ways_and_not_of_the_queue() {
-        let mut ways = PathDelay::default();
-        let at = ask(&mut ways, 0, AckLink::Primary, &[50, 52, 50]);
-        assert_eq!((ways.difference(), ways.is_known()), (Duration::ZERO, false));
-        let at = ask(&mut ways, at, AckLink::Secondary, &[100, 110, 104]);
-        assert!((55..60).contains(&ways.difference().as_millis()) && ways.is_known(), "{:?}", ways.difference());
-        ask(&mut ways, at, AckLink::Secondary, &[900]);
-        assert_eq!(ways.difference(), MAX_DELAY);
-        ways.reset_secondary();
-        assert_eq!((ways.difference(), ways.is_known()), (Duration::ZERO, false));
+        let mut delay = PathDelay::default();
+        let at = ask(&mut delay, 0, AckLink::Primary, &[50, 52, 50]);
+        assert_eq!((delay.difference(), delay.is_known()), (Duration::ZERO, false));
+        let at = ask(&mut delay, at, AckLink::Secondary, &[100, 110, 104]);
+        assert!((55..60).contains(&delay.difference().as_millis()) && delay.is_known(), "{:?}", delay.difference());
+        ask(&mut delay, at, AckLink::Secondary, &[900]);
+        assert_eq!(delay.difference(), MAX_DELAY);
+        delay.reset_secondary();
+        assert_eq!((delay.difference(), delay.is_known()), (Duration::ZERO, false));
     }
 
     #[test]
     fn what_was_held_and_what_waited_unknown_tells_nothing() {
-        let (mut ways, at) = (PathDelay::default(), Instant::from_millis);
-        ways.on_echo(at(0), TcpTimestamp::new(0), None);
-        ways.on_ack_sent(at(0), TcpTimestamp::new(1), AckLink::Primary);
-        ways.on_ack_delayed();
-        ways.on_echo(at(50), TcpTimestamp::new(1), Some(Duration::ZERO));
-        ways.on_ack_sent(at(50), TcpTimestamp::new(50), AckLink::Primary);
-        ways.on_echo(at(100), TcpTimestamp::new(50), None);
-        assert_eq!(ways.primary_rtt, None);
+        let (mut delay, at) = (PathDelay::default(), Instant::from_millis);
+        delay.on_echo(at(0), TcpTimestamp::new(0), None);
+        delay.on_ack_sent(at(0), TcpTimestamp::new(1), AckLink::Primary);
+        delay.on_ack_delayed();
+        delay.on_echo(at(50), TcpTimestamp::new(1), Some(Duration::ZERO));
+        delay.on_ack_sent(at(50), TcpTimestamp::new(50), AckLink::Primary);
+        delay.on_echo(at(100), TcpTimestamp::new(50), None);
+        assert_eq!(delay.primary_rtt, None);
     }
 
     #[test]
     fn what_was_not_looked_for_all_the_time_tells_nothing() {
         let at = Instant::from_millis;
-        let first = |shown: &[u64]| {
-            let mut ways = PathDelay::default();
-            for (n, ms) in shown.iter().enumerate() {
+        let first = |captured: &[u64]| {
+            let mut delay = PathDelay::default();
+            for (n, ms) in captured.iter().enumerate() {
                 // The first packet shown is one of before.
-                ways.on_echo(at(*ms), TcpTimestamp::new(if n == 0 { 0 } else { 9 }), Some(Duration::ZERO));
-                ways.on_ack_sent(at(*ms), TcpTimestamp::new(9 + u32::from(n > 0)), AckLink::Primary);
+                delay.on_echo(at(*ms), TcpTimestamp::new(if n == 0 { 0 } else { 9 }), Some(Duration::ZERO));
+                delay.on_ack_sent(at(*ms), TcpTimestamp::new(9 + u32::from(n > 0)), AckLink::Primary);
             }
-            ways.primary_rtt
+            delay.primary_rtt
         };
         assert_eq!(first(&[0, 50]), Some(Duration::from_millis(50)));
         assert_eq!(first(&[0, 400]), None, "its echo came at 50 ms, and was not shown");
-        let mut ways = PathDelay::default();
-        ways.on_ack_sent(at(0), TcpTimestamp::new(1), AckLink::Secondary);
-        ways.on_echo(at(200), TcpTimestamp::new(5), Some(Duration::ZERO));
+        let mut delay = PathDelay::default();
+        delay.on_ack_sent(at(0), TcpTimestamp::new(1), AckLink::Secondary);
+        delay.on_echo(at(200), TcpTimestamp::new(5), Some(Duration::ZERO));
         assert!(
-            ways.secondary_rtt.is_none() && ways.is_delivered(),
+            delay.secondary_rtt.is_none() && delay.is_delivered(),
             "nothing was shown before; but it has arrived"
         );
     }

@@ -57,12 +57,12 @@ enum Phase {
     #[default]
     New,
     /// Off; what it brings is measured.
-    Before { since: Instant, stood: StandingQueueSample, from: Totals },
+    Before { since: Instant, standing: StandingQueueSample, from: Totals },
     /// On; `from` is set when it has had time to show in means.
     With {
         since: Instant,
         before: Baseline,
-        stood: StandingQueueSample,
+        standing: StandingQueueSample,
         check: Option<Totals>,
         from: Option<Totals>,
     },
@@ -100,24 +100,24 @@ struct StandingQueueSample {
 
 impl OffloadTrial {
     /// Whether help is on now. To be asked with each ACK.
-    pub(in crate::accel) fn is_on(&mut self, moment: &TrialSample) -> bool {
-        let now = moment.now;
-        let mark = Totals { at: now, received: moment.received };
+    pub(in crate::accel) fn is_on(&mut self, sample: &TrialSample) -> bool {
+        let now = sample.now;
+        let mark = Totals { at: now, received: sample.received };
         self.phase = match self.phase {
-            Phase::Decided { on: true, .. } | Phase::With { .. } if moment.has_frequent_loss => Phase::New,
+            Phase::Decided { on: true, .. } | Phase::With { .. } if sample.has_frequent_loss => Phase::New,
             Phase::Decided { on, until } if now < until => Phase::Decided { on, until },
             Phase::LinkUnavailable { until } if now < until => Phase::LinkUnavailable { until },
-            Phase::Before { .. } if moment.has_frequent_loss => Phase::New,
-            _ if !moment.is_eligible => Phase::New,
+            Phase::Before { .. } if sample.has_frequent_loss => Phase::New,
+            _ if !sample.is_eligible => Phase::New,
             Phase::New | Phase::Decided { .. } | Phase::LinkUnavailable { .. }
-                if moment.is_clear && moment.has_started =>
+                if sample.is_clear && sample.has_started =>
             {
-                Phase::Before { since: now, stood: StandingQueueSample::default(), from: mark }
+                Phase::Before { since: now, standing: StandingQueueSample::default(), from: mark }
             }
             Phase::New | Phase::Decided { .. } | Phase::LinkUnavailable { .. } => Phase::New,
-            Phase::Before { since, stood, from } => on_baseline(moment, mark, since, stood, from),
-            Phase::With { since, before, stood, check, from } => {
-                self.on_enabled(moment, mark, since, before, (stood, check, from))
+            Phase::Before { since, standing, from } => on_baseline(sample, mark, since, standing, from),
+            Phase::With { since, before, standing, check, from } => {
+                self.on_enabled(sample, mark, since, before, (standing, check, from))
             }
             Phase::Without { since, from: None, with } => {
                 let from = (now.since(since) >= SETTLE_TIME).then_some(mark);
@@ -133,15 +133,15 @@ impl OffloadTrial {
 
     fn on_enabled(
         &mut self,
-        moment: &TrialSample,
+        sample: &TrialSample,
         mark: Totals,
         since: Instant,
         before: Baseline,
-        (stood, check, from): (StandingQueueSample, Option<Totals>, Option<Totals>),
+        (standing, check, from): (StandingQueueSample, Option<Totals>, Option<Totals>),
     ) -> Phase {
-        let now = moment.now;
+        let now = sample.now;
         // Bytes behind a hole count when it closes: what is measured lies between two.
-        let check = check.filter(|_| moment.has_no_holes);
+        let check = check.filter(|_| sample.has_no_holes);
         let checked = check.and_then(|check| check.rate_until(mark, CHECK_TIME));
         let least = before.rate.share(if before.has_standing_queue { MIN_RATE_QUEUE } else { MIN_RATE_MEAN });
         if checked.is_some_and(|rate| rate < least) {
@@ -149,16 +149,16 @@ impl OffloadTrial {
         }
         let has_begun = now.since(since) >= SWITCH_TIME;
         let check =
-            if checked.is_some() { None } else { check }.or((moment.has_no_holes && has_begun).then_some(mark));
-        let stood = stood.update(moment, mark);
-        if before.has_standing_queue && stood.time >= OFFLOAD_QUEUE_TIME {
-            return self.decide(now, exceeds(stood.rate(), before.rate, MIN_GAIN_QUEUE));
+            if checked.is_some() { None } else { check }.or((sample.has_no_holes && has_begun).then_some(mark));
+        let standing = standing.update(sample, mark);
+        if before.has_standing_queue && standing.time >= OFFLOAD_QUEUE_TIME {
+            return self.decide(now, exceeds(standing.rate(), before.rate, MIN_GAIN_QUEUE));
         }
         let from = from.or((now.since(since) >= GROWTH_TIME).then_some(mark));
         let mean = from.and_then(|from| from.rate_until(mark, OFFLOAD_TIME));
         match mean.filter(|_| !before.has_standing_queue || now.since(since) >= MAX_WAIT) {
             Some(with) => Phase::Without { since: now, from: None, with },
-            None => Phase::With { since, before, stood, check, from },
+            None => Phase::With { since, before, standing, check, from },
         }
     }
 
@@ -195,40 +195,40 @@ impl OffloadTrial {
 
 /// Off, until it is known what that brings and a good moment comes.
 fn on_baseline(
-    moment: &TrialSample,
+    sample: &TrialSample,
     mark: Totals,
     since: Instant,
-    stood: StandingQueueSample,
+    standing: StandingQueueSample,
     from: Totals,
 ) -> Phase {
-    let now = moment.now;
-    let stood = stood.update(moment, mark);
-    if now.since(since) >= MAX_WAIT && !moment.is_link_ready {
+    let now = sample.now;
+    let standing = standing.update(sample, mark);
+    if now.since(since) >= MAX_WAIT && !sample.is_link_ready {
         return Phase::LinkUnavailable { until: now + FIRST_RETRY };
     }
-    let from = if moment.has_no_holes { from } else { mark };
-    let (stood, from) =
-        if stood.grows_fast(moment) { (StandingQueueSample::default(), mark) } else { (stood, from) };
-    let before = if stood.time >= BASELINE_QUEUE_TIME {
-        let long_enough = moment.queue.is_some_and(|queue| queue >= moment.required_queue());
-        long_enough.then(|| Baseline { rate: stood.rate(), has_standing_queue: true })
+    let from = if sample.has_no_holes { from } else { mark };
+    let (standing, from) =
+        if standing.grows_fast(sample) { (StandingQueueSample::default(), mark) } else { (standing, from) };
+    let before = if standing.time >= BASELINE_QUEUE_TIME {
+        let long_enough = sample.queue.is_some_and(|queue| queue >= sample.required_queue());
+        long_enough.then(|| Baseline { rate: standing.rate(), has_standing_queue: true })
     } else {
         // What stands now is looked at first.
-        let from = Some(from).filter(|_| !moment.has_standing_queue());
+        let from = Some(from).filter(|_| !sample.has_standing_queue());
         from.and_then(|from| from.rate_until(mark, BASELINE_TIME))
             .map(|rate| Baseline { rate, has_standing_queue: false })
     };
-    match before.filter(|_| moment.is_link_ready && moment.has_no_holes) {
+    match before.filter(|_| sample.is_link_ready && sample.has_no_holes) {
         Some(before) => {
-            Phase::With { since: now, before, stood: StandingQueueSample::default(), check: None, from: None }
+            Phase::With { since: now, before, standing: StandingQueueSample::default(), check: None, from: None }
         }
-        None => Phase::Before { since, stood, from },
+        None => Phase::Before { since, standing, from },
     }
 }
 
 /// Whether `more` is above the other by so many percent.
-fn exceeds(more: Bitrate, less: Bitrate, percent: u64) -> bool {
-    more.bits_per_sec() / (100 + percent) >= less.bits_per_sec() / 100
+fn exceeds(higher: Bitrate, lower: Bitrate, percent: u64) -> bool {
+    higher.bits_per_sec() / (100 + percent) >= lower.bits_per_sec() / 100
 }
 
 impl TrialSample {
@@ -257,8 +257,8 @@ impl TrialSample {
 
     /// How long the queue is to be for the switch.
     fn required_queue(&self) -> Duration {
-        let longer = self.rtt + self.path_difference.unwrap_or(DEFAULT_DIFFERENCE);
-        let full = (longer * 17 / 20).saturating_sub(self.rtt);
+        let long_rtt = self.rtt + self.path_difference.unwrap_or(DEFAULT_DIFFERENCE);
+        let full = (long_rtt * 17 / 20).saturating_sub(self.rtt);
         full.min(self.max_queue * 3 / 4).max(STANDING_QUEUE)
     }
 }
@@ -276,8 +276,8 @@ impl Totals {
 }
 
 impl StandingQueueSample {
-    fn update(self, moment: &TrialSample, mark: Totals) -> Self {
-        let Some(queue) = moment.queue.filter(|queue| moment.has_no_holes && *queue >= STANDING_QUEUE) else {
+    fn update(self, sample: &TrialSample, mark: Totals) -> Self {
+        let Some(queue) = sample.queue.filter(|queue| sample.has_no_holes && *queue >= STANDING_QUEUE) else {
             return Self { last: None, ..self };
         };
         let last = self.last.unwrap_or(mark);
@@ -290,9 +290,9 @@ impl StandingQueueSample {
     }
 
     /// Whether the queue grows as that of a sender which has not found its window yet.
-    fn grows_fast(&self, moment: &TrialSample) -> bool {
-        let more = moment.queue.zip(self.began).map_or(Duration::ZERO, |(now, began)| now.saturating_sub(began));
-        self.time >= BASELINE_QUEUE_TIME && more >= self.time / GROWTH_PART
+    fn grows_fast(&self, sample: &TrialSample) -> bool {
+        let higher = sample.queue.zip(self.began).map_or(Duration::ZERO, |(now, began)| now.saturating_sub(began));
+        self.time >= BASELINE_QUEUE_TIME && higher >= self.time / GROWTH_PART
     }
 
     fn rate(&self) -> Bitrate {
@@ -382,7 +382,7 @@ mod tests {
     fn a_queue_that_fills_fast_is_waited_for() {
         let mut trial = OffloadTrial::default();
         let first = |queue: fn(u64) -> u64, trial: &mut OffloadTrial| {
-            let ask = |ms: &u64| {
+            let is_on_at = |ms: &u64| {
                 trial.is_on(&TrialSample {
                     received: DataSize::from_bytes(ms * 2500),
                     queue: Some(Duration::from_millis(queue(*ms))),
@@ -396,7 +396,7 @@ mod tests {
                     ..TrialSample::new(Instant::from_millis(*ms))
                 })
             };
-            (0..3300).find(ask)
+            (0..3300).find(is_on_at)
         };
         // 100 ms in 400, up to a second; the switch then waits for 400 ms in which it stands.
         let begins = first(|ms| 60 + ms.min(1000) / 4, &mut trial).unwrap();
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn a_flow_that_may_be_in_its_start_is_waited_for() {
         let mut trial = OffloadTrial::default();
-        let mut ask = |ms: u64, has_started: bool| {
+        let mut is_on_at = |ms: u64, has_started: bool| {
             trial.is_on(&TrialSample {
                 received: DataSize::from_bytes(ms * 2500),
                 queue: Some(Duration::from_millis(60)),
@@ -425,8 +425,8 @@ mod tests {
                 ..TrialSample::new(Instant::from_millis(ms))
             })
         };
-        assert!(!(0..4000).any(|ms| ask(ms, false)));
-        assert!((4000..4500).any(|ms| ask(ms, true)));
+        assert!(!(0..4000).any(|ms| is_on_at(ms, false)));
+        assert!((4000..4500).any(|ms| is_on_at(ms, true)));
     }
 
     #[test]
@@ -439,13 +439,13 @@ mod tests {
 
     #[test]
     fn the_switch_waits_for_a_long_queue_and_where_there_is_none_for_the_longest() {
-        let moment = |longest, extra| TrialSample {
+        let sample = |longest, extra| TrialSample {
             max_queue: Duration::from_millis(longest),
             rtt: Duration::from_millis(50),
             path_difference: Some(Duration::from_millis(extra)),
             ..TrialSample::new(Instant::ZERO)
         };
-        let need = |longest, extra| moment(longest, extra).required_queue().as_millis();
+        let need = |longest, extra| sample(longest, extra).required_queue().as_millis();
         assert_eq!((need(100, 50), need(100, 75), need(40, 75), need(4, 75)), (35, 56, 30, 10));
     }
 }

@@ -67,7 +67,7 @@ pub(in crate::accel) struct EarlyAckEngine {
 /// A hidden stretch.
 #[derive(Clone, Copy, Debug)]
 struct EarlyAckedHole {
-    stretch: PosRange,
+    range: PosRange,
     since: Instant,
     /// The newest timestamp that had come then: older than any that comes later, newer than what came before the hole.
     ts_val: Option<TcpTimestamp>,
@@ -134,15 +134,15 @@ impl AckRewrite {
 
 impl EarlyAckEngine {
     /// Of a flow whose own stack has acknowledged up to here.
-    pub(in crate::accel) fn new(here: u64) -> Self {
+    pub(in crate::accel) fn new(next_expected: u64) -> Self {
         Self {
-            next_expected: here,
-            right_edge: here,
+            next_expected: next_expected,
+            right_edge: next_expected,
             received_beyond: PosRangeSet::default(),
-            acked: here,
-            advertised_edge: here,
-            reported_below: here,
-            acked_or_received: here,
+            acked: next_expected,
+            advertised_edge: next_expected,
+            reported_below: next_expected,
+            acked_or_received: next_expected,
             holes: Vec::new(),
             to_fetch: Vec::new(),
             sweep_top: None,
@@ -157,14 +157,14 @@ impl EarlyAckEngine {
         &mut self,
         now: Instant,
         ack: &Ack,
-        carries: bool,
+        carries_data: bool,
         scale: u8,
-        terms: &EarlyAckPolicy<'_>,
+        policy: &EarlyAckPolicy<'_>,
     ) -> AckAction {
         self.on_tsval(ack.timestamps.map(|stamps| stamps.ts_ecr));
-        self.on_tsval(terms.newest_tsval);
+        self.on_tsval(policy.newest_tsval);
         self.on_local_ack(ack, scale);
-        let end = self.advance_ack(now, terms);
+        let end = self.advance_ack(now, policy);
         if end == self.next_expected && self.holes.is_empty() {
             self.acked = self.acked.max(end);
             self.advertised_edge = self.advertised_edge.max(self.right_edge);
@@ -174,30 +174,30 @@ impl EarlyAckEngine {
             return AckAction::Forward;
         }
         let is_new = end > self.acked || self.right_edge > self.advertised_edge;
-        let said = self.rewrite(end, ack, scale);
-        let has_blocks = !said.sack_blocks.is_empty();
-        let is_asked = ack.dsack_range().is_some() || carries || has_blocks;
+        let rewrite_to = self.rewrite(end, ack, scale);
+        let has_blocks = !rewrite_to.sack_blocks.is_empty();
+        let must_leave = ack.dsack_range().is_some() || carries_data || has_blocks;
         self.acked = self.acked.max(end);
-        if !is_new && !is_asked && now.since(self.last_ack_sent) < SUPPRESS_TIME {
-            return AckAction::Suppress(said);
+        if !is_new && !must_leave && now.since(self.last_ack_sent) < SUPPRESS_TIME {
+            return AckAction::Suppress(rewrite_to);
         }
         if has_blocks {
             self.reported_below = self.reported_below.max(self.received_beyond.end().unwrap_or(0));
         }
         self.advertised_edge = self.advertised_edge.max(self.right_edge);
         self.last_ack_sent = now;
-        AckAction::Rewrite(said)
+        AckAction::Rewrite(rewrite_to)
     }
 
     /// The other end is at this number: it begins a segment that came, or is that of a bare acknowledgement. After a
     /// ladder it says how much of it was believed.
-    pub(in crate::accel) fn on_peer_seq(&mut self, now: Instant, seq: Seq, terms: &EarlyAckPolicy<'_>) {
-        self.on_tsval(terms.newest_tsval);
+    pub(in crate::accel) fn on_peer_seq(&mut self, now: Instant, seq: Seq, policy: &EarlyAckPolicy<'_>) {
+        self.on_tsval(policy.newest_tsval);
         let Some(top) = self.sweep_top else { return };
         let at = nearest_position(self.next_expected, seq).min(top);
         if at > self.acked {
             self.acked = at;
-            self.advance_ack(now, terms);
+            self.advance_ack(now, policy);
         }
     }
 
@@ -211,20 +211,20 @@ impl EarlyAckEngine {
         now: Instant,
         top: u64,
         step: u32,
-        terms: &EarlyAckPolicy<'_>,
+        policy: &EarlyAckPolicy<'_>,
     ) -> Vec<Seq> {
         let step = u64::from(step.max(1));
         let top = top.min(self.right_edge).max(self.acked).max(self.sweep_top.unwrap_or(0));
         self.sweep_top = Some(top);
         self.acked = self.acked.max(self.received_beyond.end().unwrap_or(0).min(top));
-        self.advance_ack(now, terms);
-        let rungs = (self.acked..=top).step_by(usize::try_from(step).unwrap_or(usize::MAX));
-        let mut rungs: Vec<u64> = rungs.take(MAX_SWEEP_ACKS).collect();
+        self.advance_ack(now, policy);
+        let acks = (self.acked..=top).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        let mut acks: Vec<u64> = acks.take(MAX_SWEEP_ACKS).collect();
         // The last segment of a body, or of a window, may be shorter.
-        if rungs.last().is_some_and(|last| *last < top && top - last < step) {
-            rungs.push(top);
+        if acks.last().is_some_and(|last| *last < top && top - last < step) {
+            acks.push(top);
         }
-        rungs.into_iter().rev().map(seq_of).collect()
+        acks.into_iter().rev().map(seq_of).collect()
     }
 
     /// The window to be said with this number, so that the right edge stays where it is.
@@ -243,14 +243,14 @@ impl EarlyAckEngine {
     }
 
     /// What of this stretch is still hidden and not here.
-    pub(in crate::accel) fn missing(&self, stretch: PosRange) -> Vec<PosRange> {
-        let parts = self.holes.iter().map(|hole| hole.stretch.intersection(&stretch));
+    pub(in crate::accel) fn missing(&self, range: PosRange) -> Vec<PosRange> {
+        let parts = self.holes.iter().map(|hole| hole.range.intersection(&range));
         parts.filter(|part| !part.is_empty()).collect()
     }
 
     /// The timestamp of a segment that fills this hole; none if it is none, or there are no timestamps.
     pub(in crate::accel) fn tsval_at(&self, position: u64) -> Option<TcpTimestamp> {
-        self.holes.iter().find(|hole| hole.stretch.contains(position)).and_then(|hole| hole.ts_val)
+        self.holes.iter().find(|hole| hole.range.contains(position)).and_then(|hole| hole.ts_val)
     }
 
     /// What the own stack has acknowledged.
@@ -270,12 +270,12 @@ impl EarlyAckEngine {
 
     /// What is acknowledged and not here, with the timestamp of a segment that fills it.
     pub(in crate::accel) fn open_holes(&self) -> impl Iterator<Item = (PosRange, Option<TcpTimestamp>)> + '_ {
-        self.holes.iter().map(|hole| (hole.stretch, hole.ts_val))
+        self.holes.iter().map(|hole| (hole.range, hole.ts_val))
     }
 
     /// Bytes that are acknowledged and not here.
     pub(in crate::accel) fn missing_bytes(&self) -> u64 {
-        self.holes.iter().map(|hole| hole.stretch.len()).sum()
+        self.holes.iter().map(|hole| hole.range.len()).sum()
     }
 
     /// Bytes that were ever hidden.
@@ -295,10 +295,10 @@ impl EarlyAckEngine {
 
     /// Takes in what the own stack says.
     fn on_local_ack(&mut self, ack: &Ack, scale: u8) {
-        let here = nearest_position(self.next_expected, ack.ack);
-        if here >= self.next_expected {
-            self.next_expected = here;
-            self.right_edge = nearest_position(here, ack.right_edge(scale)).max(here);
+        let next_expected = nearest_position(self.next_expected, ack.ack);
+        if next_expected >= self.next_expected {
+            self.next_expected = next_expected;
+            self.right_edge = nearest_position(next_expected, ack.right_edge(scale)).max(next_expected);
         }
         let blocks = ack.sack_blocks.blocks().iter().map(|block| {
             let start = nearest_position(self.next_expected, block.start);
@@ -306,10 +306,10 @@ impl EarlyAckEngine {
         });
         let blocks: Vec<PosRange> =
             blocks.filter(|block| block.start > self.next_expected && block.end <= self.right_edge).collect();
-        if here == self.next_expected && self.received_beyond.contains(here) {
+        if next_expected == self.next_expected && self.received_beyond.contains(next_expected) {
             // It waits for what it had: that was dropped, but for what it names now.
-            self.received_beyond.remove(PosRange::new(here, self.received_beyond.run_from(here)));
-            self.acked_or_received = here;
+            self.received_beyond.remove(PosRange::new(next_expected, self.received_beyond.run_from(next_expected)));
+            self.acked_or_received = next_expected;
         }
         self.received_beyond.remove_before(self.next_expected);
         for block in &blocks {
@@ -320,8 +320,8 @@ impl EarlyAckEngine {
         self.sweep_top = self.sweep_top.filter(|top| self.next_expected < *top);
         self.acked = self.acked.max(self.next_expected);
         let touches = |hole: &EarlyAckedHole| {
-            hole.stretch.start < self.next_expected
-                || blocks.iter().any(|block| !block.intersection(&hole.stretch).is_empty())
+            hole.range.start < self.next_expected
+                || blocks.iter().any(|block| !block.intersection(&hole.range).is_empty())
         };
         if self.holes.iter().any(touches) {
             self.drop_received();
@@ -332,31 +332,31 @@ impl EarlyAckEngine {
     fn drop_received(&mut self) {
         let mut left = Vec::with_capacity(self.holes.len());
         for hole in &self.holes {
-            let stretch = PosRange::new(hole.stretch.start.max(self.next_expected), hole.stretch.end);
-            let gaps = self.received_beyond.gaps(stretch).into_iter();
-            left.extend(gaps.map(|stretch| EarlyAckedHole { stretch, ..*hole }));
+            let range = PosRange::new(hole.range.start.max(self.next_expected), hole.range.end);
+            let gaps = self.received_beyond.gaps(range).into_iter();
+            left.extend(gaps.map(|range| EarlyAckedHole { range, ..*hole }));
         }
         self.holes = left;
     }
 
     /// On over everything that is here or hidden, hiding what may and what must be hidden: the number that can be said.
-    fn advance_ack(&mut self, now: Instant, terms: &EarlyAckPolicy<'_>) -> u64 {
-        let known = terms.http_map.end().unwrap_or(0).min(self.right_edge);
+    fn advance_ack(&mut self, now: Instant, policy: &EarlyAckPolicy<'_>) -> u64 {
+        let known = policy.http_map.end().unwrap_or(0).min(self.right_edge);
         let end = self.received_beyond.end().unwrap_or(self.next_expected).min(known).max(self.acked);
         let from = self.acked_or_received.max(self.next_expected);
-        let (mut room, mut first) = (terms.budget, None);
-        let hidden: PosRangeSet = self.holes.iter().map(|hole| hole.stretch).collect();
+        let (mut budget, mut first) = (policy.budget, None);
+        let early_acked: PosRangeSet = self.holes.iter().map(|hole| hole.range).collect();
         for gap in self.received_beyond.gaps(PosRange::new(from, end)) {
-            for new in hidden.gaps(gap) {
-                let must = PosRange::new(new.start, new.end.min(self.acked));
-                self.add_hole(now, must);
-                let rest = PosRange::new(must.end, new.end);
+            for new in early_acked.gaps(gap) {
+                let required = PosRange::new(new.start, new.end.min(self.acked));
+                self.add_hole(now, required);
+                let rest = PosRange::new(required.end, new.end);
                 if rest.is_empty() {
                     continue;
                 }
-                let can = terms.allows_new && rest.start >= self.reported_below && rest.len() <= room;
-                if can && terms.http_map.locate(rest).is_some() {
-                    room -= rest.len();
+                let is_allowed = policy.allows_new && rest.start >= self.reported_below && rest.len() <= budget;
+                if is_allowed && policy.http_map.locate(rest).is_some() {
+                    budget -= rest.len();
                     self.add_hole(now, rest);
                 } else {
                     first = first.or(Some(rest.start));
@@ -367,14 +367,14 @@ impl EarlyAckEngine {
         self.acked_or_received
     }
 
-    fn add_hole(&mut self, now: Instant, stretch: PosRange) {
-        if stretch.is_empty() {
+    fn add_hole(&mut self, now: Instant, range: PosRange) {
+        if range.is_empty() {
             return;
         }
-        self.holes.push(EarlyAckedHole { stretch, since: now, ts_val: self.newest_tsval });
-        self.holes.sort_by_key(|hole| hole.stretch.start);
-        self.to_fetch.push(stretch);
-        self.total_bytes += stretch.len();
+        self.holes.push(EarlyAckedHole { range, since: now, ts_val: self.newest_tsval });
+        self.holes.sort_by_key(|hole| hole.range.start);
+        self.to_fetch.push(range);
+        self.total_bytes += range.len();
     }
 
     fn rewrite(&self, end: u64, ack: &Ack, scale: u8) -> AckRewrite {
@@ -389,22 +389,24 @@ impl EarlyAckEngine {
 
     /// The SACK blocks of an acknowledgement that says `end`: those behind it, over what is hidden between them, each once.
     fn sack_blocks(&self, end: u64, ack: &Ack) -> SackBlocks {
-        let mut there = self.received_beyond.clone();
-        self.holes.iter().for_each(|hole| there.insert(hole.stretch));
+        let mut reported = self.received_beyond.clone();
+        self.holes.iter().for_each(|hole| reported.insert(hole.range));
         let mut blocks: Vec<SeqRange> = Vec::with_capacity(SackBlocks::MAX_BLOCKS);
         for block in ack.sack_blocks.blocks() {
             let position = nearest_position(self.next_expected, block.start);
-            let run = there.run_around(position).filter(|run| run.start > end);
-            let Some(span) = run.map(|run| SeqRange::new(seq_of(run.start), seq_of(run.end))) else { continue };
-            if !blocks.contains(&span) {
-                blocks.push(span);
+            let run = reported.run_around(position).filter(|run| run.start > end);
+            let Some(block_range) = run.map(|run| SeqRange::new(seq_of(run.start), seq_of(run.end))) else {
+                continue;
+            };
+            if !blocks.contains(&block_range) {
+                blocks.push(block_range);
             }
         }
         SackBlocks::of(&blocks)
     }
 
-    fn on_tsval(&mut self, stamp: Option<TcpTimestamp>) {
-        let Some(new) = stamp else { return };
+    fn on_tsval(&mut self, ts_val: Option<TcpTimestamp>) {
+        let Some(new) = ts_val else { return };
         self.newest_tsval = Some(self.newest_tsval.map_or(new, |old| if old.is_before(new) { new } else { old }));
     }
 

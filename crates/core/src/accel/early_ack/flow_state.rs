@@ -142,12 +142,17 @@ impl EarlyAckFlow {
         }
         self.http_map.on_response_segment(&seen);
         self.segment_size.on_arrival(length);
-        let newest = self.newest_tsval();
-        if let Some(hider) = &mut self.engine {
-            hider.on_peer_seq(
+        let newest_tsval = self.newest_tsval();
+        if let Some(engine) = &mut self.engine {
+            engine.on_peer_seq(
                 now,
                 segment.seq(),
-                &EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval: newest },
+                &EarlyAckPolicy {
+                    http_map: &self.http_map,
+                    allows_new: false,
+                    budget: 0,
+                    newest_tsval: newest_tsval,
+                },
             );
         }
     }
@@ -157,7 +162,7 @@ impl EarlyAckFlow {
         &mut self,
         now: Instant,
         ack: &Ack,
-        carries: bool,
+        carries_data: bool,
         allowed: &EarlyAckLimits,
     ) -> AckAction {
         if self.engine.is_none() {
@@ -166,31 +171,31 @@ impl EarlyAckFlow {
             self.engine = self.http_map.position(ack.ack).map(EarlyAckEngine::new);
         }
         self.peer.on_local_end(ack.seq);
-        if let Some(stamps) = ack.timestamps {
-            self.min_tsval = Some(later_tsval(self.min_tsval, stamps.ts_ecr));
+        if let Some(timestamps) = ack.timestamps {
+            self.min_tsval = Some(later_tsval(self.min_tsval, timestamps.ts_ecr));
         }
-        let newest = self.newest_tsval();
-        let Some(hider) = &mut self.engine else { return AckAction::Forward };
-        let (before, was_here) = (hider.total_bytes(), hider.next_expected());
+        let newest_tsval = self.newest_tsval();
+        let Some(engine) = &mut self.engine else { return AckAction::Forward };
+        let (before, previous_expected) = (engine.total_bytes(), engine.next_expected());
         let terms = EarlyAckPolicy {
             http_map: &self.http_map,
             allows_new: allowed.allows_new,
             budget: allowed.budget,
-            newest_tsval: newest,
+            newest_tsval: newest_tsval,
         };
-        let verdict = hider.on_ack_out(now, ack, carries, allowed.scale, &terms);
-        self.holes += u64::from(hider.total_bytes() > before);
-        let here = hider.next_expected();
-        if here > was_here {
+        let verdict = engine.on_ack_out(now, ack, carries_data, allowed.scale, &terms);
+        self.holes += u64::from(engine.total_bytes() > before);
+        let next_expected = engine.next_expected();
+        if next_expected > previous_expected {
             self.last_progress = now;
         }
         while let Some(first) = self.injected.first_entry() {
-            if first.key() + first.get().bytes.len() as u64 > here {
+            if first.key() + first.get().bytes.len() as u64 > next_expected {
                 break;
             }
             first.remove();
         }
-        self.http_map.forget_before(here);
+        self.http_map.forget_before(next_expected);
         verdict
     }
 
@@ -202,30 +207,30 @@ impl EarlyAckFlow {
     ) -> Vec<FetchRequest> {
         let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
         let flow = self.id;
-        let want = |stretch, place| FetchRequest { flow, range: stretch, source: place, server };
-        let mut wants: Vec<FetchRequest> =
-            self.http_map.take_check().into_iter().map(|(stretch, place)| want(stretch, place)).collect();
-        let wanted = self.engine.as_mut().map(EarlyAckEngine::take_to_fetch).unwrap_or_default();
-        for stretch in wanted {
+        let request = |range, offset| FetchRequest { flow, range: range, source: offset, server };
+        let mut requests: Vec<FetchRequest> =
+            self.http_map.take_check().into_iter().map(|(range, offset)| request(range, offset)).collect();
+        let to_fetch = self.engine.as_mut().map(EarlyAckEngine::take_to_fetch).unwrap_or_default();
+        for range in to_fetch {
             let again = self
                 .injected
                 .iter()
-                .any(|(start, given)| PosRange::new(*start, start + given.bytes.len() as u64).covers(&stretch));
+                .any(|(start, injected)| PosRange::new(*start, start + injected.bytes.len() as u64).covers(&range));
             if again {
-                packets.extend(self.inject(now, stretch));
-            } else if let Some(place) = self.http_map.locate(stretch) {
-                wants.push(want(stretch, place));
+                packets.extend(self.inject(now, range));
+            } else if let Some(offset) = self.http_map.locate(range) {
+                requests.push(request(range, offset));
             }
         }
-        wants
+        requests
     }
 
     /// What of a stretch that was wanted still is.
-    pub(in crate::accel) fn missing(&self, stretch: PosRange) -> Vec<PosRange> {
-        if self.http_map.is_check(stretch.start) {
-            return alloc::vec![stretch];
+    pub(in crate::accel) fn missing(&self, range: PosRange) -> Vec<PosRange> {
+        if self.http_map.is_check(range.start) {
+            return alloc::vec![range];
         }
-        self.engine.as_ref().map(|hider| hider.missing(stretch)).unwrap_or_default()
+        self.engine.as_ref().map(|engine| engine.missing(range)).unwrap_or_default()
     }
 
     /// Whether the bytes from here on are to be compared.
@@ -238,17 +243,17 @@ impl EarlyAckFlow {
         if self.http_map.on_check_fetched(start, &bytes) {
             return Vec::new();
         }
-        let stretch = PosRange::new(start, start + bytes.len() as u64);
-        let missing = self.engine.as_ref().map(|hider| hider.missing(stretch)).unwrap_or_default();
+        let range = PosRange::new(start, start + bytes.len() as u64);
+        let missing = self.engine.as_ref().map(|engine| engine.missing(range)).unwrap_or_default();
         if missing.is_empty() {
             return Vec::new();
         }
-        let stamp = missing.first().and_then(|first| self.engine.as_ref()?.tsval_at(first.start));
+        let ts_val = missing.first().and_then(|first| self.engine.as_ref()?.tsval_at(first.start));
         let is_longer = |old: &InjectedRange| old.bytes.len() >= bytes.len();
         if !self.injected.get(&start).is_some_and(is_longer) {
-            self.injected.insert(start, InjectedRange { bytes, at: now, ts_val: stamp });
+            self.injected.insert(start, InjectedRange { bytes, at: now, ts_val: ts_val });
         }
-        missing.into_iter().flat_map(|stretch| self.inject(now, stretch)).collect()
+        missing.into_iter().flat_map(|range| self.inject(now, range)).collect()
     }
 
     /// Time has passed: packets for the own stack.
@@ -256,7 +261,7 @@ impl EarlyAckFlow {
         if now.since(self.opened) >= MAX_REQUEST_WAIT {
             self.http_map.give_up();
         }
-        let Some(hider) = &self.engine else { return Vec::new() };
+        let Some(engine) = &self.engine else { return Vec::new() };
         if self.reset_due().is_some_and(|end| end <= now) {
             // It may get lost as anything else.
             if self.reset_sent.is_some_and(|over| now.since(over) < RESET_AGAIN) {
@@ -264,12 +269,12 @@ impl EarlyAckFlow {
             }
             self.reset_sent = Some(now);
             let ack = self.peer.ack();
-            let reset = NewSegment::reset(&self.key.reversed(), seq_of(hider.next_expected()), ack);
+            let reset = NewSegment::reset(&self.key.reversed(), seq_of(engine.next_expected()), ack);
             return reset.emit().into_iter().collect();
         }
-        let here = hider.next_expected();
-        match self.injected_at(here) {
-            Some((end, at)) if now.since(at) >= INJECT_AGAIN => self.inject(now, PosRange::new(here, end)),
+        let next_expected = engine.next_expected();
+        match self.injected_at(next_expected) {
+            Some((end, at)) if now.since(at) >= INJECT_AGAIN => self.inject(now, PosRange::new(next_expected, end)),
             _ => Vec::new(),
         }
     }
@@ -278,9 +283,9 @@ impl EarlyAckFlow {
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
         let early = self.http_map.has_no_request().then(|| self.opened + MAX_REQUEST_WAIT);
         let over = self.reset_due().map(|at| self.reset_sent.map_or(at, |over| at.max(over + RESET_AGAIN)));
-        let hider = self.engine.as_ref().filter(|_| self.reset_sent.is_none());
+        let engine = self.engine.as_ref().filter(|_| self.reset_sent.is_none());
         let again =
-            hider.and_then(|hider| self.injected_at(hider.next_expected())).map(|(_, at)| at + INJECT_AGAIN);
+            engine.and_then(|engine| self.injected_at(engine.next_expected())).map(|(_, at)| at + INJECT_AGAIN);
         [early, over, again].into_iter().flatten().min()
     }
 
@@ -294,20 +299,20 @@ impl EarlyAckFlow {
         step: u32,
         scale: u8,
     ) -> Vec<Vec<u8>> {
-        let rungs = self.sweep(now, flight, step);
-        if rungs.is_empty() {
+        let acks = self.sweep(now, flight, step);
+        if acks.is_empty() {
             return Vec::new();
         }
         let mut packets: Vec<Vec<u8>> =
-            rungs.iter().filter_map(|rung| self.ack_packet(last, last.0.seq, *rung, scale)).collect();
+            acks.iter().filter_map(|ack_number| self.ack_packet(last, last.0.seq, *ack_number, scale)).collect();
         packets.extend(self.probe_position(last, scale));
         packets
     }
 
     /// The question where the other end stands.
     pub(in crate::accel) fn probe_position(&self, last: (Ack, IpParams), scale: u8) -> Vec<Vec<u8>> {
-        let told = self.engine.as_ref().map(|hider| seq_of(hider.acked()));
-        told.and_then(|told| self.ack_packet(last, last.0.seq.minus(1), told, scale)).into_iter().collect()
+        let acked = self.engine.as_ref().map(|engine| seq_of(engine.acked()));
+        acked.and_then(|acked| self.ack_packet(last, last.0.seq.minus(1), acked, scale)).into_iter().collect()
     }
 
     /// An acknowledgement of this, with the right edge as it was told.
@@ -323,31 +328,31 @@ impl EarlyAckFlow {
         &mut self,
         now: Instant,
         (last, envelope): (&Ack, IpParams),
-        rungs: &RangeInclusive<u64>,
+        acks: &RangeInclusive<u64>,
         step: u32,
     ) -> Vec<Vec<u8>> {
-        let ladder = self.sweep(now, rungs.end().saturating_mul(step.into()), step);
-        let Some(lowest) = ladder.last().copied() else { return Vec::new() };
-        let is_sent = |rung: &&Seq| u64::from(rung.since(lowest) / step.max(1)) >= *rungs.start();
+        let sweep = self.sweep(now, acks.end().saturating_mul(step.into()), step);
+        let Some(lowest) = sweep.last().copied() else { return Vec::new() };
+        let is_sent = |ack_number: &&Seq| u64::from(ack_number.since(lowest) / step.max(1)) >= *acks.start();
         let say = |ack| Ack { ack, window: 0, flags: Flags::ACK, sack_blocks: SackBlocks::default(), ..*last };
-        ladder.iter().filter(is_sent).map(|rung| say(*rung).emit(&self.key, envelope)).collect()
+        sweep.iter().filter(is_sent).map(|ack_number| say(*ack_number).emit(&self.key, envelope)).collect()
     }
 
     /// Whether a ladder stands of which is not known how far it was believed, or what it acknowledged is not all here.
     pub(in crate::accel) fn has_open_sweep(&self) -> bool {
-        self.engine.as_ref().is_some_and(|hider| hider.sweep_top().is_some())
+        self.engine.as_ref().is_some_and(|engine| engine.sweep_top().is_some())
     }
 
     /// Where the flow is in its resource, and who has it; none: its bytes cannot be had.
     pub(in crate::accel) fn position(&self) -> Option<(ResourceOffset, SocketAddr)> {
-        let here = self.engine.as_ref().map(EarlyAckEngine::next_expected)?;
-        let place = self.http_map.locate(PosRange::new(here, here + 1))?;
-        Some((place, SocketAddr::new(self.key.addrs.destination(), self.key.destination_port)))
+        let next_expected = self.engine.as_ref().map(EarlyAckEngine::next_expected)?;
+        let offset = self.http_map.locate(PosRange::new(next_expected, next_expected + 1))?;
+        Some((offset, SocketAddr::new(self.key.addrs.destination(), self.key.destination_port)))
     }
 
     /// Whether these bytes are wanted to be compared.
-    pub(in crate::accel) fn is_check_request(&self, want: &FetchRequest) -> bool {
-        self.http_map.is_check(want.range.start)
+    pub(in crate::accel) fn is_check_request(&self, request: &FetchRequest) -> bool {
+        self.http_map.is_check(request.range.start)
     }
 
     /// The size of the sender's segments, as they came.
@@ -358,17 +363,18 @@ impl EarlyAckFlow {
     /// The numbers of a ladder over `flight` bytes, the highest first; one that stands already is gone up again, as far as it is
     /// not known how much of it was believed.
     fn sweep(&mut self, now: Instant, flight: u64, step: u32) -> Vec<Seq> {
-        let newest = self.newest_tsval();
-        let (Some(hider), Some(end)) = (&mut self.engine, self.http_map.end()) else { return Vec::new() };
-        let front = hider.acked().max(hider.next_expected());
+        let newest_tsval = self.newest_tsval();
+        let (Some(engine), Some(end)) = (&mut self.engine, self.http_map.end()) else { return Vec::new() };
+        let front = engine.acked().max(engine.next_expected());
         let top = end.min(front.saturating_add(flight));
         // Of one body, whose bytes can be had.
-        let standing = hider.sweep_top();
+        let standing = engine.sweep_top();
         let from = standing.map_or(front, |standing| standing.saturating_sub(1));
         let can = top > from && self.http_map.locate(PosRange::new(from, top)).is_some();
         let Some(top) = standing.filter(|_| !can).or(can.then_some(top)) else { return Vec::new() };
-        let terms = EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval: newest };
-        hider.sweep(now, top, step, &terms)
+        let terms =
+            EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval: newest_tsval };
+        engine.sweep(now, top, step, &terms)
     }
 
     /// Whether nothing is to be hidden any more.
@@ -397,13 +403,15 @@ impl EarlyAckFlow {
 
     /// Whether bytes of it can be had now.
     pub(in crate::accel) fn is_fetchable(&self) -> bool {
-        let here = self.engine.as_ref().map(EarlyAckEngine::next_expected);
-        here.is_some_and(|here| self.http_map.locate(PosRange::new(here, here + 1)).is_some())
+        let next_expected = self.engine.as_ref().map(EarlyAckEngine::next_expected);
+        next_expected.is_some_and(|next_expected| {
+            self.http_map.locate(PosRange::new(next_expected, next_expected + 1)).is_some()
+        })
     }
 
     /// Whether something was acknowledged that is not here.
     pub(in crate::accel) fn has_open_holes(&self) -> bool {
-        self.engine.as_ref().is_some_and(|hider| !hider.is_idle())
+        self.engine.as_ref().is_some_and(|engine| !engine.is_idle())
     }
 
     /// Why nothing is hidden.
@@ -413,38 +421,38 @@ impl EarlyAckFlow {
 
     /// Bytes that were hidden, those of them that are missing, and how often something was.
     pub(in crate::accel) fn counters(&self) -> (u64, u64, u64) {
-        self.engine.as_ref().map_or((0, 0, 0), |hider| (hider.total_bytes(), hider.missing_bytes(), self.holes))
+        self.engine.as_ref().map_or((0, 0, 0), |engine| (engine.total_bytes(), engine.missing_bytes(), self.holes))
     }
 
     /// Changes with [`owed`](Self::owed).
     pub(in crate::accel) fn pending_fingerprint(&self) -> (u64, u64) {
-        let ladder = self.engine.as_ref().and_then(EarlyAckEngine::sweep_top).unwrap_or(0);
+        let sweep = self.engine.as_ref().and_then(EarlyAckEngine::sweep_top).unwrap_or(0);
         let (hidden, missing, _) = self.counters();
-        (hidden, missing.wrapping_add(ladder))
+        (hidden, missing.wrapping_add(sweep))
     }
 
     /// What was acknowledged, or may have been, and is not here; none if there is nothing.
     pub(in crate::accel) fn pending_repair(&self) -> Option<PendingRepair> {
         let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
-        let hole = |(stretch, stamp): (PosRange, Option<TcpTimestamp>)| {
-            let place = self.http_map.locate(stretch).map(|place| (server, place));
-            let stamp = stamp.map(|stamp| later_tsval(self.min_tsval, stamp));
-            pending::pending_hole(seq_of(stretch.start), stretch.len(), stamp, place)
+        let to_hole = |(range, ts_val): (PosRange, Option<TcpTimestamp>)| {
+            let offset = self.http_map.locate(range).map(|offset| (server, offset));
+            let ts_val = ts_val.map(|ts_val| later_tsval(self.min_tsval, ts_val));
+            pending::pending_hole(seq_of(range.start), range.len(), ts_val, offset)
         };
-        let hider = self.engine.as_ref()?;
-        let holes: Vec<PendingHole> = hider.open_holes().map(hole).collect();
-        let is_sure = hider.sweep_top().is_none();
-        let stamps = self
+        let engine = self.engine.as_ref()?;
+        let holes: Vec<PendingHole> = engine.open_holes().map(to_hole).collect();
+        let is_sure = engine.sweep_top().is_none();
+        let timestamps = self
             .peer
             .timestamps
-            .map(|stamps| (later_tsval(self.min_tsval, stamps.ts_val).ticks(), stamps.ts_ecr.ticks()));
+            .map(|timestamps| (later_tsval(self.min_tsval, timestamps.ts_val).ticks(), timestamps.ts_ecr.ticks()));
         (!holes.is_empty() || !is_sure).then(|| PendingRepair {
             local: SocketAddr::new(self.key.addrs.source(), self.key.source_port),
             server,
             acked_by_server: (self.peer.ack().number(), self.peer.window),
-            timestamps: stamps,
-            next_expected: seq_of(hider.next_expected()).number(),
-            acked_to_server: Some(seq_of(hider.acked()).number()),
+            timestamps: timestamps,
+            next_expected: seq_of(engine.next_expected()).number(),
+            acked_to_server: Some(seq_of(engine.acked()).number()),
             is_acked_known: is_sure,
             holes,
         })
@@ -456,38 +464,38 @@ impl EarlyAckFlow {
     }
 
     fn newest_tsval(&self) -> Option<TcpTimestamp> {
-        self.peer.timestamps.map(|stamps| stamps.ts_val)
+        self.peer.timestamps.map(|timestamps| timestamps.ts_val)
     }
 
     /// The end of what was given that has this position, and when it was.
     fn injected_at(&self, position: u64) -> Option<(u64, Instant)> {
         // They may lie within each other.
         let parts = self.injected.range(..=position).rev();
-        let mut ends = parts.map(|(start, given)| (start + given.bytes.len() as u64, given.at));
+        let mut ends = parts.map(|(start, injected)| (start + injected.bytes.len() as u64, injected.at));
         ends.find(|(end, _)| position < *end)
     }
 
     /// Packets with these bytes, as far as they were fetched.
-    fn inject(&mut self, now: Instant, stretch: PosRange) -> Vec<Vec<u8>> {
+    fn inject(&mut self, now: Instant, range: PosRange) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
-        for (start, given) in self.injected.range_mut(..stretch.end) {
-            let common = PosRange::new(*start, start + given.bytes.len() as u64).intersection(&stretch);
+        for (start, injected) in self.injected.range_mut(..range.end) {
+            let common = PosRange::new(*start, start + injected.bytes.len() as u64).intersection(&range);
             if common.is_empty() {
                 continue;
             }
             let (from, to) = ((common.start - start) as usize, (common.end - start) as usize);
-            let Some(bytes) = given.bytes.get(from..to) else { continue };
-            given.at = now;
-            let far = self.peer;
-            let stamps = far.timestamps.map(|stamps| {
-                let value = later_tsval(self.min_tsval, given.ts_val.unwrap_or(stamps.ts_val));
+            let Some(bytes) = injected.bytes.get(from..to) else { continue };
+            injected.at = now;
+            let peer = self.peer;
+            let timestamps = peer.timestamps.map(|timestamps| {
+                let value = later_tsval(self.min_tsval, injected.ts_val.unwrap_or(timestamps.ts_val));
                 self.min_tsval = Some(value);
-                Timestamps { ts_val: value, ..stamps }
+                Timestamps { ts_val: value, ..timestamps }
             });
             for (at, piece) in bytes.chunks(MAX_PAYLOAD).enumerate() {
                 let seq = seq_of(common.start + (at * MAX_PAYLOAD) as u64);
-                let (flow, ack) = (self.key.reversed(), far.ack());
-                let segment = NewSegment::data(&flow, seq, ack, far.window, stamps, piece);
+                let (flow, ack) = (self.key.reversed(), peer.ack());
+                let segment = NewSegment::data(&flow, seq, ack, peer.window, timestamps, piece);
                 packets.extend(segment.emit());
             }
         }

@@ -55,20 +55,21 @@ impl HeadReassembler {
     }
 
     /// A payload of `length` bytes at `at`, of which `shown` are the first.
-    pub(in crate::accel) fn on_payload(&mut self, at: u64, shown: &[u8], length: u64) {
+    pub(in crate::accel) fn on_payload(&mut self, at: u64, captured: &[u8], length: u64) {
         if at > self.next.saturating_add(MAX_DISTANCE) {
             return;
         }
         self.highest = self.highest.max(at.saturating_add(length));
         let window = PosRange::new(self.next, self.next.saturating_add(MAX_HEAD));
-        let new = PosRange::new(at, at.saturating_add(shown.len() as u64)).intersection(&window);
+        let new = PosRange::new(at, at.saturating_add(captured.len() as u64)).intersection(&window);
         for gap in self.received.gaps(new) {
             let (to, from) = ((gap.start - self.next) as usize, (gap.start - at) as usize);
             let length = gap.len() as usize;
             if self.bytes.len() < to + length {
                 self.bytes.resize(to + length, 0);
             }
-            if let (Some(to), Some(from)) = (self.bytes.get_mut(to..to + length), shown.get(from..from + length)) {
+            if let (Some(to), Some(from)) = (self.bytes.get_mut(to..to + length), captured.get(from..from + length))
+            {
                 to.copy_from_slice(from);
             }
             self.received.insert(gap);

@@ -124,11 +124,11 @@ impl RequestHead {
     /// It cannot be said where the next one begins.
     pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
         let (first, fields) = split_head(head)?;
-        let mut words = first.split(' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let version = words.next().unwrap_or_default();
+        let mut parts = first.split(' ');
+        let (method, target) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let version = parts.next().unwrap_or_default();
         let is_method = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase());
-        if !is_method || !is_version(version) || words.next().is_some() {
+        if !is_method || !is_version(version) || parts.next().is_some() {
             return Err(NotFetchable::NotHttp);
         }
         if method == "CONNECT" {
@@ -166,9 +166,9 @@ impl ResponseHead {
     /// It cannot be said where the next one begins.
     pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
         let (first, fields) = split_head(head)?;
-        let mut words = first.splitn(3, ' ');
-        let version = words.next().filter(|version| is_version(version));
-        let status = words.next().filter(|word| word.len() == 3).and_then(parse_digits);
+        let mut parts = first.splitn(3, ' ');
+        let version = parts.next().filter(|version| is_version(version));
+        let status = parts.next().filter(|part| part.len() == 3).and_then(parse_digits);
         let (Some(_), Some(status)) = (version, status.and_then(|n| u16::try_from(n).ok())) else {
             return Err(NotFetchable::NotHttp);
         };
@@ -217,8 +217,8 @@ fn split_head(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>),
     let text = core::str::from_utf8(head).map_err(|_| NotFetchable::NotHttp)?;
     let text = text.strip_suffix("\r\n\r\n").ok_or(NotFetchable::NotHttp)?;
     let (first, rest) = text.split_once("\r\n").unwrap_or((text, ""));
-    let fields = rest.split("\r\n").filter(|line| !line.is_empty());
-    Ok((first, fields.map(|line| line.split_once(':').unwrap_or(("", line)))))
+    let fields = rest.split("\r\n").filter(|row| !row.is_empty());
+    Ok((first, fields.map(|row| row.split_once(':').unwrap_or(("", row)))))
 }
 
 /// A field whose name is a token and whose value has no control character, which a folded line's or a smuggled one's
@@ -240,8 +240,8 @@ fn add_length(length: &mut Option<u64>, value: &str) -> Result<(), NotFetchable>
     Ok(())
 }
 
-fn is_version(word: &str) -> bool {
-    word == "HTTP/1.1" || word == "HTTP/1.0"
+fn is_version(part: &str) -> bool {
+    part == "HTTP/1.1" || part == "HTTP/1.0"
 }
 
 /// `bytes 5-9/20`: first, one past the last, whole.
@@ -367,10 +367,10 @@ mod tests {
 
     #[test]
     fn some_answers_have_no_body() {
-        for (line, interim) in [("100 Continue", true), ("204 No Content", false), ("304 Not Modified", false)] {
-            let answer = ResponseHead::parse(format!("HTTP/1.1 {line}\r\nContent-Length: 9\r\n\r\n").as_bytes());
+        for (row, interim) in [("100 Continue", true), ("204 No Content", false), ("304 Not Modified", false)] {
+            let answer = ResponseHead::parse(format!("HTTP/1.1 {row}\r\nContent-Length: 9\r\n\r\n").as_bytes());
             let answer = answer.expect("followed");
-            assert_eq!((answer.body, answer.is_interim), (0, interim), "{line}");
+            assert_eq!((answer.body, answer.is_interim), (0, interim), "{row}");
         }
         assert_eq!(ResponseHead::parse(b"HTTP/1.1 101 Switching\r\n\r\n"), Err(NotFetchable::Upgraded));
         assert_eq!(ResponseHead::parse(b"HTTP/1.1 20 OK\r\n\r\n"), Err(NotFetchable::NotHttp));

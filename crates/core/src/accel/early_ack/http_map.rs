@@ -76,7 +76,7 @@ struct HeadReassemblers {
 /// A body, in sequence space.
 #[derive(Clone, Debug)]
 struct Body {
-    stretch: PosRange,
+    range: PosRange,
     /// Where in the resource it begins.
     offset: u64,
     resource: Result<Arc<Resource>, NotFetchable>,
@@ -98,38 +98,38 @@ enum Verification {
 
 impl HttpMap {
     /// A segment from here.
-    pub fn on_request_segment(&mut self, seen: &ObservedSegment<'_>) {
-        if self.not_fetchable.is_some() || seen.length == 0 {
+    pub fn on_request_segment(&mut self, segment: &ObservedSegment<'_>) {
+        if self.not_fetchable.is_some() || segment.length == 0 {
             return;
         }
-        let Some(taps) = self.reassemblers_for(seen) else { return };
-        let at = nearest_position(taps.up.next(), seen.seq);
-        taps.up.on_payload(at, seen.payload, seen.length.into());
+        let Some(taps) = self.reassemblers_for(segment) else { return };
+        let at = nearest_position(taps.up.next(), segment.seq);
+        taps.up.on_payload(at, segment.payload, segment.length.into());
         self.read_requests();
     }
 
     /// A segment from the other end.
-    pub fn on_response_segment(&mut self, seen: &ObservedSegment<'_>) {
+    pub fn on_response_segment(&mut self, segment: &ObservedSegment<'_>) {
         let Some(taps) = &mut self.reassemblers else { return };
-        if seen.length == 0 {
+        if segment.length == 0 {
             return;
         }
         // Of a body of gigabytes the next head is further off than the half circle; the front is near.
-        let at = nearest_position(taps.down.highest(), seen.seq);
-        taps.down.on_payload(at, seen.payload, seen.length.into());
+        let at = nearest_position(taps.down.highest(), segment.seq);
+        taps.down.on_payload(at, segment.payload, segment.length.into());
         if self.not_fetchable.is_none() {
             self.read_answers();
         }
-        self.keep_sample(at, seen.payload);
+        self.keep_sample(at, segment.payload);
     }
 
     /// Where a stretch lies, if it is within one body that was checked.
-    pub fn locate(&self, stretch: PosRange) -> Option<ResourceOffset> {
-        let body = self.body_of(stretch)?;
+    pub fn locate(&self, range: PosRange) -> Option<ResourceOffset> {
+        let body = self.body_of(range)?;
         let resource = body.resource.as_ref().ok().filter(|_| body.verification == Verification::Verified)?;
         Some(ResourceOffset {
             resource: Arc::clone(resource),
-            offset: body.offset + (stretch.start - body.stretch.start),
+            offset: body.offset + (range.start - body.range.start),
         })
     }
 
@@ -137,11 +137,11 @@ impl HttpMap {
     pub fn take_check(&mut self) -> Option<(PosRange, ResourceOffset)> {
         for body in &mut self.bodies {
             if let (Ok(resource), Verification::Sample(at, bytes)) = (&body.resource, &body.verification) {
-                let stretch = PosRange::new(*at, at.saturating_add(bytes.len() as u64));
-                let offset = body.offset + (at - body.stretch.start);
+                let range = PosRange::new(*at, at.saturating_add(bytes.len() as u64));
+                let offset = body.offset + (at - body.range.start);
                 let place = ResourceOffset { resource: Arc::clone(resource), offset };
                 body.verification = Verification::Requested(*at, bytes.clone());
-                return Some((stretch, place));
+                return Some((range, place));
             }
         }
         None
@@ -149,8 +149,9 @@ impl HttpMap {
 
     /// Whether these bytes answer [`check`](Self::check); if so, they are compared.
     pub fn on_check_fetched(&mut self, start: u64, bytes: &[u8]) -> bool {
-        let asked = |body: &Body| matches!(&body.verification, Verification::Requested(at, _) if *at == start);
-        let Some(body) = self.bodies.iter_mut().find(|body| asked(body)) else { return false };
+        let is_requested =
+            |body: &Body| matches!(&body.verification, Verification::Requested(at, _) if *at == start);
+        let Some(body) = self.bodies.iter_mut().find(|body| is_requested(body)) else { return false };
         let Ok(resource) = body.resource.clone() else { return false };
         let is_same = matches!(&body.verification, Verification::Requested(_, sample) if sample == bytes);
         for body in self.bodies.iter_mut().filter(|body| body.resource.as_ref() == Ok(&resource)) {
@@ -177,7 +178,7 @@ impl HttpMap {
     /// before `position` has come.
     pub fn is_finished(&self, position: u64, has_closed: bool) -> bool {
         let is_last = self.not_fetchable.is_some() || (has_closed && self.pending_requests.is_empty());
-        is_last && self.bodies.iter().all(|body| body.resource.is_err() || body.stretch.end <= position)
+        is_last && self.bodies.iter().all(|body| body.resource.is_err() || body.range.end <= position)
     }
 
     /// Nothing more is looked at, for this reason unless there was one.
@@ -198,7 +199,7 @@ impl HttpMap {
 
     /// Up to where the flow is known to carry data: the end of the last body. A FIN cannot lie before it.
     pub fn end(&self) -> Option<u64> {
-        self.bodies.back().map(|body| body.stretch.end)
+        self.bodies.back().map(|body| body.range.end)
     }
 
     /// The position of a number from the other end, once one is known.
@@ -208,7 +209,7 @@ impl HttpMap {
 
     /// Everything before this position has come; what is only about that is forgotten, but for the last body.
     pub fn forget_before(&mut self, position: u64) {
-        while self.bodies.len() > 1 && self.bodies.front().is_some_and(|body| body.stretch.end <= position) {
+        while self.bodies.len() > 1 && self.bodies.front().is_some_and(|body| body.range.end <= position) {
             self.bodies.pop_front();
         }
     }
@@ -229,19 +230,21 @@ impl HttpMap {
         let last = self.bodies.back().filter(|body| {
             self.reassemblers
                 .as_ref()
-                .is_some_and(|taps| body.stretch.contains(taps.down.highest().saturating_sub(1)))
+                .is_some_and(|taps| body.range.contains(taps.down.highest().saturating_sub(1)))
         });
         last.and_then(|body| body.resource.as_ref().err().copied()).or(self.not_fetchable)
     }
 
     /// The two directions; before the first request there are none.
-    fn reassemblers_for(&mut self, seen: &ObservedSegment<'_>) -> Option<&mut HeadReassemblers> {
+    fn reassemblers_for(&mut self, segment: &ObservedSegment<'_>) -> Option<&mut HeadReassemblers> {
         if self.reassemblers.is_none() {
-            match seen.payload {
+            match segment.payload {
                 [0x16, 3, ..] => self.set_not_fetchable(NotFetchable::Encrypted),
                 [b'A'..=b'Z', ..] => {
-                    let (up, down) =
-                        (HeadReassembler::new(position_of(seen.seq)), HeadReassembler::new(position_of(seen.ack)));
+                    let (up, down) = (
+                        HeadReassembler::new(position_of(segment.seq)),
+                        HeadReassembler::new(position_of(segment.ack)),
+                    );
                     self.reassemblers = Some(HeadReassemblers { up, down });
                 }
                 _ => self.set_not_fetchable(NotFetchable::NotHttp),
@@ -293,10 +296,10 @@ impl HttpMap {
         }
     }
 
-    fn add_body(&mut self, stretch: PosRange, request: RequestHead, answer: ResponseHead) {
+    fn add_body(&mut self, range: PosRange, request: RequestHead, answer: ResponseHead) {
         let resource = match (request.repeated_request, answer.part) {
             (Err(refusal), _) | (_, Err(refusal)) => Err(refusal),
-            _ if stretch.len() < MIN_BODY => Err(NotFetchable::Short),
+            _ if range.len() < MIN_BODY => Err(NotFetchable::Short),
             (Ok(request), Ok(part)) => {
                 Ok((Resource { request, etag: part.etag, length: part.length }, part.offset))
             }
@@ -312,18 +315,18 @@ impl HttpMap {
         if self.bodies.len() >= MAX_BODIES {
             self.bodies.pop_front();
         }
-        self.bodies.push_back(Body { stretch, offset, resource, verification: proof });
+        self.bodies.push_back(Body { range, offset, resource, verification: proof });
     }
 
     /// Keeps bytes of bodies that have none to be compared with.
     fn keep_sample(&mut self, at: u64, payload: &[u8]) {
-        let shown = PosRange::new(at, at.saturating_add(payload.len() as u64));
+        let captured = PosRange::new(at, at.saturating_add(payload.len() as u64));
         for body in self
             .bodies
             .iter_mut()
             .filter(|body| body.verification == Verification::NoSample && body.resource.is_ok())
         {
-            let common = body.stretch.intersection(&shown);
+            let common = body.range.intersection(&captured);
             let from = usize::try_from(common.start - at).unwrap_or(usize::MAX);
             if let Some(bytes) =
                 payload.get(from..).and_then(|rest| rest.get(..SAMPLE)).filter(|_| common.len() >= SAMPLE as u64)
@@ -333,8 +336,8 @@ impl HttpMap {
         }
     }
 
-    fn body_of(&self, stretch: PosRange) -> Option<&Body> {
-        self.bodies.iter().find(|body| !stretch.is_empty() && body.stretch.covers(&stretch))
+    fn body_of(&self, range: PosRange) -> Option<&Body> {
+        self.bodies.iter().find(|body| !range.is_empty() && body.range.covers(&range))
     }
 
     fn set_not_fetchable(&mut self, refusal: NotFetchable) {
@@ -345,9 +348,9 @@ impl HttpMap {
 
 /// Whether these bytes can begin a request: capital letters, then a blank.
 fn could_be_request(bytes: &[u8]) -> bool {
-    let word = bytes.iter().position(|b| !b.is_ascii_uppercase());
-    word.is_none_or(|end| (3..=16).contains(&end) && bytes.get(end) == Some(&b' '))
-        && (word.is_some() || bytes.len() <= 16)
+    let method_end = bytes.iter().position(|b| !b.is_ascii_uppercase());
+    method_end.is_none_or(|end| (3..=16).contains(&end) && bytes.get(end) == Some(&b' '))
+        && (method_end.is_some() || bytes.len() <= 16)
 }
 
 /// chosen: more than clients pipeline.

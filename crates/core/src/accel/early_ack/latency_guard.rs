@@ -32,19 +32,21 @@ impl FetchLatencyGuard {
     }
 
     /// The origin has answered after so long; `is_late`: its first question, and too late.
-    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, took: Duration, is_late: bool) {
-        if now.since(self.ignore_before) < took {
+    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, latency: Duration, is_late: bool) {
+        if now.since(self.ignore_before) < latency {
             return;
         }
-        self.last_fetch = Some((now, took));
+        self.last_fetch = Some((now, latency));
         if is_late && !self.is_paused(now) {
-            self.paused_until = Some(now + (took * PAUSE_FACTOR).max(MIN_PAUSE));
+            self.paused_until = Some(now + (latency * PAUSE_FACTOR).max(MIN_PAUSE));
         }
     }
 
     /// How long an answer takes, as the last one did if that is not long ago.
     pub(in crate::accel) fn last_latency(&self, now: Instant) -> Duration {
-        self.last_fetch.filter(|(at, _)| now.since(*at) < FIRST_PAUSE).map_or(Duration::ZERO, |(_, took)| took)
+        self.last_fetch
+            .filter(|(at, _)| now.since(*at) < FIRST_PAUSE)
+            .map_or(Duration::ZERO, |(_, latency)| latency)
     }
 
     /// Whether nothing new is to be hidden for now.
@@ -82,39 +84,39 @@ mod tests {
 
     #[test]
     fn a_slow_fill_ends_hiding_for_longer_each_time() {
-        let (mut filling, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
-        assert!(filling.is_in_time(at(10), None) && filling.is_in_time(at(12), Some(at(10))));
-        assert!(!filling.is_in_time(at(13), Some(at(10))));
-        assert!(!filling.is_in_time(at(42), None) && filling.is_in_time(at(43), None));
-        assert!(!filling.is_in_time(at(60), Some(at(57))));
-        assert!(!filling.is_in_time(at(119), None) && filling.is_in_time(at(120), None));
+        let (mut guard, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        assert!(guard.is_in_time(at(10), None) && guard.is_in_time(at(12), Some(at(10))));
+        assert!(!guard.is_in_time(at(13), Some(at(10))));
+        assert!(!guard.is_in_time(at(42), None) && guard.is_in_time(at(43), None));
+        assert!(!guard.is_in_time(at(60), Some(at(57))));
+        assert!(!guard.is_in_time(at(119), None) && guard.is_in_time(at(120), None));
     }
 
     #[test]
     fn a_late_answer_ends_hiding_before_it_begins() {
-        let (mut filling, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
-        let took = Duration::from_millis(900);
-        filling.on_fetched(at(10), took, false);
+        let (mut guard, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        let latency = Duration::from_millis(900);
+        guard.on_fetched(at(10), latency, false);
         assert!(
-            filling.is_in_time(at(10), None)
-                && filling.last_latency(at(39)) == took
-                && filling.last_latency(at(40)).is_zero()
+            guard.is_in_time(at(10), None)
+                && guard.last_latency(at(39)) == latency
+                && guard.last_latency(at(40)).is_zero()
         );
-        filling.on_fetched(at(12), took, true);
-        assert!(!filling.is_in_time(at(21), None) && filling.is_in_time(at(22), None));
+        guard.on_fetched(at(12), latency, true);
+        assert!(!guard.is_in_time(at(21), None) && guard.is_in_time(at(22), None));
         let mut slow = FetchLatencyGuard::default();
         slow.on_fetched(at(12), Duration::from_secs(2), true);
         assert!(!slow.is_in_time(at(31), None) && slow.is_in_time(at(32), None));
-        filling.on_outage_end(at(50));
-        filling.on_fetched(at(51), took, true);
-        assert!(filling.is_in_time(at(51), None) && filling.last_latency(at(51)).is_zero(), "asked in the dark");
+        guard.on_outage_end(at(50));
+        guard.on_fetched(at(51), latency, true);
+        assert!(guard.is_in_time(at(51), None) && guard.last_latency(at(51)).is_zero(), "asked in the dark");
     }
 
     #[test]
     fn what_waits_since_a_blackout_is_excused() {
-        let (mut filling, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
-        filling.on_outage_end(at(20));
-        assert!(filling.is_in_time(at(30), Some(at(20))));
-        assert!(!filling.is_in_time(at(30), Some(at(21))));
+        let (mut guard, at) = (FetchLatencyGuard::default(), |secs: u64| Instant::from_millis(secs * 1000));
+        guard.on_outage_end(at(20));
+        assert!(guard.is_in_time(at(30), Some(at(20))));
+        assert!(!guard.is_in_time(at(30), Some(at(21))));
     }
 }

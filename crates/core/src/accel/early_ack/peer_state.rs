@@ -27,7 +27,7 @@ impl PeerState {
         if self.ack.or(self.local_end).is_none_or(|from| !is_far(from)) {
             self.local_end = Some(self.local_end.map_or(end, |sent| sent.later(end)));
             self.unconfirmed_end = None;
-        } else if self.unconfirmed_end.replace(end).is_some_and(|stray| !is_far(stray)) {
+        } else if self.unconfirmed_end.replace(end).is_some_and(|other| !is_far(other)) {
             // Two that agree: the one before was none of it, or much has left unseen.
             (self.local_end, self.unconfirmed_end) = (Some(end), None);
         }
@@ -64,14 +64,14 @@ mod tests {
 
     /// A far end that was sent everything before 1000, and whether it has said this.
     fn says(ack: u32) -> (PeerState, bool) {
-        let mut far = PeerState::default();
-        far.on_local_end(Seq::new(1000));
+        let mut peer = PeerState::default();
+        peer.on_local_end(Seq::new(1000));
         let pair = AddrPair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
         let flow = FourTuple { addrs: pair, source_port: 80, destination_port: 9 };
-        let stamps = Some(Timestamps { ts_val: TcpTimestamp::new(7), ts_ecr: TcpTimestamp::new(6) });
-        let packet = NewSegment::data(&flow, Seq::new(1), Seq::new(ack), 5, stamps, b"x").emit().unwrap();
-        let is_its = far.on_arrival(&Segment::parse(&packet).unwrap(), Seq::new(ack));
-        (far, is_its)
+        let timestamps = Some(Timestamps { ts_val: TcpTimestamp::new(7), ts_ecr: TcpTimestamp::new(6) });
+        let packet = NewSegment::data(&flow, Seq::new(1), Seq::new(ack), 5, timestamps, b"x").emit().unwrap();
+        let is_its = peer.on_arrival(&Segment::parse(&packet).unwrap(), Seq::new(ack));
+        (peer, is_its)
     }
 
     #[test]
@@ -81,24 +81,24 @@ mod tests {
         forged_first.on_local_end(Seq::new(1000));
         forged_first.on_local_end(Seq::new(1100));
         assert_eq!(forged_first.local_end, Some(Seq::new(1100)));
-        let (mut far, _) = says(1000);
-        far.on_local_end(Seq::new(0x4000_0000));
-        far.on_local_end(Seq::new(1200));
-        assert_eq!(far.local_end, Some(Seq::new(1200)));
+        let (mut peer, _) = says(1000);
+        peer.on_local_end(Seq::new(0x4000_0000));
+        peer.on_local_end(Seq::new(1200));
+        assert_eq!(peer.local_end, Some(Seq::new(1200)));
         for sent in [0x5000_0000, 0x5000_0500] {
-            far.on_local_end(Seq::new(sent));
+            peer.on_local_end(Seq::new(sent));
         }
-        assert_eq!(far.local_end, Some(Seq::new(0x5000_0500)), "much was sent that nobody saw");
+        assert_eq!(peer.local_end, Some(Seq::new(0x5000_0500)), "much was sent that nobody saw");
     }
 
     #[test]
     fn what_was_sent_may_be_acknowledged_and_nothing_else() {
-        let (far, is_its) = says(1000);
-        assert!(is_its && far.ack() == Seq::new(1000) && far.window == 5 && far.timestamps.is_some());
+        let (peer, is_its) = says(1000);
+        assert!(is_its && peer.ack() == Seq::new(1000) && peer.window == 5 && peer.timestamps.is_some());
         assert!(says(900).1);
         for forged in [1001, 0x1200_0000, 900_u32.wrapping_sub(1 << 25)] {
-            let (far, is_its) = says(forged);
-            assert!(!is_its && far.ack() == Seq::default() && far.timestamps.is_none(), "{forged}");
+            let (peer, is_its) = says(forged);
+            assert!(!is_its && peer.ack() == Seq::default() && peer.timestamps.is_none(), "{forged}");
         }
     }
 }

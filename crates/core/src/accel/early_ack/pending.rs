@@ -75,43 +75,52 @@ impl PendingRepair {
 
     /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the local TCP stack has accepted, if that is known; an
     /// older one would be discarded.
-    pub fn fill_segments(&self, hole: &PendingHole, bytes: &[u8], least: Option<TcpTimestamp>) -> Vec<PacketBytes> {
+    pub fn fill_segments(
+        &self,
+        hole: &PendingHole,
+        bytes: &[u8],
+        min_tsval: Option<TcpTimestamp>,
+    ) -> Vec<PacketBytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
-        let stamps = self.timestamps.map(|(value, echo)| {
+        let timestamps = self.timestamps.map(|(value, echo)| {
             let value = TcpTimestamp::new(hole.ts_val.unwrap_or(value));
-            let value = least.filter(|least| value.is_before(*least)).unwrap_or(value);
+            let value = min_tsval.filter(|min_tsval| value.is_before(*min_tsval)).unwrap_or(value);
             Timestamps { ts_val: value, ts_ecr: TcpTimestamp::new(echo) }
         });
         let (ack, window) = (Seq::new(self.acked_by_server.0), self.acked_by_server.1);
         let pieces = bytes.chunks(MAX_PAYLOAD).zip(0_u32..).filter_map(|(piece, at)| {
             let seq = Seq::new(hole.seq).plus(at * MAX_PAYLOAD as u32);
-            NewSegment::data(&flow, seq, ack, window, stamps, piece).emit()
+            NewSegment::data(&flow, seq, ack, window, timestamps, piece).emit()
         });
         pieces.map(PacketBytes).collect()
     }
 
     /// A segment with a byte that the local TCP stack has had, which it answers with an acknowledgement.
-    pub fn probe_segment(&self, here: Seq) -> Option<PacketBytes> {
+    pub fn probe_segment(&self, next_expected: Seq) -> Option<PacketBytes> {
         let (ack, window) = (Seq::new(self.acked_by_server.0), self.acked_by_server.1);
-        let stamps = self
+        let timestamps = self
             .timestamps
             .map(|(value, echo)| Timestamps { ts_val: TcpTimestamp::new(value), ts_ecr: TcpTimestamp::new(echo) });
-        NewSegment::data(&self.flow()?, here.minus(1), ack, window, stamps, &[0]).emit().map(PacketBytes)
+        NewSegment::data(&self.flow()?, next_expected.minus(1), ack, window, timestamps, &[0])
+            .emit()
+            .map(PacketBytes)
     }
 
     /// A segment that ends the flow at the sender, if `next` is the number that the local TCP stack sends next.
-    pub fn server_reset(&self, next: Seq, here: Seq) -> Option<PacketBytes> {
-        NewSegment::reset(&self.flow()?.reversed(), next, here).emit().map(PacketBytes)
+    pub fn server_reset(&self, next: Seq, next_expected: Seq) -> Option<PacketBytes> {
+        NewSegment::reset(&self.flow()?.reversed(), next, next_expected).emit().map(PacketBytes)
     }
 
     /// Segments one of which ends the flow, at whichever of its holes the local TCP stack waits, or at `here`.
-    pub fn local_resets(&self, here: Seq) -> Vec<PacketBytes> {
+    pub fn local_resets(&self, next_expected: Seq) -> Vec<PacketBytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
         let ack = Seq::new(self.acked_by_server.0);
-        let mut places: Vec<u32> =
-            [here.number(), self.next_expected].into_iter().chain(self.holes.iter().map(|hole| hole.seq)).collect();
-        places.dedup();
-        let resets = places.iter().filter_map(|seq| NewSegment::reset(&flow, Seq::new(*seq), ack).emit());
+        let mut positions: Vec<u32> = [next_expected.number(), self.next_expected]
+            .into_iter()
+            .chain(self.holes.iter().map(|hole| hole.seq))
+            .collect();
+        positions.dedup();
+        let resets = positions.iter().filter_map(|seq| NewSegment::reset(&flow, Seq::new(*seq), ack).emit());
         resets.map(PacketBytes).collect()
     }
 }
@@ -119,9 +128,9 @@ impl PendingRepair {
 impl Accelerator {
     /// Changes whenever [`owed`](Self::owed) does, and costs little to ask.
     pub fn pending_fingerprint(&self) -> (u64, u64) {
-        let sum = |(total, missing): (u64, u64), hiding: &EarlyAckFlow| {
-            let (hidden, open) = hiding.pending_fingerprint();
-            (total.wrapping_add(hidden), missing.wrapping_add(open))
+        let sum = |(total, missing): (u64, u64), early_ack: &EarlyAckFlow| {
+            let (early_acked, open) = early_ack.pending_fingerprint();
+            (total.wrapping_add(early_acked), missing.wrapping_add(open))
         };
         self.early_ack_flows().fold((0, 0), sum)
     }
@@ -141,19 +150,19 @@ impl Accelerator {
 pub(in crate::accel) fn pending_hole(
     seq: Seq,
     bytes: u64,
-    stamp: Option<TcpTimestamp>,
-    place: Option<(SocketAddr, super::http_map::ResourceOffset)>,
+    ts_val: Option<TcpTimestamp>,
+    location: Option<(SocketAddr, super::http_map::ResourceOffset)>,
 ) -> PendingHole {
-    let fetch = place.map(|(server, place)| Fetch {
+    let fetch = location.map(|(server, location)| Fetch {
         id: FetchId(0),
         link: LinkId(0),
         server,
-        request: place.resource.request.clone(),
-        etag: place.resource.etag.clone(),
-        length: DataSize::from_bytes(place.resource.length),
-        ranges: alloc::vec![(place.offset, place.offset + bytes)],
+        request: location.resource.request.clone(),
+        etag: location.resource.etag.clone(),
+        length: DataSize::from_bytes(location.resource.length),
+        ranges: alloc::vec![(location.offset, location.offset + bytes)],
     });
-    PendingHole { seq: seq.number(), ts_val: stamp.map(TcpTimestamp::ticks), fetch }
+    PendingHole { seq: seq.number(), ts_val: ts_val.map(TcpTimestamp::ticks), fetch }
 }
 
 #[cfg(test)]
@@ -162,7 +171,7 @@ mod tests {
     use crate::wire::packet::{Flags, Segment};
 
     fn owed() -> PendingRepair {
-        let hole = |seq, stamp| PendingHole { seq, ts_val: stamp, fetch: None };
+        let hole = |seq, ts_val| PendingHole { seq, ts_val: ts_val, fetch: None };
         PendingRepair {
             local: ([10, 0, 0, 2], 40_000).into(),
             server: ([192, 0, 2, 1], 80).into(),
@@ -177,23 +186,23 @@ mod tests {
 
     #[test]
     fn a_hole_is_filled_by_segments_of_the_sender_around_the_end_of_the_numbers() {
-        let owed = owed();
+        let pending = owed();
         let bytes: Vec<u8> = (0..3000_u32).map(|at| (at % 251) as u8).collect();
-        let packets = owed.fill_segments(&owed.holes[0], &bytes, None);
+        let packets = pending.fill_segments(&pending.holes[0], &bytes, None);
         let mut all = Vec::new();
         for (packet, seq) in packets.iter().zip([u32::MAX - 99, 1300, 2700]) {
             let segment = Segment::parse(&packet.0).unwrap();
             assert_eq!((segment.seq(), segment.ack()), (Seq::new(seq), Some(Seq::new(77))));
-            assert_eq!(segment.four_tuple().destination(), owed.local);
-            let stamps = segment.timestamps().unwrap();
-            assert_eq!((stamps.ts_val, stamps.ts_ecr), (TcpTimestamp::new(900), TcpTimestamp::new(9)));
+            assert_eq!(segment.four_tuple().destination(), pending.local);
+            let timestamps = segment.timestamps().unwrap();
+            assert_eq!((timestamps.ts_val, timestamps.ts_ecr), (TcpTimestamp::new(900), TcpTimestamp::new(9)));
             all.extend_from_slice(segment.payload());
         }
         assert_eq!((packets.len(), all), (3, bytes));
-        let second = owed.fill_segments(&owed.holes[1], b"x", Some(TcpTimestamp::new(990)));
+        let second = pending.fill_segments(&pending.holes[1], b"x", Some(TcpTimestamp::new(990)));
         let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
         assert_eq!(second.ts_val, TcpTimestamp::new(1000), "what came last, where the hole's own is not known");
-        let late = owed.fill_segments(&owed.holes[0], b"x", Some(TcpTimestamp::new(950)));
+        let late = pending.fill_segments(&pending.holes[0], b"x", Some(TcpTimestamp::new(950)));
         let late = Segment::parse(&late[0].0).unwrap().timestamps().unwrap();
         assert_eq!(late.ts_val, TcpTimestamp::new(950), "an older one would be discarded");
     }

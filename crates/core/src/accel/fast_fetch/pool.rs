@@ -82,10 +82,10 @@ impl MirroredConnPool {
         flow: u64,
         place: &ResourceOffset,
         server: SocketAddr,
-        over: Option<ConnLink>,
+        link: Option<ConnLink>,
     ) -> bool {
         if let Some(slot) = self.slots.get_mut(&flow) {
-            if over.is_none_or(|over| over.link != slot.link.link) {
+            if link.is_none_or(|link| link.link != slot.link.link) {
                 slot.give_up(CloseReason::LinkUnavailable);
             } else if slot.resource != place.resource {
                 slot.give_up(CloseReason::Done);
@@ -94,18 +94,18 @@ impl MirroredConnPool {
             }
             return true;
         }
-        let Some(over) = over else { return false };
-        let failed = self.stats.get(&flow).map_or(0, |tale| tale.failures);
-        let is_in_time = MirroredConn::can_catch_up(place.offset, over.ack_interval);
+        let Some(link) = link else { return false };
+        let failed = self.stats.get(&flow).map_or(0, |stats| stats.failures);
+        let is_in_time = MirroredConn::can_catch_up(place.offset, link.ack_interval);
         if !is_in_time || failed >= MAX_FAILURES || self.slots.len() >= MAX_CONNS {
             return false;
         }
         self.last_id += 1;
-        let (call, resource) = (ConnId(self.last_id), Arc::clone(&place.resource));
-        self.outputs.push(Output::ReservePort { call, link: over.link, server });
+        let (conn, resource) = (ConnId(self.last_id), Arc::clone(&place.resource));
+        self.outputs.push(Output::ReservePort { conn, link: link.link, server });
         let slot = Slot {
-            conn_id: call,
-            link: over,
+            conn_id: conn,
+            link: link,
             server,
             resource,
             flow_offset: place.offset,
@@ -125,28 +125,28 @@ impl MirroredConnPool {
     pub(in crate::accel) fn on_port_reserved(
         &mut self,
         now: Instant,
-        call: ConnId,
+        conn: ConnId,
         local: Option<SocketAddr>,
         number: u32,
     ) {
-        let Some(slot) = self.slots.values_mut().find(|slot| slot.conn_id == call && slot.conn.is_none()) else {
+        let Some(slot) = self.slots.values_mut().find(|slot| slot.conn_id == conn && slot.conn.is_none()) else {
             return;
         };
         let key = local.and_then(|local| Key::new(local, slot.server));
         let Some(key) = key.filter(|_| slot.close_reason.is_none()) else {
             return slot.give_up(CloseReason::LinkUnavailable);
         };
-        let mut replay =
+        let mut conn =
             MirroredConn::new(now, key, Seq::new(number), Arc::clone(&slot.resource), slot.link.ack_interval);
-        replay.follow(now, slot.flow_offset);
-        slot.conn = Some(replay);
+        conn.follow(now, slot.flow_offset);
+        slot.conn = Some(conn);
     }
 
     /// Bytes are missed; given back if they are to be got otherwise.
-    pub(in crate::accel) fn request(&mut self, now: Instant, want: FetchRequest) -> Result<(), FetchRequest> {
-        match self.slots.get_mut(&want.flow).and_then(|slot| slot.conn.as_mut()) {
-            Some(replay) => replay.request(now, want),
-            None => Err(want),
+    pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
+        match self.slots.get_mut(&request.flow).and_then(|slot| slot.conn.as_mut()) {
+            Some(conn) => conn.request(now, request),
+            None => Err(request),
         }
     }
 
@@ -154,20 +154,20 @@ impl MirroredConnPool {
     pub(in crate::accel) fn on_packet(
         &mut self,
         now: Instant,
-        call: ConnId,
+        conn: ConnId,
         segment: &Segment<'_>,
     ) -> Option<LinkId> {
-        let (flow, slot) = self.slots.iter_mut().find(|(_, slot)| slot.conn_id == call)?;
-        let replay = slot.conn.as_mut().filter(|replay| *replay.key() == segment.four_tuple().reversed())?;
+        let (flow, slot) = self.slots.iter_mut().find(|(_, slot)| slot.conn_id == conn)?;
+        let conn = slot.conn.as_mut().filter(|conn| *conn.key() == segment.four_tuple().reversed())?;
         let length = DataSize::from_bytes(segment.packet().bytes().len() as u64);
         self.stats.entry(*flow).or_default().received += length;
         *self.fetched.entry(slot.link.link).or_default() += length;
-        replay.on_packet(now, segment).then_some(slot.link.link)
+        conn.on_packet(now, segment).then_some(slot.link.link)
     }
 
     /// Time has passed.
     pub(in crate::accel) fn tick(&mut self, now: Instant) {
-        self.slots.values_mut().filter_map(|slot| slot.conn.as_mut()).for_each(|replay| replay.tick(now));
+        self.slots.values_mut().filter_map(|slot| slot.conn.as_mut()).for_each(|conn| conn.tick(now));
     }
 
     /// When to tick next.
@@ -180,7 +180,7 @@ impl MirroredConnPool {
         if let Some(mut slot) = self.slots.remove(&flow) {
             slot.give_up(CloseReason::Done);
             self.drain_slot(&mut slot);
-            self.returned.retain(|want| want.flow != flow);
+            self.returned.retain(|request| request.flow != flow);
         }
         self.stats.remove(&flow);
     }
@@ -203,20 +203,20 @@ impl MirroredConnPool {
     /// A flow's connections, if it had any.
     pub(in crate::accel) fn status(&self, flow: u64) -> Option<MirroredConnStatus> {
         let slot = self.slots.get(&flow);
-        let tale = self.stats.get(&flow);
-        if slot.is_none() && tale.is_none() {
+        let stats = self.stats.get(&flow);
+        if slot.is_none() && stats.is_none() {
             return None;
         }
         let none = ConnStats::default();
-        let tale = tale.unwrap_or(&none);
+        let stats = stats.unwrap_or(&none);
         let passed = slot.and_then(|slot| slot.conn.as_ref()).map_or(0, MirroredConn::skipped);
         Some(MirroredConnStatus {
             is_open: slot.is_some(),
-            filled_holes: tale.filled,
-            filled_bytes: DataSize::from_bytes(tale.bytes),
-            received: tale.received,
-            skipped: DataSize::from_bytes(tale.skipped + passed),
-            failure: tale
+            filled_holes: stats.filled,
+            filled_bytes: DataSize::from_bytes(stats.bytes),
+            received: stats.received,
+            skipped: DataSize::from_bytes(stats.skipped + passed),
+            failure: stats
                 .close_reason
                 .filter(|end| slot.is_none() && *end != CloseReason::Done)
                 .map(|end| end.text().into()),
@@ -225,27 +225,27 @@ impl MirroredConnPool {
 
     /// What is to be done, what has come, and what is to be got otherwise.
     pub(in crate::accel) fn drain(&mut self) -> (Vec<Output>, Vec<FetchedRange>, Vec<FetchRequest>) {
-        let mut got = Vec::new();
+        let mut fetched = Vec::new();
         let flows: Vec<u64> = self.slots.keys().copied().collect();
         for flow in flows {
             let Some(mut slot) = self.slots.remove(&flow) else { continue };
-            let came = self.drain_slot(&mut slot);
-            let tale = self.stats.entry(flow).or_default();
-            tale.filled += came.len() as u64;
-            tale.bytes += came.iter().map(|got| got.bytes.len() as u64).sum::<u64>();
-            got.extend(came);
+            let received = self.drain_slot(&mut slot);
+            let stats = self.stats.entry(flow).or_default();
+            stats.filled += received.len() as u64;
+            stats.bytes += received.iter().map(|fetched| fetched.bytes.len() as u64).sum::<u64>();
+            fetched.extend(received);
             match slot.close_reason() {
                 None => {
                     self.slots.insert(flow, slot);
                 }
                 Some(end) => {
-                    tale.close_reason = Some(end);
-                    tale.failures += u32::from(end != CloseReason::Done);
-                    tale.skipped += slot.conn.as_ref().map_or(0, MirroredConn::skipped);
+                    stats.close_reason = Some(end);
+                    stats.failures += u32::from(end != CloseReason::Done);
+                    stats.skipped += slot.conn.as_ref().map_or(0, MirroredConn::skipped);
                 }
             }
         }
-        (core::mem::take(&mut self.outputs), got, core::mem::take(&mut self.returned))
+        (core::mem::take(&mut self.outputs), fetched, core::mem::take(&mut self.returned))
     }
 
     /// Takes what a connection has for others; what has come of it.
@@ -265,12 +265,12 @@ impl MirroredConnPool {
 impl Slot {
     fn follow(&mut self, now: Instant, offset: u64) {
         self.flow_offset = self.flow_offset.max(offset);
-        self.conn.iter_mut().for_each(|replay| replay.follow(now, offset));
+        self.conn.iter_mut().for_each(|conn| conn.follow(now, offset));
     }
 
     fn give_up(&mut self, end: CloseReason) {
         match &mut self.conn {
-            Some(replay) => replay.give_up(end),
+            Some(conn) => conn.give_up(end),
             None => self.close_reason = self.close_reason.or(Some(end)),
         }
     }

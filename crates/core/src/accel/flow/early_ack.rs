@@ -37,19 +37,24 @@ impl FlowState {
         outputs: &mut VecDeque<Output>,
     ) -> Vec<FetchRequest> {
         let mut packets = Vec::new();
-        let wants =
+        let requests =
             self.early_ack.as_mut().map(|hiding| hiding.take_fetch_requests(now, &mut packets)).unwrap_or_default();
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
-        wants
+        requests
     }
 
     /// Bytes were fetched for it.
-    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, got: FetchedRange, outputs: &mut VecDeque<Output>) {
+    pub(in crate::accel) fn on_fetched(
+        &mut self,
+        now: Instant,
+        fetched: FetchedRange,
+        outputs: &mut VecDeque<Output>,
+    ) {
         let Some(hiding) = self.early_ack.as_mut() else { return };
-        if let Some(took) = got.latency {
-            self.fetch_latency.on_fetched(now, took, got.is_late && hiding.is_check(got.start));
+        if let Some(latency) = fetched.latency {
+            self.fetch_latency.on_fetched(now, latency, fetched.is_late && hiding.is_check(fetched.start));
         }
-        let packets = hiding.on_fetched(now, got.start, got.bytes);
+        let packets = hiding.on_fetched(now, fetched.start, fetched.bytes);
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
     }
 
@@ -59,22 +64,23 @@ impl FlowState {
         now: Instant,
         packet: &mut [u8],
         ack: Ack,
-        carries: bool,
-        may: &FlowContext<'_>,
+        carries_data: bool,
+        context: &FlowContext<'_>,
     ) -> (Ack, bool) {
         let since = self.early_ack.as_ref().and_then(EarlyAckFlow::oldest_hole);
         let is_of_use = self.fetch_latency.is_in_time(now, since) && self.is_worth_early_ack(now);
-        let hides = may.mechanisms.has_any(&[Mechanism::EarlyAck, Mechanism::FastFetch]);
-        let new = hides && is_of_use && !self.congestion_response.is_unresponsive() && self.is_random(now);
-        let allowed = EarlyAckLimits { allows_new: new, budget: may.early_ack_budget, scale: self.window_scale() };
+        let is_enabled = context.mechanisms.has_any(&[Mechanism::EarlyAck, Mechanism::FastFetch]);
+        let new = is_enabled && is_of_use && !self.congestion_response.is_unresponsive() && self.is_random(now);
+        let allowed =
+            EarlyAckLimits { allows_new: new, budget: context.early_ack_budget, scale: self.window_scale() };
         // A window whose scale is not known has no right edge that could be kept to.
         let Some(hiding) = self.early_ack.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
-        match hiding.on_ack_out(now, &ack, carries, &allowed) {
+        match hiding.on_ack_out(now, &ack, carries_data, &allowed) {
             AckAction::Forward => (ack, false),
-            AckAction::Suppress(said) => (said.applied_to(&ack), true),
-            AckAction::Rewrite(said) => {
-                said.write(packet);
-                (said.applied_to(&ack), false)
+            AckAction::Suppress(rewrite) => (rewrite.applied_to(&ack), true),
+            AckAction::Rewrite(rewrite) => {
+                rewrite.write(packet);
+                (rewrite.applied_to(&ack), false)
             }
         }
     }

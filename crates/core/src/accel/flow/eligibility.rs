@@ -24,24 +24,24 @@ impl FlowState {
     }
 
     /// The way of an ACK that leaves now; `is_ready`: a helping link answers; `most`: of faster flows it cannot bear enough ACKs.
-    pub(in crate::accel) fn select_ack_path(&mut self, now: Instant, is_ready: bool, most: Bitrate) -> AckPath {
+    pub(in crate::accel) fn select_ack_path(&mut self, now: Instant, is_ready: bool, max_rate: Bitrate) -> AckPath {
         // One who is below is not let in again before he is well above.
-        let least = if self.ack_path.is_on() { MIN_OFFLOAD_SEGMENTS / 2 } else { MIN_OFFLOAD_SEGMENTS };
-        let most = if self.ack_path.is_on() { most + most / 4 } else { most };
-        let moment = trial::TrialSample {
+        let min_segments = if self.ack_path.is_on() { MIN_OFFLOAD_SEGMENTS / 2 } else { MIN_OFFLOAD_SEGMENTS };
+        let max_rate = if self.ack_path.is_on() { max_rate + max_rate / 4 } else { max_rate };
+        let sample = trial::TrialSample {
             received: self.goodput.total(),
             queue: self.loss_classifier.queueing_delay(now),
             max_queue: self.loss_classifier.max_queue(),
             rtt: self.rtt.min(),
             // Without timestamps nothing would show that ACKs do not arrive by the other way.
             is_eligible: self.last_ack.is_some_and(|(last, _)| last.timestamps.is_some())
-                && self.in_flight(now) >= u64::from(least)
-                && self.goodput.rate(now) <= most,
+                && self.in_flight(now) >= u64::from(min_segments)
+                && self.goodput.rate(now) <= max_rate,
             has_started: self.local_holes.last_open().is_some() || now.since(self.opened) >= MIN_AGE,
             is_link_ready: is_ready,
             ..trial::TrialSample::new(now)
         };
-        self.ack_path.select(moment, &self.local_holes, self.eifel_undo.needs_exact_acks())
+        self.ack_path.select(sample, &self.local_holes, self.eifel_undo.needs_exact_acks())
     }
 
     /// What an ACK says as it leaves, beside what the own stack has said.

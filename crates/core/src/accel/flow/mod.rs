@@ -121,8 +121,8 @@ pub(super) struct AckCounts {
 
 impl AckCounts {
     /// A helping link has taken an ACK.
-    pub(super) const fn on_queued(&mut self, fate: QueueResult) {
-        match fate {
+    pub(super) const fn on_queued(&mut self, result: QueueResult) {
+        match result {
             QueueResult::Queued => self.offloaded += 1,
             QueueResult::Replaced => self.replaced += 1,
         }
@@ -154,10 +154,10 @@ pub(super) struct FlowContext<'a> {
 
 impl FlowState {
     /// Known from now on.
-    pub(super) fn new(now: Instant, key: Key, way: Direction) -> Self {
+    pub(super) fn new(now: Instant, key: Key, direction: Direction) -> Self {
         Self {
             key,
-            direction: way,
+            direction: direction,
             opened: now,
             last_packet: now,
             scale: None,
@@ -215,11 +215,11 @@ impl FlowState {
     }
 
     /// The other end answers its SYN: what one end does not offer is not used.
-    pub(super) fn on_syn_ack(&mut self, answer: &Segment<'_>) {
+    pub(super) fn on_syn_ack(&mut self, syn_ack: &Segment<'_>) {
         if self.has_begun() {
             return;
         }
-        let has = |meant: fn(&TcpOption<'_>) -> bool| answer.options().any(|option| meant(&option));
+        let has = |is_option: fn(&TcpOption<'_>) -> bool| syn_ack.options().any(|option| is_option(&option));
         self.is_sack_permitted &= has(|option| matches!(option, TcpOption::SackPermitted));
         if !has(|option| matches!(option, TcpOption::WindowScale(_))) {
             self.scale = Some(0);
@@ -238,7 +238,7 @@ impl FlowState {
     }
 
     /// Its own data, or the end of it, leaves. `packet` becomes what is to leave.
-    pub(super) fn on_data_out(&mut self, now: Instant, packet: &mut [u8], may: &FlowContext<'_>) {
+    pub(super) fn on_data_out(&mut self, now: Instant, packet: &mut [u8], context: &FlowContext<'_>) {
         self.last_packet = now;
         self.rtt.on_handshake_end(now);
         let Ok(segment) = Segment::parse(packet) else { return };
@@ -248,7 +248,7 @@ impl FlowState {
         }
         let Some(ack) = ack_of(&segment) else { return };
         self.on_local_echo(now, &ack);
-        let (ack, _) = self.apply_early_ack(now, packet, ack, true, may);
+        let (ack, _) = self.apply_early_ack(now, packet, ack, true, context);
         self.withheld_ack.on_acked(ack.ack);
     }
 
@@ -265,11 +265,11 @@ impl FlowState {
         &mut self,
         now: Instant,
         packet: &mut [u8],
-        (ack, envelope): (Ack, IpParams),
-        may: &FlowContext<'_>,
+        (ack, ip_params): (Ack, IpParams),
+        context: &FlowContext<'_>,
         trust: &mut PathTest,
     ) -> AckOutcome {
-        let mechanisms = may.mechanisms;
+        let mechanisms = context.mechanisms;
         self.on_local_echo(now, &ack);
         let high = self.local_holes.high();
         let is_lost = self.local_holes.on_ack(now, &ack, self.segment_size) > 0;
@@ -277,30 +277,31 @@ impl FlowState {
         if is_lost && self.direction == Direction::Download {
             self.on_loss(now);
         }
-        let (ack, is_held) = self.apply_early_ack(now, packet, ack, false, may);
-        let before = self.last_ack.replace((ack, envelope)).map(|(ack, _)| ack);
+        let (ack, is_held) = self.apply_early_ack(now, packet, ack, false, context);
+        let before = self.last_ack.replace((ack, ip_params)).map(|(ack, _)| ack);
         let advance = before.map_or(0, |before| u32::try_from(ack.ack.offset_from(before.ack)).unwrap_or(0));
         self.last_packet = now;
         self.counts.acks += 1;
         self.goodput.on_bytes(now, advance);
         // A FIN takes one number.
         self.has_closed &= advance <= 1;
-        if let Some(stamps) = ack.timestamps {
+        if let Some(timestamps) = ack.timestamps {
             match self.direction {
-                Direction::Download => self.rtt.on_ack_sent(now, stamps.ts_val, may.is_captured),
+                Direction::Download => self.rtt.on_ack_sent(now, timestamps.ts_val, context.is_captured),
                 Direction::Upload => {
-                    let trip = self.upload.on_echo(now, stamps.ts_ecr, self.loss_classifier.peer_clock().tick());
-                    trip.into_iter().for_each(|trip| self.rtt.on_sample(trip));
+                    let rtt = self.upload.on_echo(now, timestamps.ts_ecr, self.loss_classifier.peer_clock().tick());
+                    rtt.into_iter().for_each(|rtt| self.rtt.on_sample(rtt));
                 }
             }
-            let fresh =
-                before.and_then(|before| before.timestamps).is_none_or(|old| old.ts_ecr.is_before(stamps.ts_ecr));
-            if fresh && !may.is_captured {
-                self.loss_classifier.on_tsval(now, stamps.ts_ecr, self.rtt.min());
+            let fresh = before
+                .and_then(|before| before.timestamps)
+                .is_none_or(|old| old.ts_ecr.is_before(timestamps.ts_ecr));
+            if fresh && !context.is_captured {
+                self.loss_classifier.on_tsval(now, timestamps.ts_ecr, self.rtt.min());
             }
         }
-        let came = high.zip(self.local_holes.high()).map_or(0, |(old, new)| new.offset_from(old));
-        self.loss_classifier.on_bytes(now, u32::try_from(came).unwrap_or(0));
+        let new_bytes = high.zip(self.local_holes.high()).map_or(0, |(old, new)| new.offset_from(old));
+        self.loss_classifier.on_bytes(now, u32::try_from(new_bytes).unwrap_or(0));
         let new = self.reported_holes.on_ack(now, &ack, self.segment_size);
         if self.direction == Direction::Upload {
             let (bytes, stamp) = self.upload.on_highest_received(self.reported_holes.high().unwrap_or(ack.ack));
@@ -310,26 +311,26 @@ impl FlowState {
                 self.on_loss(now);
             }
         }
-        let may_undo = self.update_path_test(now, is_lost, u32::try_from(came).unwrap_or(0), &ack, trust);
+        let may_undo = self.update_path_test(now, is_lost, u32::try_from(new_bytes).unwrap_or(0), &ack, trust);
         let is_random = new > 0 && may_undo && self.is_worth_undoing(now) && self.is_random(now);
-        let moment = AckSample {
+        let sample = AckSample {
             is_congestion: new > 0 && !is_random,
             rtt: self.rtt.min(),
             plain_tcp: if new > 0 { self.plain_tcp(self.reported_holes.count()) } else { None },
         };
-        let is_helped = self.congestion_response.is_responsive(now, &moment);
-        let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::EifelUndo)).and_then(|stamps| {
-            let shown = HoleReport {
+        let is_helped = self.congestion_response.is_responsive(now, &sample);
+        let echo = ack.timestamps.filter(|_| mechanisms.has(Mechanism::EifelUndo)).and_then(|timestamps| {
+            let report = HoleReport {
                 new_holes: new,
                 ack: ack.ack,
                 high: self.reported_holes.high().unwrap_or(ack.ack),
                 is_open: self.reported_holes.is_open(),
                 is_long: self.reported_holes.has_long_hole(),
-                echo: stamps.ts_ecr,
+                echo: timestamps.ts_ecr,
                 is_random: is_random && is_helped,
                 rtt: self.rtt.smoothed_or_default(),
             };
-            self.eifel_undo.on_ack(now, &shown)
+            self.eifel_undo.on_ack(now, &report)
         });
         self.rewritten_echo = echo;
         // Without SACK a repair that one byte less acknowledges is taken for a loss of what has come (RFC 6582 §3.2), and a
@@ -340,19 +341,20 @@ impl FlowState {
             && !self.eifel_undo.needs_exact_acks()
             && !self.is_frozen;
         let keep = mechanisms.has(Mechanism::WithheldAck) && is_plain && self.can_withhold_byte(now);
-        let patience = if self.direction == Direction::Download {
+        let hold_time = if self.direction == Direction::Download {
             withheld_ack::HOLD_TIME
         } else {
             withheld_ack::UPLOAD_HOLD_TIME
         };
         // What does not leave says nothing.
-        let says = if is_held { ack.ack } else { self.withheld_ack.on_ack(now, ack.ack, keep.then_some(patience)) };
+        let number =
+            if is_held { ack.ack } else { self.withheld_ack.on_ack(now, ack.ack, keep.then_some(hold_time)) };
         if let Ok(mut rewrite) = Rewrite::of(packet) {
-            if says != ack.ack {
-                rewrite.set_ack(says);
+            if number != ack.ack {
+                rewrite.set_ack(number);
             }
-            if let (Some(echo), Some(stamps)) = (echo, ack.timestamps)
-                && echo != stamps.ts_ecr
+            if let (Some(echo), Some(timestamps)) = (echo, ack.timestamps)
+                && echo != timestamps.ts_ecr
             {
                 rewrite.set_ts_ecr(echo);
             }
@@ -376,17 +378,17 @@ impl FlowState {
     /// A packet of the other end came.
     pub(super) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         let finest = self.loss_classifier.peer_clock().min_tick();
-        let may_be = |stamps: Timestamps| self.tsval_check.is_plausible(now, stamps.ts_val, finest);
+        let may_be = |timestamps: Timestamps| self.tsval_check.is_plausible(now, timestamps.ts_val, finest);
         if self.direction == Direction::Upload || !segment.timestamps().is_none_or(may_be) {
             return;
         }
         if let Some(hiding) = &mut self.early_ack {
             hiding.on_arrival(now, segment, length);
         }
-        if let Some(stamps) = segment.timestamps() {
-            self.loss_classifier.on_tsval(now, stamps.ts_val, self.rtt.min());
-            self.rtt.on_echo(now, stamps.ts_ecr);
-            self.ack_path.on_echo(now, stamps.ts_ecr, self.loss_classifier.queueing_delay(now));
+        if let Some(timestamps) = segment.timestamps() {
+            self.loss_classifier.on_tsval(now, timestamps.ts_val, self.rtt.min());
+            self.rtt.on_echo(now, timestamps.ts_ecr);
+            self.ack_path.on_echo(now, timestamps.ts_ecr, self.loss_classifier.queueing_delay(now));
         }
         self.has_mark |= segment.packet().ip_params().traffic_class & ECN_CE == ECN_CE;
         if length > 0 {
@@ -397,8 +399,8 @@ impl FlowState {
 
     /// The own stack has said this.
     fn on_local_echo(&mut self, now: Instant, ack: &Ack) {
-        if let Some(stamps) = ack.timestamps.filter(|_| self.direction == Direction::Download) {
-            self.tsval_check.on_echo(now, stamps.ts_ecr);
+        if let Some(timestamps) = ack.timestamps.filter(|_| self.direction == Direction::Download) {
+            self.tsval_check.on_echo(now, timestamps.ts_ecr);
         }
     }
 
@@ -415,7 +417,7 @@ impl FlowState {
         &mut self,
         now: Instant,
         is_lost: bool,
-        came: u32,
+        new_bytes: u32,
         ack: &Ack,
         trust: &mut PathTest,
     ) -> bool {
@@ -430,7 +432,7 @@ impl FlowState {
             .into_iter()
             .for_each(|waited| trust.on_queueing_delay(now, waited, self.rtt.min()));
         if is_empty {
-            trust.on_bytes(now, came);
+            trust.on_bytes(now, new_bytes);
         }
         if is_lost && self.local_holes.is_burst(self.segment_size) {
             trust.on_burst(now);

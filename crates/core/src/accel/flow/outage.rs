@@ -26,7 +26,7 @@ impl FlowState {
     pub(in crate::accel) fn on_outage_start(
         &mut self,
         now: Instant,
-        frost: Option<FreezeParams>,
+        freeze: Option<FreezeParams>,
         outputs: &mut VecDeque<Output>,
     ) {
         self.early_ack.iter_mut().for_each(EarlyAckFlow::on_outage_start);
@@ -42,14 +42,14 @@ impl FlowState {
             || self.in_flight_at_outage.bytes() >= u64::from(self.segment_size) * MIN_IN_FLIGHT;
         self.withheld_ack.keep_for_outage_end();
         self.recovery.on_outage_start(now, self.direction == Direction::Download);
-        let Some(frost) = frost else { return };
-        if !self.fetch_latency.is_paused(now) && self.freeze_sender(now, &frost, outputs) {
+        let Some(freeze) = freeze else { return };
+        if !self.fetch_latency.is_paused(now) && self.freeze_sender(now, &freeze, outputs) {
             return;
         }
-        if let (true, link, Some((last, envelope))) = (frost.is_first_form, frost.link, self.last_ack) {
+        if let (true, link, Some((last, ip_params))) = (freeze.is_first_form, freeze.link, self.last_ack) {
             self.is_frozen = true;
             let packet = PacketBytes(
-                Ack { window: 0, sack_blocks: SackBlocks::default(), ..last }.emit(&self.key, envelope),
+                Ack { window: 0, sack_blocks: SackBlocks::default(), ..last }.emit(&self.key, ip_params),
             );
             outputs.push_back(self.towards_sender(link, packet));
         }
@@ -92,9 +92,9 @@ impl FlowState {
         if self.withheld_ack.due().is_some_and(|due| now >= due) && self.withheld_ack.release() {
             self.send_last_ack(now, primary, outputs);
         }
-        if let Some(kick) = self.recovery.tick(now) {
-            let repeated = if mechanisms.has(Mechanism::OutageRevert) { self.timeouts_to_revert(now) } else { 0 };
-            self.send_restart_ack(now, primary, kick, repeated, outputs);
+        if let Some(restart) = self.recovery.tick(now) {
+            let timeouts = if mechanisms.has(Mechanism::OutageRevert) { self.timeouts_to_revert(now) } else { 0 };
+            self.send_restart_ack(now, primary, restart, timeouts, outputs);
         }
         if self.unfreeze.deadline().is_some() && !self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep)
         {
@@ -154,19 +154,21 @@ impl FlowState {
     }
 
     /// Acknowledges what is on its way and closes the window, over a helping link; whether that was done.
-    fn freeze_sender(&mut self, now: Instant, frost: &FreezeParams, outputs: &mut VecDeque<Output>) -> bool {
+    fn freeze_sender(&mut self, now: Instant, freeze: &FreezeParams, outputs: &mut VecDeque<Output>) -> bool {
         let rtt = self
             .rtt
             .smoothed_or_default()
             .max(self.rtt.min() + self.loss_classifier.queueing_delay(now).unwrap_or_default());
-        let pace = (self.goodput.rate(now), rtt);
-        let (Some((last, envelope)), Some(hiding)) = (self.last_ack, self.early_ack.as_mut()) else { return false };
+        let rate_and_rtt = (self.goodput.rate(now), rtt);
+        let (Some((last, ip_params)), Some(hiding)) = (self.last_ack, self.early_ack.as_mut()) else {
+            return false;
+        };
         let usual = self.segment_size + if last.timestamps.is_some() { 0 } else { TIMESTAMP_OPTION };
         let step = hiding.sender_segment_size().unwrap_or(usual);
-        let Some(rungs) = frost.ack_steps(pace, self.in_flight_at_outage, step) else { return false };
-        let packets = hiding.freeze(now, (&last, envelope), &rungs, step);
+        let Some(steps) = freeze.ack_steps(rate_and_rtt, self.in_flight_at_outage, step) else { return false };
+        let packets = hiding.freeze(now, (&last, ip_params), &steps, step);
         self.is_flight_frozen = !packets.is_empty();
-        let send = |packet| Output::Send { link: frost.link, packet: PacketBytes(packet) };
+        let send = |packet| Output::Send { link: freeze.link, packet: PacketBytes(packet) };
         outputs.extend(packets.into_iter().map(send));
         if self.is_flight_frozen {
             self.unfreeze.on_outage_start(now);
@@ -190,26 +192,26 @@ impl FlowState {
         &mut self,
         now: Instant,
         link: LinkId,
-        kick: RestartAck,
-        repeated: u32,
+        restart: RestartAck,
+        timeouts: u32,
         outputs: &mut VecDeque<Output>,
     ) {
         let has_news = self.withheld_ack.can_restart_sender();
-        let words = match kick {
-            RestartAck::Ended { is_first: true } if repeated > 0 => repeated + 1,
-            RestartAck::Ended { is_first: false } if repeated > 0 => REPEATED_UNREACHABLES,
+        let messages = match restart {
+            RestartAck::Ended { is_first: true } if timeouts > 0 => timeouts + 1,
+            RestartAck::Ended { is_first: false } if timeouts > 0 => REPEATED_UNREACHABLES,
             _ => 0,
         };
-        let Some((last, envelope)) = self.last_ack.filter(|_| has_news || words > 0) else { return };
+        let Some((last, ip_params)) = self.last_ack.filter(|_| has_news || messages > 0) else { return };
         self.recovery.on_restart();
         // Without SACK each that says nothing new counts as a segment that has come (RFC 5681 §3.2).
-        if has_news || self.is_sack_permitted || kick == (RestartAck::Ended { is_first: true }) {
+        if has_news || self.is_sack_permitted || restart == (RestartAck::Ended { is_first: true }) {
             let ack = if has_news { last } else { Ack { sack_blocks: SackBlocks::default(), ..last } };
             self.send_ack(now, link, &ack, outputs);
         }
         let seq = self.withheld_ack.acked().map_or(last.ack, |said| said.later(last.ack));
-        let word = IcmpUnreachable { four_tuple: self.key.reversed(), seq };
-        outputs.extend((0..words).map(|_| self.towards_sender(link, PacketBytes(word.emit(envelope)))));
+        let message = IcmpUnreachable { four_tuple: self.key.reversed(), seq };
+        outputs.extend((0..messages).map(|_| self.towards_sender(link, PacketBytes(message.emit(ip_params)))));
     }
 
     /// Sends what the own stack has said last, over this link.
@@ -220,16 +222,17 @@ impl FlowState {
     }
 
     fn send_ack(&self, now: Instant, link: LinkId, last: &Ack, outputs: &mut VecDeque<Output>) {
-        let Some((_, envelope)) = self.last_ack else { return };
+        let Some((_, ip_params)) = self.last_ack else { return };
         // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
         // the other clock would show in a packet that comes now; but that of a chain of holes.
         let older = self.rewritten_echo.filter(|_| self.eifel_undo.needs_exact_acks());
-        let shows = older.or_else(|| self.loss_classifier.peer_clock().current_tsval(now));
-        let fresh = |stamps: Timestamps| Timestamps { ts_ecr: shows.unwrap_or(stamps.ts_ecr), ..stamps };
+        let current = older.or_else(|| self.loss_classifier.peer_clock().current_tsval(now));
+        let fresh =
+            |timestamps: Timestamps| Timestamps { ts_ecr: current.unwrap_or(timestamps.ts_ecr), ..timestamps };
         // That something came twice was true once.
         let sacks = if last.dsack_range().is_some() { SackBlocks::default() } else { last.sack_blocks };
         let ack = Ack { timestamps: last.timestamps.map(fresh), sack_blocks: sacks, ..*last };
-        outputs.push_back(self.towards_sender(link, PacketBytes(ack.emit(&self.key, envelope))));
+        outputs.push_back(self.towards_sender(link, PacketBytes(ack.emit(&self.key, ip_params))));
     }
 
     fn towards_sender(&self, link: LinkId, packet: PacketBytes) -> Output {

@@ -17,8 +17,8 @@ use crate::wire::packet::FourTuple as Key;
 impl FlowState {
     /// As it stands.
     pub(in crate::accel) fn status(&self, now: Instant, mechanisms: &Mechanisms) -> FlowStatus {
-        let stamps = self.last_ack.is_some_and(|(last, _)| last.timestamps.is_some());
-        let (hidden, missing, hidden_holes) =
+        let has_timestamps = self.last_ack.is_some_and(|(last, _)| last.timestamps.is_some());
+        let (early_acked, missing, hidden_holes) =
             self.early_ack.as_ref().map(EarlyAckFlow::counters).unwrap_or_default();
         let mut in_force = Vec::new();
         let is_mirrored =
@@ -26,7 +26,7 @@ impl FlowState {
         let is_of_use = |m: &Mechanism| *m != Mechanism::EarlyAck || self.has_window_for_holes(now);
         in_force.extend(NEEDS_FETCH.into_iter().filter(|m| is_mirrored && mechanisms.has(*m) && is_of_use(m)));
         if mechanisms.has(Mechanism::EifelUndo)
-            && stamps
+            && has_timestamps
             && !self.congestion_response.is_unresponsive()
             && self.path_verdict == PathVerdict::Trusted
         {
@@ -51,7 +51,7 @@ impl FlowState {
             flow: if is_upload { self.key.reversed() } else { self.key },
             is_upload,
             opened: self.opened,
-            inactive: self.inactive(now, mechanisms, stamps),
+            inactive: self.inactive(now, mechanisms, has_timestamps),
             active: in_force,
             received: self.goodput.total(),
             goodput: self.goodput.rate(now),
@@ -59,7 +59,7 @@ impl FlowState {
             holes: self.local_holes.count(),
             random_losses: self.eifel_undo.random_losses() + hidden_holes,
             undone_reductions: self.eifel_undo.undone_reductions(),
-            early_acked: DataSize::from_bytes(hidden),
+            early_acked: DataSize::from_bytes(early_acked),
             missing: DataSize::from_bytes(missing),
             acks: self.counts.acks,
             offloaded: self.counts.offloaded,
@@ -86,49 +86,53 @@ impl FlowState {
     }
 
     /// What was looked into and is of no use.
-    fn inactive(&self, now: Instant, mechanisms: &Mechanisms, stamps: bool) -> Vec<InactiveReason> {
-        let mut excuses = Vec::new();
-        let mut not = |mechanism, why: String| {
+    fn inactive(&self, now: Instant, mechanisms: &Mechanisms, has_timestamps: bool) -> Vec<InactiveReason> {
+        let mut reasons = Vec::new();
+        let mut inactive = |mechanism, reason: String| {
             if mechanisms.has(mechanism) {
-                excuses.push(InactiveReason { mechanism, reason: why });
+                reasons.push(InactiveReason { mechanism, reason: reason });
             }
         };
         if self.congestion_response.is_unresponsive() {
-            not(Mechanism::EifelUndo, "its sender does not slow down when something is lost".into());
-        } else if !stamps && self.last_ack.is_some() {
-            not(Mechanism::EifelUndo, "it has no timestamps".into());
+            inactive(Mechanism::EifelUndo, "its sender does not slow down when something is lost".into());
+        } else if !has_timestamps && self.last_ack.is_some() {
+            inactive(Mechanism::EifelUndo, "it has no timestamps".into());
         } else if self.path_verdict == PathVerdict::Refused {
-            not(Mechanism::EifelUndo, "losses on its path become more with its rate".into());
+            inactive(Mechanism::EifelUndo, "losses on its path become more with its rate".into());
         } else if self.path_verdict == PathVerdict::Marked {
-            not(Mechanism::EifelUndo, "its path marks packets because of congestion".into());
+            inactive(Mechanism::EifelUndo, "its path marks packets because of congestion".into());
         } else if self.path_verdict == PathVerdict::Unknown && self.local_holes.count() > 0 {
-            not(Mechanism::EifelUndo, "whether losses on its path depend on its rate is not known yet".into());
+            inactive(Mechanism::EifelUndo, "whether losses on its path depend on its rate is not known yet".into());
         }
         if self.is_multipath() {
-            mechanisms.iter().for_each(|one| not(one, "a part of an MPTCP connection is left as it is".into()));
+            mechanisms
+                .iter()
+                .for_each(|one| inactive(one, "a part of an MPTCP connection is left as it is".into()));
         }
         if self.ack_path.trial().has_no_benefit() {
-            not(Mechanism::AckOffload, "it runs no better with its ACKs elsewhere".into());
+            inactive(Mechanism::AckOffload, "it runs no better with its ACKs elsewhere".into());
         } else if self.ack_path.trial().is_link_unavailable() {
-            not(Mechanism::AckOffload, "the second link's gateway does not answer".into());
+            inactive(Mechanism::AckOffload, "the second link's gateway does not answer".into());
         }
         let is_news = |refusal: &NotFetchable| *refusal != NotFetchable::Finished;
         if let Some(refusal) = self.early_ack.as_ref().and_then(EarlyAckFlow::not_fetchable).filter(is_news) {
             let of_bytes = [Mechanism::EarlyAck, Mechanism::FastFetch];
-            of_bytes.into_iter().for_each(|one| not(one, refusal.to_string()));
+            of_bytes.into_iter().for_each(|one| inactive(one, refusal.to_string()));
         }
         let can_be_had = self.early_ack.as_ref().is_some_and(|hiding| hiding.not_fetchable().is_none());
         if can_be_had && self.fetch_latency.is_paused(now) {
             let all = [Mechanism::EarlyAck, Mechanism::FastFetch, Mechanism::FreezeInFlight];
-            all.into_iter().for_each(|one| not(one, "missing bytes come too late".into()));
+            all.into_iter().for_each(|one| inactive(one, "missing bytes come too late".into()));
         } else if can_be_had && !self.has_window_for_holes(now) {
             let of_holes = [Mechanism::EarlyAck, Mechanism::FastFetch];
-            of_holes.into_iter().for_each(|one| not(one, "its window is used up before missing bytes come".into()));
+            of_holes
+                .into_iter()
+                .for_each(|one| inactive(one, "its window is used up before missing bytes come".into()));
         }
         if !can_be_had {
-            not(Mechanism::FreezeInFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());
+            inactive(Mechanism::FreezeInFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());
         }
-        excuses
+        reasons
     }
 
     /// Books what became of an ACK that was offered to a helping link.

@@ -75,22 +75,22 @@ impl CongestionResponse {
     }
 
     /// Whether the flow is to be helped now.
-    pub(in crate::accel) fn is_responsive(&mut self, now: Instant, moment: &AckSample) -> bool {
+    pub(in crate::accel) fn is_responsive(&mut self, now: Instant, sample: &AckSample) -> bool {
         self.totals.at = now;
-        let (mark, window) = (self.totals, moment.rtt * SAMPLE_RTTS);
+        let (mark, window) = (self.totals, sample.rtt * SAMPLE_RTTS);
         if self.marks[2].is_none_or(|newest| now.since(newest.at) >= window) {
             self.marks = [self.marks[1], self.marks[2], Some(mark)];
         }
         self.phase = match self.phase {
-            Phase::Idle if moment.is_congestion => match self.in_flight_before(moment, window) {
+            Phase::Idle if sample.is_congestion => match self.in_flight_before(sample, window) {
                 Some(before) => Phase::Congestion { before, since: now },
                 None => Phase::Idle,
             },
-            Phase::Congestion { before, since } if now.since(since) >= moment.rtt * 2 => {
+            Phase::Congestion { before, since } if now.since(since) >= sample.rtt * 2 => {
                 Phase::After { before, from: mark }
             }
             Phase::After { before, from } if now.since(from.at) >= window => {
-                let is_unmoved = UNCHANGED.is_below(from.in_flight(mark, moment.rtt), before);
+                let is_unmoved = UNCHANGED.is_below(from.in_flight(mark, sample.rtt), before);
                 self.unresponsive_count = if is_unmoved { self.unresponsive_count + 1 } else { 0 };
                 if self.unresponsive_count >= MIN_COUNT {
                     Phase::Unresponsive { until: now + RETRY }
@@ -113,14 +113,14 @@ impl CongestionResponse {
     }
 
     /// What was on its way before a congestion that is told now, if that is one to look at.
-    fn in_flight_before(&self, moment: &AckSample, window: Duration) -> Option<u64> {
+    fn in_flight_before(&self, sample: &AckSample, window: Duration) -> Option<u64> {
         let [Some(first), Some(second), Some(_)] = self.marks else { return None };
         if self.totals.at.since(first.at) > window * 4 {
             return None;
         }
-        let (earlier, before) = (first.in_flight(second, moment.rtt), second.in_flight(self.totals, moment.rtt));
+        let (earlier, before) = (first.in_flight(second, sample.rtt), second.in_flight(self.totals, sample.rtt));
         let is_even = UNCHANGED.is_below(before, earlier) && UNCHANGED.is_below(earlier, before);
-        let alone = moment.plain_tcp?.bits_per_sec() / 8;
+        let alone = sample.plain_tcp?.bits_per_sec() / 8;
         (is_even && second.rate(self.totals) / 3 >= alone).then_some(before)
     }
 }
@@ -168,35 +168,35 @@ mod tests {
     /// A flow that fills a link and a queue of 50 ms, with a congestion each second, after which so many percent are on
     /// their way; half a second later it is as before. For how many of 20 was it helped?
     fn run(percent: u64) -> (u32, bool) {
-        let (mut sender, mut helped) = (CongestionResponse::default(), 0);
+        let (mut response, mut helped_losses) = (CongestionResponse::default(), 0);
         for ms in 0..20_000_u64 {
             let now = Instant::from_millis(ms);
             let is_cut = ms > 1000 && (50..550).contains(&(ms % 1000));
-            let on_its_way = if is_cut { 100 * percent / 100 } else { 100 };
-            sender.on_arrival(2500, Some(Duration::from_millis(on_its_way.saturating_sub(50))));
+            let in_flight = if is_cut { 100 * percent / 100 } else { 100 };
+            response.on_arrival(2500, Some(Duration::from_millis(in_flight.saturating_sub(50))));
             let is_congestion = ms % 1000 == 0;
-            let moment = AckSample { is_congestion, rtt: RTT, plain_tcp: Some(Bitrate::from_mbps(3)) };
-            helped += u32::from(sender.is_responsive(now, &moment) && is_congestion);
+            let sample = AckSample { is_congestion, rtt: RTT, plain_tcp: Some(Bitrate::from_mbps(3)) };
+            helped_losses += u32::from(response.is_responsive(now, &sample) && is_congestion);
         }
-        (helped, sender.is_unresponsive())
+        (helped_losses, response.is_unresponsive())
     }
 
     #[test]
     fn who_slows_down_is_helped_and_who_does_not_is_left_alone() {
         assert_eq!(run(70), (20, false));
         assert_eq!(run(50), (20, false));
-        let (helped, unmoved) = run(100);
-        assert!(unmoved && helped <= 5, "{helped}");
+        let (helped_losses, unmoved) = run(100);
+        assert!(unmoved && helped_losses <= 5, "{helped_losses}");
     }
 
     #[test]
     fn a_flow_that_is_no_faster_than_alone_is_not_judged() {
-        let mut sender = CongestionResponse::default();
+        let mut response = CongestionResponse::default();
         for ms in 0..20_000 {
-            sender.on_arrival(2500, None);
-            let moment =
+            response.on_arrival(2500, None);
+            let sample =
                 AckSample { is_congestion: ms % 100 == 0, rtt: RTT, plain_tcp: Some(Bitrate::from_mbps(10)) };
-            assert!(sender.is_responsive(Instant::from_millis(ms), &moment));
+            assert!(response.is_responsive(Instant::from_millis(ms), &sample));
         }
     }
 }

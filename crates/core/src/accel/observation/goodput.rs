@@ -83,24 +83,24 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_two_seconds() {
-        let mut pace = GoodputEstimator::default();
+        let mut goodput = GoodputEstimator::default();
         for n in 0..100_u64 {
-            pace.on_bytes(Instant::from_millis(10_000 + n * 50), 12_500);
+            goodput.on_bytes(Instant::from_millis(10_000 + n * 50), 12_500);
         }
         let now = Instant::from_millis(15_000);
-        assert_eq!(pace.rate(now), Bitrate::from_mbps(2));
-        assert_eq!(pace.recent_bytes(now), DataSize::from_bytes(50_000));
-        assert_eq!(pace.rate(now + Duration::from_secs(1)), Bitrate::from_mbps(1));
-        assert!(pace.rate(now + Duration::from_secs(30)).is_zero());
-        assert!(pace.recent_bytes(now + Duration::from_secs(30)).is_zero());
-        assert_eq!(pace.total(), DataSize::from_bytes(1_250_000));
+        assert_eq!(goodput.rate(now), Bitrate::from_mbps(2));
+        assert_eq!(goodput.recent_bytes(now), DataSize::from_bytes(50_000));
+        assert_eq!(goodput.rate(now + Duration::from_secs(1)), Bitrate::from_mbps(1));
+        assert!(goodput.rate(now + Duration::from_secs(30)).is_zero());
+        assert!(goodput.recent_bytes(now + Duration::from_secs(30)).is_zero());
+        assert_eq!(goodput.total(), DataSize::from_bytes(1_250_000));
     }
 
     #[test]
     fn a_young_flow_is_measured_over_its_life() {
-        let mut pace = GoodputEstimator::default();
-        pace.on_bytes(Instant::from_millis(5000), 12_500);
-        pace.on_bytes(Instant::from_millis(5150), 12_500);
-        assert_eq!(pace.rate(Instant::from_millis(5200)), Bitrate::from_mbps(1));
+        let mut goodput = GoodputEstimator::default();
+        goodput.on_bytes(Instant::from_millis(5000), 12_500);
+        goodput.on_bytes(Instant::from_millis(5150), 12_500);
+        assert_eq!(goodput.rate(Instant::from_millis(5200)), Bitrate::from_mbps(1));
     }
 }

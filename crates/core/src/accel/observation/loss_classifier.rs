@@ -49,21 +49,21 @@ pub(in crate::accel) struct LossClassifier {
 
 impl LossClassifier {
     /// A packet with this stamp came, of a flow with this round trip.
-    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, stamp: TcpTimestamp, rtt: Duration) {
+    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp, rtt: Duration) {
         let tick = self.clock.tick();
-        let delay = self.clock.on_tsval(now, stamp);
+        let delay = self.clock.on_tsval(now, ts_val);
         if tick != self.clock.tick() {
             *self = Self { clock: self.clock.clone(), ..Self::default() };
         }
         let Some(delay) = delay else { return };
-        let least = self.min_delay.on_value(now, MIN_WINDOW, delay, i64::min);
-        self.max_queue.on_value(now, MAX_WINDOW, delay - least, i64::max);
+        let min_delay = self.min_delay.on_value(now, MIN_WINDOW, delay, i64::min);
+        self.max_queue.on_value(now, MAX_WINDOW, delay - min_delay, i64::max);
         self.recent_min_delay.on_value(now, (rtt / 2).max(RECENT_WINDOW), delay, i64::min);
-        let (longest, (was, _)) = (self.max_queue(), self.max_growth);
-        if longest > was + (was / 16).max(CLOCK_GRAIN / 2) {
-            self.max_growth = (longest, now);
-        } else if longest < was {
-            self.max_growth.0 = longest;
+        let (max_queue, (was, _)) = (self.max_queue(), self.max_growth);
+        if max_queue > was + (was / 16).max(CLOCK_GRAIN / 2) {
+            self.max_growth = (max_queue, now);
+        } else if max_queue < was {
+            self.max_growth.0 = max_queue;
         }
         self.previous = self.newest.replace((now, delay)).map(|(_, delay)| delay);
     }
@@ -102,8 +102,8 @@ impl LossClassifier {
 
     /// Whether the newest packet has waited about as long as packets ever do; none: that cannot be said while waits grow.
     fn is_near_max(&self, now: Instant) -> Option<bool> {
-        let (longest, queue) = (self.max_queue(), self.queueing_delay(now)?);
-        let is_top = longest >= CLOCK_GRAIN && queue >= longest / 4 * 3;
+        let (max_queue, queue) = (self.max_queue(), self.queueing_delay(now)?);
+        let is_top = max_queue >= CLOCK_GRAIN && queue >= max_queue / 4 * 3;
         (!is_top || now.since(self.max_growth.1) >= GROWTH_TIME).then_some(is_top)
     }
 
@@ -193,14 +193,14 @@ mod tests {
     const RTT: Duration = Duration::from_millis(40);
 
     /// A gate that has seen a second of packets which wait so long, one after another, ending at the returned time.
-    fn gate(waits: &[u64]) -> (LossClassifier, Instant) {
-        let (mut gate, mut now) = (LossClassifier::default(), Instant::ZERO);
+    fn gate(delays: &[u64]) -> (LossClassifier, Instant) {
+        let (mut classifier, mut now) = (LossClassifier::default(), Instant::ZERO);
         for n in 0..1000_u64 {
-            let wait = waits[usize::try_from(n).unwrap() * waits.len() / 1000];
+            let wait = delays[usize::try_from(n).unwrap() * delays.len() / 1000];
             now = Instant::from_millis(30 + n + wait);
-            gate.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
+            classifier.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
-        (gate, now)
+        (classifier, now)
     }
 
     #[test]
@@ -216,17 +216,17 @@ mod tests {
     #[test]
     fn a_burst_that_waits_for_itself_is_no_queue_and_one_that_stands_is() {
         let wait = |n: u64| n.saturating_sub(960);
-        let (mut gate, mut now) = (LossClassifier::default(), Instant::ZERO);
+        let (mut classifier, mut now) = (LossClassifier::default(), Instant::ZERO);
         for n in 0..990_u64 {
             now = Instant::from_millis(30 + n + wait(n));
-            gate.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
+            classifier.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
-        assert!(gate.queueing_delay(now).unwrap() > MIN_THRESHOLD && gate.is_random(now, RTT));
+        assert!(classifier.queueing_delay(now).unwrap() > MIN_THRESHOLD && classifier.is_random(now, RTT));
         for n in 990..1100_u64 {
             now = Instant::from_millis(30 + n + 30);
-            gate.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
+            classifier.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
-        assert!(!gate.is_random(now, RTT));
+        assert!(!classifier.is_random(now, RTT));
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_congestion() {
         assert!(!LossClassifier::default().is_random(Instant::ZERO, RTT));
-        let (gate, now) = gate(&[0]);
-        assert!(!gate.is_random(now + MAX_SAMPLE_AGE, RTT), "an old packet");
+        let (classifier, now) = gate(&[0]);
+        assert!(!classifier.is_random(now + MAX_SAMPLE_AGE, RTT), "an old packet");
     }
 }

@@ -16,12 +16,12 @@ pub(in crate::accel) struct MinRtt {
 
 impl MinRtt {
     /// A flow of this round trip moves.
-    pub(in crate::accel) fn on_rtt(&mut self, now: Instant, trip: Option<Duration>) {
+    pub(in crate::accel) fn on_rtt(&mut self, now: Instant, rtt: Option<Duration>) {
         if now.since(self.began) >= SLOT {
             (self.min, self.began) = ([None, self.min[0]], now);
         }
-        let (trip, least) = (trip.unwrap_or_default(), &mut self.min[0]);
-        *least = Some(least.map_or(trip, |least| least.min(trip)));
+        let (rtt, min) = (rtt.unwrap_or_default(), &mut self.min[0]);
+        *min = Some(min.map_or(rtt, |min| min.min(rtt)));
     }
 
     /// None: nothing has moved yet.
@@ -39,16 +39,16 @@ mod tests {
 
     #[test]
     fn it_is_the_least_of_those_who_were_heard_lately() {
-        let (mut shortest, ms, at) = (MinRtt::default(), Duration::from_millis, Instant::from_millis);
-        assert_eq!(shortest.min(), None);
-        shortest.on_rtt(at(5000), Some(ms(50)));
-        shortest.on_rtt(at(5001), Some(ms(200)));
-        assert_eq!(shortest.min(), Some(ms(50)));
-        shortest.on_rtt(at(6100), Some(ms(200)));
-        assert_eq!(shortest.min(), Some(ms(50)));
-        shortest.on_rtt(at(7200), Some(ms(200)));
-        assert_eq!(shortest.min(), Some(ms(200)));
-        shortest.on_rtt(at(7201), None);
-        assert_eq!(shortest.min(), Some(Duration::ZERO), "nothing is known of it");
+        let (mut min_rtt, ms, at) = (MinRtt::default(), Duration::from_millis, Instant::from_millis);
+        assert_eq!(min_rtt.min(), None);
+        min_rtt.on_rtt(at(5000), Some(ms(50)));
+        min_rtt.on_rtt(at(5001), Some(ms(200)));
+        assert_eq!(min_rtt.min(), Some(ms(50)));
+        min_rtt.on_rtt(at(6100), Some(ms(200)));
+        assert_eq!(min_rtt.min(), Some(ms(50)));
+        min_rtt.on_rtt(at(7200), Some(ms(200)));
+        assert_eq!(min_rtt.min(), Some(ms(200)));
+        min_rtt.on_rtt(at(7201), None);
+        assert_eq!(min_rtt.min(), Some(Duration::ZERO), "nothing is known of it");
     }
 }

@@ -18,14 +18,14 @@ impl<T: Copy> MinMaxFilter<T> {
     pub(in crate::accel) fn on_value(
         &mut self,
         now: Instant,
-        span: Duration,
+        filter: Duration,
         value: T,
-        extreme: fn(T, T) -> T,
+        extremum: fn(T, T) -> T,
     ) -> T {
-        if now.since(self.began) >= span {
+        if now.since(self.began) >= filter {
             (self.previous, self.current, self.began) = (self.current.take(), None, now);
         }
-        let join = |a: Option<T>, b: T| a.map_or(b, |a| extreme(a, b));
+        let join = |a: Option<T>, b: T| a.map_or(b, |a| extremum(a, b));
         let current = join(self.current, value);
         self.current = Some(current);
         *self.value.insert(join(self.previous, current))
@@ -43,12 +43,12 @@ mod tests {
 
     #[test]
     fn an_extreme_is_forgotten_after_two_spans_at_the_latest() {
-        let mut window = MinMaxFilter::default();
-        let mut least = |at: u64, value: u64| {
-            window.on_value(Instant::from_millis(at * 1000), Duration::from_secs(10), value, u64::min)
+        let mut filter = MinMaxFilter::default();
+        let mut min = |at: u64, value: u64| {
+            filter.on_value(Instant::from_millis(at * 1000), Duration::from_secs(10), value, u64::min)
         };
-        assert_eq!([least(1, 5), least(2, 7), least(9, 6)], [5, 5, 5]);
-        assert_eq!([least(12, 8), least(19, 9)], [5, 5], "it may be one span old");
-        assert_eq!([least(23, 9), least(34, 10)], [8, 9]);
+        assert_eq!([min(1, 5), min(2, 7), min(9, 6)], [5, 5, 5]);
+        assert_eq!([min(12, 8), min(19, 9)], [5, 5], "it may be one span old");
+        assert_eq!([min(23, 9), min(34, 10)], [8, 9]);
     }
 }

@@ -320,9 +320,9 @@ mod tests {
 
     #[test]
     fn a_path_has_a_queue_when_one_has_stood_and_not_when_bursts_or_single_packets_waited() {
-        let stands = |waits: &mut dyn Iterator<Item = (u64, u64)>| {
+        let stands = |delays: &mut dyn Iterator<Item = (u64, u64)>| {
             let mut trust = PathTest::default();
-            for (at, waited) in waits {
+            for (at, waited) in delays {
                 trust.on_queueing_delay(Instant::from_millis(at), Duration::from_millis(waited), RTT);
             }
             trust.standing == Standing::Seen

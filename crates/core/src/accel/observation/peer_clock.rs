@@ -25,7 +25,7 @@ pub(in crate::accel) struct PeerClock {
 #[derive(Clone, Copy, Debug)]
 struct ClockSample {
     at: Instant,
-    stamp: TcpTimestamp,
+    ts_val: TcpTimestamp,
     ticks: i64,
 }
 
@@ -40,22 +40,22 @@ enum Tick {
 impl PeerClock {
     /// A packet with this stamp came now. The answer is its delay, if the clock is one that can be read: nanoseconds
     /// beyond that of the first packet.
-    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, stamp: TcpTimestamp) -> Option<i64> {
+    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp) -> Option<i64> {
         let first = *self.first.get_or_insert(now);
-        let ticks = self.last.map_or(0, |last| last.ticks + i64::from(stamp.since(last.stamp)));
+        let ticks = self.last.map_or(0, |last| last.ticks + i64::from(ts_val.since(last.ts_val)));
         if self.last.is_none_or(|last| ticks >= last.ticks) {
-            self.last = Some(ClockSample { at: now, stamp, ticks });
+            self.last = Some(ClockSample { at: now, ts_val, ticks });
         }
         self.estimate_tick(now.since(first), ticks);
-        let shown = ticks.checked_mul(nanos(self.tick()?))?;
-        Some(nanos(now.since(first)) - shown)
+        let tick_time = ticks.checked_mul(nanos(self.tick()?))?;
+        Some(nanos(now.since(first)) - tick_time)
     }
 
     /// What it would show if a packet left it now and came at once: the newest stamp, moved on by the time since.
     pub(in crate::accel) fn current_tsval(&self, now: Instant) -> Option<TcpTimestamp> {
         let last = self.last?;
         let passed = now.since(last.at).as_nanos() / self.tick()?.as_nanos().max(1);
-        Some(last.stamp.plus(u32::try_from(passed).unwrap_or(u32::MAX)))
+        Some(last.ts_val.plus(u32::try_from(passed).unwrap_or(u32::MAX)))
     }
 
     /// How long a tick is; none: it cannot be told. When it changes, delays from before mean nothing.
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn it_is_moved_on_by_the_time_that_passes() {
         let (clock, _) = run(MILLISECOND, 1000);
-        let newest = clock.last.unwrap().stamp;
+        let newest = clock.last.unwrap().ts_val;
         let came = Instant::from_millis(20 + 5 * 199);
         assert_eq!(clock.current_tsval(came), Some(newest));
         assert_eq!(clock.current_tsval(came + Duration::from_millis(250)), Some(newest.plus(250)));

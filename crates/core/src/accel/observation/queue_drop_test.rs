@@ -76,12 +76,12 @@ mod tests {
 
     /// Of so many bytes at the top and below it so many packets were lost.
     fn odds(top: (u32, u32), below: (u32, u32)) -> QueueDropTest {
-        let mut odds = QueueDropTest::default();
+        let mut test = QueueDropTest::default();
         for (is_top, (bytes, losses)) in [(false, below), (true, top)] {
-            odds.on_bytes(Instant::ZERO, bytes, is_top);
-            (0..losses).for_each(|_| odds.on_loss(is_top));
+            test.on_bytes(Instant::ZERO, bytes, is_top);
+            (0..losses).for_each(|_| test.on_loss(is_top));
         }
-        odds
+        test
     }
 
     #[test]
@@ -94,20 +94,20 @@ mod tests {
 
     #[test]
     fn a_loss_or_two_elsewhere_end_it() {
-        let mut odds = odds((100, 8), (900, 0));
-        (0..2).for_each(|_| odds.on_loss(false));
-        assert!(!odds.drops_at_max());
+        let mut test = odds((100, 8), (900, 0));
+        (0..2).for_each(|_| test.on_loss(false));
+        assert!(!test.drops_at_max());
     }
 
     #[test]
     fn the_old_is_forgotten() {
-        let (mut odds, mut now) = (odds((100, 8), (100, 3)), Instant::ZERO);
-        assert!(!odds.drops_at_max());
+        let (mut test, mut now) = (odds((100, 8), (100, 3)), Instant::ZERO);
+        assert!(!test.drops_at_max());
         for _ in 0..2 {
             now += HALF_LIFE;
-            odds.on_bytes(now, 100, true);
-            (0..8).for_each(|_| odds.on_loss(true));
+            test.on_bytes(now, 100, true);
+            (0..8).for_each(|_| test.on_loss(true));
         }
-        assert!(odds.drops_at_max(), "three losses of long ago");
+        assert!(test.drops_at_max(), "three losses of long ago");
     }
 }

@@ -33,19 +33,19 @@ impl RttEstimator {
     }
 
     /// An ACK leaves with this timestamp of the own clock; `is_watched`: what comes is shown.
-    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, value: TcpTimestamp, is_watched: bool) {
+    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, ts_val: TcpTimestamp, is_watched: bool) {
         self.on_handshake_end(now);
         if !is_watched {
             self.probe = None;
         } else if self.probe.is_none_or(|(_, sent)| now.since(sent) >= MAX_SAMPLE) {
-            self.probe = Some((value, now));
+            self.probe = Some((ts_val, now));
         }
     }
 
     /// A packet comes that echoes this one.
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
-        let Some((value, sent)) = self.probe else { return };
-        if echo.is_before(value) {
+        let Some((ts_val, sent)) = self.probe else { return };
+        if echo.is_before(ts_val) {
             return;
         }
         self.on_sample(now.since(sent));
@@ -58,15 +58,15 @@ impl RttEstimator {
     }
 
     /// It was measured elsewhere. What is longer than [`LOST`] is a silence.
-    pub(in crate::accel) fn on_sample(&mut self, trip: Duration) {
-        if trip < MAX_SAMPLE {
-            self.add_sample(trip);
+    pub(in crate::accel) fn on_sample(&mut self, rtt: Duration) {
+        if rtt < MAX_SAMPLE {
+            self.add_sample(rtt);
         }
     }
 
     fn add_sample(&mut self, sample: Duration) {
         self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| (smoothed * 7 + sample) / 8));
-        self.min = Some(self.min.map_or(sample, |least| least.min(sample)));
+        self.min = Some(self.min.map_or(sample, |min| min.min(sample)));
     }
 
     /// None before the first measure.
@@ -101,47 +101,47 @@ mod tests {
 
     #[test]
     fn the_handshake_is_the_first_measure_and_echoes_are_the_next() {
-        let (mut trip, at) = (RttEstimator::default(), Instant::from_millis);
-        assert_eq!(trip.smoothed_or_default(), DEFAULT_RTT);
-        trip.on_syn(at(0));
-        trip.on_ack_sent(at(50), TcpTimestamp::new(7), true);
-        assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
-        trip.on_echo(at(60), TcpTimestamp::new(6));
-        trip.on_echo(at(108), TcpTimestamp::new(7));
-        assert_eq!(trip.smoothed(), Some(Duration::from_millis(51)));
+        let (mut rtt, at) = (RttEstimator::default(), Instant::from_millis);
+        assert_eq!(rtt.smoothed_or_default(), DEFAULT_RTT);
+        rtt.on_syn(at(0));
+        rtt.on_ack_sent(at(50), TcpTimestamp::new(7), true);
+        assert_eq!(rtt.smoothed(), Some(Duration::from_millis(50)));
+        rtt.on_echo(at(60), TcpTimestamp::new(6));
+        rtt.on_echo(at(108), TcpTimestamp::new(7));
+        assert_eq!(rtt.smoothed(), Some(Duration::from_millis(51)));
     }
 
     #[test]
     fn an_echo_that_may_be_old_is_no_measure() {
-        let (mut trip, at) = (RttEstimator::default(), Instant::from_millis);
-        trip.on_ack_sent(at(0), TcpTimestamp::new(7), false);
-        trip.on_echo(at(900), TcpTimestamp::new(7));
-        trip.on_ack_sent(at(1000), TcpTimestamp::new(1007), true);
-        trip.on_ack_sent(at(1020), TcpTimestamp::new(1027), false);
-        trip.on_echo(at(1900), TcpTimestamp::new(1027));
-        trip.on_ack_sent(at(2000), TcpTimestamp::new(2007), true);
-        trip.on_outage_start();
-        trip.on_echo(at(2100), TcpTimestamp::new(2007));
-        trip.on_ack_sent(at(3000), TcpTimestamp::new(3007), true);
-        trip.on_echo(at(9000), TcpTimestamp::new(3007));
-        assert_eq!(trip.smoothed(), None);
+        let (mut rtt, at) = (RttEstimator::default(), Instant::from_millis);
+        rtt.on_ack_sent(at(0), TcpTimestamp::new(7), false);
+        rtt.on_echo(at(900), TcpTimestamp::new(7));
+        rtt.on_ack_sent(at(1000), TcpTimestamp::new(1007), true);
+        rtt.on_ack_sent(at(1020), TcpTimestamp::new(1027), false);
+        rtt.on_echo(at(1900), TcpTimestamp::new(1027));
+        rtt.on_ack_sent(at(2000), TcpTimestamp::new(2007), true);
+        rtt.on_outage_start();
+        rtt.on_echo(at(2100), TcpTimestamp::new(2007));
+        rtt.on_ack_sent(at(3000), TcpTimestamp::new(3007), true);
+        rtt.on_echo(at(9000), TcpTimestamp::new(3007));
+        assert_eq!(rtt.smoothed(), None);
     }
 
     #[test]
     fn a_handshake_ends_with_data_too() {
-        let (mut trip, at) = (RttEstimator::default(), Instant::from_millis);
-        trip.on_syn(at(0));
-        trip.on_handshake_end(at(50));
-        trip.on_ack_sent(at(900), TcpTimestamp::new(7), true);
-        assert_eq!(trip.smoothed(), Some(Duration::from_millis(50)));
+        let (mut rtt, at) = (RttEstimator::default(), Instant::from_millis);
+        rtt.on_syn(at(0));
+        rtt.on_handshake_end(at(50));
+        rtt.on_ack_sent(at(900), TcpTimestamp::new(7), true);
+        assert_eq!(rtt.smoothed(), Some(Duration::from_millis(50)));
     }
 
     #[test]
     fn a_syn_that_is_sent_again_has_no_measure() {
-        let mut trip = RttEstimator::default();
-        trip.on_syn(Instant::ZERO);
-        trip.on_syn(Instant::from_millis(1000));
-        trip.on_ack_sent(Instant::from_millis(1050), TcpTimestamp::new(7), true);
-        assert_eq!(trip.smoothed(), None);
+        let mut rtt = RttEstimator::default();
+        rtt.on_syn(Instant::ZERO);
+        rtt.on_syn(Instant::from_millis(1000));
+        rtt.on_ack_sent(Instant::from_millis(1050), TcpTimestamp::new(7), true);
+        assert_eq!(rtt.smoothed(), None);
     }
 }

@@ -28,16 +28,16 @@ pub(in crate::accel) struct SackHoles {
 impl SackHoles {
     /// How many holes this ACK shows for the first time; `segment`: how long one is.
     pub(in crate::accel) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
-        let ahead = |block: &&SeqRange| !block.is_empty() && block.start.is_after(ack.ack);
+        let is_ahead = |block: &&SeqRange| !block.is_empty() && block.start.is_after(ack.ack);
         let mut high = self.high.map_or(ack.ack, |high| high.later(ack.ack));
         let (mut new, mut open) = (0, false);
         // What came twice is told first (RFC 2883 §4), and may be all of the block behind it.
-        let twice = usize::from(ack.dsack_range().is_some());
-        let blocks = ack.sack_blocks.blocks().get(twice..).unwrap_or_default();
+        let duplicates = usize::from(ack.dsack_range().is_some());
+        let blocks = ack.sack_blocks.blocks().get(duplicates..).unwrap_or_default();
         // At most four: the lowest of those that are left, again and again.
         let mut from = ack.ack;
         while let Some(block) =
-            lowest_block(blocks.iter().filter(ahead).filter(|block| !block.start.is_before(from)))
+            lowest_block(blocks.iter().filter(is_ahead).filter(|block| !block.start.is_before(from)))
         {
             open = true;
             if block.start.is_after(high) {
@@ -117,10 +117,10 @@ mod tests {
     use crate::wire::packet::{Flags, SackBlocks};
 
     fn ack(number: u32, blocks: &[(u32, u32)]) -> Ack {
-        let spans: alloc::vec::Vec<SeqRange> =
+        let ranges: alloc::vec::Vec<SeqRange> =
             blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let (seq, ack) = (Seq::new(1), Seq::new(number));
-        Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sack_blocks: SackBlocks::of(&spans) }
+        Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps: None, sack_blocks: SackBlocks::of(&ranges) }
     }
 
     #[test]

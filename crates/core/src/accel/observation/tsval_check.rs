@@ -25,10 +25,10 @@ impl TsvalCheck {
     }
 
     /// Whether this one may be real; a tick is at least so long.
-    pub(in crate::accel) fn is_plausible(&self, now: Instant, stamp: TcpTimestamp, tick: Duration) -> bool {
+    pub(in crate::accel) fn is_plausible(&self, now: Instant, ts_val: TcpTimestamp, tick: Duration) -> bool {
         let Some((echo, at)) = self.echoed else { return true };
-        let most = (now.since(at) + SLACK).as_nanos() / tick.as_nanos().max(1);
-        i64::try_from(most).map_or(true, |most| i64::from(stamp.since(echo)) <= most)
+        let max_ticks = (now.since(at) + SLACK).as_nanos() / tick.as_nanos().max(1);
+        i64::try_from(max_ticks).map_or(true, |max_ticks| i64::from(ts_val.since(echo)) <= max_ticks)
     }
 }
 
@@ -41,15 +41,15 @@ mod tests {
 
     #[test]
     fn a_stamp_is_ahead_of_what_was_echoed_by_the_time_since_and_a_little() {
-        let (mut bounds, at) = (TsvalCheck::default(), Instant::from_millis);
-        let allows = |bounds: &TsvalCheck, ms, stamp| {
-            bounds.is_plausible(at(ms), TcpTimestamp::new(stamp), Duration::from_millis(1))
+        let (mut check, at) = (TsvalCheck::default(), Instant::from_millis);
+        let allows = |check: &TsvalCheck, ms, ts_val| {
+            check.is_plausible(at(ms), TcpTimestamp::new(ts_val), Duration::from_millis(1))
         };
-        assert!(allows(&bounds, 0, 1 << 30), "nothing is known");
-        bounds.on_echo(at(1000), TcpTimestamp::new(u32::MAX - 10));
-        bounds.on_echo(at(2000), TcpTimestamp::new(u32::MAX - 20));
-        assert!(allows(&bounds, 1500, u32::MAX - 500), "older ones are late");
-        assert!(allows(&bounds, 1500, 10_489) && !allows(&bounds, 1500, 10_490));
-        assert!(!allows(&bounds, 60_000, 1 << 30));
+        assert!(allows(&check, 0, 1 << 30), "nothing is known");
+        check.on_echo(at(1000), TcpTimestamp::new(u32::MAX - 10));
+        check.on_echo(at(2000), TcpTimestamp::new(u32::MAX - 20));
+        assert!(allows(&check, 1500, u32::MAX - 500), "older ones are late");
+        assert!(allows(&check, 1500, 10_489) && !allows(&check, 1500, 10_490));
+        assert!(!allows(&check, 60_000, 1 << 30));
     }
 }

@@ -39,18 +39,18 @@ impl UploadObserver {
         length: u32,
         tick: Option<Duration>,
     ) {
-        let Some(stamps) = segment.timestamps() else { return };
-        let stamp = stamps.ts_val;
-        if self.current_tsval(now, tick).is_none_or(|shown| shown.is_before(stamp)) {
-            self.clock = Some((stamp, now));
+        let Some(timestamps) = segment.timestamps() else { return };
+        let ts_val = timestamps.ts_val;
+        if self.current_tsval(now, tick).is_none_or(|current| current.is_before(ts_val)) {
+            self.clock = Some((ts_val, now));
         }
         let end = segment.seq().plus(length);
-        let is_new = self.sent_segments.back().is_none_or(|(last, at)| end.is_after(*last) && at.is_before(stamp));
+        let is_new = self.sent_segments.back().is_none_or(|(last, at)| end.is_after(*last) && at.is_before(ts_val));
         if length > 0 && is_new && self.high.is_none_or(|high| end.is_after(high)) {
             if self.sent_segments.len() == MAX_SEGMENTS {
                 self.sent_segments.pop_front();
             }
-            self.sent_segments.push_back((end, stamp));
+            self.sent_segments.push_back((end, ts_val));
         }
     }
 
@@ -79,17 +79,17 @@ impl UploadObserver {
     pub(in crate::accel) fn on_highest_received(&mut self, high: Seq) -> (u32, Option<TcpTimestamp>) {
         let before = self.high.replace(high).unwrap_or(high);
         let mut newest = None;
-        while let Some((_, stamp)) = self.sent_segments.front().copied().filter(|(end, _)| !end.is_after(high)) {
+        while let Some((_, ts_val)) = self.sent_segments.front().copied().filter(|(end, _)| !end.is_after(high)) {
             self.sent_segments.pop_front();
-            newest = Some(stamp);
+            newest = Some(ts_val);
         }
         (u32::try_from(high.offset_from(before)).unwrap_or(0), newest)
     }
 
     fn current_tsval(&self, now: Instant, tick: Option<Duration>) -> Option<TcpTimestamp> {
-        let (stamp, at) = self.clock?;
+        let (ts_val, at) = self.clock?;
         let ticks = now.since(at).as_nanos() / tick?.as_nanos().max(1);
-        Some(stamp.plus(u32::try_from(ticks).unwrap_or(u32::MAX)))
+        Some(ts_val.plus(u32::try_from(ticks).unwrap_or(u32::MAX)))
     }
 }
 
@@ -108,46 +108,46 @@ mod tests {
     }
 
     /// A packet of 1000 bytes from here on with this stamp leaves.
-    fn send(upward: &mut UploadObserver, now: u64, seq: u32, stamp: u32) {
+    fn send(upload: &mut UploadObserver, now: u64, seq: u32, ts_val: u32) {
         let flow = FourTuple::new("10.0.0.2:5000".parse().unwrap(), "192.0.2.1:443".parse().unwrap()).unwrap();
-        let stamps = Timestamps { ts_val: TcpTimestamp::new(stamp), ts_ecr: TcpTimestamp::new(1) };
-        let packet = NewSegment::data(&flow, Seq::new(seq), Seq::new(1), 100, Some(stamps), &[0; 1000]);
+        let timestamps = Timestamps { ts_val: TcpTimestamp::new(ts_val), ts_ecr: TcpTimestamp::new(1) };
+        let packet = NewSegment::data(&flow, Seq::new(seq), Seq::new(1), 100, Some(timestamps), &[0; 1000]);
         let packet = packet.emit().unwrap();
-        upward.on_local_segment(at(now), &Segment::parse(&packet).unwrap(), 1000, TICK);
+        upload.on_local_segment(at(now), &Segment::parse(&packet).unwrap(), 1000, TICK);
     }
 
     #[test]
     fn a_round_trip_is_from_the_stamp_to_its_first_echo() {
-        let mut upward = UploadObserver::default();
-        assert_eq!(upward.on_echo(at(0), TcpTimestamp::new(3), TICK), None, "whose clock is not known");
-        send(&mut upward, 100, 1000, 500);
-        send(&mut upward, 120, 2000, 510);
-        assert_eq!(upward.on_echo(at(150), TcpTimestamp::new(500), TICK), Some(Duration::from_millis(50)));
-        assert_eq!(upward.on_echo(at(160), TcpTimestamp::new(500), TICK), None);
-        let waited = upward.on_echo(at(180), TcpTimestamp::new(510), TICK);
+        let mut upload = UploadObserver::default();
+        assert_eq!(upload.on_echo(at(0), TcpTimestamp::new(3), TICK), None, "whose clock is not known");
+        send(&mut upload, 100, 1000, 500);
+        send(&mut upload, 120, 2000, 510);
+        assert_eq!(upload.on_echo(at(150), TcpTimestamp::new(500), TICK), Some(Duration::from_millis(50)));
+        assert_eq!(upload.on_echo(at(160), TcpTimestamp::new(500), TICK), None);
+        let waited = upload.on_echo(at(180), TcpTimestamp::new(510), TICK);
         assert_eq!(waited, Some(Duration::from_millis(70)), "10 ms in the own queue are part of it");
     }
 
     #[test]
     fn a_packet_tells_its_stamp_when_it_is_reported_and_not_when_it_was_sent_again() {
-        let mut upward = UploadObserver::default();
-        assert_eq!(upward.on_highest_received(Seq::new(1000)), (0, None));
+        let mut upload = UploadObserver::default();
+        assert_eq!(upload.on_highest_received(Seq::new(1000)), (0, None));
         for n in 0..10 {
-            send(&mut upward, u64::from(n), 1000 + n * 1000, 50 + n);
+            send(&mut upload, u64::from(n), 1000 + n * 1000, 50 + n);
         }
-        send(&mut upward, 20, 3000, 70);
-        assert_eq!(upward.on_highest_received(Seq::new(4000)), (3000, Some(TcpTimestamp::new(52))));
-        assert_eq!(upward.on_highest_received(Seq::new(4500)), (500, None));
-        assert_eq!(upward.on_highest_received(Seq::new(11_000)), (6500, Some(TcpTimestamp::new(59))));
-        assert_eq!(upward.on_highest_received(Seq::new(11_000)), (0, None));
+        send(&mut upload, 20, 3000, 70);
+        assert_eq!(upload.on_highest_received(Seq::new(4000)), (3000, Some(TcpTimestamp::new(52))));
+        assert_eq!(upload.on_highest_received(Seq::new(4500)), (500, None));
+        assert_eq!(upload.on_highest_received(Seq::new(11_000)), (6500, Some(TcpTimestamp::new(59))));
+        assert_eq!(upload.on_highest_received(Seq::new(11_000)), (0, None));
     }
 
     #[test]
     fn what_is_never_acknowledged_is_kept_within_bounds() {
-        let mut upward = UploadObserver::default();
+        let mut upload = UploadObserver::default();
         for n in 0..3000 {
-            send(&mut upward, u64::from(n), n * 1000, n);
+            send(&mut upload, u64::from(n), n * 1000, n);
         }
-        assert_eq!(upward.sent_segments.len(), MAX_SEGMENTS);
+        assert_eq!(upload.sent_segments.len(), MAX_SEGMENTS);
     }
 }

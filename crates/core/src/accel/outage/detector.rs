@@ -108,8 +108,8 @@ impl OutageDetector {
         }
         self.last_activity = Some(now);
         // What came before the carrier went may be heard of behind that.
-        let is_of_before = self.is_down() && self.carrier_lost.is_some_and(|gone| now.since(gone) < QUIET_TIME);
-        if is_of_before { None } else { self.set_up(now, 0) }
+        let is_old = self.is_down() && self.carrier_lost.is_some_and(|gone| now.since(gone) < QUIET_TIME);
+        if is_old { None } else { self.set_up(now, 0) }
     }
 
     /// The link has brought so many packets.
@@ -139,9 +139,9 @@ impl OutageDetector {
 
     /// The gateway answers.
     pub(in crate::accel) fn on_probe_reply(&mut self, now: Instant, sequence: u16) -> Option<OutageEvent> {
-        let at = self.probes.iter().position(|(asked, _)| *asked == sequence)?;
-        let (_, asked) = self.probes.remove(at)?;
-        let rtt = now.since(asked);
+        let at = self.probes.iter().position(|(probe, _)| *probe == sequence)?;
+        let (_, probe) = self.probes.remove(at)?;
+        let rtt = now.since(probe);
         // What waited through a blackout is no measure.
         if !self.is_down() {
             self.smoothed_rtt = Some(self.smoothed_rtt.map_or(rtt, |smoothed| (smoothed * 7 + rtt) / 8));
@@ -243,8 +243,9 @@ impl OutageDetector {
 
     fn set_up(&mut self, now: Instant, refuted: u32) -> Option<OutageEvent> {
         let was = self.state;
-        let silence = QUIET_TIME.max(self.mean_gap * 2).saturating_mul(1 << refuted.min(MAX_REFUTED));
-        self.state = if refuted > MAX_REFUTED { State::Idle } else { State::Up { until: now + silence, refuted } };
+        let quiet_time = QUIET_TIME.max(self.mean_gap * 2).saturating_mul(1 << refuted.min(MAX_REFUTED));
+        self.state =
+            if refuted > MAX_REFUTED { State::Idle } else { State::Up { until: now + quiet_time, refuted } };
         let State::Down { since, .. } = was else { return None };
         self.outage_time += now.since(since);
         Some(OutageEvent::Ended)
@@ -260,10 +261,10 @@ impl OutageDetector {
     fn probe_while_down(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
         let State::Down { since, .. } = self.state else { return };
         self.probe(now, outputs);
-        let dark = now.since(since);
+        let outage = now.since(since);
         let pause = DOWN_PROBE_INTERVALS
             .iter()
-            .find(|(until, _)| dark < *until)
+            .find(|(until, _)| outage < *until)
             .map_or(MAX_PROBE_INTERVAL, |(_, pause)| *pause);
         self.state = State::Down { since, next: now + pause };
     }
@@ -437,9 +438,9 @@ mod tests {
             bench.tick();
             bench.detector.on_count(bench.now, 7, &mut bench.outputs);
         }
-        let asked = bench.now;
+        let probe = bench.now;
         bench.tick();
         assert_eq!(bench.tick(), Some(OutageEvent::Started));
-        assert_eq!(bench.now.since(asked), Duration::from_millis(400));
+        assert_eq!(bench.now.since(probe), Duration::from_millis(400));
     }
 }

@@ -78,9 +78,9 @@ impl OutageRecovery {
 
     /// How often the sender's timer may have run out since data came last, over a round trip of `rtt`.
     pub(in crate::accel) fn timeouts(&self, now: Instant, rtt: Duration) -> u32 {
-        let silent = self.last_data.map_or(Duration::ZERO, |moved| now.since(moved).min(MAX_RTO));
+        let idle = self.last_data.map_or(Duration::ZERO, |moved| now.since(moved).min(MAX_RTO));
         // After one, three, seven times its length, and so on.
-        (silent.as_nanos() / (MIN_RTO + rtt).as_nanos() + 1).ilog2()
+        (idle.as_nanos() / (MIN_RTO + rtt).as_nanos() + 1).ilog2()
     }
 
     /// The kick that is due; it is taken for sent.
@@ -144,53 +144,53 @@ mod tests {
 
     #[test]
     fn kicks_come_in_the_dark_and_thrice_in_the_light() {
-        let mut handler = OutageRecovery::default();
-        handler.on_outage_start(Instant::ZERO, true);
+        let mut recovery = OutageRecovery::default();
+        recovery.on_outage_start(Instant::ZERO, true);
         let mut sent = 0;
-        while let Some(at) = handler.deadline() {
-            sent += u32::from(handler.tick(at) == Some(RestartAck::Down));
-            handler.on_restart();
+        while let Some(at) = recovery.deadline() {
+            sent += u32::from(recovery.tick(at) == Some(RestartAck::Down));
+            recovery.on_restart();
         }
         assert_eq!(sent, 250, "ten seconds of them");
-        handler.on_outage_end(Instant::from_millis(15_000));
+        recovery.on_outage_end(Instant::from_millis(15_000));
         let mut at = alloc::vec::Vec::new();
-        while let Some(due) = handler.deadline() {
-            assert_eq!(handler.tick(due), Some(RestartAck::Ended { is_first: at.is_empty() }));
+        while let Some(due) = recovery.deadline() {
+            assert_eq!(recovery.tick(due), Some(RestartAck::Ended { is_first: at.is_empty() }));
             at.push(due);
         }
-        assert!(!handler.is_active());
+        assert!(!recovery.is_active());
         assert_eq!(at, [15_000, 15_040, 15_080].map(Instant::from_millis));
-        assert_eq!(handler.restarts(), 1);
+        assert_eq!(recovery.restarts(), 1);
     }
 
     #[test]
     fn data_ends_them() {
-        let mut handler = OutageRecovery::default();
-        handler.on_outage_start(Instant::ZERO, true);
-        handler.on_data(Instant::ZERO);
-        assert_eq!(handler.deadline(), None);
-        handler.on_outage_end(Instant::from_millis(10));
-        assert_eq!(handler.deadline(), None, "it was light already");
+        let mut recovery = OutageRecovery::default();
+        recovery.on_outage_start(Instant::ZERO, true);
+        recovery.on_data(Instant::ZERO);
+        assert_eq!(recovery.deadline(), None);
+        recovery.on_outage_end(Instant::from_millis(10));
+        assert_eq!(recovery.deadline(), None, "it was light already");
     }
 
     #[test]
     fn timers_run_out_after_one_three_and_seven_times_their_length() {
-        let (mut handler, rtt) = (OutageRecovery::default(), Duration::from_millis(50));
-        handler.on_data(Instant::ZERO);
-        let after = |millis| handler.timeouts(Instant::from_millis(millis), rtt);
+        let (mut recovery, rtt) = (OutageRecovery::default(), Duration::from_millis(50));
+        recovery.on_data(Instant::ZERO);
+        let after = |millis| recovery.timeouts(Instant::from_millis(millis), rtt);
         assert_eq!([0, 249, 250, 749, 750, 1749, 1750, 3750].map(after), [0, 0, 1, 1, 2, 2, 3, 4]);
         assert_eq!(after(10_000_000), 8, "120 s are the longest");
     }
 
     #[test]
     fn what_is_owed_outlasts_a_light_in_which_nothing_comes() {
-        let (mut handler, at) = (OutageRecovery::default(), Instant::from_millis);
-        handler.on_data(at(0));
-        assert!(!handler.is_sender_waiting(at(1)));
-        handler.on_outage_start(at(300), true);
-        handler.on_outage_end(at(3000));
-        assert!(handler.is_sender_waiting(at(60_000)) && !handler.is_sender_waiting(at(120_000)));
-        handler.on_data(at(60_000));
-        assert!(!handler.is_sender_waiting(at(60_001)));
+        let (mut recovery, at) = (OutageRecovery::default(), Instant::from_millis);
+        recovery.on_data(at(0));
+        assert!(!recovery.is_sender_waiting(at(1)));
+        recovery.on_outage_start(at(300), true);
+        recovery.on_outage_end(at(3000));
+        assert!(recovery.is_sender_waiting(at(60_000)) && !recovery.is_sender_waiting(at(120_000)));
+        recovery.on_data(at(60_000));
+        assert!(!recovery.is_sender_waiting(at(60_001)));
     }
 }

@@ -62,10 +62,10 @@ struct RateCap {
 
 impl LinkProber {
     /// On these terms.
-    pub(in crate::accel) fn new(terms: SecondaryLink) -> Self {
+    pub(in crate::accel) fn new(link: SecondaryLink) -> Self {
         Self {
-            link: terms,
-            allowance: terms.up.map_or(FIRST_ALLOWANCE, |up| up.share(USABLE_SHARE)),
+            link: link,
+            allowance: link.up.map_or(FIRST_ALLOWANCE, |up| up.share(USABLE_SHARE)),
             allowance_changed: Instant::ZERO,
             is_growing: false,
             rate_cap: None,
@@ -107,13 +107,15 @@ impl LinkProber {
 
     /// Whether it answers.
     pub(in crate::accel) fn is_alive(&self, now: Instant) -> bool {
-        let owes = self.probes.front().is_some_and(|(_, asked)| now.since(*asked) >= REPLY_TIMEOUT);
-        !self.is_down && !owes && self.last_reply.is_some_and(|heard| now.since(heard) < MAX_REPLY_AGE)
+        let is_reply_overdue = self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= REPLY_TIMEOUT);
+        !self.is_down
+            && !is_reply_overdue
+            && self.last_reply.is_some_and(|replied| now.since(replied) < MAX_REPLY_AGE)
     }
 
     /// Whether it is known to bring nothing: no carrier, or it owes answers. A link that nobody has asked is not.
     pub(in crate::accel) fn is_down(&self, now: Instant) -> bool {
-        self.is_down || self.probes.front().is_some_and(|(_, asked)| now.since(*asked) >= REPLY_TIMEOUT)
+        self.is_down || self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= REPLY_TIMEOUT)
     }
 
     /// Whether its gateway has never answered, so that nobody knows.
@@ -132,29 +134,29 @@ impl LinkProber {
 
     /// When there is room for so many bytes: `now`, or later.
     pub(in crate::accel) fn can_send_at(&self, now: Instant, bytes: usize) -> Instant {
-        let lacks = self.cost(bytes).min(MAX_CREDIT) - self.credit_at(now);
-        now + Duration::from_nanos(u64::try_from(lacks).unwrap_or(0))
+        let missing_credit = self.cost(bytes).min(MAX_CREDIT) - self.credit_at(now);
+        now + Duration::from_nanos(u64::try_from(missing_credit).unwrap_or(0))
     }
 
     /// The gateway answers.
     pub(in crate::accel) fn on_probe_reply(&mut self, now: Instant, sequence: u16) {
-        let Some(at) = self.probes.iter().position(|(asked, _)| *asked == sequence) else { return };
-        let Some((_, asked)) = self.probes.drain(..=at).next_back() else { return };
-        let rtt = now.since(asked);
+        let Some(at) = self.probes.iter().position(|(sent_at, _)| *sent_at == sequence) else { return };
+        let Some((_, sent_at)) = self.probes.drain(..=at).next_back() else { return };
+        let rtt = now.since(sent_at);
         self.last_reply = Some(now);
         self.rtt = Some(rtt);
         let base = self.min_rtt.on_value(now, MIN_RTT_WINDOW, rtt, Duration::min);
         // An answer that waits behind what a server sends says nothing of the way up.
-        let waits_there = self.last_traffic.is_some_and(|at| now.since(at) < REPLY_TIMEOUT);
-        if self.link.up.is_none() && !waits_there {
-            self.adapt(now, asked, rtt.saturating_sub(base));
+        let is_receiving = self.last_traffic.is_some_and(|at| now.since(at) < REPLY_TIMEOUT);
+        if self.link.up.is_none() && !is_receiving {
+            self.adapt(now, sent_at, rtt.saturating_sub(base));
         }
         self.used = 0;
     }
 
     /// It has brought something of the accelerator's own: it lives, whatever its gateway owes in a full queue.
     pub(in crate::accel) fn on_traffic(&mut self, now: Instant) {
-        self.probes.retain(|(_, asked)| now.since(*asked) < PROBE_INTERVAL);
+        self.probes.retain(|(_, sent_at)| now.since(*sent_at) < PROBE_INTERVAL);
         (self.last_reply, self.last_traffic) = (Some(now), Some(now));
     }
 
@@ -217,10 +219,10 @@ impl LinkProber {
     }
 
     /// What an answer says of the allowance.
-    fn adapt(&mut self, now: Instant, asked: Instant, waited: Duration) {
+    fn adapt(&mut self, now: Instant, sent_at: Instant, waited: Duration) {
         let is_used =
             DataSize::from_bytes(self.used) / PROBE_INTERVAL >= self.allowance.share(Ratio::from_percent(50));
-        if !is_used || asked < self.allowance_changed {
+        if !is_used || sent_at < self.allowance_changed {
             return;
         }
         self.delayed_replies = if waited < SHORT_DELAY { 0 } else { self.delayed_replies + 1 };
@@ -228,7 +230,7 @@ impl LinkProber {
             self.shrink(now, Ratio::from_percent(50), Ratio::from_percent(75));
         } else if self.delayed_replies >= MAX_DELAYED_REPLIES {
             self.shrink(now, Ratio::from_percent(90), Ratio::from_percent(90));
-        } else if waited < NO_DELAY && asked.since(self.allowance_changed) >= MIN_TEST_TIME {
+        } else if waited < NO_DELAY && sent_at.since(self.allowance_changed) >= MIN_TEST_TIME {
             self.is_growing = false;
             self.grow(now);
         }
@@ -314,7 +316,7 @@ mod tests {
     }
 
     /// A minute of 52-byte ACKs, each sent as soon as there is room, over a link of this rate with 75 ms each way.
-    fn send(interface: &mut LinkProber, rate: u64) -> (u64, Duration) {
+    fn send(prober: &mut LinkProber, rate: u64) -> (u64, Duration) {
         let (mut queue_ends, mut bytes, mut worst) = (Instant::ZERO, 0, Duration::ZERO);
         let mut outputs = VecDeque::new();
         let mut answers: VecDeque<(Instant, u16)> = VecDeque::new();
@@ -324,8 +326,8 @@ mod tests {
         };
         for ms in 0..60_000 {
             let now = Instant::from_millis(ms);
-            interface.on_wanted(now);
-            interface.tick(now, &mut outputs);
+            prober.on_wanted(now);
+            prober.tick(now, &mut outputs);
             for output in outputs.drain(..) {
                 if let Output::Probe { sequence, .. } = output {
                     let left = pass(now, 60);
@@ -335,10 +337,10 @@ mod tests {
             }
             while answers.front().is_some_and(|(at, _)| *at <= now) {
                 let (_, sequence) = answers.pop_front().unwrap();
-                interface.on_probe_reply(now, sequence);
+                prober.on_probe_reply(now, sequence);
             }
-            while interface.is_alive(now) && interface.can_send_at(now, 52) <= now {
-                interface.on_sent(now, 52);
+            while prober.is_alive(now) && prober.can_send_at(now, 52) <= now {
+                prober.on_sent(now, 52);
                 pass(now, 52);
                 bytes += 52;
             }
@@ -356,25 +358,25 @@ mod tests {
     #[test]
     fn an_unknown_rate_is_found_without_a_long_queue() {
         for real in [50_000, 100_000, 400_000] {
-            let mut interface = cell(None);
-            let (rate, worst) = send(&mut interface, real);
+            let mut prober = cell(None);
+            let (rate, worst) = send(&mut prober, real);
             assert!(rate > real * 6 / 10 && rate <= real, "{rate} of {real}");
             assert!(worst < Duration::from_millis(200), "{worst:?}");
         }
     }
 
     /// What it may use, in kbit/s, after an answer at this time that has waited so long, in ms.
-    fn answer(interface: &mut LinkProber, ms: u64, waited: u64) -> u64 {
+    fn answer(prober: &mut LinkProber, ms: u64, waited: u64) -> u64 {
         let now = Instant::from_millis(ms);
-        interface.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
-        interface.allowance().bits_per_sec() / 1000
+        prober.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
+        prober.allowance().bits_per_sec() / 1000
     }
 
     #[test]
     fn what_was_too_much_is_taken_back_at_once_and_one_late_answer_is_soon_forgotten() {
-        let mut interface = cell(None);
-        interface.used = 10_000;
-        let mut answer = |ms: u64, waited: u64| answer(&mut interface, ms, waited);
+        let mut prober = cell(None);
+        prober.used = 10_000;
+        let mut answer = |ms: u64, waited: u64| answer(&mut prober, ms, waited);
         assert_eq!(answer(1000, 0), 62, "it grows");
         assert_eq!(answer(1100, 0), 62, "asked too early to tell");
         assert_eq!(answer(1200, 40), 31, "the first that tells has waited");
@@ -394,73 +396,73 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_left_over_counts_once_and_a_radio_that_wakes_not_at_all() {
-        let mut interface = cell(None);
+        let mut prober = cell(None);
         for n in 0..5 {
-            assert_eq!(answer(&mut interface, 1000 + n * 200, 300), 50, "nothing was sent");
+            assert_eq!(answer(&mut prober, 1000 + n * 200, 300), 50, "nothing was sent");
         }
-        interface.used = 10_000;
-        let grown = (0..8).map(|n| answer(&mut interface, 3000 + n * 200, 0)).last();
+        prober.used = 10_000;
+        let grown = (0..8).map(|n| answer(&mut prober, 3000 + n * 200, 0)).last();
         assert_eq!(grown, Some(280));
-        let late = [5000, 5600, 6200, 6800].map(|ms| answer(&mut interface, ms, 500));
+        let late = [5000, 5600, 6200, 6800].map(|ms| answer(&mut prober, ms, 500));
         assert_eq!(late, [140, 70, 35, 17]);
-        let later = (0..14).map(|n| answer(&mut interface, 7000 + n * 200, 0)).last();
+        let later = (0..14).map(|n| answer(&mut prober, 7000 + n * 200, 0)).last();
         assert_eq!(later, Some(280), "the ceiling was that of the first, and is gone");
     }
 
     #[test]
     fn a_way_that_has_become_longer_is_no_queue_for_ever() {
-        let mut interface = cell(None);
+        let mut prober = cell(None);
         let mut at = 0;
-        let mut minute = |interface: &mut LinkProber, rtt: u64| {
+        let mut minute = |prober: &mut LinkProber, rtt: u64| {
             for _ in 0..300 {
                 at += 200;
-                interface.on_wanted(Instant::from_millis(at));
-                interface.tick(Instant::from_millis(at), &mut VecDeque::new());
-                interface.used = 10_000;
-                let sequence = interface.next_sequence;
-                interface.on_probe_reply(Instant::from_millis(at + rtt), sequence);
+                prober.on_wanted(Instant::from_millis(at));
+                prober.tick(Instant::from_millis(at), &mut VecDeque::new());
+                prober.used = 10_000;
+                let sequence = prober.next_sequence;
+                prober.on_probe_reply(Instant::from_millis(at + rtt), sequence);
             }
-            interface.allowance()
+            prober.allowance()
         };
-        assert_eq!(minute(&mut interface, 20), MAX_ALLOWANCE);
-        minute(&mut interface, 130);
-        assert_eq!(minute(&mut interface, 130), MAX_ALLOWANCE);
+        assert_eq!(minute(&mut prober, 20), MAX_ALLOWANCE);
+        minute(&mut prober, 130);
+        assert_eq!(minute(&mut prober, 130), MAX_ALLOWANCE);
     }
 
     #[test]
     fn a_link_with_a_long_way_that_was_dark_is_seen_when_it_answers() {
-        let mut interface = cell(None);
+        let mut prober = cell(None);
         for n in 0..50 {
             let at = Instant::from_millis(n * 200);
-            interface.on_wanted(at);
-            interface.tick(at, &mut VecDeque::new());
+            prober.on_wanted(at);
+            prober.tick(at, &mut VecDeque::new());
             if n >= 30 {
                 // Two questions later.
-                interface.on_probe_reply(at + Duration::from_millis(1), interface.next_sequence - 2);
+                prober.on_probe_reply(at + Duration::from_millis(1), prober.next_sequence - 2);
             }
         }
-        assert!(interface.is_alive(Instant::from_millis(10_000)));
+        assert!(prober.is_alive(Instant::from_millis(10_000)));
     }
 
     #[test]
     fn a_link_that_owes_answers_is_dead_and_one_that_is_not_used_is_not_asked() {
-        let (mut interface, mut outputs) = (cell(None), VecDeque::new());
+        let (mut prober, mut outputs) = (cell(None), VecDeque::new());
         let at = Instant::from_millis;
-        assert_eq!(interface.deadline(), None);
-        interface.on_wanted(at(0));
-        interface.tick(at(0), &mut outputs);
-        assert!(!interface.is_alive(at(0)), "it has not answered yet");
-        assert!(!interface.is_unresponsive(at(900)) && interface.is_unresponsive(at(1000)), "nobody knows");
-        interface.on_probe_reply(at(150), 1);
-        assert!(interface.is_alive(at(150)));
-        interface.on_wanted(at(200));
-        interface.tick(at(200), &mut outputs);
-        assert!(interface.is_alive(at(1100)) && !interface.is_alive(at(1200)));
-        assert!(interface.is_down(at(1200)) && !interface.is_unresponsive(at(1200)), "it has answered before");
+        assert_eq!(prober.deadline(), None);
+        prober.on_wanted(at(0));
+        prober.tick(at(0), &mut outputs);
+        assert!(!prober.is_alive(at(0)), "it has not answered yet");
+        assert!(!prober.is_unresponsive(at(900)) && prober.is_unresponsive(at(1000)), "nobody knows");
+        prober.on_probe_reply(at(150), 1);
+        assert!(prober.is_alive(at(150)));
+        prober.on_wanted(at(200));
+        prober.tick(at(200), &mut outputs);
+        assert!(prober.is_alive(at(1100)) && !prober.is_alive(at(1200)));
+        assert!(prober.is_down(at(1200)) && !prober.is_unresponsive(at(1200)), "it has answered before");
         for n in 1..20 {
-            interface.tick(at(200 * n), &mut outputs);
+            prober.tick(at(200 * n), &mut outputs);
         }
-        assert_eq!(interface.deadline(), None, "a second after the last wish");
+        assert_eq!(prober.deadline(), None, "a second after the last wish");
         assert!(outputs.len() < 9);
     }
 }

@@ -48,80 +48,84 @@ struct ManagedLink {
 impl SecondaryLinks {
     /// Those that were told of.
     pub(super) fn new(config: &Config) -> Self {
-        let lane = |terms: &SecondaryLink| ManagedLink {
+        let link_state = |terms: &SecondaryLink| ManagedLink {
             prober: LinkProber::new(*terms),
             ack_sender: AckSender::default(),
         };
-        let named: Vec<LinkId> = config.secondary_links.iter().map(|helper| helper.link).collect();
-        let lanes = config.secondary_links.iter().map(lane).collect();
-        let mut helpers = Self { links: lanes, freeze_link: named.first().copied(), fetch_order: named };
-        helpers.assign_roles();
-        helpers
+        let named: Vec<LinkId> = config.secondary_links.iter().map(|secondary| secondary.link).collect();
+        let lanes = config.secondary_links.iter().map(link_state).collect();
+        let mut links = Self { links: lanes, freeze_link: named.first().copied(), fetch_order: named };
+        links.assign_roles();
+        links
     }
 
     /// Gives each its part.
     fn assign_roles(&mut self) {
-        let traits = self.links.iter().map(|ManagedLink { prober: interface, .. }| {
+        let characteristics = self.links.iter().map(|ManagedLink { prober: interface, .. }| {
             let terms = interface.link();
             let rtt = interface.rtt().unwrap_or(DEFAULT_RTT);
             Some(LinkCharacteristics { link: terms.link, down: terms.down?, up: terms.up?, rtt })
         });
-        let Some(traits) = traits.collect::<Option<Vec<_>>>() else { return };
-        let roles = Roles::of(&traits);
-        self.links.sort_by_key(|lane| roles.acks.iter().position(|link| *link == lane.prober.link_id()));
+        let Some(characteristics) = characteristics.collect::<Option<Vec<_>>>() else { return };
+        let roles = Roles::of(&characteristics);
+        self.links
+            .sort_by_key(|link_state| roles.acks.iter().position(|link| *link == link_state.prober.link_id()));
         self.freeze_link = roles.freeze.first().copied();
         self.fetch_order = roles.fetch;
     }
 
     /// Whether ACKs of this flow can go over this link.
     pub(super) fn carries(&self, link: LinkId, flow: &Key) -> bool {
-        self.links.iter().any(|lane| lane.prober.link_id() == link && lane.carries(flow))
+        self.links.iter().any(|link_state| link_state.prober.link_id() == link && link_state.carries(flow))
     }
 
     /// Over which one senders are frozen, and what it carries from here.
     pub(super) fn freeze_link(&self, now: Instant) -> Option<(LinkId, Bitrate)> {
         let link = self.freeze_link?;
-        let lane = self.links.iter().find(|lane| lane.prober.link_id() == link && !lane.prober.is_down(now))?;
-        Some((link, lane.send_rate()))
+        let link_state = self
+            .links
+            .iter()
+            .find(|link_state| link_state.prober.link_id() == link && !link_state.prober.is_down(now))?;
+        Some((link, link_state.send_rate()))
     }
 
     /// Over which link a connection of the machine's own goes, and how often an ACK of it.
     pub(super) fn mirrored_conn_link(&self, now: Instant) -> Option<ConnLink> {
         let link = self.fetch_links(now).find(|road| !road.is_down)?.link;
-        let lane = self.links.iter().find(|lane| lane.prober.link_id() == link)?;
-        let beat = DataSize::from_bytes(CONN_ACK_SIZE) / lane.send_rate().share(CONN_SHARE);
+        let link_state = self.links.iter().find(|link_state| link_state.prober.link_id() == link)?;
+        let beat = DataSize::from_bytes(CONN_ACK_SIZE) / link_state.send_rate().share(CONN_SHARE);
         Some(ConnLink { link, ack_interval: beat.clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL) })
     }
 
     /// Books a packet of such a connection.
     pub(super) fn on_sent(&mut self, now: Instant, link: LinkId, length: usize) {
-        let lane = self.links.iter_mut().find(|lane| lane.prober.link_id() == link);
-        lane.into_iter().for_each(|lane| lane.prober.on_sent(now, length));
+        let link_state = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link);
+        link_state.into_iter().for_each(|link_state| link_state.prober.on_sent(now, length));
     }
 
     /// One has brought something.
     pub(super) fn on_traffic(&mut self, now: Instant, link: LinkId) {
-        let lane = self.links.iter_mut().find(|lane| lane.prober.link_id() == link);
-        lane.into_iter().for_each(|lane| lane.prober.on_traffic(now));
+        let link_state = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link);
+        link_state.into_iter().for_each(|link_state| link_state.prober.on_traffic(now));
     }
 
     /// Books what was sent to freeze a flow; what may be sent for the others.
     pub(super) fn on_freeze_sent<'a>(
         &mut self,
         now: Instant,
-        frost: FreezeParams,
+        freeze: FreezeParams,
         sent: impl Iterator<Item = &'a Output>,
     ) -> FreezeParams {
-        let mut spent = frost.sent_acks;
+        let mut spent = freeze.sent_acks;
         for output in sent {
             if let Output::Send { link, packet } = output
-                && *link == frost.link
+                && *link == freeze.link
             {
                 self.on_sent(now, *link, packet.0.len());
                 spent += 1;
             }
         }
-        FreezeParams { sent_acks: spent, ..frost }
+        FreezeParams { sent_acks: spent, ..freeze }
     }
 
     /// An ACK that may go over one of them. It is given back if none can take it.
@@ -134,9 +138,9 @@ impl SecondaryLinks {
         outputs: &mut VecDeque<Output>,
     ) -> Result<QueueResult, Vec<u8>> {
         let Some(at) = self.choose_link(now, &flow, packet.len()) else { return Err(packet) };
-        let Some(lane) = self.links.get_mut(at) else { return Err(packet) };
-        let fate = lane.ack_sender.offer(now, &mut lane.prober, flow, (ack, packet), scale, outputs);
-        lane.ack_sender.flush(now, &mut lane.prober, outputs);
+        let Some(link_state) = self.links.get_mut(at) else { return Err(packet) };
+        let fate = link_state.ack_sender.offer(now, &mut link_state.prober, flow, (ack, packet), scale, outputs);
+        link_state.ack_sender.flush(now, &mut link_state.prober, outputs);
         Ok(fate)
     }
 
@@ -149,7 +153,7 @@ impl SecondaryLinks {
         outputs: &mut VecDeque<Output>,
     ) -> Option<Vec<u8>> {
         match self.choose_link(now, flow, packet.len()).and_then(|at| self.links.get_mut(at)) {
-            Some(lane) => AckSender::send_as_published(now, &mut lane.prober, packet, outputs),
+            Some(link_state) => AckSender::send_as_published(now, &mut link_state.prober, packet, outputs),
             None => Some(packet),
         }
     }
@@ -157,29 +161,30 @@ impl SecondaryLinks {
     /// ACKs of this flow will be offered soon: the first link that is not known to be dark is asked whether it is there. Whether it
     /// is.
     pub(super) fn prepare_offload(&mut self, now: Instant, flow: &Key) -> bool {
-        let is_fit = |lane: &&mut ManagedLink| lane.carries(flow) && !lane.prober.is_down(now);
-        let Some(lane) = self.links.iter_mut().find(is_fit) else { return false };
-        lane.prober.on_wanted(now);
-        lane.prober.is_alive(now)
+        let is_fit = |link_state: &&mut ManagedLink| link_state.carries(flow) && !link_state.prober.is_down(now);
+        let Some(link_state) = self.links.iter_mut().find(is_fit) else { return false };
+        link_state.prober.on_wanted(now);
+        link_state.prober.is_alive(now)
     }
 
     /// How fast this flow may be so that a helping link can bear enough of its ACKs; zero: none takes them.
     pub(super) fn max_flow_rate(&self, now: Instant, flow: &Key) -> Bitrate {
-        let there = self.links.iter().filter(|lane| lane.carries(flow) && !lane.prober.is_down(now));
-        let most = there.map(|lane| lane.prober.max_rate()).max().unwrap_or(Bitrate::ZERO);
+        let there =
+            self.links.iter().filter(|link_state| link_state.carries(flow) && !link_state.prober.is_down(now));
+        let most = there.map(|link_state| link_state.prober.max_rate()).max().unwrap_or(Bitrate::ZERO);
         Bitrate::from_bits_per_sec(most.bits_per_sec().saturating_mul(DATA_PER_ACK_BYTE))
     }
 
     /// Nothing of this flow waits any more. Whether something did.
     pub(super) fn withdraw(&mut self, flow: &Key) -> bool {
-        self.links.iter_mut().filter_map(|lane| lane.ack_sender.withdraw(flow)).count() > 0
+        self.links.iter_mut().filter_map(|link_state| link_state.ack_sender.withdraw(flow)).count() > 0
     }
 
     /// A gateway answers.
     pub(super) fn on_probe_reply(&mut self, now: Instant, link: LinkId, sequence: u16) {
-        if let Some(lane) = self.links.iter_mut().find(|lane| lane.prober.link_id() == link) {
-            let is_first = lane.prober.rtt().is_none();
-            lane.prober.on_probe_reply(now, sequence);
+        if let Some(link_state) = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link) {
+            let is_first = link_state.prober.rtt().is_none();
+            link_state.prober.on_probe_reply(now, sequence);
             if is_first {
                 self.assign_roles();
             }
@@ -188,8 +193,8 @@ impl SecondaryLinks {
 
     /// A carrier came or went.
     pub(super) fn on_carrier(&mut self, link: LinkId, is_up: bool) {
-        if let Some(lane) = self.links.iter_mut().find(|lane| lane.prober.link_id() == link) {
-            lane.prober.on_carrier(is_up);
+        if let Some(link_state) = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link) {
+            link_state.prober.on_carrier(is_up);
         }
     }
 
@@ -208,25 +213,25 @@ impl SecondaryLinks {
 
     /// When a gateway is to be asked.
     pub(super) fn next_probe(&self) -> Option<Instant> {
-        self.links.iter().filter_map(|lane| lane.prober.deadline()).min()
+        self.links.iter().filter_map(|link_state| link_state.prober.deadline()).min()
     }
 
     /// When there is room for something that waits.
     pub(super) fn next_send(&self, now: Instant) -> Option<Instant> {
-        self.links.iter().filter_map(|lane| lane.ack_sender.deadline(now, &lane.prober)).min()
+        self.links.iter().filter_map(|link_state| link_state.ack_sender.deadline(now, &link_state.prober)).min()
     }
 
     /// Bytes are to be fetched: the link whose part that is will be asked whether it is there.
     pub(super) fn on_fetch_wanted(&mut self, now: Instant) {
         let first = self.fetch_order.first().copied();
-        let lane = self.links.iter_mut().find(|lane| Some(lane.prober.link_id()) == first);
-        lane.into_iter().for_each(|lane| lane.prober.on_wanted(now));
+        let link_state = self.links.iter_mut().find(|link_state| Some(link_state.prober.link_id()) == first);
+        link_state.into_iter().for_each(|link_state| link_state.prober.on_wanted(now));
     }
 
     /// Over which bytes are fetched, the best first.
     pub(super) fn fetch_links(&self, now: Instant) -> impl Iterator<Item = LinkInfo> + '_ {
-        let lane = |link: &LinkId| self.links.iter().find(|lane| lane.prober.link_id() == *link);
-        self.fetch_order.iter().filter_map(lane).map(move |ManagedLink { prober: interface, .. }| LinkInfo {
+        let link_state = |link: &LinkId| self.links.iter().find(|link_state| link_state.prober.link_id() == *link);
+        self.fetch_order.iter().filter_map(link_state).map(move |ManagedLink { prober: interface, .. }| LinkInfo {
             link: interface.link_id(),
             is_primary: false,
             is_down: interface.is_down(now),
@@ -254,16 +259,19 @@ impl SecondaryLinks {
 
     /// The lane for an ACK of this size: where its flow waits already, or the first with room soon, or the first.
     fn choose_link(&mut self, now: Instant, flow: &Key, size: usize) -> Option<usize> {
-        let waits = |lane: &ManagedLink| lane.ack_sender.has_waiting(flow);
-        if let Some(at) = self.links.iter().position(|lane| lane.prober.is_alive(now) && waits(lane)) {
-            if let Some(lane) = self.links.get_mut(at) {
-                lane.prober.on_wanted(now);
+        let has_waiting = |link_state: &ManagedLink| link_state.ack_sender.has_waiting(flow);
+        if let Some(at) =
+            self.links.iter().position(|link_state| link_state.prober.is_alive(now) && has_waiting(link_state))
+        {
+            if let Some(link_state) = self.links.get_mut(at) {
+                link_state.prober.on_wanted(now);
             }
             return Some(at);
         }
         let mut first = None;
-        for (at, lane) in self.links.iter_mut().enumerate().filter(|(_, lane)| lane.carries(flow)) {
-            let interface = &mut lane.prober;
+        for (at, link_state) in self.links.iter_mut().enumerate().filter(|(_, link_state)| link_state.carries(flow))
+        {
+            let interface = &mut link_state.prober;
             interface.on_wanted(now);
             if !interface.is_alive(now) {
                 continue;

@@ -44,18 +44,18 @@ pub(in crate::accel) struct Roles {
 impl Roles {
     /// Of these links, beside the primary one.
     pub(in crate::accel) fn of(links: &[LinkCharacteristics]) -> Self {
-        let mut helpers = links.to_vec();
-        helpers.sort_by_key(|link| core::cmp::Reverse((link.down, link.up)));
-        let mirror = helpers.first().map(|link| link.link);
-        let near = helpers.iter().filter(|link| Some(link.link) != mirror).min_by_key(|link| link.rtt);
-        let freeze = near.map(|link| link.link).or(mirror);
-        let left = helpers.iter().find(|link| Some(link.link) != mirror && Some(link.link) != freeze);
-        let acks = left.map(|link| link.link).or(freeze);
-        let behind = |first: Option<LinkId>| {
-            let others = helpers.iter().map(|link| link.link).filter(move |link| Some(*link) != first);
+        let mut candidates = links.to_vec();
+        candidates.sort_by_key(|link| core::cmp::Reverse((link.down, link.up)));
+        let fetch = candidates.first().map(|link| link.link);
+        let nearest = candidates.iter().filter(|link| Some(link.link) != fetch).min_by_key(|link| link.rtt);
+        let freeze = nearest.map(|link| link.link).or(fetch);
+        let remaining = candidates.iter().find(|link| Some(link.link) != fetch && Some(link.link) != freeze);
+        let acks = remaining.map(|link| link.link).or(freeze);
+        let order = |first: Option<LinkId>| {
+            let others = candidates.iter().map(|link| link.link).filter(move |link| Some(*link) != first);
             first.into_iter().chain(others).collect()
         };
-        Self { acks: behind(acks), fetch: behind(mirror), freeze: behind(freeze) }
+        Self { acks: order(acks), fetch: order(fetch), freeze: order(freeze) }
     }
 }
 

@@ -49,7 +49,7 @@ fn at(millis: u64) -> Instant {
 
 /// What is asked at this time, if everything is missing still.
 fn asked(fetcher: &mut RangeFetcher, millis: u64) -> Vec<Fetch> {
-    fetcher.tick(at(millis), |_, stretch| vec![stretch]);
+    fetcher.tick(at(millis), |_, range| vec![range]);
     let fetches = fetcher.take_outputs().into_iter().filter_map(|output| match output {
         Output::Fetch(fetch) => Some(fetch),
         _ => None,
@@ -67,9 +67,9 @@ fn holes_of_twenty_milliseconds_are_asked_for_at_once_over_the_helper() {
     let fetches = asked(&mut fetcher, 20);
     assert_eq!(fetches.len(), 1);
     assert_eq!((fetches[0].link, &fetches[0].ranges), (CELL, &vec![(4000, 5448), (8000, 10896)]));
-    let got = fetcher.fetched(at(200), fetches[0].id, 1, Some(vec![7; 2896]));
+    let fetched = fetcher.fetched(at(200), fetches[0].id, 1, Some(vec![7; 2896]));
     assert_eq!(
-        got,
+        fetched,
         Some(FetchedRange {
             flow: 1,
             start: 9000,
@@ -99,7 +99,7 @@ fn what_is_late_is_asked_for_elsewhere_and_the_first_answer_counts() {
     let first = asked(&mut fetcher, 20).remove(0);
     let due = fetcher.deadline().unwrap();
     assert_eq!(due, at(20 + 600 + 300), "600 ms and two round trips");
-    fetcher.tick(due, |_, stretch| vec![stretch]);
+    fetcher.tick(due, |_, range| vec![range]);
     let second = fetcher.take_outputs();
     let Some(Output::Fetch(second)) = second.first() else { panic!("{second:?}") };
     assert_eq!((second.link, &second.ranges), (WIFI, &first.ranges));
@@ -150,8 +150,8 @@ fn a_thin_link_is_asked_for_what_it_brings_in_its_time_and_the_rest_waits_or_goe
     let over = |link: LinkId| fetches.iter().filter(|fetch| fetch.link == link).count();
     assert_eq!(over(CELL) + over(WIFI), 44);
     assert!((40..=44).contains(&over(CELL)), "{}", over(CELL));
-    let room = fetcher.budget(want(1, 5000, 1).server);
-    assert!(room < 225_000 - 44 * 1448 + 1, "{room}");
+    let budget = fetcher.budget(want(1, 5000, 1).server);
+    assert!(budget < 225_000 - 44 * 1448 + 1, "{budget}");
     fetcher.forget(3);
     assert_eq!(fetcher.take_outputs().len(), 1, "its fetch is cancelled");
 }
@@ -160,18 +160,18 @@ fn a_thin_link_is_asked_for_what_it_brings_in_its_time_and_the_rest_waits_or_goe
 fn of_a_server_that_is_late_over_all_links_nothing_more_is_to_be_missing() {
     let mut fetcher = both();
     let (server, other) = (want(1, 5000, 1).server, core::net::SocketAddr::from(([192, 0, 2, 99], 80)));
-    let room = fetcher.budget(server);
+    let budget = fetcher.budget(server);
     fetcher.request(at(0), want(1, 5000, 1448));
     let first = asked(&mut fetcher, 20).remove(0);
     let second = asked(&mut fetcher, 950).remove(0);
     assert_eq!((first.link, second.link), (CELL, WIFI));
-    assert!(fetcher.budget(server) > room / 2, "the other link may bring it");
+    assert!(fetcher.budget(server) > budget / 2, "the other link may bring it");
     let third = asked(&mut fetcher, 2000).remove(0);
     assert_eq!((third.link, fetcher.budget(server)), (CELL, 0));
-    assert!(fetcher.budget(other) > room / 2);
-    let got = fetcher.fetched(at(2100), third.id, 0, Some(vec![1; 1448])).unwrap();
-    assert!(got.is_late && got.latency == Some(Duration::from_millis(100)), "both links were late");
-    assert!(fetcher.budget(server) > room / 2, "nothing is owed any more");
+    assert!(fetcher.budget(other) > budget / 2);
+    let fetched = fetcher.fetched(at(2100), third.id, 0, Some(vec![1; 1448])).unwrap();
+    assert!(fetched.is_late && fetched.latency == Some(Duration::from_millis(100)), "both links were late");
+    assert!(fetcher.budget(server) > budget / 2, "nothing is owed any more");
 }
 
 #[test]

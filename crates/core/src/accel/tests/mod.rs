@@ -1,9 +1,9 @@
 //! The machine as a whole, one flow at a time.
 
+mod early_ack;
 mod fetcher;
-mod hiding;
-mod mirror;
-mod places;
+mod flow_table;
+mod http_map;
 mod world;
 
 use alloc::vec;
@@ -26,7 +26,7 @@ struct Download {
     now: Instant,
     ack: u32,
     /// The server's clock, 25 ms behind what has come.
-    stamp: u32,
+    ts_val: u32,
     has_stamps: bool,
     answers: bool,
 }
@@ -41,11 +41,11 @@ impl Download {
         let mut config = Config::new(WIFI, Some(CELL));
         config.mechanisms = Mechanisms::of(mechanisms);
         let machine = Accelerator::new(config);
-        Self { machine, now: Instant::from_millis(1000), ack: 1000, stamp: 0, has_stamps: true, answers: true }
+        Self { machine, now: Instant::from_millis(1000), ack: 1000, ts_val: 0, has_stamps: true, answers: true }
     }
 
     fn packet(&self, blocks: &[(u32, u32)]) -> PacketBytes {
-        let spans: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
+        let ranges: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let ack = Ack {
             seq: Seq::new(7),
             ack: Seq::new(self.ack),
@@ -53,9 +53,9 @@ impl Download {
             flags: Flags::ACK,
             timestamps: self.has_stamps.then(|| Timestamps {
                 ts_val: TcpTimestamp::new(self.millis()),
-                ts_ecr: TcpTimestamp::new(self.stamp),
+                ts_ecr: TcpTimestamp::new(self.ts_val),
             }),
-            sack_blocks: SackBlocks::of(&spans),
+            sack_blocks: SackBlocks::of(&ranges),
         };
         PacketBytes(ack.emit(&key(), IpParams::default()))
     }
@@ -92,7 +92,7 @@ impl Download {
         let (mut all, end) = (vec![], self.now + Duration::from_millis(millis));
         while self.now < end {
             all.extend(self.wait(1));
-            self.stamp = self.millis() - 25;
+            self.ts_val = self.millis() - 25;
             self.ack = self.ack.wrapping_add(2 * SEGMENT);
             all.extend(self.leave(&[]));
         }
@@ -223,13 +223,13 @@ fn an_ack_with_holes_is_exact_and_the_one_that_closes_them_echoes_what_was_befor
     let mut download = Download::new(&[Mechanism::WithheldAck, Mechanism::EifelUndo]);
     download.run(1000);
     download.machine.paths.values_mut().for_each(|trust| *trust = PathTest::trusted());
-    let (before, ack) = (download.stamp, download.ack);
+    let (before, ack) = (download.ts_val, download.ack);
     let hole = ack + SEGMENT;
     let outputs = download.leave(&[(hole, hole + SEGMENT)]);
     assert_eq!(acks(&outputs).last().unwrap().1.ack, Seq::new(ack));
     assert!(outputs.contains(&Output::Capture(CaptureLevel::Headers)), "{outputs:?}");
     download.wait(50);
-    (download.ack, download.stamp) = (hole + 20 * SEGMENT, download.millis() - 25);
+    (download.ack, download.ts_val) = (hole + 20 * SEGMENT, download.millis() - 25);
     let closing = acks(&download.leave(&[])).last().unwrap().1;
     assert_eq!(
         (closing.ack, closing.timestamps.unwrap().ts_ecr),
@@ -245,13 +245,13 @@ fn a_dark_link_is_kicked_until_data_comes() {
     let mut download = Download::new(&[Mechanism::WithheldAck]);
     download.run(1000);
     download.answers = false;
-    let dark = download.wait(1000);
+    let during = download.wait(1000);
     assert!(download.machine.links(download.now)[0].is_down);
-    let kicks = acks(&dark);
+    let kicks = acks(&during);
     assert!((15..=20).contains(&kicks.len()), "{}", kicks.len());
     assert!(kicks.iter().all(|(link, ack)| *link == WIFI && ack.ack == Seq::new(download.ack)));
     let echo = kicks.last().unwrap().1.timestamps.unwrap().ts_ecr;
-    assert!(echo.since(TcpTimestamp::new(download.stamp)) > 800, "the sender's clock has gone on: {echo:?}");
+    assert!(echo.since(TcpTimestamp::new(download.ts_val)) > 800, "the sender's clock has gone on: {echo:?}");
     download.answers = true;
     download.run(100);
     assert!(!download.machine.links(download.now)[0].is_down);
@@ -279,17 +279,20 @@ fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() 
     assert_eq!(acks(&download.wait(3500)), [], "nothing that is new could be said in the dark");
     assert_eq!(download.machine.flows(download.now)[0].active, [Mechanism::OutageRevert]);
     download.answers = true;
-    let light = download.wait(200);
-    let word = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(download.ack) };
-    let told = words(&light);
-    assert_eq!(told.len(), (3 + 1) + 2 + 2, "after 0.3, 0.9 and 2 s, and for what is repeated now");
-    assert!(told.iter().all(|told| *told == (Some(WIFI), word)), "of the segment that is missing, to its sender");
-    let rest: Vec<Output> =
-        light.into_iter().filter(|output| words(core::slice::from_ref(output)).is_empty()).collect();
-    let said = acks(&rest);
-    assert_eq!(said.len(), 3);
+    let after = download.wait(200);
+    let message = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(download.ack) };
+    let unreachables = words(&after);
+    assert_eq!(unreachables.len(), (3 + 1) + 2 + 2, "after 0.3, 0.9 and 2 s, and for what is repeated now");
     assert!(
-        said.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sack_blocks.is_empty()),
+        unreachables.iter().all(|unreachables| *unreachables == (Some(WIFI), message)),
+        "of the segment that is missing, to its sender"
+    );
+    let rest: Vec<Output> =
+        after.into_iter().filter(|output| words(core::slice::from_ref(output)).is_empty()).collect();
+    let acks_sent = acks(&rest);
+    assert_eq!(acks_sent.len(), 3);
+    assert!(
+        acks_sent.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sack_blocks.is_empty()),
         "no old news"
     );
     download.run(10);
@@ -299,7 +302,7 @@ fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() 
 
 #[test]
 fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
-    let told = |millis: u64, prepare: fn(&mut Download)| {
+    let unreachables = |millis: u64, prepare: fn(&mut Download)| {
         let mut download = Download::new(&[Mechanism::OutageRevert]);
         download.run(1000);
         prepare(&mut download);
@@ -308,9 +311,9 @@ fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
         download.wait(millis);
         download.answers = true;
         download.machine.handle(download.now, Input::Carrier { link: WIFI, is_up: true });
-        let mut light = download.drain();
-        light.extend(download.wait(300));
-        words(&light).len()
+        let mut after = download.drain();
+        after.extend(download.wait(300));
+        words(&after).len()
     };
     let close = |download: &mut Download| {
         let packet = download.packet(&[]);
@@ -321,19 +324,19 @@ fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
         download.ack += 1;
         download.leave(&[]);
     };
-    assert_eq!(told(150, |_| ()), 0);
-    assert!(told(1000, |_| ()) > 0);
-    assert_eq!(told(1000, close), 0, "the own end has closed");
-    assert_eq!(told(1000, |download| drop(download.wait(3000))), 0, "nothing came for long");
+    assert_eq!(unreachables(150, |_| ()), 0);
+    assert!(unreachables(1000, |_| ()) > 0);
+    assert_eq!(unreachables(1000, close), 0, "the own end has closed");
+    assert_eq!(unreachables(1000, |download| drop(download.wait(3000))), 0, "nothing came for long");
 }
 
 #[test]
 fn what_a_sender_is_owed_after_a_blackout_it_is_owed_after_the_next() {
     let mut download = Download::new(&[Mechanism::OutageRevert]);
     download.run(1000);
-    for dark in [3000, 3000] {
+    for during in [3000, 3000] {
         download.answers = false;
-        assert_eq!(words(&download.wait(dark)), []);
+        assert_eq!(words(&download.wait(during)), []);
         download.answers = true;
         assert!(words(&download.wait(300)).len() >= 4);
     }
@@ -344,7 +347,7 @@ fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
     let mut upload = Download::new(&[Mechanism::OutageRevert]);
     for n in 0..500 {
         upload.wait(1);
-        upload.stamp = upload.millis() - 50;
+        upload.ts_val = upload.millis() - 50;
         upload.ack += 2 * SEGMENT;
         let packet = upload.packet(&[]);
         upload.machine.handle(upload.now, Input::Incoming(packet));
@@ -360,9 +363,9 @@ fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
     upload.answers = false;
     assert_eq!(words(&upload.wait(3000)), []);
     upload.answers = true;
-    let light = words(&upload.wait(200));
-    let word = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(upload.ack) };
-    assert!(light.len() >= 3 && light.iter().all(|told| *told == (None, word)), "{light:?}");
+    let after = words(&upload.wait(200));
+    let message = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(upload.ack) };
+    assert!(after.len() >= 3 && after.iter().all(|unreachables| *unreachables == (None, message)), "{after:?}");
 }
 
 #[test]
@@ -370,11 +373,11 @@ fn a_blackout_freezes_as_published_over_the_second_link() {
     let mut download = Download::new(&[Mechanism::ZeroWindowFreeze]);
     download.run(1000);
     download.answers = false;
-    let dark = acks(&download.wait(1000));
-    assert_eq!(dark.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(CELL, 0)]);
+    let during = acks(&download.wait(1000));
+    assert_eq!(during.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(CELL, 0)]);
     download.answers = true;
-    let light = acks(&download.wait(30));
-    assert_eq!(light.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(WIFI, 1000)]);
+    let after = acks(&download.wait(30));
+    assert_eq!(after.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(WIFI, 1000)]);
 }
 
 #[test]
@@ -384,8 +387,8 @@ fn what_cannot_be_had_elsewhere_is_not_frozen_and_that_is_said() {
     download.answers = false;
     assert_eq!(acks(&download.wait(1000)), []);
     assert!(download.machine.links(download.now)[0].is_down);
-    let said = download.machine.flows(download.now)[0].inactive_reason();
-    assert_eq!(said.as_deref(), Some("it is not frozen, as its bytes cannot be had elsewhere"));
+    let acks_sent = download.machine.flows(download.now)[0].inactive_reason();
+    assert_eq!(acks_sent.as_deref(), Some("it is not frozen, as its bytes cannot be had elsewhere"));
 }
 
 #[test]
@@ -434,7 +437,7 @@ fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
     let mut upload = Download::new(&[Mechanism::WithheldAck]);
     let arrive = |upload: &mut Download| {
         upload.wait(1);
-        upload.stamp = upload.millis() - 50;
+        upload.ts_val = upload.millis() - 50;
         upload.ack += 2 * SEGMENT;
         let packet = upload.packet(&[]);
         upload.machine.handle(upload.now, Input::Incoming(packet));
@@ -448,14 +451,14 @@ fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
     upload.answers = false;
     let delivered =
         |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Deliver(_))).count();
-    let dark = upload.wait(380);
+    let during = upload.wait(380);
     assert!(upload.machine.links(upload.now)[0].is_down);
     let later = upload.wait(3000);
-    assert_eq!((delivered(&dark), delivered(&later)), (0, 0), "a kick in the dark would be spent");
+    assert_eq!((delivered(&during), delivered(&later)), (0, 0), "a kick in the dark would be spent");
     upload.answers = true;
-    let light = upload.wait(200);
-    assert!((1..=3).contains(&delivered(&light)), "{light:?}");
-    let Some(Output::Deliver(packet)) = light.iter().find(|output| matches!(output, Output::Deliver(_))) else {
+    let after = upload.wait(200);
+    assert!((1..=3).contains(&delivered(&after)), "{after:?}");
+    let Some(Output::Deliver(packet)) = after.iter().find(|output| matches!(output, Output::Deliver(_))) else {
         panic!()
     };
     assert_eq!(Segment::parse(&packet.0).unwrap().ack(), Some(Seq::new(upload.ack)));

@@ -32,16 +32,16 @@ pub(super) struct Weather {
     pub(super) body: u64,
     pub(super) loss: u64,
     /// Packets that come three milliseconds late.
-    pub(super) late: u64,
+    pub(super) delay: u64,
     /// Answers that say that bytes cannot be had, and answers that never come.
     pub(super) refused: u64,
-    pub(super) silent: u64,
+    pub(super) unanswered: u64,
     /// Packets for the own stack that find no room.
     pub(super) undelivered: u64,
     /// Packets after which the own stack forgets what lies beyond its holes.
     pub(super) forgets: u64,
     /// When the link is dark, in milliseconds.
-    pub(super) dark: Option<(u64, u64)>,
+    pub(super) outage: Option<(u64, u64)>,
     /// The first sequence number of the server.
     pub(super) isn: u32,
 }
@@ -131,8 +131,8 @@ impl World {
     }
 
     /// Lets it run until all has come, or for so long.
-    pub(super) fn run(&mut self, most: Duration) {
-        let end = self.now + most;
+    pub(super) fn run(&mut self, limit: Duration) {
+        let end = self.now + limit;
         while self.here < self.stream.len() as u64 && !self.is_reset {
             let event = self.events.first_key_value().map(|((at, _), _)| *at);
             let wake = self.machine.deadline().map(|(at, _)| at).filter(|_| !self.is_dead);
@@ -152,12 +152,12 @@ impl World {
 
     /// Fetches are answered from now on.
     pub(super) fn speak(&mut self) {
-        self.weather.silent = 0;
+        self.weather.unanswered = 0;
     }
 
     /// Nobody answers any fetch from now on.
     pub(super) fn go_silent(&mut self) {
-        self.weather.silent = 1000;
+        self.weather.unanswered = 1000;
         self.events.retain(|_, event| !matches!(event, Event::Fetched(..)));
     }
 
@@ -165,24 +165,25 @@ impl World {
     pub(super) fn die(&mut self) -> usize {
         self.is_dead = true;
         let owed = self.machine.pending_repairs();
-        for owes in &owed {
-            if !owes.is_acked_known {
-                owes.local_resets(Seq::new(owes.next_expected))
+        for pending in &owed {
+            if !pending.is_acked_known {
+                pending
+                    .local_resets(Seq::new(pending.next_expected))
                     .into_iter()
                     .for_each(|reset| self.later(Duration::ZERO, Event::ToStack(reset)));
                 continue;
             }
-            for hole in &owes.holes {
+            for hole in &pending.holes {
                 let (start, end) = hole.fetch.as_ref().unwrap().ranges[0];
                 let bytes: Vec<u8> = (start..end).map(byte).collect();
                 for (packet, millis) in
-                    owes.fill_segments(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
+                    pending.fill_segments(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
                 {
                     self.later(Duration::from_millis(millis), Event::ToStack(packet));
                 }
             }
         }
-        owed.iter().map(|owes| owes.holes.len()).sum()
+        owed.iter().map(|pending| pending.holes.len()).sum()
     }
 
     /// How it stands, for a test that fails.
@@ -206,11 +207,12 @@ impl World {
         let syn = PacketBytes(syn.emit().unwrap());
         self.hand(Input::Outgoing(syn.clone()), Some(syn));
         let request = b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n";
-        let stamps = Some(Timestamps::default());
-        let request = NewSegment::data(&key(), Seq::new(100), self.seq(0), 500, stamps, request).emit().unwrap();
+        let timestamps = Some(Timestamps::default());
+        let request =
+            NewSegment::data(&key(), Seq::new(100), self.seq(0), 500, timestamps, request).emit().unwrap();
         self.hand(Input::Outgoing(PacketBytes(request.clone())), Some(PacketBytes(request)));
         self.later(WAY, Event::Server);
-        if let Some((from, to)) = self.weather.dark {
+        if let Some((from, to)) = self.weather.outage {
             self.later(Duration::from_millis(from), Event::Carrier(false));
             self.later(Duration::from_millis(to), Event::Carrier(true));
         }
@@ -239,15 +241,15 @@ impl World {
     }
 
     /// Gives the machine something, and does what it says. `held`: a packet that waits for its verdict.
-    fn hand(&mut self, input: Input, held: Option<PacketBytes>) {
+    fn hand(&mut self, input: Input, queued: Option<PacketBytes>) {
         if self.is_dead {
-            return held.into_iter().for_each(|packet| self.leave(packet));
+            return queued.into_iter().for_each(|packet| self.leave(packet));
         }
         self.machine.handle(self.now, input);
-        self.drain(held);
+        self.drain(queued);
     }
 
-    fn drain(&mut self, held: Option<PacketBytes>) {
+    fn drain(&mut self, queued: Option<PacketBytes>) {
         let mut verdicts = 0;
         while let Some(output) = self.machine.poll() {
             match output {
@@ -265,7 +267,7 @@ impl World {
                 _ => {}
             }
         }
-        assert_eq!(verdicts, u32::from(held.is_some()), "one word for each packet that waits");
+        assert_eq!(verdicts, u32::from(queued.is_some()), "one word for each packet that waits");
     }
 
     fn fetch(&mut self, fetch: &Fetch) {
@@ -282,7 +284,7 @@ impl World {
                 let due = Instant::from_millis(1000) + CRAWL * (at as u32 + 1);
                 rest = rest.max(due.since(self.now));
             }
-            if !self.chance(self.weather.silent) {
+            if !self.chance(self.weather.unanswered) {
                 self.later(rest, Event::Fetched(fetch.id, range as u32, bytes));
             }
         }
@@ -291,10 +293,10 @@ impl World {
     // The server.
 
     fn send(&mut self) {
-        let most = self.edge.min(self.una + 64 * MSS).min(self.stream.len() as u64);
+        let limit = self.edge.min(self.una + 64 * MSS).min(self.stream.len() as u64);
         let mut burst = 4;
-        while self.nxt < most && burst > 0 {
-            let length = MSS.min(most - self.nxt);
+        while self.nxt < limit && burst > 0 {
+            let length = MSS.min(limit - self.nxt);
             self.emit(self.nxt, length);
             self.nxt += length;
             burst -= 1;
@@ -310,13 +312,14 @@ impl World {
 
     fn emit(&mut self, at: u64, length: u64) {
         let payload = self.stream[at as usize..(at + length) as usize].to_vec();
-        let stamps = Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) };
-        let packet = NewSegment::data(&key().reversed(), self.seq(at), Seq::new(127), 500, Some(stamps), &payload);
+        let timestamps = Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) };
+        let packet =
+            NewSegment::data(&key().reversed(), self.seq(at), Seq::new(127), 500, Some(timestamps), &payload);
         let packet = PacketBytes(packet.emit().unwrap());
         if !self.is_dark() && !self.chance(self.weather.loss) {
             // Some come late, and so in another order.
-            let late = if self.chance(self.weather.late) { Duration::from_millis(3) } else { Duration::ZERO };
-            self.later(WAY + late, Event::ToHost(packet));
+            let delay = if self.chance(self.weather.delay) { Duration::from_millis(3) } else { Duration::ZERO };
+            self.later(WAY + delay, Event::ToHost(packet));
         }
     }
 
@@ -325,9 +328,10 @@ impl World {
         let Some(ack) = segment.ack().filter(|_| !segment.flags().contains(Flags::SYN)) else { return };
         if segment.seq().is_before(Seq::new(127)) && segment.payload().is_empty() {
             // Out of place: where it stands.
-            let stamps =
+            let timestamps =
                 Some(Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) });
-            let answer = NewSegment::data(&key().reversed(), self.seq(self.nxt), Seq::new(127), 500, stamps, &[]);
+            let answer =
+                NewSegment::data(&key().reversed(), self.seq(self.nxt), Seq::new(127), 500, timestamps, &[]);
             let answer = PacketBytes(answer.emit().unwrap());
             self.later(WAY, Event::ToHost(answer));
         }
@@ -367,24 +371,24 @@ impl World {
             return;
         }
         let at = u64::from(segment.seq().since(Seq::new(self.weather.isn)));
-        let stamp = segment.timestamps().unwrap().ts_val.ticks();
-        if stamp < self.recent {
+        let ts_val = segment.timestamps().unwrap().ts_val.ticks();
+        if ts_val < self.recent {
             // PAWS. Of what the machine makes only what a packet has overtaken in this very moment may be so old.
             self.aged += u64::from(is_given && at >= self.here);
             return self.acknowledge();
         }
         let new = PosRange::new(at, at + segment.payload().len() as u64);
-        let room = PosRange::new(self.here, self.here + BUFFER);
-        assert!(room.end >= new.end, "more was sent than there is room for");
+        let capacity = PosRange::new(self.here, self.here + BUFFER);
+        assert!(capacity.end >= new.end, "more was sent than there is room for");
         assert_eq!(
             segment.payload(),
             &self.stream[new.start as usize..new.end as usize],
             "other bytes than were sent"
         );
         if at <= self.here {
-            self.recent = self.recent.max(stamp);
+            self.recent = self.recent.max(ts_val);
         }
-        self.beyond.insert(new.intersection(&room));
+        self.beyond.insert(new.intersection(&capacity));
         let here = self.beyond.run_from(self.here);
         self.here = here;
         self.beyond.remove_before(here);
@@ -401,8 +405,8 @@ impl World {
     }
 
     fn acknowledge(&mut self) {
-        let span = |block: &PosRange| SeqRange::new(self.seq(block.start), self.seq(block.end));
-        let spans: Vec<SeqRange> = self.blocks.iter().take(3).map(span).collect();
+        let to_range = |block: &PosRange| SeqRange::new(self.seq(block.start), self.seq(block.end));
+        let ranges: Vec<SeqRange> = self.blocks.iter().take(3).map(to_range).collect();
         let ack = Ack {
             seq: Seq::new(127),
             ack: self.seq(self.here),
@@ -412,7 +416,7 @@ impl World {
                 ts_val: TcpTimestamp::new(self.millis()),
                 ts_ecr: TcpTimestamp::new(self.recent),
             }),
-            sack_blocks: SackBlocks::of(&spans),
+            sack_blocks: SackBlocks::of(&ranges),
         };
         let packet = PacketBytes(ack.emit(&key(), IpParams::default()));
         self.hand(Input::Outgoing(packet.clone()), Some(packet));
@@ -435,7 +439,7 @@ impl World {
 
     fn is_dark(&self) -> bool {
         let millis = u64::from(self.millis()) - 1000;
-        self.weather.dark.is_some_and(|(from, to)| (from..to).contains(&millis))
+        self.weather.outage.is_some_and(|(from, to)| (from..to).contains(&millis))
     }
 
     fn seq(&self, at: u64) -> Seq {

@@ -48,16 +48,16 @@ impl FreezeParams {
         step: u32,
     ) -> Option<RangeInclusive<u64>> {
         let likely = rate * rtt;
-        let most = (self.in_flight_rate? * (SWEEP_TIME + rtt)).bytes() / ACK_SIZE;
-        let most = most.checked_sub(self.sent_acks).filter(|most| *most > 0)?;
+        let max_acks = (self.in_flight_rate? * (SWEEP_TIME + rtt)).bytes() / ACK_SIZE;
+        let max_acks = max_acks.checked_sub(self.sent_acks).filter(|max_acks| *max_acks > 0)?;
         let segments = |size: DataSize| size.bytes().div_ceil(u64::from(step.max(1)));
         let (low, top) = (segments(likely) / 2, segments(limit));
-        let least = segments(likely) * 5 / 4 + EXTRA_SEGMENTS;
-        let high = top.max(least).min(low + most - 1);
-        if high < least {
+        let min_top = segments(likely) * 5 / 4 + EXTRA_SEGMENTS;
+        let high = top.max(min_top).min(low + max_acks - 1);
+        if high < min_top {
             return None;
         }
-        Some((high + 1).saturating_sub(most)..=high)
+        Some((high + 1).saturating_sub(max_acks)..=high)
     }
 }
 
@@ -168,13 +168,14 @@ mod tests {
     use super::*;
 
     /// Over a link that bears `most` rungs, for a flow with likely so many segments on its way.
-    fn rungs(most: u64, likely: u64, limit: u64) -> Option<RangeInclusive<u64>> {
+    fn rungs(max_acks: u64, likely: u64, limit: u64) -> Option<RangeInclusive<u64>> {
         let rate = |bytes| DataSize::from_bytes(bytes) / Duration::from_millis(100);
         // Six times as long as the flow's round trip.
-        let flight = Some(rate(most * 72 / 6 + 1));
-        let frost = FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate: flight, sent_acks: 0 };
+        let in_flight_rate = Some(rate(max_acks * 72 / 6 + 1));
+        let params =
+            FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate: in_flight_rate, sent_acks: 0 };
         let pace = (rate(likely * 1000), Duration::from_millis(100));
-        frost.ack_steps(pace, DataSize::from_bytes(limit * 1000), 1000)
+        params.ack_steps(pace, DataSize::from_bytes(limit * 1000), 1000)
     }
 
     #[test]
@@ -198,34 +199,35 @@ mod tests {
 
     #[test]
     fn a_frozen_sender_is_told_again_and_less_and_less_often() {
-        let mut thaw = UnfreezeRetry::default();
-        thaw.on_outage_end(Instant::ZERO, false);
-        let mut told = alloc::vec::Vec::new();
-        while let Some(at) = thaw.deadline().filter(|_| told.len() < 8) {
-            told.push((at.since(Instant::ZERO).as_millis(), thaw.tick(at).unwrap() == Resend::Sweep));
+        let mut retry = UnfreezeRetry::default();
+        retry.on_outage_end(Instant::ZERO, false);
+        let mut repeated = alloc::vec::Vec::new();
+        while let Some(at) = retry.deadline().filter(|_| repeated.len() < 8) {
+            repeated.push((at.since(Instant::ZERO).as_millis(), retry.tick(at).unwrap() == Resend::Sweep));
         }
-        let rhythm = [300, 900, 2100, 4500, 9300, 18_900, 28_900, 38_900];
-        let expected: alloc::vec::Vec<_> = rhythm.iter().enumerate().map(|(n, at)| (*at, n % 2 == 1)).collect();
-        assert_eq!(told, expected, "a question first, for the ladder has just gone");
-        thaw.on_outage_end(Instant::ZERO, false);
-        thaw.on_data();
-        assert_eq!(thaw.tick(Instant::from_millis(300)), None);
-        assert_eq!(thaw.tick(Instant::from_millis(900)), Some(Resend::Probe));
+        let expected_times = [300, 900, 2100, 4500, 9300, 18_900, 28_900, 38_900];
+        let expected: alloc::vec::Vec<_> =
+            expected_times.iter().enumerate().map(|(n, at)| (*at, n % 2 == 1)).collect();
+        assert_eq!(repeated, expected, "a question first, for the ladder has just gone");
+        retry.on_outage_end(Instant::ZERO, false);
+        retry.on_data();
+        assert_eq!(retry.tick(Instant::from_millis(300)), None);
+        assert_eq!(retry.tick(Instant::from_millis(900)), Some(Resend::Probe));
     }
 
     #[test]
     fn flows_share_a_link() {
-        let flight = Some(Bitrate::from_bits_per_sec(360_000));
-        let frost = |spent| FreezeParams {
+        let in_flight_rate = Some(Bitrate::from_bits_per_sec(360_000));
+        let params = |spent| FreezeParams {
             link: LinkId(1),
             is_first_form: false,
-            in_flight_rate: flight,
+            in_flight_rate: in_flight_rate,
             sent_acks: spent,
         };
-        let rungs = |spent| {
+        let steps = |spent| {
             let pace = (Bitrate::from_mbps(10), Duration::from_millis(100));
-            frost(spent).ack_steps(pace, DataSize::from_bytes(200_000), 1448)
+            params(spent).ack_steps(pace, DataSize::from_bytes(200_000), 1448)
         };
-        assert_eq!((rungs(0), rungs(265), rungs(310)), (Some(0..=139), Some(30..=139), None));
+        assert_eq!((steps(0), steps(265), steps(310)), (Some(0..=139), Some(30..=139), None));
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
 /// Offloading by BPF, over the usual second link.
 fn steered() -> Contender {
     let up = Topology::default_links(0).cell.map_or(0, |(_, up)| up);
-    Contender::only("ours", "offload").with_uplink(up)
+    Contender::only("ours", "ack-offload").with_uplink(up)
 }
 
 const USER: &str = "cost user";

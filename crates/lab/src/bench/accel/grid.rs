@@ -33,9 +33,9 @@ fn cells() -> Vec<Cell> {
         pairs.map(|(kbps, loss)| Cell { name, mechanisms, secure, kbps, loss }).collect::<Vec<_>>()
     };
     let rates = [50, 100, 400, 1000];
-    let mut all = of("offload", "offload", true, &rates, &[0, 1, 3]);
-    all.extend(of("hide", "hide", false, &rates, &[1, 3]));
-    all.extend(of("undo", "undo,reserve,revert", true, &[400], &[0, 1, 3]));
+    let mut all = of("offload", "ack-offload", true, &rates, &[0, 1, 3]);
+    all.extend(of("hide", "early-ack", false, &rates, &[1, 3]));
+    all.extend(of("undo", "eifel-undo,withheld-ack,outage-revert", true, &[400], &[0, 1, 3]));
     all.extend(of("all", "", true, &[50], &[1]));
     all
 }

@@ -209,7 +209,7 @@ fn add_details(sheet: &mut Sheet, case: &str, kind: Kind, taken: &TrialResult) {
     if kind == Kind::Ours {
         let none = || "nothing".to_owned();
         let force = if taken.active.is_empty() { none() } else { taken.active.join(", ") };
-        let alone = taken.left_alone().map(|why| format!("; left alone: {why}")).unwrap_or_default();
+        let alone = taken.inactive_reason().map(|why| format!("; inactive: {why}")).unwrap_or_default();
         let undone = taken.undone();
         sheet.tell(case, &format!(": in force: {force}{alone}; {undone} reductions undone"));
     }

@@ -69,17 +69,38 @@ pub(super) struct Measured {
     #[serde(default)]
     pub(super) tcp: Option<Tcp>,
     /// What the accelerator did at one time at least.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) in_force: Vec<String>,
+    #[serde(
+        default,
+        alias = "in_force",
+        deserialize_with = "present_names",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub(super) active: Vec<String>,
     /// Why it left the flow alone, if it says so.
-    #[serde(default)]
-    pub(super) left_alone: Option<String>,
+    #[serde(default, alias = "left_alone")]
+    pub(super) inactive_reason: Option<String>,
     /// What the sender said from time to time, for figures over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) trace: Vec<Sample>,
     /// Mbit/s by tenths of a second, for figures over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) series: Vec<f64>,
+}
+
+/// Reads names of mechanisms; those of older evidence become the present ones.
+fn present_names<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let present = |name: String| match name.as_str() {
+        "offload" => "ack-offload".to_owned(),
+        "offload-as-published" => "ack-offload-as-published".to_owned(),
+        "undo" => "eifel-undo".to_owned(),
+        "reserve" => "withheld-ack".to_owned(),
+        "revert" => "outage-revert".to_owned(),
+        "hide" => "early-ack".to_owned(),
+        "freeze" => "zero-window-freeze".to_owned(),
+        "freeze-flight" => "freeze-in-flight".to_owned(),
+        _ => name,
+    };
+    Ok(Vec::deserialize(deserializer)?.into_iter().map(present).collect())
 }
 
 impl Figures for Measured {
@@ -158,8 +179,8 @@ impl Measured {
             resumed_s: back.or(case.resumes()).and_then(|back| resumed(&taken, back)),
             acks_air: matches!(case.world.medium, Medium::Medium(_)).then(|| acks_air(&taken.emulation)).flatten(),
             tcp: Tcp::of(&taken.samples),
-            left_alone: taken.left_alone(),
-            in_force: Vec::new(),
+            inactive_reason: taken.inactive_reason(),
+            active: Vec::new(),
             trace: Vec::new(),
             series: Vec::new(),
         };
@@ -169,7 +190,7 @@ impl Measured {
             measured.series = (0..slots).map(|slot| rounded(all(tenth * slot, tenth * (slot + 1)))).collect();
             measured.trace = taken.samples;
         }
-        Self { in_force: taken.active, ..measured }
+        Self { active: taken.active, ..measured }
     }
 }
 

@@ -34,7 +34,7 @@ impl Told<'_> {
     }
 
     fn frozen(&self) -> Option<String> {
-        let frozen = self.cells.iter().any(|cell| cell.in_force.iter().any(|word| word.starts_with("freeze")));
+        let frozen = self.cells.iter().any(|cell| cell.active.iter().any(|word| word.contains("freeze")));
         let (ours, theirs) = (tcp(self.cells, ssthresh)?, tcp(self.plain, ssthresh)?);
         let times = tcp(self.cells, |tcp| Some(f64::from(tcp.most_backoff))).unwrap_or(0.0);
         (frozen && ours < theirs / 2.0).then(|| {
@@ -73,13 +73,13 @@ impl Told<'_> {
         if *who == Contender::Plain {
             return None;
         }
-        let done = || self.cells.iter().flat_map(|cell| &cell.in_force);
+        let done = || self.cells.iter().flat_map(|cell| &cell.active);
         // What is done as published is told by its plain name.
         let never = |word: &&str| !done().any(|known| word.starts_with(known.as_str()));
         let never: Vec<&str> = who.enabled().into_iter().filter(never).collect();
         match done().next() {
-            None => Some("no mechanism was in force".to_owned()),
-            Some(_) => (!never.is_empty()).then(|| format!("never in force: {}", never.join(", "))),
+            None => Some("no mechanism was active".to_owned()),
+            Some(_) => (!never.is_empty()).then(|| format!("never active: {}", never.join(", "))),
         }
     }
 
@@ -119,8 +119,8 @@ mod tests {
             most_rto: 300.0,
             retransmitted: 7,
         };
-        let in_force = force.iter().map(|word| (*word).to_owned()).collect();
-        Measured { tcp: Some(tcp), in_force, ..Measured::default() }
+        let active = force.iter().map(|word| (*word).to_owned()).collect();
+        Measured { tcp: Some(tcp), active, ..Measured::default() }
     }
 
     /// Of the paper's way of the first point.
@@ -133,31 +133,28 @@ mod tests {
     #[test]
     fn a_sentence_is_said_only_where_its_number_was_seen() {
         let plain = cell(125, 1, &[]);
-        let said = why("F6", Congestion::Cubic, &cell(2, 3, &["freeze"]), &plain, Some(93.0));
+        let said = why("F6", Congestion::Cubic, &cell(2, 3, &["zero-window-freeze"]), &plain, Some(93.0));
         assert!(said.contains("ssthresh to 2 segments under the zero window (plain: 125)"), "{said}");
         assert!(said.contains("93 % of the ideal"), "{said}");
-        assert_eq!(
-            why("F6", Congestion::Cubic, &cell(120, 1, &[]), &plain, Some(60.0)),
-            "no mechanism was in force"
-        );
-        let numbers = why("F6", Congestion::Cubic, &cell(120, 1, &["freeze"]), &plain, None);
+        assert_eq!(why("F6", Congestion::Cubic, &cell(120, 1, &[]), &plain, Some(60.0)), "no mechanism was active");
+        let numbers = why("F6", Congestion::Cubic, &cell(120, 1, &["zero-window-freeze"]), &plain, None);
         assert!(numbers.starts_with("TCP_INFO: ssthresh down to 120, timer doubled 1 times"), "{numbers}");
     }
 
     #[test]
     fn what_was_to_be_done_and_never_was_is_named() {
-        let paper = Measured { acks_air: Some(15.0), ..cell(125, 1, &["offload"]) };
+        let paper = Measured { acks_air: Some(15.0), ..cell(125, 1, &["ack-offload"]) };
         let said = why("F8", Congestion::Cubic, &paper, &cell(125, 1, &[]), None);
-        assert_eq!(said, "never in force: freeze, fast-fetch");
+        assert_eq!(said, "never active: zero-window-freeze, fast-fetch");
     }
 
     #[test]
     fn a_shared_cell_is_about_the_air_and_not_about_losses() {
         let plain = Measured { acks_air: Some(17.2), ..cell(125, 0, &[]) };
-        let said = why("F5", Congestion::Bbr, &cell(125, 0, &["offload"]), &plain, None);
+        let said = why("F5", Congestion::Bbr, &cell(125, 0, &["ack-offload"]), &plain, None);
         assert!(said.contains("ACKs take 17 % of the air (a kernel sends one for two segments)"), "{said}");
         assert!(!said.contains("BBR"), "{said}");
-        let dark = why("F6", Congestion::Bbr, &cell(125, 0, &["freeze"]), &cell(125, 0, &[]), None);
+        let dark = why("F6", Congestion::Bbr, &cell(125, 0, &["zero-window-freeze"]), &cell(125, 0, &[]), None);
         assert_eq!(dark, "BBR's rate does not follow losses");
     }
 }

@@ -175,13 +175,13 @@ fn figures<'a>(cells: &[Run<'a>]) -> Vec<&'a Measured> {
 /// What the accelerator did, if it took part.
 fn did(cells: &[Run<'_>]) -> Option<String> {
     let cells = figures(cells);
-    let mut words: Vec<&str> = cells.iter().flat_map(|cell| cell.in_force.iter().map(String::as_str)).collect();
+    let mut words: Vec<&str> = cells.iter().flat_map(|cell| cell.active.iter().map(String::as_str)).collect();
     words.sort_unstable();
     words.dedup();
     let suspect = cells.iter().filter(|cell| cell.suspect.is_some()).count();
-    let alone = cells.iter().find_map(|cell| cell.left_alone.as_ref().map(|why| format!("left alone: {why}")));
+    let alone = cells.iter().find_map(|cell| cell.inactive_reason.as_ref().map(|why| format!("inactive: {why}")));
     let parts = [
-        (!words.is_empty()).then(|| format!("in force: {}", words.join(", "))),
+        (!words.is_empty()).then(|| format!("active: {}", words.join(", "))),
         alone,
         (suspect > 0).then(|| format!("{suspect} of {} runs suspect", cells.len())),
     ];

@@ -199,7 +199,7 @@ fn dark_once() -> Case {
     let event = |at, change| Event { at: S(at), link: PRIMARY.into(), change };
     let world =
         Topology { events: vec![event(11, Change::Down), event(13, Change::Back)], ..Topology::default_links(0) };
-    let case = Case::new("F2b", "2s, 50ms".into(), world, three("freeze", true), 24);
+    let case = Case::new("F2b", "2s, 50ms".into(), world, three("zero-window-freeze", true), 24);
     Case { parts: vec![S(4), S(11), S(13), S(15), S(24)], look: Duration::from_millis(50), ..case }
 }
 
@@ -214,7 +214,7 @@ fn offloaded() -> Vec<Case> {
         let each_word = if each { ", an ACK a segment" } else { "" };
         let world = Topology { rtt: Duration::from_millis(rtt), each_acknowledged: each, ..cell(preset) };
         let name = format!("{preset}, {rtt}ms{each_word}");
-        Case::new("F5", name, world, three("offload-as-published", true), 24)
+        Case::new("F5", name, world, three("ack-offload-as-published", true), 24)
     };
     let points = ["11g-mixed", "11b"].into_iter().flat_map(|preset| RTTS.map(|rtt| (preset, rtt, false)));
     points
@@ -226,7 +226,7 @@ fn offloaded() -> Vec<Case> {
 fn frozen() -> Vec<Case> {
     let of = |(dark, rtt): (u64, u64)| {
         let world = Topology { rtt: Duration::from_millis(rtt), ..Topology::default_links(0) };
-        let mut ways = three("freeze", true);
+        let mut ways = three("zero-window-freeze", true);
         ways.push(Way::ideal(true));
         let case = Case::new("F6", format!("{dark}s, {rtt}ms"), world, ways, 60);
         Case { dark: Some(S(dark)), from: Duration::ZERO, ..case }
@@ -239,7 +239,7 @@ fn fetched() -> Vec<Case> {
         let loss = Ratio::from_ppm(ppm);
         let world = Topology { loss, rtt: Duration::from_millis(rtt), ..Topology::default_links(0) };
         let mut ways = three("fast-fetch", false);
-        ways.push(Way::one(Contender::only("ranges", "hide"), false));
+        ways.push(Way::one(Contender::only("ranges", "early-ack"), false));
         ways.push(Way::ideal(false));
         Case::new("F7", format!("{loss}, {rtt}ms"), world, ways, 30)
     };
@@ -260,7 +260,7 @@ fn walk() -> Case {
         event(49, PRIMARY, Change::Back),
         event(49, PRIMARY, one_percent),
     ];
-    let ways = three("offload-as-published,freeze,fast-fetch", false);
+    let ways = three("ack-offload-as-published,zero-window-freeze,fast-fetch", false);
     let case = Case::new("F8", "11g-mixed, 50ms".into(), Topology { events, ..cell("11g-mixed") }, ways, 64);
     Case { parts: [0, 15, 30, 32, 47, 49, 64].map(S).into(), from: Duration::ZERO, ..case }
 }

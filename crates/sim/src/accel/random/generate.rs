@@ -16,40 +16,43 @@ use crate::tcp::Algorithm;
 
 /// The scene of a seed.
 pub fn generate(seed: u64) -> Scenario {
-    let mut chance = RandomSource(Stream::new(seed, "accel", 0, Purpose::Other));
-    let primary = primary_link(&mut chance);
-    let helper = (!chance.one_in(4)).then(|| secondary_link(&mut chance));
-    let lasts = 2.0 + 10.0 * chance.uniform();
-    let count = 1 + chance.below(4);
+    let mut rng = RandomSource(Stream::new(seed, "accel", 0, Purpose::Other));
+    let primary = primary_link(&mut rng);
+    let secondary = (!rng.one_in(4)).then(|| secondary_link(&mut rng));
+    let lasts = 2.0 + 10.0 * rng.uniform();
+    let count = 1 + rng.below(4);
     let bytes = (plain_tcp_rate(&primary) * lasts / count as f64).clamp(2_000.0, MAX_BYTES as f64 / count as f64);
-    let flows = (0..count).map(|_| flow(&mut chance, bytes, lasts));
+    let flows = (0..count).map(|_| flow(&mut rng, bytes, lasts));
     // By the seed and not by chance, so that what other seeds mean stays.
     let is_upward = seed % UPLOAD_PERIOD == UPLOAD_PERIOD / 2;
     let flows = flows.map(|plan| if is_upward { plan.reversed() } else { plan }).collect();
-    let mut blackouts = outages(&mut chance, Scenario::PRIMARY, lasts);
-    if helper.is_some() && chance.one_in(3) {
-        blackouts.extend(self::outages(&mut chance, Scenario::SECONDARY, lasts));
+    let mut outages = outages(&mut rng, Scenario::PRIMARY, lasts);
+    if secondary.is_some() && rng.one_in(3) {
+        outages.extend(self::outages(&mut rng, Scenario::SECONDARY, lasts));
     }
-    let mut config = Config::new(Scenario::PRIMARY, helper.as_ref().map(|_| Scenario::SECONDARY));
-    config.mechanisms = mechanisms(&mut chance, seed);
-    if chance.one_in(3) {
+    let mut config = Config::new(Scenario::PRIMARY, secondary.as_ref().map(|_| Scenario::SECONDARY));
+    config.mechanisms = mechanisms(&mut rng, seed);
+    if rng.one_in(3) {
         let (up, down) = (kbps(100.0), kbps(300.0));
-        config.secondary_links.iter_mut().for_each(|helper| (helper.up, helper.down) = (Some(up), Some(down)));
+        config
+            .secondary_links
+            .iter_mut()
+            .for_each(|secondary| (secondary.up, secondary.down) = (Some(up), Some(down)));
     }
-    let attached = if chance.one_in(3) { chance.seconds(lasts) } else { Duration::ZERO };
-    let killed = chance.one_in(4).then(|| attached + chance.seconds(lasts));
-    let hostile = malformed(&mut chance, lasts);
+    let attached = if rng.one_in(3) { rng.seconds(lasts) } else { Duration::ZERO };
+    let killed = rng.one_in(4).then(|| attached + rng.seconds(lasts));
+    let hostile = malformed(&mut rng, lasts);
     let manners = ServerBehavior {
-        failure: Ratio::from_percent(*chance.pick(&[0, 0, 0, 5, 30, 100])),
-        truncation: Ratio::from_percent(*chance.pick(&[0, 0, 0, 5, 30])),
-        max_delay: Duration::from_millis(*chance.pick(&[0, 0, 50, 1000, 6000])),
+        failure: Ratio::from_percent(*rng.pick(&[0, 0, 0, 5, 30, 100])),
+        truncation: Ratio::from_percent(*rng.pick(&[0, 0, 0, 5, 30])),
+        max_delay: Duration::from_millis(*rng.pick(&[0, 0, 50, 1000, 6000])),
     };
     let limit = Duration::from_secs(900);
     Scenario {
         seed,
         primary,
-        secondary: helper,
-        outages: blackouts,
+        secondary: secondary,
+        outages: outages,
         flows,
         config: Some(config),
         attached_at: attached,
@@ -78,12 +81,12 @@ impl RandomSource {
     }
 
     /// Evenly by the logarithm.
-    fn log(&mut self, least: f64, most: f64) -> f64 {
-        least * (most / least).powf(self.uniform())
+    fn log(&mut self, least: f64, max: f64) -> f64 {
+        least * (max / least).powf(self.uniform())
     }
 
-    fn seconds(&mut self, most: f64) -> Duration {
-        Duration::from_secs_f64(most * self.uniform())
+    fn seconds(&mut self, max: f64) -> Duration {
+        Duration::from_secs_f64(max * self.uniform())
     }
 
     fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
@@ -102,44 +105,44 @@ fn kbps(kbps: f64) -> Bitrate {
     Bitrate::from_bits_per_sec((kbps * 1e3) as u64)
 }
 
-fn primary_link(chance: &mut RandomSource) -> LinkSpec {
-    let rate = kbps(chance.log(1000.0, 100_000.0));
-    let rtt = Duration::from_secs_f64(chance.log(0.005, 0.4));
+fn primary_link(rng: &mut RandomSource) -> LinkSpec {
+    let rate = kbps(rng.log(1000.0, 100_000.0));
+    let rtt = Duration::from_secs_f64(rng.log(0.005, 0.4));
     let mut spec = LinkSpec::constant("wifi", rate, rtt);
-    if chance.one_in(2) {
-        spec.up = Uplink::Rate(kbps(chance.log(0.1, 1.0) * rate.bits_per_sec() as f64 / 1e3));
+    if rng.one_in(2) {
+        spec.up = Uplink::Rate(kbps(rng.log(0.1, 1.0) * rate.bits_per_sec() as f64 / 1e3));
     }
-    spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(chance.log(0.005, 0.5))));
-    spec.loss = loss(chance, 50_000.0);
-    if chance.one_in(6) {
-        spec.jitter = rtt.mul_f64(0.25 * chance.uniform());
-        spec.reorder = chance.one_in(2);
+    spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(rng.log(0.005, 0.5))));
+    spec.loss = loss(rng, 50_000.0);
+    if rng.one_in(6) {
+        spec.jitter = rtt.mul_f64(0.25 * rng.uniform());
+        spec.reorder = rng.one_in(2);
     }
     spec
 }
 
-fn secondary_link(chance: &mut RandomSource) -> LinkSpec {
-    let rate = |chance: &mut RandomSource| kbps(chance.log(50.0, 1000.0));
-    let rtt = Duration::from_secs_f64(chance.log(0.03, 0.6));
-    let mut spec = LinkSpec::constant("lte", rate(chance), rtt);
-    spec.up = Uplink::Rate(rate(chance));
-    spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(chance.log(0.1, 1.0))));
-    spec.loss = loss(chance, 20_000.0);
+fn secondary_link(rng: &mut RandomSource) -> LinkSpec {
+    let rate = |rng: &mut RandomSource| kbps(rng.log(50.0, 1000.0));
+    let rtt = Duration::from_secs_f64(rng.log(0.03, 0.6));
+    let mut spec = LinkSpec::constant("lte", rate(rng), rtt);
+    spec.up = Uplink::Rate(rate(rng));
+    spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(rng.log(0.1, 1.0))));
+    spec.loss = loss(rng, 20_000.0);
     spec
 }
 
 /// None, each packet by itself, or in bursts; `most` in millionths.
-fn loss(chance: &mut RandomSource, most: f64) -> Loss {
+fn loss(rng: &mut RandomSource, max: f64) -> Loss {
     let ppm = |share: f64| Ratio::from_ppm(share as u32);
-    match chance.below(4) {
+    match rng.below(4) {
         0 => Loss::NONE,
-        1 | 2 => Loss::Each(ppm(chance.log(200.0, most))),
+        1 | 2 => Loss::Each(ppm(rng.log(200.0, max))),
         _ => {
             // Bursts of 2 to 6 packets of which half are lost. They last in packets, not in time: a longer one would hold a
             // sender that has timed out for minutes.
-            let leave = chance.log(160_000.0, 500_000.0);
+            let leave = rng.log(160_000.0, 500_000.0);
             let bad = 500_000.0;
-            let mean = chance.log(200.0, most);
+            let mean = rng.log(200.0, max);
             Loss::Bursts { enter: ppm(leave * mean / (bad - mean)), leave: ppm(leave), bad: ppm(bad) }
         }
     }
@@ -156,64 +159,64 @@ fn plain_tcp_rate(spec: &LinkSpec) -> f64 {
     rate.min(mathis)
 }
 
-fn flow(chance: &mut RandomSource, bytes: f64, lasts: f64) -> FlowScript {
-    let exchanges = if chance.one_in(2) { 1 } else { 1 + chance.below(6) };
-    let each = (bytes * chance.log(0.05, 1.0) / exchanges as f64) as u64;
-    let exchange = |chance: &mut RandomSource| Exchange {
-        pause: if chance.one_in(2) { Duration::ZERO } else { chance.seconds(3.0) },
-        request: chance.log(40.0, 4000.0) as u64,
-        response: 1 + chance.below(2 * each.max(1)),
+fn flow(rng: &mut RandomSource, bytes: f64, lasts: f64) -> FlowScript {
+    let exchanges = if rng.one_in(2) { 1 } else { 1 + rng.below(6) };
+    let each = (bytes * rng.log(0.05, 1.0) / exchanges as f64) as u64;
+    let exchange = |rng: &mut RandomSource| Exchange {
+        pause: if rng.one_in(2) { Duration::ZERO } else { rng.seconds(3.0) },
+        request: rng.log(40.0, 4000.0) as u64,
+        response: 1 + rng.below(2 * each.max(1)),
     };
     let total = each * exchanges;
-    let close = match chance.below(10) {
-        0 => Close::ServerReset(chance.below(total + 1)),
-        1 => Close::ClientReset(chance.below(total + 1)),
+    let close = match rng.below(10) {
+        0 => Close::ServerReset(rng.below(total + 1)),
+        1 => Close::ClientReset(rng.below(total + 1)),
         2..5 => Close::Client,
         _ => Close::Server,
     };
     FlowScript {
-        start: if chance.one_in(2) { Duration::ZERO } else { chance.seconds(lasts / 2.0) },
-        exchanges: (0..exchanges).map(|_| exchange(chance)).collect(),
+        start: if rng.one_in(2) { Duration::ZERO } else { rng.seconds(lasts / 2.0) },
+        exchanges: (0..exchanges).map(|_| exchange(rng)).collect(),
         close,
-        is_http: chance.one_in(2),
+        is_http: rng.one_in(2),
         is_accelerated: true,
-        is_v6: chance.one_in(3),
-        algorithm: *chance.pick(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::Reno]),
-        sack: !chance.one_in(10),
-        timestamps: !chance.one_in(10),
+        is_v6: rng.one_in(3),
+        algorithm: *rng.pick(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::Reno]),
+        sack: !rng.one_in(10),
+        timestamps: !rng.one_in(10),
         loss: Loss::NONE,
-        scale: if chance.one_in(10) { 0 } else { 7 },
-        numbers: [chance.number(), chance.number()],
-        clocks: [chance.number(), chance.number()],
+        scale: if rng.one_in(10) { 0 } else { 7 },
+        numbers: [rng.number(), rng.number()],
+        clocks: [rng.number(), rng.number()],
     }
 }
 
-fn outages(chance: &mut RandomSource, link: LinkId, lasts: f64) -> Vec<Outage> {
-    let mut blackouts: Vec<Outage> = Vec::new();
+fn outages(rng: &mut RandomSource, link: LinkId, lasts: f64) -> Vec<Outage> {
+    let mut outages: Vec<Outage> = Vec::new();
     let mut at = 0.0;
-    for _ in 0..*chance.pick(&[0, 0, 1, 1, 2, 3]) {
-        at += 0.2 + lasts * chance.uniform();
-        let takes = chance.log(0.1, 12.0);
+    for _ in 0..*rng.pick(&[0, 0, 1, 1, 2, 3]) {
+        at += 0.2 + lasts * rng.uniform();
+        let takes = rng.log(0.1, 12.0);
         let [since, takes_for] = [at, takes].map(Duration::from_secs_f64);
-        blackouts.push(Outage { link, at: since, duration: takes_for, is_carrier_lost: chance.one_in(2) });
+        outages.push(Outage { link, at: since, duration: takes_for, is_carrier_lost: rng.one_in(2) });
         at += takes;
     }
-    blackouts
+    outages
 }
 
-fn mechanisms(chance: &mut RandomSource, seed: u64) -> Mechanisms {
-    if chance.one_in(3) {
+fn mechanisms(rng: &mut RandomSource, seed: u64) -> Mechanisms {
+    if rng.one_in(3) {
         return Mechanisms::of(&USUAL_MECHANISMS);
     }
     let mut mechanisms = Mechanisms::of(&[]);
-    let share = 1 + chance.below(3);
+    let share = 1 + rng.below(3);
     for mechanism in Mechanism::ALL.into_iter().filter(|one| *one != Mechanism::OutageRevert) {
         // What harms by itself is drawn more rarely.
         let share = if USUAL_MECHANISMS.contains(&mechanism) { share } else { 4 };
-        mechanisms.set(mechanism, chance.one_in(share));
+        mechanisms.set(mechanism, rng.one_in(share));
         if mechanism == Mechanism::EarlyAck {
             // A mechanism that has been removed was drawn here. Without this draw all seeds would mean other histories.
-            let _ = chance.one_in(share);
+            let _ = rng.one_in(share);
         }
     }
     // By the seed, too.
@@ -221,10 +224,10 @@ fn mechanisms(chance: &mut RandomSource, seed: u64) -> Mechanisms {
     mechanisms
 }
 
-fn malformed(chance: &mut RandomSource, lasts: f64) -> Vec<(Duration, Malformed)> {
+fn malformed(rng: &mut RandomSource, lasts: f64) -> Vec<(Duration, Malformed)> {
     let all = [Malformed::NoiseOut, Malformed::NoiseIn, Malformed::MutantIn, Malformed::MutantOut];
-    let count = if chance.one_in(3) { chance.below(30) } else { 0 };
-    (0..count).map(|_| (chance.seconds(2.0 * lasts), *chance.pick(&all))).collect()
+    let count = if rng.one_in(3) { rng.below(30) } else { 0 };
+    (0..count).map(|_| (rng.seconds(2.0 * lasts), *rng.pick(&all))).collect()
 }
 
 /// What histories have most often: all that does not harm by itself. It stays when the defaults change, so that a seed goes on

@@ -42,14 +42,14 @@ pub struct Defect {
     /// The history.
     pub seed: u64,
     /// What was wrong.
-    pub wrong: String,
+    pub description: String,
     /// The scene.
     pub scene: String,
 }
 
 impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}: {}", self.seed, self.wrong)
+        write!(f, "seed {}: {}", self.seed, self.description)
     }
 }
 
@@ -91,7 +91,11 @@ impl Default for Bounds {
 /// When the machine breaks rule 1 or 3 of the contract.
 pub fn play(seed: u64) -> Result<Report, Defect> {
     let scene = generate(seed);
-    check(&scene, Bounds::default()).map_err(|wrong| Defect { seed, wrong, scene: format!("{scene:#?}") })
+    check(&scene, Bounds::default()).map_err(|defect| Defect {
+        seed,
+        description: defect,
+        scene: format!("{scene:#?}"),
+    })
 }
 
 /// Runs a scene with and without its accelerator.
@@ -107,21 +111,21 @@ pub fn check(scene: &Scenario, bounds: Bounds) -> Result<Report, String> {
     if let Some(log) = world.into_log() {
         replay(|config| Accelerator::new(config.clone()), &log).map_err(|found| format!("rule 4: {found}"))?;
     }
-    if let Some(wrong) = with.wrong.first() {
-        return Err(wrong.clone());
+    if let Some(defect) = with.defects.first() {
+        return Err(defect.clone());
     }
     let plain = World::new(scene.plain()).run();
-    if let Some(wrong) = plain.wrong.first() {
-        return Err(format!("without an accelerator: {wrong}"));
+    if let Some(defect) = plain.defects.first() {
+        return Err(format!("without an accelerator: {defect}"));
     }
     let mut doubts = Vec::new();
     for (n, (flow, alone)) in with.flows.iter().zip(&plain.flows).enumerate() {
-        if let Err(wrong) = compare(scene, n, flow, alone, bounds) {
-            let wrong = format!("flow {n}: {wrong}");
+        if let Err(defect) = compare(scene, n, flow, alone, bounds) {
+            let defect = format!("flow {n}: {defect}");
             if is_confirmed(scene, n, flow, alone, bounds) {
-                return Err(wrong);
+                return Err(defect);
             }
-            doubts.push(wrong);
+            doubts.push(defect);
         }
     }
     Ok(Report { with, plain, doubts })
@@ -151,10 +155,10 @@ fn is_confirmed(scene: &Scenario, n: usize, flow: &FlowOutcome, alone: &FlowOutc
 /// The same scene where other packets are lost and blackouts come a little earlier or later.
 fn neighbor(scene: &Scenario, n: u64) -> Scenario {
     let mut neighbour = Scenario { seed: scene.seed.wrapping_add(n << 40), ..scene.clone() };
-    let mut chance = Stream::new(neighbour.seed, "neighbour", 0, Purpose::Other);
-    for blackout in &mut neighbour.outages {
-        let by = Duration::from_millis(chance.below(2 * MAX_SHIFT_MS));
-        blackout.at = (blackout.at + by).saturating_sub(Duration::from_millis(MAX_SHIFT_MS));
+    let mut rng = Stream::new(neighbour.seed, "neighbour", 0, Purpose::Other);
+    for outage in &mut neighbour.outages {
+        let by = Duration::from_millis(rng.below(2 * MAX_SHIFT_MS));
+        outage.at = (outage.at + by).saturating_sub(Duration::from_millis(MAX_SHIFT_MS));
     }
     neighbour
 }
@@ -172,14 +176,14 @@ fn compare(
     alone: &FlowOutcome,
     bounds: Bounds,
 ) -> Result<(), String> {
-    let dark: Duration = scene.outages.iter().map(|blackout| blackout.duration).sum();
-    let longest = scene.outages.iter().map(|blackout| blackout.duration).max().unwrap_or_default();
-    let hides = scene.config.as_ref().is_some_and(|config| config.mechanisms.iter().any(needs_origin));
+    let outage_time: Duration = scene.outages.iter().map(|outage| outage.duration).sum();
+    let longest = scene.outages.iter().map(|outage| outage.duration).max().unwrap_or_default();
+    let has_early_ack = scene.config.as_ref().is_some_and(|config| config.mechanisms.iter().any(needs_origin));
     if flow.lost_early_acked {
         return Ok(());
     }
     if flow.was_reset {
-        return if hides { Ok(()) } else { Err("was reset, and nothing hides here".into()) };
+        return if has_early_ack { Ok(()) } else { Err("was reset, and nothing hides here".into()) };
     }
     let close = scene.flows.get(n).map(|plan| plan.close);
     if matches!(close, Some(Close::ServerReset(_))) {
@@ -194,7 +198,7 @@ fn compare(
     let is_cut = matches!(close, Some(Close::ClientReset(_)));
     match (flow.finished, alone.finished) {
         (None, Some(at)) if !is_cut => Err(format!("never ended: {flow:?}, without an accelerator at {at}")),
-        (Some(end), Some(at)) if end > at + dark + bounds.max_delay => {
+        (Some(end), Some(at)) if end > at + outage_time + bounds.max_delay => {
             Err(format!("ended at {end}, without at {at}"))
         }
         _ => Ok(()),

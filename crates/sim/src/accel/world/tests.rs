@@ -19,7 +19,7 @@ fn with_machine(scene: &Scenario) -> Scenario {
 fn a_download_ends_as_over_values() {
     let scene = Scenario::new(link(50), FlowScript::download(5_000_000));
     let outcome = World::new(scene.clone()).run();
-    assert_eq!((outcome.flows[0].read, &outcome.wrong), (5_000_000, &vec![]));
+    assert_eq!((outcome.flows[0].read, &outcome.defects), (5_000_000, &vec![]));
     let taken = outcome.flows[0].finished.expect("it ends").as_secs_f64();
     let ideal = DataSize::from_bytes(5_000_000) / Bitrate::from_mbps(20);
     assert!(taken < ideal.as_secs_f64() * 1.25, "{taken} s");
@@ -61,5 +61,5 @@ fn an_accelerator_without_mechanisms_changes_nothing() {
     let beside = World::new(scene).run();
     assert_eq!(beside.outputs.keys().copied().collect::<Vec<_>>(), ["leave"], "packets go on, and nothing else");
     assert_eq!(beside.flows, plain.flows);
-    assert!(beside.wrong.is_empty(), "{:?}", beside.wrong);
+    assert!(beside.defects.is_empty(), "{:?}", beside.defects);
 }

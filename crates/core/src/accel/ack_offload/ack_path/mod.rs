@@ -60,20 +60,20 @@ impl AckPathSelector {
     }
 
     /// The way of an ACK that leaves now. What `moment` says of holes is found here.
-    pub(in crate::accel) fn select(&mut self, moment: TrialSample, holes: &SackHoles, is_exact: bool) -> AckPath {
-        let now = moment.now;
+    pub(in crate::accel) fn select(&mut self, sample: TrialSample, holes: &SackHoles, is_exact: bool) -> AckPath {
+        let now = sample.now;
         let is_calm = self.loss_guard.is_clear(now, holes) && !is_exact;
-        let moment = TrialSample {
+        let sample = TrialSample {
             is_clear: is_calm,
             has_no_holes: holes.closed_for(now, NO_HOLES_TIME),
             has_frequent_loss: self.loss_guard.has_frequent_loss(now),
             path_difference: self.path_delay.is_known().then(|| self.path_delay.difference()),
-            ..moment
+            ..sample
         };
-        let was_on = core::mem::replace(&mut self.is_on, self.trial.is_on(&moment) && moment.is_eligible);
+        let was_on = core::mem::replace(&mut self.is_on, self.trial.is_on(&sample) && sample.is_eligible);
         if self.is_on && !was_on {
             self.path_delay.reset_secondary();
-            self.delivery_deadline = self.delivery_deadline(&moment);
+            self.delivery_deadline = self.delivery_deadline(&sample);
         } else if !self.is_on {
             self.delivery_deadline = None;
         }
@@ -84,7 +84,7 @@ impl AckPathSelector {
             return AckPath::Secondary;
         }
         // What does not go there proves nothing.
-        self.delivery_deadline = self.delivery_deadline.and_then(|_| self.delivery_deadline(&moment));
+        self.delivery_deadline = self.delivery_deadline.and_then(|_| self.delivery_deadline(&sample));
         AckPath::Delayed(self.current_delay(now, !self.is_on))
     }
 
@@ -106,11 +106,11 @@ impl AckPathSelector {
         &mut self,
         now: Instant,
         packet: Vec<u8>,
-        says: AckInfo,
-        late: Duration,
+        info: AckInfo,
+        delay: Duration,
     ) -> Option<Vec<u8>> {
-        let packet = self.delay_queue.push(now, packet, says, late);
-        let value = says.ack.timestamps.map(|stamps| stamps.ts_val);
+        let packet = self.delay_queue.push(now, packet, info, delay);
+        let value = info.ack.timestamps.map(|stamps| stamps.ts_val);
         match value.filter(|_| packet.is_some()) {
             Some(value) => self.path_delay.on_ack_sent(now, value, AckLink::Primary),
             None => self.path_delay.on_ack_delayed(),
@@ -165,9 +165,9 @@ impl AckPathSelector {
     }
 
     /// By when something that goes elsewhere from now on is echoed; none: echoes are not shown.
-    fn delivery_deadline(&self, moment: &TrialSample) -> Option<Instant> {
-        let rtt = self.path_delay.primary_rtt().or(moment.queue.map(|_| moment.rtt))?;
-        Some(moment.now + rtt * 3 + DELIVERY_SLACK)
+    fn delivery_deadline(&self, sample: &TrialSample) -> Option<Instant> {
+        let rtt = self.path_delay.primary_rtt().or(sample.queue.map(|_| sample.rtt))?;
+        Some(sample.now + rtt * 3 + DELIVERY_SLACK)
     }
 
     /// How late an ACK leaves over the first link; `ends`: offload does.

@@ -6,7 +6,7 @@ use crate::wire::packet::{Ack, Flags, SackBlocks, Seq, SeqRange, Timestamps};
 
 /// A flow of 20 Mbit/s with help and 16 without, behind a queue of 60 ms, whose ACKs leave every millisecond.
 struct World {
-    detour: AckPathSelector,
+    selector: AckPathSelector,
     holes: SackHoles,
     now: Instant,
     total: u64,
@@ -20,22 +20,22 @@ const WAYS: [u64; 2] = [50, 105];
 
 impl World {
     fn new() -> Self {
-        let (detour, holes) = (AckPathSelector::default(), SackHoles::default());
-        Self { detour, holes, now: Instant::ZERO, total: 0, arrives: true, echoes: Vec::new() }
+        let (selector, holes) = (AckPathSelector::default(), SackHoles::default());
+        Self { selector, holes, now: Instant::ZERO, total: 0, arrives: true, echoes: Vec::new() }
     }
 
     /// So many milliseconds; the way of each ACK.
     fn run(&mut self, millis: u64, hole: bool) -> Vec<AckPath> {
-        let mut roads = Vec::new();
+        let mut paths = Vec::new();
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
             let now = self.now;
-            let stamp = TcpTimestamp::new(u32::try_from(now.since(Instant::ZERO).as_millis()).unwrap());
-            self.total += if self.detour.is_on() { 2500 } else { 2000 };
+            let ts_val = TcpTimestamp::new(u32::try_from(now.since(Instant::ZERO).as_millis()).unwrap());
+            self.total += if self.selector.is_on() { 2500 } else { 2000 };
             let blocks: &[SeqRange] = if hole { &[SeqRange::with_len(Seq::new(200), 9)] } else { &[] };
             let (seq, ack) = (Seq::new(1), Seq::new(100));
             let sacks = SackBlocks::of(blocks);
-            let timestamps = Some(Timestamps { ts_val: stamp, ts_ecr: stamp });
+            let timestamps = Some(Timestamps { ts_val: ts_val, ts_ecr: ts_val });
             let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sack_blocks: sacks };
             self.holes.on_ack(now, &ack, 1448);
             let queue = Duration::from_millis(60);
@@ -49,44 +49,44 @@ impl World {
                 is_link_ready: true,
                 ..TrialSample::new(now)
             };
-            let road = self.detour.select(moment, &self.holes, false);
-            roads.push(road);
-            let takes = match road {
+            let path = self.selector.select(moment, &self.holes, false);
+            paths.push(path);
+            let rtt = match path {
                 AckPath::Secondary => {
-                    self.detour.on_offloaded(now, Some(stamp));
+                    self.selector.on_offloaded(now, Some(ts_val));
                     self.arrives.then_some(WAYS[1])
                 }
-                AckPath::Delayed(late) => self
-                    .detour
-                    .delay(now, alloc::vec![1], AckInfo { ack, has_rewritten_echo: false, scale: 0 }, late)
+                AckPath::Delayed(delay) => self
+                    .selector
+                    .delay(now, alloc::vec![1], AckInfo { ack, has_rewritten_echo: false, scale: 0 }, delay)
                     .map(|_| WAYS[0]),
             };
-            self.echoes.extend(takes.map(|takes| (now + Duration::from_millis(takes) + queue, stamp)));
+            self.echoes.extend(rtt.map(|rtt| (now + Duration::from_millis(rtt) + queue, ts_val)));
             while let Some(at) = self.echoes.iter().position(|(at, _)| *at <= now) {
-                let (_, stamp) = self.echoes.remove(at);
-                self.detour.on_echo(now, stamp, Some(queue));
+                let (_, ts_val) = self.echoes.remove(at);
+                self.selector.on_echo(now, ts_val, Some(queue));
             }
-            self.detour.take_due(now, false);
-            self.detour.has_failed(now);
+            self.selector.take_due(now, false);
+            self.selector.has_failed(now);
         }
-        roads
+        paths
     }
 }
 
-fn elsewhere(roads: &[AckPath]) -> usize {
-    roads.iter().filter(|road| **road == AckPath::Secondary).count()
+fn elsewhere(paths: &[AckPath]) -> usize {
+    paths.iter().filter(|path| **path == AckPath::Secondary).count()
 }
 
 #[test]
 fn while_something_is_missing_acks_are_as_late_as_over_the_second_link() {
     let mut world = World::new();
-    let roads = world.run(5000, false);
-    assert!(elsewhere(&roads) > 4400 && world.detour.is_on());
+    let paths = world.run(5000, false);
+    assert!(elsewhere(&paths) > 4400 && world.selector.is_on());
     let hole = world.run(200, true);
     assert_eq!(elsewhere(&hole), 0);
-    for road in &hole {
-        let AckPath::Delayed(late) = road else { panic!() };
-        assert!((54..=57).contains(&late.as_millis()), "{late:?}");
+    for path in &hole {
+        let AckPath::Delayed(delay) = path else { panic!() };
+        assert!((54..=57).contains(&delay.as_millis()), "{delay:?}");
     }
     let after = world.run(1000, false);
     assert_eq!(elsewhere(&after), 1000 - 59, "and goes on when it is closed");
@@ -97,34 +97,34 @@ fn when_it_ends_the_delay_fades() {
     let mut world = World::new();
     world.run(5000, false);
     let end = world.run(7000, true);
-    let lates: Vec<u128> = end
+    let delays: Vec<u128> = end
         .iter()
-        .map(|road| match road {
-            AckPath::Delayed(late) => late.as_millis(),
+        .map(|path| match path {
+            AckPath::Delayed(delay) => delay.as_millis(),
             AckPath::Secondary => panic!("with holes"),
         })
         .collect();
-    assert!(lates[1990] >= 54 && (20..35).contains(&lates[4000]) && lates[6100] == 0, "{lates:?}");
-    assert!(lates.windows(2).all(|pair| pair[0] >= pair[1]));
-    assert!(!world.detour.is_on());
+    assert!(delays[1990] >= 54 && (20..35).contains(&delays[4000]) && delays[6100] == 0, "{delays:?}");
+    assert!(delays.windows(2).all(|pair| pair[0] >= pair[1]));
+    assert!(!world.selector.is_on());
 }
 
 #[test]
 fn a_hole_that_is_open_is_no_sign_that_acks_do_not_arrive() {
     let mut world = World::new();
-    while !world.detour.is_on() {
+    while !world.selector.is_on() {
         world.run(1, false);
     }
-    assert!(world.detour.deadline().is_some(), "a proof is waited for");
+    assert!(world.selector.deadline().is_some(), "a proof is waited for");
     world.run(1800, true);
-    assert!(!world.detour.trial().has_no_benefit(), "nothing went there that could be echoed");
+    assert!(!world.selector.trial().has_no_benefit(), "nothing went there that could be echoed");
 }
 
 #[test]
 fn where_acks_do_not_arrive_it_ends_before_a_second_is_over() {
     let mut world = World::new();
     world.arrives = false;
-    let roads = world.run(5000, false);
-    assert!((400..700).contains(&elsewhere(&roads)), "{}", elsewhere(&roads));
-    assert!(world.detour.trial().has_no_benefit());
+    let paths = world.run(5000, false);
+    assert!((400..700).contains(&elsewhere(&paths)), "{}", elsewhere(&paths));
+    assert!(world.selector.trial().has_no_benefit());
 }

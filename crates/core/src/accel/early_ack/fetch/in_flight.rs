@@ -89,9 +89,9 @@ impl InFlightFetch {
     }
 
     /// Whether it is late with something of this server's that was late so often, this time included.
-    pub(super) fn is_late_for(&self, server: SocketAddr, often: u32) -> bool {
-        let owed = |part: &InFlightRange| part.is_retried && !part.is_closed && part.late + 1 >= often;
-        self.was_late && self.parts.iter().any(|part| owed(part) && part.server == server)
+    pub(super) fn is_late_for(&self, server: SocketAddr, times: u32) -> bool {
+        let is_late = |part: &InFlightRange| part.is_retried && !part.is_closed && part.late + 1 >= times;
+        self.was_late && self.parts.iter().any(|part| is_late(part) && part.server == server)
     }
 
     /// Bytes that are still to come, and were not asked for elsewhere.

@@ -51,9 +51,9 @@ pub(super) struct FetchLink {
 }
 
 impl FetchLink {
-    pub(super) fn new(road: LinkInfo) -> Self {
+    pub(super) fn new(info: LinkInfo) -> Self {
         Self {
-            info: road,
+            info: info,
             since: Instant::ZERO,
             measured_rate: None,
             total: DataSize::ZERO,
@@ -62,8 +62,8 @@ impl FetchLink {
         }
     }
 
-    pub(super) fn with_info(self, road: LinkInfo) -> Self {
-        Self { info: road, ..self }
+    pub(super) fn with_info(self, info: LinkInfo) -> Self {
+        Self { info: info, ..self }
     }
 
     /// What it brings, as far as is known.
@@ -113,15 +113,21 @@ impl FetchLink {
     }
 
     /// An answer after so long, with so many bytes up to its end when it was asked for.
-    pub(super) fn on_response(&mut self, took: Duration, ahead: DataSize, cost: DataSize, came: bool) {
-        if !came {
+    pub(super) fn on_response(
+        &mut self,
+        latency: Duration,
+        bytes_ahead: DataSize,
+        cost: DataSize,
+        has_bytes: bool,
+    ) {
+        if !has_bytes {
             return;
         }
         self.last_late = None;
         self.total += cost;
-        let least = *self.min_latency.insert(self.min_latency.map_or(took, |least| least.min(took)));
-        if ahead >= MIN_SAMPLE && took > least {
-            let rate = rate_of(ahead, took - least);
+        let least = *self.min_latency.insert(self.min_latency.map_or(latency, |least| least.min(latency)));
+        if bytes_ahead >= MIN_SAMPLE && latency > least {
+            let rate = rate_of(bytes_ahead, latency - least);
             let old = self.measured_rate.unwrap_or(self.default_rate());
             self.measured_rate = Some((old * 7 + rate.min(old * 4)) / 8);
         }

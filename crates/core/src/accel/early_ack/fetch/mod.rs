@@ -122,36 +122,36 @@ pub(in crate::accel) struct RangeFetcher {
 
 impl RangeFetcher {
     /// The links, those that help first and the primary one last.
-    pub(in crate::accel) fn set_links(&mut self, roads: &[LinkInfo]) {
-        self.links.retain(|lane| roads.iter().any(|road| road.link == lane.info.link));
-        for (at, road) in roads.iter().enumerate() {
-            match self.links.iter().position(|lane| lane.info.link == road.link) {
+    pub(in crate::accel) fn set_links(&mut self, infos: &[LinkInfo]) {
+        self.links.retain(|fetch_link| infos.iter().any(|info| info.link == fetch_link.info.link));
+        for (at, info) in infos.iter().enumerate() {
+            match self.links.iter().position(|fetch_link| fetch_link.info.link == info.link) {
                 Some(old) => {
-                    let lane = self.links.remove(old);
-                    self.links.insert(at.min(self.links.len()), lane.with_info(*road));
+                    let fetch_link = self.links.remove(old);
+                    self.links.insert(at.min(self.links.len()), fetch_link.with_info(*info));
                 }
-                None => self.links.insert(at.min(self.links.len()), FetchLink::new(*road)),
+                None => self.links.insert(at.min(self.links.len()), FetchLink::new(*info)),
             }
         }
     }
 
     /// A flow misses bytes.
-    pub(in crate::accel) fn request(&mut self, now: Instant, want: FetchRequest) {
+    pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) {
         // In pieces, so that one that is lost on the way costs no more than a piece.
-        let mut start = want.range.start;
-        while start < want.range.end {
-            let stretch = PosRange::new(start, want.range.end.min(start + MAX_RANGE_BYTES));
-            let offset = want.source.offset + (start - want.range.start);
-            let place = ResourceOffset { offset, ..want.source.clone() };
-            let want = FetchRequest { range: stretch, source: place, ..want.clone() };
+        let mut start = request.range.start;
+        while start < request.range.end {
+            let range = PosRange::new(start, request.range.end.min(start + MAX_RANGE_BYTES));
+            let offset = request.source.offset + (start - request.range.start);
+            let place = ResourceOffset { offset, ..request.source.clone() };
+            let request = FetchRequest { range: range, source: place, ..request.clone() };
             self.waiting.push(WaitingRange {
-                request: want,
+                request: request,
                 due: now + GATHER_TIME,
                 tries: 0,
                 late: 0,
                 failed_link: None,
             });
-            start = stretch.end;
+            start = range.end;
         }
     }
 
@@ -159,32 +159,38 @@ impl RangeFetcher {
     pub(in crate::accel) fn fetched(
         &mut self,
         now: Instant,
-        fetch: FetchId,
+        id: FetchId,
         range: u32,
         bytes: Option<Vec<u8>>,
     ) -> Option<FetchedRange> {
-        let open = self.in_flight.get_mut(&fetch)?;
-        let part = open.close(range)?;
-        let link = open.link;
-        if let Some(patience) = open.range_timeout.filter(|_| bytes.is_some()) {
-            open.due = open.due.max(now + patience);
+        let fetch = self.in_flight.get_mut(&id)?;
+        let part = fetch.close(range)?;
+        let link = fetch.link;
+        if let Some(patience) = fetch.range_timeout.filter(|_| bytes.is_some()) {
+            fetch.due = fetch.due.max(now + patience);
         }
-        let is_over = open.is_finished();
+        let is_over = fetch.is_finished();
         // Only the end of an answer says how long all of it took.
-        let ahead = if is_over { open.bytes_ahead } else { DataSize::ZERO };
-        let took = now.since(open.sent_at);
+        let ahead = if is_over { fetch.bytes_ahead } else { DataSize::ZERO };
+        let latency = now.since(fetch.sent_at);
         let links = self.link_count(part.server);
-        if let Some(lane) = self.links.iter_mut().find(|lane| lane.info.link == link) {
-            lane.on_response(took, ahead, part.cost(), bytes.is_some());
+        if let Some(fetch_link) = self.links.iter_mut().find(|fetch_link| fetch_link.info.link == link) {
+            fetch_link.on_response(latency, ahead, part.cost(), bytes.is_some());
         }
         if is_over {
-            self.in_flight.remove(&fetch);
+            self.in_flight.remove(&id);
         }
         match bytes.filter(|bytes| bytes.len() as u64 == part.range.len()) {
             Some(bytes) => {
                 self.on_range_received(part.flow, part.range);
                 let is_late = part.is_retried || part.late >= links;
-                Some(FetchedRange { flow: part.flow, start: part.range.start, bytes, latency: Some(took), is_late })
+                Some(FetchedRange {
+                    flow: part.flow,
+                    start: part.range.start,
+                    bytes,
+                    latency: Some(latency),
+                    is_late,
+                })
             }
             None => {
                 if !part.is_retried {
@@ -221,8 +227,8 @@ impl RangeFetcher {
     /// When to call [`tick`](Self::tick) next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|waiting| waiting.due);
-        let late = self.in_flight.values().filter_map(InFlightFetch::deadline);
-        waiting.chain(late).min()
+        let is_overdue = self.in_flight.values().filter_map(InFlightFetch::deadline);
+        waiting.chain(is_overdue).min()
     }
 
     /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
@@ -231,47 +237,53 @@ impl RangeFetcher {
         if self.is_server_late(server) {
             return 0;
         }
-        let is_up = |lane: &&FetchLink| lane.reaches(server);
+        let is_up = |fetch_link: &&FetchLink| fetch_link.reaches(server);
         // Beside a helping link the primary one is kept for what that one loses.
-        let is_helped = self.links.iter().filter(is_up).any(|lane| !lane.info.is_primary);
-        let asked = self.links.iter().filter(is_up).filter(|lane| !is_helped || !lane.info.is_primary);
-        let bring: DataSize = asked.map(|lane| lane.rate() * BUDGET_TIME).sum();
+        let is_helped = self.links.iter().filter(is_up).any(|fetch_link| !fetch_link.info.is_primary);
+        let asked = self.links.iter().filter(is_up).filter(|fetch_link| !is_helped || !fetch_link.info.is_primary);
+        let bring: DataSize = asked.map(|fetch_link| fetch_link.rate() * BUDGET_TIME).sum();
         let waiting: u64 = self.waiting.iter().map(|waiting| waiting.request.range.len()).sum();
-        let open: u64 = self.in_flight.values().map(InFlightFetch::bytes).sum();
-        bring.bytes().saturating_sub(waiting + open)
+        let in_flight: u64 = self.in_flight.values().map(InFlightFetch::bytes).sum();
+        bring.bytes().saturating_sub(waiting + in_flight)
     }
 
     /// Whether this server was late with the same bytes as often as there are links, and still owes them.
     fn is_server_late(&self, server: SocketAddr) -> bool {
         let links = self.link_count(server);
-        self.in_flight.values().any(|open| open.is_late_for(server, links))
+        self.in_flight.values().any(|fetch| fetch.is_late_for(server, links))
     }
 
     /// Links over which this server may be asked; one at least.
     fn link_count(&self, server: SocketAddr) -> u32 {
-        let links = self.links.iter().filter(|lane| lane.reaches(server)).count();
+        let links = self.links.iter().filter(|fetch_link| fetch_link.reaches(server)).count();
         u32::try_from(links).unwrap_or(u32::MAX).max(1)
     }
 
     /// Bytes that came over each link, what answers say around them included.
     pub(in crate::accel) fn fetched_over(&self, link: LinkId) -> DataSize {
-        self.links.iter().find(|lane| lane.info.link == link).map_or(DataSize::ZERO, |lane| lane.total)
+        self.links
+            .iter()
+            .find(|fetch_link| fetch_link.info.link == link)
+            .map_or(DataSize::ZERO, |fetch_link| fetch_link.total)
     }
 
     /// What a link was found to bring, if that was not told.
     pub(in crate::accel) fn measured_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
-        self.links.iter().find(|lane| lane.info.link == link).and_then(|lane| lane.measured_rate)
+        self.links
+            .iter()
+            .find(|fetch_link| fetch_link.info.link == link)
+            .and_then(|fetch_link| fetch_link.measured_rate)
     }
 
     /// What has waited too long is asked for again.
     fn retry_late(&mut self, now: Instant) {
         let late: Vec<FetchId> =
-            self.in_flight.iter().filter(|(_, open)| open.is_late(now)).map(|(id, _)| *id).collect();
+            self.in_flight.iter().filter(|(_, fetch)| fetch.is_late(now)).map(|(id, _)| *id).collect();
         for id in late {
-            let Some(open) = self.in_flight.get_mut(&id) else { continue };
-            let (link, parts) = (open.link, open.take_for_retry());
-            if let Some(lane) = self.links.iter_mut().find(|lane| lane.info.link == link) {
-                lane.on_late(now);
+            let Some(fetch) = self.in_flight.get_mut(&id) else { continue };
+            let (link, parts) = (fetch.link, fetch.take_for_retry());
+            if let Some(fetch_link) = self.links.iter_mut().find(|fetch_link| fetch_link.info.link == link) {
+                fetch_link.on_late(now);
             }
             for part in parts {
                 self.retry(now, InFlightRange { late: part.late + 1, ..part }, link, Duration::ZERO);
@@ -283,9 +295,9 @@ impl RangeFetcher {
         if part.tries >= MAX_TRIES {
             return;
         }
-        let want = FetchRequest { flow: part.flow, range: part.range, source: part.source, server: part.server };
+        let request = FetchRequest { flow: part.flow, range: part.range, source: part.source, server: part.server };
         self.waiting.push(WaitingRange {
-            request: want,
+            request: request,
             due: now + rest,
             tries: part.tries,
             late: part.late,
@@ -297,11 +309,11 @@ impl RangeFetcher {
     fn drop_received(&mut self, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
         let old = core::mem::take(&mut self.waiting);
         for waiting in old {
-            for stretch in missing(waiting.request.flow, waiting.request.range) {
-                let offset = waiting.request.source.offset + (stretch.start - waiting.request.range.start);
+            for range in missing(waiting.request.flow, waiting.request.range) {
+                let offset = waiting.request.source.offset + (range.start - waiting.request.range.start);
                 let place = ResourceOffset { offset, ..waiting.request.source.clone() };
                 self.waiting.push(WaitingRange {
-                    request: FetchRequest { range: stretch, source: place, ..waiting.request.clone() },
+                    request: FetchRequest { range: range, source: place, ..waiting.request.clone() },
                     ..waiting.clone()
                 });
             }
@@ -315,24 +327,24 @@ impl RangeFetcher {
         else {
             return false;
         };
-        let (flow, vain, server) = (first.request.flow, first.failed_link, first.request.server);
+        let (flow, failed, server) = (first.request.flow, first.failed_link, first.request.server);
         let resource = first.request.source.resource.clone();
         let goes_along = |waiting: &WaitingRange| {
             waiting.request.flow == flow
-                && waiting.failed_link == vain
+                && waiting.failed_link == failed
                 && waiting.request.source.resource == resource
         };
         let all: u64 = self.waiting.iter().filter(|w| goes_along(w)).map(|w| w.request.range.len()).sum();
         let is_bulk = all > MIN_BULK;
-        let Some(at) = self.choose_link(now, (server, vain), is_bulk) else {
+        let Some(at) = self.choose_link(now, (server, failed), is_bulk) else {
             // Every link is busy, or none is there: later.
             let later = now + BUSY_DELAY;
             self.waiting.iter_mut().filter(|waiting| waiting.due <= now).for_each(|waiting| waiting.due = later);
             return false;
         };
         let is_alone = self.link_count(server) < 2;
-        let Some(lane) = self.links.get(at) else { return false };
-        let most = lane.max_request(is_bulk);
+        let Some(fetch_link) = self.links.get(at) else { return false };
+        let most = fetch_link.max_request(is_bulk);
         let (mut parts, mut bytes) = (Vec::new(), 0);
         self.waiting.retain(|waiting| {
             let fits =
@@ -357,13 +369,13 @@ impl RangeFetcher {
         self.last_id += 1;
         let id = FetchId(self.last_id);
         let patience = is_alone.then(|| TIMEOUT * SINGLE_LINK_FACTOR);
-        let out = lane.outstanding(self.in_flight.values());
-        let due = now + lane.expected_latency(out) + patience.unwrap_or(TIMEOUT);
+        let out = fetch_link.outstanding(self.in_flight.values());
+        let due = now + fetch_link.expected_latency(out) + patience.unwrap_or(TIMEOUT);
         let ahead = out + parts.iter().map(InFlightRange::cost).sum::<DataSize>();
         let ranges = parts.iter().map(|part| (part.source.offset, part.source.offset + part.range.len())).collect();
         self.outputs.push(Output::Fetch(Fetch {
             id,
-            link: lane.info.link,
+            link: fetch_link.info.link,
             server,
             request: resource.request.clone(),
             etag: resource.etag.clone(),
@@ -373,7 +385,7 @@ impl RangeFetcher {
         self.in_flight.insert(
             id,
             InFlightFetch {
-                link: lane.info.link,
+                link: fetch_link.info.link,
                 due,
                 range_timeout: patience,
                 sent_at: now,
@@ -389,32 +401,35 @@ impl RangeFetcher {
     fn choose_link(
         &self,
         now: Instant,
-        (server, vain): (SocketAddr, Option<LinkId>),
+        (server, failed): (SocketAddr, Option<LinkId>),
         is_bulk: bool,
     ) -> Option<usize> {
-        let has_room = |lane: &FetchLink| lane.can_request(now, lane.outstanding(self.in_flight.values()));
-        let usable = |lane: &FetchLink| lane.reaches(server) && has_room(lane);
-        let mut order: Vec<usize> = (0..self.links.len()).collect();
+        let has_room =
+            |fetch_link: &FetchLink| fetch_link.can_request(now, fetch_link.outstanding(self.in_flight.values()));
+        let usable = |fetch_link: &FetchLink| fetch_link.reaches(server) && has_room(fetch_link);
+        let mut candidates: Vec<usize> = (0..self.links.len()).collect();
         if is_bulk {
-            order.sort_by_key(|at| self.links.get(*at).is_some_and(|lane| !lane.info.is_primary));
+            candidates.sort_by_key(|at| self.links.get(*at).is_some_and(|fetch_link| !fetch_link.info.is_primary));
         }
         let good = |at: &&usize| self.links.get(**at).is_some_and(usable);
-        let other = |at: &&usize| self.links.get(**at).is_some_and(|lane| Some(lane.info.link) != vain);
-        let sure = |at: &&usize| is_bulk || self.links.get(**at).is_some_and(|lane| !lane.is_doubtful(now));
-        let (good, others) = (|| order.iter().filter(good), || order.iter().filter(good).filter(other));
-        others().find(sure).or_else(|| others().next()).or_else(|| good().next()).copied()
+        let other =
+            |at: &&usize| self.links.get(**at).is_some_and(|fetch_link| Some(fetch_link.info.link) != failed);
+        let is_reliable =
+            |at: &&usize| is_bulk || self.links.get(**at).is_some_and(|fetch_link| !fetch_link.is_doubtful(now));
+        let (good, others) = (|| candidates.iter().filter(good), || candidates.iter().filter(good).filter(other));
+        others().find(is_reliable).or_else(|| others().next()).or_else(|| good().next()).copied()
     }
 
     /// These bytes are here: whoever else is asked for them need not answer.
-    fn on_range_received(&mut self, flow: u64, stretch: PosRange) {
-        self.waiting.retain(|waiting| waiting.request.flow != flow || !stretch.covers(&waiting.request.range));
-        self.drop_parts(|part| part.flow == flow && stretch.covers(&part.range));
+    fn on_range_received(&mut self, flow: u64, range: PosRange) {
+        self.waiting.retain(|waiting| waiting.request.flow != flow || !range.covers(&waiting.request.range));
+        self.drop_parts(|part| part.flow == flow && range.covers(&part.range));
     }
 
     fn drop_parts(&mut self, gone: impl Fn(&InFlightRange) -> bool) {
         let mut over = Vec::new();
-        for (id, open) in &mut self.in_flight {
-            if open.drop_parts(&gone) && open.is_finished() {
+        for (id, fetch) in &mut self.in_flight {
+            if fetch.drop_parts(&gone) && fetch.is_finished() {
                 over.push(*id);
             }
         }

@@ -72,19 +72,19 @@ pub enum RepairPacket {
 
 impl Repair {
     /// A repair that begins at `now`.
-    pub fn new(now: Instant, owed: PendingRepair) -> Self {
+    pub fn new(now: Instant, pending: PendingRepair) -> Self {
         Self {
-            holes: owed.holes.iter().map(|_| HoleState::default()).collect(),
-            next_expected: Seq::new(owed.next_expected),
+            holes: pending.holes.iter().map(|_| HoleState::default()).collect(),
+            next_expected: Seq::new(pending.next_expected),
             last_progress: now,
             echo: None,
-            next_local_seq: Seq::new(owed.acked_by_server.0),
+            next_local_seq: Seq::new(pending.acked_by_server.0),
             is_seen: false,
             began: now,
             state: RepairState::Open,
             resets: 0,
             last_action: None,
-            pending: owed,
+            pending: pending,
         }
     }
 
@@ -109,7 +109,7 @@ impl Repair {
 
     /// Holes that were filled.
     pub fn filled(&self) -> usize {
-        let is_filled = |(at, work): (usize, &HoleState)| work.given.is_some() && self.is_past(at);
+        let is_filled = |(at, hole_state): (usize, &HoleState)| hole_state.given.is_some() && self.is_past(at);
         self.holes.iter().enumerate().filter(|one| is_filled(*one)).count()
     }
 
@@ -130,18 +130,18 @@ impl Repair {
         }
         self.is_seen = true;
         self.next_local_seq = self.next_local_seq.later(segment.seq_range().end);
-        if let Some(stamps) = segment.timestamps()
-            && self.echo.is_none_or(|old| old.is_before(stamps.ts_ecr))
+        if let Some(timestamps) = segment.timestamps()
+            && self.echo.is_none_or(|old| old.is_before(timestamps.ts_ecr))
         {
-            self.echo = Some(stamps.ts_ecr);
+            self.echo = Some(timestamps.ts_ecr);
         }
     }
 
     /// The bytes of a hole; none: they cannot be had.
     pub fn on_fetched(&mut self, hole: usize, bytes: Option<Vec<u8>>) {
-        if let Some(work) = self.holes.get_mut(hole) {
-            work.has_failed |= bytes.is_none();
-            work.bytes = bytes.or(work.bytes.take());
+        if let Some(hole_state) = self.holes.get_mut(hole) {
+            hole_state.has_failed |= bytes.is_none();
+            hole_state.bytes = bytes.or(hole_state.bytes.take());
         }
     }
 
@@ -190,13 +190,13 @@ impl Repair {
 
     fn must_reset(&self, now: Instant) -> bool {
         let lacks = |test: fn(&HoleState) -> bool| {
-            self.holes.iter().enumerate().any(|(hole, work)| test(work) && !self.is_past(hole))
+            self.holes.iter().enumerate().any(|(hole, hole_state)| test(hole_state) && !self.is_past(hole))
         };
-        let stood = now.since(self.last_progress);
+        let stalled_for = now.since(self.last_progress);
         !self.pending.is_acked_known
-            || lacks(|work| work.has_failed && work.bytes.is_none())
-            || (now.since(self.began) >= RESET_AFTER && lacks(|work| work.bytes.is_none()))
-            || (self.is_seen && self.is_stuck() && stood >= RESET_AFTER)
+            || lacks(|hole_state| hole_state.has_failed && hole_state.bytes.is_none())
+            || (now.since(self.began) >= RESET_AFTER && lacks(|hole_state| hole_state.bytes.is_none()))
+            || (self.is_seen && self.is_stuck() && stalled_for >= RESET_AFTER)
             || now.since(self.began) >= MAX_TIME
     }
 
@@ -207,12 +207,15 @@ impl Repair {
         let (may_repeat, mut packets) = (is_due(self.last_action), Vec::new());
         for (at, hole) in self.pending.holes.iter().enumerate() {
             let is_past = self.is_past(at);
-            let waits = !self.next_expected.is_before(Seq::new(hole.seq));
-            let Some(work) = self.holes.get_mut(at) else { continue };
-            let Some(bytes) = work.bytes.as_deref().filter(|_| !is_past) else { continue };
-            if work.given.is_none() || (waits && is_due(work.given)) || (!self.is_seen && may_repeat) {
+            let is_awaited = !self.next_expected.is_before(Seq::new(hole.seq));
+            let Some(hole_state) = self.holes.get_mut(at) else { continue };
+            let Some(bytes) = hole_state.bytes.as_deref().filter(|_| !is_past) else { continue };
+            if hole_state.given.is_none()
+                || (is_awaited && is_due(hole_state.given))
+                || (!self.is_seen && may_repeat)
+            {
                 packets.extend(self.pending.fill_segments(hole, bytes, self.echo));
-                work.given = Some(now);
+                hole_state.given = Some(now);
             }
         }
         if packets.is_empty() && may_repeat {

@@ -62,21 +62,21 @@ impl Stack {
             return NewSegment::reset(&flow, Seq::new(100), Seq::new(self.next)).emit().unwrap();
         }
         self.hold(segment.payload_range(), segment.timestamps());
-        let stamps = Timestamps { ts_val: TcpTimestamp::new(9), ts_ecr: TcpTimestamp::new(self.recent) };
-        let ack = NewSegment::data(&flow, Seq::new(100), Seq::new(self.next), 500, Some(stamps), &[]);
+        let timestamps = Timestamps { ts_val: TcpTimestamp::new(9), ts_ecr: TcpTimestamp::new(self.recent) };
+        let ack = NewSegment::data(&flow, Seq::new(100), Seq::new(self.next), 500, Some(timestamps), &[]);
         ack.emit().unwrap()
     }
 
-    fn hold(&mut self, span: SeqRange, stamps: Option<Timestamps>) {
-        let value = stamps.map_or(self.recent, |stamps| stamps.ts_val.ticks());
-        if span.is_empty() || value < self.recent {
-            self.discarded += u32::from(!span.is_empty() && value < self.recent);
+    fn hold(&mut self, range: SeqRange, timestamps: Option<Timestamps>) {
+        let value = timestamps.map_or(self.recent, |timestamps| timestamps.ts_val.ticks());
+        if range.is_empty() || value < self.recent {
+            self.discarded += u32::from(!range.is_empty() && value < self.recent);
             return;
         }
-        if span.start.number() <= self.next {
+        if range.start.number() <= self.next {
             self.recent = value;
         }
-        self.beyond.push((span.start.number(), span.end.number()));
+        self.beyond.push((range.start.number(), range.end.number()));
         while let Some((_, end)) = self.beyond.iter().find(|(start, end)| *start <= self.next && self.next < *end) {
             self.next = *end;
         }

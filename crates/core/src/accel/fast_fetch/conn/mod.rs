@@ -108,7 +108,7 @@ enum Phase {
 impl MirroredConn {
     /// The SYN leaves; `beat`: so often an ACK may follow.
     pub(in crate::accel) fn new(now: Instant, key: Key, isn: Seq, resource: Arc<Resource>, beat: Duration) -> Self {
-        let mut replay = Self {
+        let mut conn = Self {
             key,
             request: format!("{}\r\n", resource.request).into_bytes(),
             resource,
@@ -133,8 +133,8 @@ impl MirroredConn {
             skipped: 0,
             outputs: ConnOutputs::default(),
         };
-        replay.send_syn();
-        replay
+        conn.send_syn();
+        conn
     }
 
     /// From here to the server.
@@ -163,19 +163,20 @@ impl MirroredConn {
     }
 
     /// These bytes are wanted; given back if they cannot be reached in time.
-    pub(in crate::accel) fn request(&mut self, now: Instant, want: FetchRequest) -> Result<(), FetchRequest> {
-        let start = want.source.offset;
-        let far = DataSize::from_bytes(start.saturating_sub(self.offset()));
-        let at_hand = self.budget() > 0 && start >= self.offset() && want.source.resource == self.resource;
-        let is_near = far <= self.max_rate() * MAX_REACH_TIME.saturating_sub(self.hole_time * self.wanted.count());
-        if !at_hand || !is_near || want.range.len() > MAX_RANGE {
-            return Err(want);
+    pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
+        let start = request.source.offset;
+        let distance = DataSize::from_bytes(start.saturating_sub(self.offset()));
+        let at_hand = self.budget() > 0 && start >= self.offset() && request.source.resource == self.resource;
+        let is_near =
+            distance <= self.max_rate() * MAX_REACH_TIME.saturating_sub(self.hole_time * self.wanted.count());
+        if !at_hand || !is_near || request.range.len() > MAX_RANGE {
+            return Err(request);
         }
         if !self.is_waiting() {
             // It had nothing to say until now.
             self.last_progress = now;
         }
-        self.wanted.add(want, now, now + MAX_REACH_TIME + RANGE_TIMEOUT);
+        self.wanted.add(request, now, now + MAX_REACH_TIME + RANGE_TIMEOUT);
         Ok(())
     }
 
@@ -187,12 +188,12 @@ impl MirroredConn {
 
     /// Time has passed.
     pub(in crate::accel) fn tick(&mut self, now: Instant) {
-        let late = self.wanted.take_late(now);
-        if !late.is_empty() {
+        let expired = self.wanted.take_late(now);
+        if !expired.is_empty() {
             // Fewer at a time, so that the others are got otherwise at once.
             self.hole_time = (self.hole_time * 2).min(MAX_REACH_TIME);
         }
-        self.outputs.returned.extend(late);
+        self.outputs.returned.extend(expired);
         match self.phase {
             Phase::Closed(_) => {}
             Phase::Connecting { tries } | Phase::ReadingHead { tries }
@@ -237,8 +238,8 @@ impl MirroredConn {
             return self.give_up(CloseReason::Waste);
         }
         if self.is_at_wanted_byte() {
-            let plea = *self.next_duplicate_acks.get_or_insert(now + DUPLICATE_ACK_DELAY);
-            if plea <= now {
+            let due = *self.next_duplicate_acks.get_or_insert(now + DUPLICATE_ACK_DELAY);
+            if due <= now {
                 self.next_duplicate_acks = Some(now + self.rtt * 2 + DUPLICATE_ACK_DELAY);
                 (0..DUPLICATE_ACKS).for_each(|_| self.send_ack());
             }
@@ -263,9 +264,9 @@ impl MirroredConn {
             Phase::Advancing => {
                 let step = self.can_advance().then(|| self.pacer.deadline());
                 // One that stands and has not said so yet is to be woken at once.
-                let plea = self.is_at_wanted_byte().then(|| self.next_duplicate_acks.unwrap_or(self.last_progress));
-                let silence = self.is_waiting().then(|| self.last_progress + self.probe_timeout());
-                [step, plea, silence, Some(self.flow_seen + MAX_IDLE)].into_iter().flatten().min()
+                let due = self.is_at_wanted_byte().then(|| self.next_duplicate_acks.unwrap_or(self.last_progress));
+                let probe = self.is_waiting().then(|| self.last_progress + self.probe_timeout());
+                [step, due, probe, Some(self.flow_seen + MAX_IDLE)].into_iter().flatten().min()
             }
         };
         [self.wanted.deadline(), due].into_iter().flatten().min()

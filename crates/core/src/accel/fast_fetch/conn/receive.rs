@@ -125,9 +125,9 @@ impl MirroredConn {
             (self.last_progress, self.probes) = (now, 0);
         }
         let is_waited_for = self.next_duplicate_acks.is_some() && at <= self.acked;
-        for (got, since) in self.wanted.take_complete() {
+        for (fetched, since) in self.wanted.take_complete() {
             self.hole_time = (self.hole_time + now.since(since)) / 2;
-            self.outputs.fetched.push(got);
+            self.outputs.fetched.push(fetched);
         }
         if is_waited_for && self.ack_limit() > self.acked {
             // It has come: the server may go on at once.

@@ -10,7 +10,7 @@ use crate::wire::packet::Segment;
 
 /// Its server: what it says, and what it was told.
 struct Played {
-    replay: MirroredConn,
+    conn: MirroredConn,
     /// The number of the server's SYN.
     isn: u32,
     now: Instant,
@@ -49,8 +49,8 @@ fn want(offset: u64, length: u64) -> FetchRequest {
 impl Played {
     fn new(isn: u32) -> Self {
         let beat = Duration::from_millis(4);
-        let replay = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
-        Self { replay, isn, now: Instant::ZERO }
+        let conn = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
+        Self { conn, isn, now: Instant::ZERO }
     }
 
     /// One that has the head, and whose flow has come so far.
@@ -58,22 +58,22 @@ impl Played {
         let mut played = Self::new(isn);
         played.accept();
         played.say(1, &head("\"a\"", LENGTH));
-        played.replay.follow(played.now, follow);
-        assert_eq!(played.replay.phase, Phase::Advancing);
+        played.conn.follow(played.now, follow);
+        assert_eq!(played.conn.phase, Phase::Advancing);
         played.said();
         played
     }
 
     /// It says something, so many numbers behind its SYN.
     fn say(&mut self, at: u64, payload: &[u8]) {
-        self.say_with(at, Flags::ACK, self.replay.next_seq(), payload);
+        self.say_with(at, Flags::ACK, self.conn.next_seq(), payload);
     }
 
     fn say_with(&mut self, at: u64, flags: Flags, ack: Seq, payload: &[u8]) {
         let seq = Seq::new(self.isn.wrapping_add(at as u32));
         let plain = NewSegment::data(&key().reversed(), seq, ack, 1000, None, payload);
         let packet = NewSegment { flags, ..plain }.emit().unwrap();
-        self.replay.on_packet(self.now, &Segment::parse(&packet).unwrap());
+        self.conn.on_packet(self.now, &Segment::parse(&packet).unwrap());
     }
 
     /// Its SYN.
@@ -89,10 +89,10 @@ impl Played {
 
     fn pass(&mut self, millis: u64) {
         let until = self.now + Duration::from_millis(millis);
-        while let Some(at) = self.replay.deadline().filter(|at| *at <= until) {
-            assert!(at >= self.now || self.replay.deadline() <= Some(self.now), "not behind");
+        while let Some(at) = self.conn.deadline().filter(|at| *at <= until) {
+            assert!(at >= self.now || self.conn.deadline() <= Some(self.now), "not behind");
             self.now = self.now.max(at);
-            self.replay.tick(self.now);
+            self.conn.tick(self.now);
         }
         self.now = until;
     }
@@ -102,14 +102,14 @@ impl Played {
         let base = Seq::new(self.isn).plus(1 + head("\"a\"", LENGTH).len() as u32);
         let read = |packet: Vec<u8>| {
             let segment = Segment::parse(&packet).unwrap();
-            let told = segment.ack().map_or(-1, |ack| i64::from(ack.offset_from(base)));
-            (segment.flags(), told, segment.payload().len())
+            let acked_offset = segment.ack().map_or(-1, |ack| i64::from(ack.offset_from(base)));
+            (segment.flags(), acked_offset, segment.payload().len())
         };
-        core::mem::take(&mut self.replay.outputs.packets).into_iter().map(read).collect()
+        core::mem::take(&mut self.conn.outputs.packets).into_iter().map(read).collect()
     }
 
     fn acked(&mut self) -> i64 {
-        self.said().into_iter().map(|(_, told, _)| told).max().unwrap_or(-1)
+        self.said().into_iter().map(|(_, acked_offset, _)| acked_offset).max().unwrap_or(-1)
     }
 }
 
@@ -119,13 +119,13 @@ fn a_handshake_and_a_head_lead_to_a_walk_as_far_as_the_flow_has_come() {
     assert_eq!(played.said(), [(Flags::SYN, -1, 0)]);
     played.accept();
     let request = "GET /film HTTP/1.1\r\nHost: here\r\n\r\n";
-    let said = played.said();
-    assert!(matches!(said[..], [(_, _, length)] if length == request.len()), "{said:?}");
+    let sent = played.said();
+    assert!(matches!(sent[..], [(_, _, length)] if length == request.len()), "{sent:?}");
     let head = head("\"a\"", LENGTH);
     played.say(1, &head[..20]);
     played.say(21, &head[20..]);
-    assert_eq!(played.said().last().map(|said| said.1), Some(0), "it is read in order");
-    played.replay.follow(played.now, 500_000);
+    assert_eq!(played.said().last().map(|sent| sent.1), Some(0), "it is read in order");
+    played.conn.follow(played.now, 500_000);
     played.pass(40);
     let first = played.acked();
     assert!((20_000..50_000).contains(&first), "{first}: two segments each 4 ms");
@@ -143,10 +143,10 @@ fn a_lost_syn_is_sent_again_and_three_are_enough() {
     played.pass(999);
     assert_eq!(played.said().len(), 1);
     played.pass(5001);
-    let said = played.said();
-    assert_eq!(said.iter().filter(|(flags, ..)| *flags == Flags::SYN).count(), 2);
-    assert_eq!(played.replay.close_reason(), Some(CloseReason::NoResponse));
-    assert_eq!(played.replay.deadline(), None);
+    let sent = played.said();
+    assert_eq!(sent.iter().filter(|(flags, ..)| *flags == Flags::SYN).count(), 2);
+    assert_eq!(played.conn.close_reason(), Some(CloseReason::NoResponse));
+    assert_eq!(played.conn.deadline(), None);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_lost_request_is_sent_again() {
     played.pass(1000);
     assert!(matches!(played.said()[..], [(_, _, length)] if length > 20));
     played.say(1, &head("\"a\"", LENGTH));
-    assert_eq!(played.replay.phase, Phase::Advancing);
+    assert_eq!(played.conn.phase, Phase::Advancing);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn what_is_not_the_flows_answer_is_not_walked() {
             played.say(1 + at as u64 * 1400, piece);
         }
         assert_eq!(
-            played.replay.close_reason(),
+            played.conn.close_reason(),
             Some(CloseReason::Differs),
             "{}",
             String::from_utf8_lossy(&head[..20])
@@ -193,19 +193,19 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
     // Both numbers go round on the way.
     for isn in [1000, u32::MAX - 100_000, u32::MAX - 60] {
         let mut played = Played::walking(isn, 100_000);
-        played.replay.request(played.now, want(100_000, 2000)).unwrap();
-        played.replay.follow(played.now, 100_000);
+        played.conn.request(played.now, want(100_000, 2000)).unwrap();
+        played.conn.follow(played.now, 100_000);
         played.give(99_000, 1000);
         played.pass(140);
         assert_eq!(played.acked(), 100_000);
         played.pass(250);
         let pleas = played.said();
         assert_eq!(pleas.len(), 4, "after the guard: {pleas:?}");
-        assert!(pleas.iter().all(|(_, told, _)| *told == 100_000));
+        assert!(pleas.iter().all(|(_, acked_offset, _)| *acked_offset == 100_000));
         played.give(101_400, 1400);
-        assert_eq!(played.replay.outputs.fetched.len(), 0, "a part of it");
+        assert_eq!(played.conn.outputs.fetched.len(), 0, "a part of it");
         played.give(100_000, 1400);
-        let ConnOutputs { packets, fetched: got, returned: back } = played.replay.drain();
+        let ConnOutputs { packets, fetched: got, returned: back } = played.conn.drain();
         assert_eq!((packets.len(), back.len()), (0, 0), "the flow itself has not come further");
         assert_eq!(
             got,
@@ -217,7 +217,7 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
                 is_late: false
             }]
         );
-        played.replay.follow(played.now, 300_000);
+        played.conn.follow(played.now, 300_000);
         played.pass(100);
         assert!(played.acked() > 102_000, "it goes on");
     }
@@ -226,82 +226,82 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
 #[test]
 fn a_part_that_has_come_is_acknowledged_so_that_the_rest_follows() {
     let mut played = Played::walking(1000, 100_000);
-    played.replay.request(played.now, want(100_000, 2000)).unwrap();
+    played.conn.request(played.now, want(100_000, 2000)).unwrap();
     played.pass(400);
     played.said();
     played.give(100_000, 1352);
     assert_eq!(played.acked(), 101_352);
     played.give(101_352, 1400);
-    assert_eq!(played.replay.outputs.fetched.len(), 1);
+    assert_eq!(played.conn.outputs.fetched.len(), 1);
 }
 
 #[test]
 fn what_does_not_come_in_time_is_given_back() {
     let mut played = Played::walking(1000, 10_000);
-    played.replay.request(played.now, want(10_000, 1400)).unwrap();
-    played.replay.request(played.now, want(9_000_000, 1400)).unwrap_err();
-    played.replay.request(played.now, want(20_000, 100_000)).unwrap_err();
+    played.conn.request(played.now, want(10_000, 1400)).unwrap();
+    played.conn.request(played.now, want(9_000_000, 1400)).unwrap_err();
+    played.conn.request(played.now, want(20_000, 100_000)).unwrap_err();
     for _ in 0..30 {
         played.pass(100);
         // It answers, and gives nothing of what is wanted.
         played.give(50_000, 1400);
     }
-    assert_eq!(played.replay.outputs.returned, [want(10_000, 1400)]);
-    assert_eq!(played.replay.close_reason(), None);
+    assert_eq!(played.conn.outputs.returned, [want(10_000, 1400)]);
+    assert_eq!(played.conn.close_reason(), None);
 }
 
 #[test]
 fn a_server_that_does_not_follow_is_asked_where_it_is_and_walked_slower() {
     let mut played = Played::walking(1000, 4_000_000);
     played.pass(400);
-    let told = played.acked();
-    assert!(told > 100_000);
-    let before = played.replay.pacer.step_bytes();
+    let acked_offset = played.acked();
+    assert!(acked_offset > 100_000);
+    let before = played.conn.pacer.step_bytes();
     // All it has sent is less.
     played.pass(400);
-    let question = played.said().into_iter().any(|(_, told, _)| told > 100_000);
-    assert!(question && played.replay.probes > 0);
+    let question = played.said().into_iter().any(|(_, acked_offset, _)| acked_offset > 100_000);
+    assert!(question && played.conn.probes > 0);
     played.give(60_000, 0);
-    assert_eq!(played.said().last().map(|said| said.1), Some(60_000), "it goes on from there");
-    assert!(played.replay.pacer.step_bytes() < before);
-    assert_eq!(played.replay.probes, 0);
+    assert_eq!(played.said().last().map(|sent| sent.1), Some(60_000), "it goes on from there");
+    assert!(played.conn.pacer.step_bytes() < before);
+    assert_eq!(played.conn.probes, 0);
 }
 
 #[test]
 fn a_server_that_says_nothing_any_more_is_given_up() {
     let mut played = Played::walking(1000, 4_000_000);
-    played.replay.request(played.now, want(900_000, 1400)).unwrap();
+    played.conn.request(played.now, want(900_000, 1400)).unwrap();
     played.pass(10_000);
-    assert_eq!(played.replay.close_reason(), Some(CloseReason::NoResponse));
-    assert_eq!(played.replay.outputs.returned.len(), 1);
-    assert_eq!(played.replay.deadline(), None);
+    assert_eq!(played.conn.close_reason(), Some(CloseReason::NoResponse));
+    assert_eq!(played.conn.outputs.returned.len(), 1);
+    assert_eq!(played.conn.deadline(), None);
 }
 
 #[test]
 fn a_reset_or_a_close_ends_it_and_gives_back_what_was_wanted() {
     for flags in [Flags::RST | Flags::ACK, Flags::RST, Flags::FIN | Flags::ACK] {
         let mut played = Played::walking(1000, 10_000);
-        played.replay.request(played.now, want(10_000, 1400)).unwrap();
-        let at = played.replay.acked - position_of(Seq::new(1000));
-        played.say_with(at, flags, played.replay.next_seq(), &[]);
-        assert_eq!(played.replay.close_reason(), Some(CloseReason::Closed), "{flags:?}");
-        assert_eq!(played.replay.outputs.returned, [want(10_000, 1400)]);
+        played.conn.request(played.now, want(10_000, 1400)).unwrap();
+        let at = played.conn.acked - position_of(Seq::new(1000));
+        played.say_with(at, flags, played.conn.next_seq(), &[]);
+        assert_eq!(played.conn.close_reason(), Some(CloseReason::Closed), "{flags:?}");
+        assert_eq!(played.conn.outputs.returned, [want(10_000, 1400)]);
     }
     let mut played = Played::walking(1000, 10_000);
     played.say_with(1 << 30, Flags::RST, Seq::default(), &[]);
     played.say_with(5, Flags::RST | Flags::ACK, Seq::new(77), &[]);
-    assert_eq!(played.replay.close_reason(), None, "who does not know the numbers cannot end it");
+    assert_eq!(played.conn.close_reason(), None, "who does not know the numbers cannot end it");
 }
 
 #[test]
 fn a_flow_that_is_done_or_too_fast_ends_it() {
     let mut played = Played::walking(1000, 10_000);
-    played.replay.follow(played.now, LENGTH);
-    assert_eq!(played.replay.close_reason(), Some(CloseReason::Done));
+    played.conn.follow(played.now, LENGTH);
+    assert_eq!(played.conn.close_reason(), Some(CloseReason::Done));
     let slow = Duration::from_millis(40);
-    let mut replay = MirroredConn::new(Instant::ZERO, key(), Seq::new(1), resource(), slow);
-    replay.follow(Instant::ZERO, LENGTH / 2);
-    assert_eq!(replay.close_reason(), Some(CloseReason::TooSlow));
+    let mut conn = MirroredConn::new(Instant::ZERO, key(), Seq::new(1), resource(), slow);
+    conn.follow(Instant::ZERO, LENGTH / 2);
+    assert_eq!(conn.close_reason(), Some(CloseReason::TooSlow));
     assert!(!MirroredConn::can_catch_up(LENGTH / 2, slow));
 }
 
@@ -309,22 +309,22 @@ fn a_flow_that_is_done_or_too_fast_ends_it() {
 fn one_whose_flow_rests_leaves_its_place_to_others() {
     let mut played = Played::walking(1000, 10_000);
     let followed = played.now;
-    played.replay.acked = played.replay.ack_limit();
-    assert_eq!(played.replay.deadline(), Some(followed + MAX_IDLE));
-    played.replay.tick(followed + MAX_IDLE - Duration::from_millis(1));
-    assert_eq!(played.replay.close_reason(), None);
-    played.replay.tick(followed + MAX_IDLE);
-    assert_eq!((played.replay.close_reason(), played.replay.deadline()), (Some(CloseReason::Done), None));
+    played.conn.acked = played.conn.ack_limit();
+    assert_eq!(played.conn.deadline(), Some(followed + MAX_IDLE));
+    played.conn.tick(followed + MAX_IDLE - Duration::from_millis(1));
+    assert_eq!(played.conn.close_reason(), None);
+    played.conn.tick(followed + MAX_IDLE);
+    assert_eq!((played.conn.close_reason(), played.conn.deadline()), (Some(CloseReason::Done), None));
 }
 
 #[test]
 fn one_that_had_nothing_to_do_is_not_asked_where_it_is_when_it_has() {
     let mut played = Played::walking(1000, 10_000);
-    played.replay.acked = played.replay.ack_limit();
+    played.conn.acked = played.conn.ack_limit();
     let later = played.now + Duration::from_secs(5);
-    played.replay.follow(later, 50_000);
-    played.replay.tick(later);
-    assert_eq!((played.replay.probes, played.replay.close_reason()), (0, None));
+    played.conn.follow(later, 50_000);
+    played.conn.tick(later);
+    assert_eq!((played.conn.probes, played.conn.close_reason()), (0, None));
 }
 
 #[test]
@@ -339,32 +339,30 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
         let mut wanted = Vec::new();
         for _ in 0..200 {
             let flags = [Flags::ACK, Flags::SYN | Flags::ACK, Flags::ACK | Flags::PSH, Flags::SYN];
-            let ack = if draw(3) == 0 { Seq::new(draw(1 << 32) as u32) } else { played.replay.next_seq() };
+            let ack = if draw(3) == 0 { Seq::new(draw(1 << 32) as u32) } else { played.conn.next_seq() };
             let at = if draw(2) == 0 { draw(1 << 32) } else { draw(20_000) };
             let bytes = vec![draw(256) as u8; draw(1500) as usize];
             let flags = flags[draw(4) as usize];
             played.say_with(at, flags, ack, &bytes);
             played.pass(draw(300));
-            let offset = played.replay.offset() + draw(30_000);
+            let offset = played.conn.offset() + draw(30_000);
             let length = 1 + draw(3000);
-            if draw(4) == 0 && played.replay.request(played.now, want(offset, length)).is_ok() {
+            if draw(4) == 0 && played.conn.request(played.now, want(offset, length)).is_ok() {
                 wanted.push((offset, length));
             }
             if draw(4) == 0 {
-                played.replay.follow(played.now, draw(40_000));
+                played.conn.follow(played.now, draw(40_000));
                 // What the flow has is wanted no more.
-                wanted.retain(|(offset, length)| offset + length > played.replay.flow_offset);
+                wanted.retain(|(offset, length)| offset + length > played.conn.flow_offset);
             }
-            let out = played.replay.drain();
+            let out = played.conn.drain();
             wanted.retain(|(offset, _)| {
                 let is_of = |start: u64| start == (7 << 32) + offset;
                 !out.fetched.iter().any(|got| is_of(got.start))
-                    && !out.returned.iter().any(|want| is_of(want.range.start))
+                    && !out.returned.iter().any(|wanted_range| is_of(wanted_range.range.start))
             });
-            assert!(
-                wanted.iter().all(|(offset, _)| played.replay.acked <= played.replay.body_start + offset + 3000)
-            );
-            assert!(played.replay.wanted.count() <= 40 && out.packets.len() < 2000);
+            assert!(wanted.iter().all(|(offset, _)| played.conn.acked <= played.conn.body_start + offset + 3000));
+            assert!(played.conn.wanted.count() <= 40 && out.packets.len() < 2000);
         }
     }
 }
@@ -372,10 +370,10 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
 #[test]
 fn what_came_late_by_itself_is_not_hunted_on() {
     let mut played = Played::walking(7, 0);
-    assert!(played.replay.request(played.now, want(20_000, 1000)).is_ok());
-    assert_eq!(played.replay.wanted.count(), 1);
-    played.replay.follow(played.now, 30_000);
-    assert_eq!(played.replay.wanted.count(), 0);
+    assert!(played.conn.request(played.now, want(20_000, 1000)).is_ok());
+    assert_eq!(played.conn.wanted.count(), 1);
+    played.conn.follow(played.now, 30_000);
+    assert_eq!(played.conn.wanted.count(), 0);
 }
 
 #[test]
@@ -383,12 +381,12 @@ fn a_long_request_is_asked_in_pieces() {
     let mut played = Played::new(7);
     let request = format!("GET /{} HTTP/1.1\r\nHost: here\r\n", "a".repeat(3000));
     let resource = Arc::new(Resource { request, etag: "\"a\"".into(), length: LENGTH });
-    played.replay = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource, Duration::from_millis(4));
+    played.conn = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource, Duration::from_millis(4));
     played.accept();
-    let sizes: Vec<usize> = played.replay.outputs.packets.iter().map(Vec::len).collect();
+    let sizes: Vec<usize> = played.conn.outputs.packets.iter().map(Vec::len).collect();
     assert!(sizes.len() >= 4 && sizes.iter().all(|size| *size <= 1500), "{sizes:?}");
     // A piece of it has come.
     played.say_with(1, Flags::ACK, Seq::new(OWN).plus(1).plus(SEGMENT.into()), &[]);
     played.say(1, &head("\"a\"", LENGTH));
-    assert_eq!(played.replay.phase, Phase::Advancing);
+    assert_eq!(played.conn.phase, Phase::Advancing);
 }

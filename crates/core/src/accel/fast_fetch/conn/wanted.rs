@@ -26,27 +26,27 @@ struct WantedRange {
 
 impl WantedRanges {
     /// One more.
-    pub(super) fn add(&mut self, want: FetchRequest, since: Instant, until: Instant) {
-        let range = PosRange::new(want.source.offset, want.source.offset + want.range.len());
+    pub(super) fn add(&mut self, request: FetchRequest, since: Instant, until: Instant) {
+        let range = PosRange::new(request.source.offset, request.source.offset + request.range.len());
         let bytes = alloc::vec![0; usize::try_from(range.len()).unwrap_or(0)];
-        self.0.push(WantedRange { request: want, range, bytes, received: PosRangeSet::default(), since, until });
-        self.0.sort_by_key(|hunt| hunt.range.start);
+        self.0.push(WantedRange { request: request, range, bytes, received: PosRangeSet::default(), since, until });
+        self.0.sort_by_key(|entry| entry.range.start);
     }
 
     /// These came, from this offset of the resource on; whether some of them were wanted.
     pub(super) fn on_bytes(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let shown = PosRange::new(offset, offset + bytes.len() as u64);
         let mut any = false;
-        for hunt in &mut self.0 {
-            let common = hunt.range.intersection(&shown);
+        for entry in &mut self.0 {
+            let common = entry.range.intersection(&shown);
             if common.is_empty() {
                 continue;
             }
             let length = common.len() as usize;
-            let (to, of) = ((common.start - hunt.range.start) as usize, (common.start - shown.start) as usize);
-            if let (Some(to), Some(of)) = (hunt.bytes.get_mut(to..to + length), bytes.get(of..of + length)) {
-                to.copy_from_slice(of);
-                hunt.received.insert(common);
+            let (to, from) = ((common.start - entry.range.start) as usize, (common.start - shown.start) as usize);
+            if let (Some(to), Some(from)) = (entry.bytes.get_mut(to..to + length), bytes.get(from..from + length)) {
+                to.copy_from_slice(from);
+                entry.received.insert(common);
                 any = true;
             }
         }
@@ -55,14 +55,14 @@ impl WantedRanges {
 
     /// Those that are whole, and since when they were wanted.
     pub(super) fn take_complete(&mut self) -> Vec<(FetchedRange, Instant)> {
-        let is_whole = |hunt: &mut WantedRange| hunt.received.run_from(hunt.range.start) >= hunt.range.end;
+        let is_whole = |entry: &mut WantedRange| entry.received.run_from(entry.range.start) >= entry.range.end;
         let whole = self.0.extract_if(.., is_whole);
         whole
-            .map(|hunt| {
-                let FetchRequest { flow, range: stretch, .. } = hunt.request;
+            .map(|entry| {
+                let FetchRequest { flow, range: stretch, .. } = entry.request;
                 (
-                    FetchedRange { flow, start: stretch.start, bytes: hunt.bytes, latency: None, is_late: false },
-                    hunt.since,
+                    FetchedRange { flow, start: stretch.start, bytes: entry.bytes, latency: None, is_late: false },
+                    entry.since,
                 )
             })
             .collect()
@@ -70,27 +70,27 @@ impl WantedRanges {
 
     /// Those that did not come in time.
     pub(super) fn take_late(&mut self, now: Instant) -> Vec<FetchRequest> {
-        self.0.extract_if(.., |hunt| hunt.until <= now).map(|hunt| hunt.request).collect()
+        self.0.extract_if(.., |entry| entry.until <= now).map(|entry| entry.request).collect()
     }
 
     /// Nobody misses any more what lies before this: it was late, not lost.
     pub(super) fn forget_before(&mut self, offset: u64) {
-        self.0.retain(|hunt| hunt.range.end > offset);
+        self.0.retain(|entry| entry.range.end > offset);
     }
 
     /// All that have not come.
     pub(super) fn drain(&mut self) -> Vec<FetchRequest> {
-        self.0.drain(..).map(|hunt| hunt.request).collect()
+        self.0.drain(..).map(|entry| entry.request).collect()
     }
 
     /// Where the first one begins, and the first byte of it that has not come.
     pub(super) fn first(&self) -> Option<(u64, u64)> {
-        self.0.first().map(|hunt| (hunt.range.start, hunt.received.run_from(hunt.range.start)))
+        self.0.first().map(|entry| (entry.range.start, entry.received.run_from(entry.range.start)))
     }
 
     /// When the next one is late.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.0.iter().map(|hunt| hunt.until).min()
+        self.0.iter().map(|entry| entry.until).min()
     }
 
     /// How many.
@@ -100,6 +100,6 @@ impl WantedRanges {
 
     /// Their bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.iter().map(|hunt| hunt.range.len()).sum()
+        self.0.iter().map(|entry| entry.range.len()).sum()
     }
 }

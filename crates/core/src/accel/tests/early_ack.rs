@@ -12,12 +12,12 @@ fn fair() -> Weather {
         seed: 7,
         body: 2_000_000,
         loss: 0,
-        late: 0,
+        delay: 0,
         refused: 0,
-        silent: 0,
+        unanswered: 0,
         undelivered: 0,
         forgets: 0,
-        dark: None,
+        outage: None,
         isn: 1000,
     }
 }
@@ -61,8 +61,8 @@ fn random_losses_are_fetched_and_the_server_hears_of_few() {
 
 #[test]
 fn a_flight_is_acknowledged_in_the_dark_and_fetched_in_the_light() {
-    for dark in [(800, 3000), (1000, 1800)] {
-        let weather = Weather { dark: Some(dark), ..fair() };
+    for outage in [(800, 3000), (1000, 1800)] {
+        let weather = Weather { outage: Some(outage), ..fair() };
         let mut world = World::new(weather, &[Mechanism::FreezeInFlight]);
         world.run(Duration::from_secs(30));
         assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
@@ -76,7 +76,7 @@ fn a_flight_is_acknowledged_in_the_dark_and_fetched_in_the_light() {
 fn a_blackout_longer_than_a_hole_may_stay_open_ends_nothing() {
     let mut were_hidden = 0;
     for begin in (1100..2000).step_by(100) {
-        let weather = Weather { loss: 20, dark: Some((begin, begin + 14_000)), ..fair() };
+        let weather = Weather { loss: 20, outage: Some((begin, begin + 14_000)), ..fair() };
         let mut world = World::new(weather, &BOTH);
         world.run(Duration::from_millis(begin - 1000 + 1));
         world.go_silent();
@@ -91,7 +91,7 @@ fn a_blackout_longer_than_a_hole_may_stay_open_ends_nothing() {
 
 #[test]
 fn what_nobody_gives_ends_the_connection_with_an_error() {
-    let weather = Weather { loss: 10, silent: 0, ..fair() };
+    let weather = Weather { loss: 10, unanswered: 0, ..fair() };
     let mut world = World::new(weather, &BOTH);
     world.run(Duration::from_millis(700));
     world.go_silent();
@@ -111,12 +111,12 @@ fn what_comes_slowly_and_all_the_time_ends_nothing() {
 
 #[test]
 fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
-    let mut paid = 0;
+    let mut repaired = 0;
     for millis in (200..1500).step_by(50) {
-        let mut world = World::new(Weather { loss: 20, dark: Some((900, 1300)), ..fair() }, &BOTH);
+        let mut world = World::new(Weather { loss: 20, outage: Some((900, 1300)), ..fair() }, &BOTH);
         world.run(Duration::from_millis(millis));
-        let is_sure = world.machine.pending_repairs().iter().all(|owed| owed.is_acked_known);
-        paid += world.die();
+        let is_sure = world.machine.pending_repairs().iter().all(|pending| pending.is_acked_known);
+        repaired += world.die();
         world.run(Duration::from_secs(120));
         assert!(
             if is_sure { world.here == world.end() && !world.is_reset } else { world.is_reset },
@@ -124,7 +124,7 @@ fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
             world.shown()
         );
     }
-    assert!(paid > 15, "{paid}");
+    assert!(repaired > 15, "{repaired}");
 }
 
 proptest! {
@@ -135,16 +135,16 @@ proptest! {
         seed: u64,
         isn: u32,
         loss in 0_u64..60,
-        late in 0_u64..40,
-        silent in 0_u64..50,
+        delay in 0_u64..40,
+        unanswered in 0_u64..50,
         dies in 50_u64..4000,
-        dark in prop::option::of((300_u64..1500, 100_u64..3000)),
+        outage in prop::option::of((300_u64..1500, 100_u64..3000)),
     ) {
-        let dark = dark.map(|(from, long)| (from, from + long));
-        let weather = Weather { seed, body: 700_000, loss, late, silent, dark, isn, ..fair() };
+        let outage = outage.map(|(from, long)| (from, from + long));
+        let weather = Weather { seed, body: 700_000, loss, delay, unanswered, outage, isn, ..fair() };
         let mut world = World::new(weather, &BOTH);
         world.run(Duration::from_millis(dies));
-        let is_sure = world.machine.pending_repairs().iter().all(|owed| owed.is_acked_known);
+        let is_sure = world.machine.pending_repairs().iter().all(|pending| pending.is_acked_known);
         world.die();
         world.run(Duration::from_secs(240));
         assert!(if is_sure { world.here == world.end() && !world.is_reset } else { world.is_reset }, "{}", world.shown());
@@ -155,16 +155,16 @@ proptest! {
         seed: u64,
         isn: u32,
         loss in 0_u64..60,
-        late in 0_u64..40,
+        delay in 0_u64..40,
         refused in 0_u64..100,
-        silent in 0_u64..50,
+        unanswered in 0_u64..50,
         undelivered in 0_u64..100,
         forgets in 0_u64..4,
-        dark in prop::option::of((300_u64..1500, 100_u64..3000)),
+        outage in prop::option::of((300_u64..1500, 100_u64..3000)),
         freezes: bool,
     ) {
-        let dark = dark.map(|(from, long)| (from, from + long));
-        let weather = Weather { seed, body: 700_000, loss, late, refused, silent, undelivered, forgets, dark, isn };
+        let outage = outage.map(|(from, long)| (from, from + long));
+        let weather = Weather { seed, body: 700_000, loss, delay, refused, unanswered, undelivered, forgets, outage, isn };
         arrives_with(weather, Duration::from_secs(240), if freezes { &BOTH } else { &BOTH[..1] });
     }
 }
@@ -173,6 +173,6 @@ proptest! {
 fn a_sender_that_was_frozen_goes_on_even_if_the_link_counts_as_dark_again() {
     // The window of zero comes behind the one that opens it, and the gateway never answers.
     let weather =
-        Weather { seed: 1_155_924_729_360_345_604, body: 700_000, isn: 0, dark: Some((506, 606)), ..fair() };
+        Weather { seed: 1_155_924_729_360_345_604, body: 700_000, isn: 0, outage: Some((506, 606)), ..fair() };
     arrives(weather, Duration::from_secs(240));
 }

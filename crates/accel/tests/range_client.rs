@@ -27,24 +27,24 @@ type Answered = (FetchId, u32, Option<Vec<u8>>);
 /// The carrier of errands, and what it answers.
 struct Carrier {
     runtime: Runtime,
-    errands: UnboundedSender<FetchCommand>,
+    commands: UnboundedSender<FetchCommand>,
     answers: UnboundedReceiver<Answered>,
 }
 
 impl Carrier {
     fn new() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let (errands, ordered) = unbounded_channel();
-        let (tell, answers) = unbounded_channel();
-        let outfit = LinkDevices { devices: BTreeMap::from([(LinkId(0), "lo".to_owned())]), mark: None };
-        let answer =
-            Arc::new(move |fetch, range, bytes| tell.send((fetch, range, bytes)).expect("somebody listens"));
-        runtime.spawn(run_range_client(outfit, ordered, answer));
-        Self { runtime, errands, answers }
+        let (commands, receiver) = unbounded_channel();
+        let (sender, answers) = unbounded_channel();
+        let devices = LinkDevices { devices: BTreeMap::from([(LinkId(0), "lo".to_owned())]), mark: None };
+        let callback =
+            Arc::new(move |fetch, range, bytes| sender.send((fetch, range, bytes)).expect("somebody listens"));
+        runtime.spawn(run_range_client(devices, receiver, callback));
+        Self { runtime, commands, answers }
     }
 
     fn fetch(&self, fetch: Fetch) {
-        self.errands.send(FetchCommand::Fetch(fetch)).expect("it lives");
+        self.commands.send(FetchCommand::Fetch(fetch)).expect("it lives");
     }
 
     /// So many answers, in the order in which they came.
@@ -153,9 +153,9 @@ fn a_server_that_lies_gives_nothing() {
 
 #[test]
 fn the_request_is_the_applications_own_with_ranges_and_their_condition() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, requests_seen) = std::sync::mpsc::channel();
     let address = server(move |mut stream| {
-        tell.send(requests(&mut stream, 1)).expect("somebody listens");
+        sender.send(requests(&mut stream, 1)).expect("somebody listens");
         let _ = stream.write_all(b"HTTP/1.1 404 N\r\nContent-Length: 0\r\n\r\n");
     });
     let mut carrier = Carrier::new();
@@ -163,7 +163,7 @@ fn the_request_is_the_applications_own_with_ranges_and_their_condition() {
     assert_eq!(carrier.answers(2).len(), 2);
     let want = "GET /data HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\n\
                 Range: bytes=0-9,20-29\r\nIf-Range: \"x\"\r\n\r\n";
-    assert_eq!(told.recv().expect("a request"), want);
+    assert_eq!(requests_seen.recv().expect("a request"), want);
 }
 
 #[test]
@@ -171,12 +171,12 @@ fn what_was_cancelled_is_not_answered() {
     let Some(nginx) = Nginx::start("", 10_000, None) else { return };
     let (mut carrier, etag) = (Carrier::new(), etag(&nginx));
     // A server that takes the request and says nothing.
-    let silent = server(|mut stream| {
+    let unresponsive = server(|mut stream| {
         requests(&mut stream, 1);
         std::thread::sleep(PATIENCE);
     });
-    carrier.fetch(fetch(1, silent, 10_000, &[(0, 10)]));
-    carrier.errands.send(FetchCommand::Cancel(FetchId(1))).expect("it lives");
+    carrier.fetch(fetch(1, unresponsive, 10_000, &[(0, 10)]));
+    carrier.commands.send(FetchCommand::Cancel(FetchId(1))).expect("it lives");
     carrier.fetch(Fetch { etag, ..fetch(2, nginx.address, 10_000, &[(0, 10)]) });
     assert_eq!(carrier.answers(1), [(FetchId(2), 0, Some(nginx.data[..10].to_vec()))]);
 }
