@@ -1,16 +1,14 @@
-//! Packets of the primary link as they pass: seen, never held.
+//! Captures packets of the primary link as they pass (AF_PACKET); they are never held.
 //!
-//! In: a device and how much of each packet is wanted. Out: TCP packets of both ways.
-//!
-//! 1. The kernel's filter passes what comes for this machine, and of what leaves only what the queue does not show anyway:
-//!    what is longer than the queue's packets and has not the mark of our own.
-//! 2. It is cut in the kernel; the real length is what the packet's own header says. Where the device joins segments (GRO),
-//!    one packet stands for several.
-//! 3. Each has the time when it came, so that nobody has to be woken for it at once ([`Eye::packets`]).
-//! 4. What has no room is counted and gone: nothing depends on it.
-//! 5. No packet waits for a change: another part of each packet is another filter of the same socket, and closing it takes a grace
-//!    period of the kernel's (`synchronize_net` in `packet_release`), which a thread of its own waits for. A sender
-//!    that starts would answer the acknowledgements of that time with a burst.
+//! 1. The kernel's filter passes what comes for this host, and of what leaves only what the queue does not show:
+//!    packets longer than the queued ones and without our mark.
+//! 2. Packets are cut in the kernel; their real length is that of their own header. Where the device merges segments
+//!    (GRO), one packet stands for several.
+//! 3. Each has the time when it came, so that the thread need not be woken for it at once ([`Capture::packets`]).
+//! 4. Packets beyond the buffer are counted and lost: nothing depends on them.
+//! 5. No packet waits for a change: another snap length is another filter of the same socket, and closing the socket
+//!    takes a grace period of the kernel (`synchronize_net` in `packet_release`), which a thread of its own waits for.
+//!    Otherwise a sender in slow start would answer the acknowledgements of that time with a burst.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +24,7 @@ use super::AccelError;
 use crate::iptables::MAX_QUEUED_PACKET;
 use crate::raw_socket::MARK;
 
-/// An open eye.
+/// An open capture.
 #[derive(Debug)]
 pub(super) struct Capture {
     socket: OwnedFd,
@@ -35,31 +33,31 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// On the device with this name and number; none: nothing is to be seen.
+    /// On the device with this name and index; none: nothing is to be captured.
     pub(super) fn open(device: &str, index: u32, level: CaptureLevel) -> Result<Option<Self>, AccelError> {
         if level == CaptureLevel::None {
             return Ok(None);
         }
         let failed = AccelError::kernel(format!("{device}: a packet socket"));
         let socket = packet::open(index, &filter(snap_length(level))).map_err(failed)?;
-        // Without it a packet has come when it is looked at.
+        // Without timestamps a packet counts as received when it is read.
         let _ = batch::stamp(&socket);
         if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
-            // What the system allows anybody is better than nothing.
+            // The unprivileged limit is better than nothing.
             let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         }
         Ok(Some(Self { socket, batch: batch_for(level), level: level }))
     }
 
-    /// Sees more or less of each packet from now on.
+    /// Captures more or less of each packet from now on.
     pub(super) fn set_level(&mut self, level: CaptureLevel) -> io::Result<()> {
         packet::attach(&self.socket, &filter(snap_length(level)))?;
-        // What passed before stays as it was cut.
+        // Packets in the buffer stay as they were cut.
         (self.batch, self.level) = (batch_for(level), level);
         Ok(())
     }
 
-    /// Closes it, and does not wait for that.
+    /// Closes it without waiting for that.
     pub(super) fn close_in_background(self) {
         close_in_background(self.socket);
     }
@@ -68,32 +66,32 @@ impl Capture {
         self.level
     }
 
-    /// Takes what has passed; false: nothing more now.
+    /// Receives a batch; false: nothing more now.
     pub(super) fn receive(&mut self) -> io::Result<bool> {
         match self.batch.receive(&self.socket) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            // The device is down. When it is up again, so is this socket.
+            // The device is down; the socket works again when it is up.
             Err(error) if error.kind() == io::ErrorKind::NetworkDown => Ok(false),
             Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// What was taken: each packet's beginning, how long it really is, and when it came ([`clock::now`]).
+    /// The received packets: the beginning of each, its real length, and when it came ([`clock::now`]).
     pub(super) fn packets(&self) -> impl Iterator<Item = (&[u8], u32, u64)> {
         let (now, ahead) = (clock::now(), clock::ahead());
-        // A clock that is set in between moves no packet into the future.
+        // A clock that is set meanwhile must not move a packet into the future.
         let received_at = move |at: Option<u64>| at.map_or(now, |at| at.saturating_sub(ahead).min(now));
         self.batch.stamped().map(move |(packet, at)| (packet, real_length(packet), received_at(at)))
     }
 
-    /// Whether more may have passed than what was taken.
+    /// Whether more packets may have passed than were received.
     pub(super) fn is_full(&self) -> bool {
         self.batch.is_full()
     }
 
-    /// Packets that had no room since the last time this was asked.
+    /// Packets that were lost since the last call.
     pub(super) fn drops(&self) -> u64 {
         packet::drops(&self.socket).unwrap_or(0).into()
     }
@@ -105,13 +103,13 @@ impl AsFd for Capture {
     }
 }
 
-/// Closes packet sockets, which takes a while, by a thread of its own.
+/// Closes packet sockets, which takes a while, on a thread of its own.
 pub(super) fn close_in_background(sockets: impl Send + 'static) {
-    // Where no thread is to be had they are closed here.
+    // Without a thread they are closed here.
     let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(sockets));
 }
 
-/// How many bytes of each packet are shown.
+/// How many bytes of each packet are captured.
 const fn snap_length(level: CaptureLevel) -> usize {
     match level {
         CaptureLevel::None => 0,
@@ -120,12 +118,12 @@ const fn snap_length(level: CaptureLevel) -> usize {
     }
 }
 
-/// For as many packets as are taken at once.
+/// Memory for the packets of one batch.
 fn batch_for(level: CaptureLevel) -> Batch {
     Batch::new(if level == CaptureLevel::Full { 16 } else { 64 }, snap_length(level))
 }
 
-/// What the header says; of one that says nothing (jumbograms) what is here.
+/// The length in the header; for a jumbogram, which has none, that of the captured bytes.
 fn real_length(packet: &[u8]) -> u32 {
     let half =
         |at: usize| packet.get(at..at + 2).map_or(0, |half| u32::from(u16::from_be_bytes([half[0], half[1]])));
@@ -137,10 +135,10 @@ fn real_length(packet: &[u8]) -> u32 {
     stated_length.max(u32::try_from(packet.len()).unwrap_or(u32::MAX))
 }
 
-/// TCP without extension headers; of what leaves only what is large and has no mark. Passes `cut` bytes.
+/// TCP without extension headers; of what leaves only large packets without our mark. Passes `cut` bytes.
 fn filter(cut: usize) -> [Instruction; 17] {
     let cut = u32::try_from(cut).unwrap_or(u32::MAX);
-    // Codes of `linux/bpf_common.h`; numbers that the kernel adds stand at SKF_AD_OFF.
+    // Codes of `linux/bpf_common.h`; ancillary data is at SKF_AD_OFF.
     const BYTE: u16 = 0x30;
     const WORD: u16 = 0x20;
     const LENGTH: u16 = 0x80;
@@ -161,7 +159,7 @@ fn filter(cut: usize) -> [Instruction; 17] {
         (EQUAL, 0, 10, 6),
         (BYTE, 0, 0, 6),
         (EQUAL, 0, 8, 6),
-        // PACKET_HOST passes, PACKET_OUTGOING is looked at, all else is dropped.
+        // PACKET_HOST passes, PACKET_OUTGOING is examined, all else is dropped.
         (BYTE, 0, 0, KIND),
         (EQUAL, 5, 0, 0),
         (EQUAL, 0, 5, 4),
@@ -174,7 +172,7 @@ fn filter(cut: usize) -> [Instruction; 17] {
     ]
 }
 
-/// chosen: the longest packet of IP.
+/// The longest IP packet.
 const MAX_PACKET: usize = 65_536;
-/// chosen: a tenth of a second of heads at 1 Gbit/s, with what the kernel counts for each.
+/// chosen: a tenth of a second of headers at 1 Gbit/s, with what the kernel accounts for each.
 const RECEIVE_BUFFER: usize = 8 << 20;

@@ -1,6 +1,4 @@
-//! The control socket of `marline accel`: how it stands, and its end.
-//!
-//! In: questions. Out: answers of the packets' thread. One socket for each primary link, `accel-NAME.sock` in the run
+//! Control socket of `marline accel`: status and stop. One socket for each primary link, `accel-NAME.sock` in the run
 //! directory.
 
 use std::io;
@@ -17,21 +15,21 @@ use crate::packet_loop::LoopHandle;
 /// The command that listens.
 pub const COMMAND: &str = "marline accel";
 
-/// What can be asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
 pub enum Request {
-    /// How does it stand?
+    /// Report the status.
     Status,
-    /// Put everything back, and end.
+    /// Restore everything, and end.
     Stop,
 }
 
-/// What is answered.
+/// A response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// How it stands.
+    /// The status.
     Status(Box<Status>),
     /// It is about to end.
     Stopping {
@@ -40,7 +38,7 @@ pub enum Response {
     },
 }
 
-/// Where the accelerator of this primary link is asked.
+/// The control socket of the accelerator of this primary link.
 pub fn socket(run_dir: &Path, primary: &str) -> PathBuf {
     run_dir.join(format!("accel-{primary}.sock"))
 }
@@ -57,10 +55,10 @@ pub fn primaries(run_dir: &Path) -> Vec<String> {
     names
 }
 
-/// Answers as long as it lives. `stop` is told when somebody wants the end.
+/// Serves the control socket as long as the result lives. `stop` is notified by a request to stop.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notify>) -> io::Result<Ear> {
     let answer = move |request| {
         let (handle, stop) = (handle.clone(), Arc::clone(&stop));
@@ -81,15 +79,15 @@ pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notif
     Ear::listen(&socket(run_dir, primary), answer)
 }
 
-/// Whether an accelerator of this primary link answers.
+/// Whether an accelerator of this primary link responds.
 pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
     ask(run_dir, primary, Request::Status).is_ok()
 }
 
-/// Asks the accelerator of this primary link.
+/// Sends a request to the accelerator of this primary link.
 ///
 /// # Errors
-/// Nobody is there, he does not answer, or he refuses.
+/// None runs, it does not respond, or it refuses.
 pub fn ask(run_dir: &Path, primary: &str, request: Request) -> Result<Response, AskError> {
     control::ask(COMMAND, &socket(run_dir, primary), &request)
 }

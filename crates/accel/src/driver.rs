@@ -1,12 +1,10 @@
-//! The machine and everything that it can act upon, except for the queue.
+//! Drives the machine: everything that it can act upon, except for the queue.
 //!
-//! In: what happened. Out: what the machine asked for is done when a call returns.
-//!
-//! 1. The machine is drained after each call, and what its outputs bring at once (a count, a fetch that nobody can do) goes in
-//!    afterwards, not in between.
-//! 2. What flows are owed is written down before anything that the machine asked for is done ([`crate::pending_file`]).
-//! 3. A packet that waits gets the verdict of its own drain; where the machine says nothing it leaves as it came.
-//! 4. A packet that cannot be sent is counted and lost, as packets are.
+//! 1. The machine is drained after each call, and what its outputs cause at once (a packet count, a fetch that cannot
+//!    be sent) is fed back afterwards, not in between.
+//! 2. Pending early ACKs are written down before any output is executed ([`crate::pending_file`]).
+//! 3. A held packet gets the verdict of its own drain; without one it passes unchanged.
+//! 4. A packet that cannot be sent is counted and lost, like any packet.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -31,16 +29,16 @@ use crate::pending_file::PendingFile;
 use crate::raw_socket::{LocalInjector, RawSocket};
 use crate::reserved_ports::{self, ReservedPorts};
 
-/// What is to be heard of interfaces.
+/// Events of links, addresses and routes.
 pub(super) const NETLINK_GROUPS: u32 =
     group::LINK | group::ADDRESS_V4 | group::ADDRESS_V6 | group::ROUTE_V4 | group::ROUTE_V6;
 
-/// What is asked of whoever gets bytes from servers; the answers go back by [`Bell::fetched`](super::Bell::fetched).
+/// A command to the range client; results return by [`LoopHandle::fetched`](super::LoopHandle::fetched).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchCommand {
-    /// Get these; each range is answered once.
+    /// Fetch these ranges; each is answered once.
     Fetch(Fetch),
-    /// No answer is wanted any more.
+    /// The result is not needed any more.
     Cancel(FetchId),
 }
 
@@ -64,24 +62,24 @@ impl LinkSockets {
         })
     }
 
-    /// Whether it is this interface, and its gateway of this address's family.
+    /// Whether it is on this interface, and its gateway is of this address's family.
     fn is_on(&self, index: u32, address: IpAddr) -> bool {
         self.link.index == index && self.link.gateway.is_ipv6() == address.is_ipv6()
     }
 
-    /// Its gateway is asked by another socket, from an address that it has now.
+    /// Probes its gateway from another socket, with the address that it has now.
     fn reopen_prober(&mut self) {
         match GatewayProber::open(&self.link.name, self.link.index, self.link.gateway) {
             Ok(pinger) => self.prober = pinger,
-            // It has no address; the next one will be heard of.
-            Err(error) => tracing::debug!(link = %self.link.name, %error, "the gateway cannot be asked now"),
+            // It has no address; the next one triggers an event.
+            Err(error) => tracing::debug!(link = %self.link.name, %error, "the gateway cannot be probed now"),
         }
     }
 }
 
 type Machine = Logged<Accelerator, Config>;
 
-/// See the [module](self).
+/// See the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) machine: Machine,
@@ -90,15 +88,15 @@ pub(super) struct Driver {
     pub(super) capture: Option<Capture>,
     pub(super) reserved_ports: ReservedPorts,
     pub(super) counts: Counts,
-    /// What the clock said when the machine's time began.
+    /// The clock when the machine's time began.
     started: u64,
     local_injector: LocalInjector,
     route_socket: RouteSocket,
     fetch_commands: Option<UnboundedSender<FetchCommand>>,
     deferred: VecDeque<Input>,
-    /// How much the machine wants to see of what passes.
+    /// How much the machine wants captured.
     capture_level: CaptureLevel,
-    /// It could not be had.
+    /// The capture could not be opened.
     is_capture_refused: bool,
 }
 
@@ -126,17 +124,17 @@ impl Driver {
         })
     }
 
-    /// Since the machine's beginning.
+    /// Time since the machine's start.
     pub(super) fn now(&self) -> Instant {
         Instant::from_nanos(clock::now().saturating_sub(self.started))
     }
 
-    /// How long until the machine wants to be woken; none: it does not.
+    /// Time until the machine's deadline; none: it has none.
     pub(super) fn time_to_deadline(&self) -> Option<Duration> {
         self.machine.deadline().map(|at| at.since(self.now()))
     }
 
-    /// A packet that waits, and the word of it for the machine; `give` is told what becomes of it, once.
+    /// A held packet, and the input for it; `decide` receives its verdict, once.
     pub(super) fn decide_queued(&mut self, input: Input, packet: &[u8], decide: &mut dyn FnMut(Verdict<'_>)) {
         self.counts.queued += 1;
         self.counts.incoming += u64::from(matches!(input, Input::Incoming(_)));
@@ -152,7 +150,7 @@ impl Driver {
                     continue;
                 }
             };
-            debug_assert!(!has_verdict, "a second word for one packet");
+            debug_assert!(!has_verdict, "a second verdict for one packet");
             if !std::mem::replace(&mut has_verdict, true) {
                 self.counts.rewritten += u64::from(matches!(verdict, Verdict::Replace(_)));
                 self.counts.suppressed += u64::from(verdict == Verdict::Drop);
@@ -165,14 +163,14 @@ impl Driver {
         self.process_deferred();
     }
 
-    /// Anything else that happened.
+    /// Any other input.
     pub(super) fn handle_input(&mut self, input: Input) {
         self.feed_machine(self.now(), input);
         self.drain();
         self.process_deferred();
     }
 
-    /// The machine hears it; what is owed then is written down before anything is done.
+    /// Feeds the machine; pending early ACKs are written down before its outputs are executed.
     fn feed_machine(&mut self, at: Instant, input: Input) {
         self.machine.handle(at, input);
         self.update_pending_file();
@@ -184,7 +182,7 @@ impl Driver {
         }
     }
 
-    /// Wakes the machine if it wants to be woken now.
+    /// Ticks the machine if its deadline has come.
     pub(super) fn tick(&mut self) {
         let now = self.now();
         if self.machine.deadline().is_some_and(|at| at <= now) {
@@ -195,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// What has passed since the last time; false: nothing.
+    /// Feeds what was captured since the last call; false: nothing.
     pub(super) fn drain_capture(&mut self) -> std::io::Result<bool> {
         let Some(mut capture) = self.capture.take() else { return Ok(false) };
         let (mut came, mut more) = (false, true);
@@ -214,8 +212,8 @@ impl Driver {
         Ok(came)
     }
 
-    /// Opens, turns or closes the eye as the machine wants it; whether it did. One that cannot be had is tried again with the next
-    /// change. `closing` is told of one before it closes.
+    /// Opens, changes or closes the capture as the machine wants it. Returns whether it did. A capture that could not
+    /// be opened is tried again with the next change. `closing` is called before one is closed.
     pub(super) fn adjust_capture(&mut self, closing: impl FnOnce(&Capture)) -> bool {
         if self.capture.as_ref().map_or(CaptureLevel::None, Capture::level) == self.capture_level
             || self.is_capture_refused
@@ -230,7 +228,7 @@ impl Driver {
             .map(|capture| capture.set_level(self.capture_level))
         {
             Some(Ok(())) => return true,
-            Some(Err(error)) => tracing::warn!(%error, "packets that pass are seen anew"),
+            Some(Err(error)) => tracing::warn!(%error, "the packet capture is reopened"),
             None => {}
         }
         if let Some(capture) = self.capture.take() {
@@ -241,14 +239,14 @@ impl Driver {
         match Capture::open(&link_info.name, link_info.index, self.capture_level) {
             Ok(capture) => self.capture = capture,
             Err(error) => {
-                tracing::warn!(%error, "packets that pass are not seen");
+                tracing::warn!(%error, "packets cannot be captured");
                 self.is_capture_refused = true;
             }
         }
         true
     }
 
-    /// Answers of gateways.
+    /// Replies of gateways.
     pub(super) fn handle_probe_replies(&mut self) {
         for at in 0..self.links.len() {
             let Some(sockets) = self.links.get_mut(at) else { continue };
@@ -267,18 +265,18 @@ impl Driver {
         }
     }
 
-    /// A message about an interface: it may be one of ours that came, went or changed.
+    /// An interface was added, removed or changed: it may be one of ours.
     fn on_link(&mut self, changed: &Link, is_gone: bool) {
         let Some(sockets) = self.links.iter_mut().find(|sockets| sockets.link.name == changed.name) else { return };
         if is_gone && sockets.link.index != changed.index {
             return;
         }
         if !is_gone && sockets.link.index != changed.index {
-            // It is another device by the same name: a modem that was plugged in again.
+            // Another device with the same name: a modem that was plugged in again.
             match LinkSockets::open(AccelLink { index: changed.index, ..sockets.link.clone() }) {
                 Ok(new) => *sockets = LinkSockets { is_up: sockets.is_up, ..new },
                 Err(error) => {
-                    tracing::warn!(link = %sockets.link.name, %error, "the interface that came back cannot be used")
+                    tracing::warn!(link = %sockets.link.name, %error, "the interface that returned cannot be used")
                 }
             }
             self.is_capture_refused = false;
@@ -294,29 +292,29 @@ impl Driver {
         }
     }
 
-    /// One of [`EVENTS`].
+    /// One event of [`NETLINK_GROUPS`].
     pub(super) fn on_event(&mut self, message: &Message<'_>) {
         if let Some(link) = Link::parse(message) {
             self.on_link(&link, message.kind == kind::DEL_LINK);
         } else if let Some(changed) = Address::parse(message) {
             let is_meant = |sockets: &&mut LinkSockets| sockets.is_on(changed.interface, changed.address);
-            // A gateway is asked from an address that the link has.
+            // A gateway is probed from an address of the link.
             self.links.iter_mut().filter(is_meant).for_each(LinkSockets::reopen_prober);
         } else if let Some(route) = Route::parse(message).filter(|_| message.kind == kind::NEW_ROUTE) {
             self.on_route(&route);
         }
     }
 
-    /// Events were lost: links and addresses as they are now.
+    /// Events were lost: reads links and addresses as they are now.
     pub(super) fn resync_netlink(&mut self) {
         for request in [Request::dump_links(), Request::dump_addresses()] {
-            // What cannot be had now changes nothing.
+            // What cannot be read now changes nothing.
             let all = self.route_socket.request(&request.finish(1)).unwrap_or_default();
             messages(&all).for_each(|message| self.on_event(&message));
         }
     }
 
-    /// A route came. A default one names who is to be asked from now on, where the user has named nobody.
+    /// A route was added. A default route gives the gateway to probe from now on, unless the user has named one.
     fn on_route(&mut self, route: &Route) {
         let (Some(index), Some(gateway)) = (route.interface, route.gateway) else { return };
         if route.destination.is_some() || route.table != Route::MAIN {
@@ -331,7 +329,7 @@ impl Driver {
         }
     }
 
-    /// Counts what has been lost to the eye.
+    /// Counts capture drops.
     pub(super) fn update_counters(&mut self) {
         self.counts.capture_drops += self.capture.as_ref().map_or(0, Capture::drops);
     }
@@ -342,7 +340,7 @@ impl Driver {
         }
     }
 
-    /// What outputs have brought.
+    /// Feeds the inputs that outputs have caused.
     fn process_deferred(&mut self) {
         while let Some(input) = self.deferred.pop_front() {
             self.feed_machine(self.now(), input);
@@ -352,7 +350,7 @@ impl Driver {
 
     fn execute(&mut self, output: Output) {
         match output {
-            Output::Forward(_) | Output::Suppress => debug_assert!(false, "no packet waits"),
+            Output::Forward(_) | Output::Suppress => debug_assert!(false, "no packet is held"),
             Output::Send { link, packet } => {
                 let sent = self.link(link).map(|sockets| sockets.raw.send(&packet.0));
                 self.count(sent.is_some_and(|sent| sent.is_ok()), |counts| &mut counts.sent);
@@ -378,7 +376,7 @@ impl Driver {
             Output::Fetch(fetch) => self.fetch(fetch),
             Output::Cancel(fetch) => {
                 if let Some(fetch_commands) = &self.fetch_commands {
-                    // Whoever is gone has nothing to cancel.
+                    // A range client that is gone has nothing to cancel.
                     let _ = fetch_commands.send(FetchCommand::Cancel(fetch));
                 }
             }
@@ -389,19 +387,19 @@ impl Driver {
         *if done { counter(&mut self.counts) } else { &mut self.counts.failed } += 1;
     }
 
-    /// A port towards a server; none: it cannot be had.
+    /// Reserves a port towards a server; none: it cannot be reserved.
     fn reserve_port(&mut self, conn: ConnId, link: LinkId, server: SocketAddr) -> Option<SocketAddr> {
         let link_info = self.links.get(usize::from(link.0)).map(|sockets| &sockets.link)?;
         match self.reserved_ports.open(conn, link_info, server) {
             Ok(local) => Some(local),
             Err(error) => {
-                tracing::warn!(link = %link_info.name, %server, %error, "no connection can be replayed over it");
+                tracing::warn!(link = %link_info.name, %server, %error, "a mirrored connection cannot be opened over it");
                 None
             }
         }
     }
 
-    /// Where nobody gets bytes, they cannot be had.
+    /// Without a range client the bytes cannot be fetched.
     fn fetch(&mut self, fetch: Fetch) {
         let (id, ranges) = (fetch.id, fetch.ranges.len());
         let sent = self
@@ -419,10 +417,11 @@ impl Driver {
     }
 }
 
-/// Packets that a device has brought; none: it is gone. Netlink would have this wait for whoever changes interfaces.
+/// Packets that a device has received; none: it is gone. Netlink was not used because it would wait for programs that
+/// change interfaces.
 fn received_packets(device: &str) -> Option<u64> {
     let devices = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
     let counted = |line: &str| line.trim_start().strip_prefix(device)?.strip_prefix(':').map(str::to_owned);
-    // Bytes, packets.
+    // Columns: bytes, packets.
     devices.lines().find_map(counted)?.split_whitespace().nth(1)?.parse().ok()
 }

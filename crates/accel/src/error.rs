@@ -1,4 +1,4 @@
-//! Why flows cannot be helped, one line each: what, which link, why, what next.
+//! Errors of the accelerator, one line each: which link, what is wrong, and the remedy.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use marline_net::links::LinksError;
 /// Why the accelerator does not run. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum AccelError {
-    /// What was asked for makes no sense.
+    /// The arguments make no sense.
     #[error("{0}")]
     Usage(String),
-    /// A link is not there, or leads nowhere.
+    /// A link does not exist, or leads nowhere.
     #[error("{0}")]
     Link(String),
     /// Interfaces cannot be listed.
@@ -20,29 +20,30 @@ pub enum AccelError {
     #[error(
         "{0}: not permitted: needs CAP_NET_ADMIN and CAP_NET_RAW (run as root, or with both as ambient capabilities)"
     )]
+    /// A privilege is missing.
     NotPermitted(String),
-    /// This machine has not what is needed.
+    /// This host lacks something that is needed.
     #[error("{0}")]
     Unsupported(String),
-    /// The kernel refuses something.
+    /// The kernel refuses a call.
     #[error("{what}: {error}")]
     Kernel {
-        /// What was asked.
+        /// What was attempted.
         what: String,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
 }
 
 impl AccelError {
-    /// One accelerator is enough for a link.
+    /// One accelerator per link.
     pub fn already_running(link: &str) -> Self {
         Self::Unsupported(format!(
-            "link {link}: another `marline accel` helps it already; stop it first with `marline accel stop`"
+            "link {link}: another `marline accel` serves it already; stop it first with `marline accel stop`"
         ))
     }
 
-    /// What `what` failed with: a missing privilege is told as such.
+    /// The error of `what`; a missing privilege gets its own kind.
     pub(super) fn kernel(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| match error.kind() {

@@ -1,26 +1,28 @@
-//! Which flows are meant: the words behind `--flows`.
+//! Flow filter: parses `--flows`.
 //!
-//! In: `tcp dst port 443`, `tcp dst port 80 or 443`, `host 10.0.0.1 and port 443`. Out: [`Flows`], or the word that is not
-//! understood; of it the matches of packet rules, a list for each alternative.
+//! Examples: `tcp dst port 443`, `tcp dst port 80 or 443`, `host 10.0.0.1 and port 443`. The result is turned into
+//! matches of packet rules, a list for each alternative.
 //!
-//! 1. Packets that leave are meant: `dst` is the server's end, `src` this machine's, and without either the server's.
-//! 2. `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`; behind one of them `or` may be followed by further values of the
-//!    same kind alone.
-//! 3. `and` binds closer than `or`. `tcp` may stand before anything and says nothing: it is all there is.
-//! 4. An alternative with an address is of that address's family only.
+//! 1. The filter describes packets that leave: `dst` is the server's end, `src` the local one; without either the
+//!    server's is meant.
+//! 2. `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`; behind one of them `or` may be followed by further
+//!    values of the same kind alone.
+//! 3. `and` binds closer than `or`. `tcp` may stand before any condition and has no effect, because only TCP is
+//!    accelerated.
+//! 4. An alternative with an address matches only that address's family.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Alternatives, each of which is a list of conditions; none: all flows.
+/// Alternatives, each of which is a list of conditions; empty: all flows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FlowFilter {
     alternatives: Vec<Vec<Condition>>,
     text: String,
 }
 
-/// What must be so, at one end of a flow; one of the values is enough.
+/// A condition on one end of a flow; one of the values suffices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Condition {
     is_source: bool,
@@ -33,7 +35,7 @@ impl Condition {
         self.values.iter().any(|value| matches!(value, Value::Ports(..)))
     }
 
-    /// Whether no rule can have both.
+    /// Whether no packet can meet both.
     fn excludes(&self, other: &Self) -> bool {
         self.is_source == other.is_source && self.is_port() == other.is_port()
     }
@@ -47,12 +49,12 @@ enum Value {
 }
 
 impl FlowFilter {
-    /// Whether all TCP is meant.
+    /// Whether all TCP flows match.
     pub(super) fn is_all(&self) -> bool {
         self.alternatives.is_empty()
     }
 
-    /// The matches of packet rules that mean these flows: arguments of `iptables` (or of `ip6tables`), a list for each rule.
+    /// Matches of packet rules for these flows: arguments of `iptables` (or of `ip6tables`), a list for each rule.
     pub(super) fn matches(&self, v6: bool) -> Vec<Vec<String>> {
         if self.alternatives.is_empty() {
             return vec![Vec::new()];
@@ -60,7 +62,7 @@ impl FlowFilter {
         self.alternatives.iter().flat_map(|conditions| rules_for(conditions, v6)).collect()
     }
 
-    /// The same for what comes back: the ends are changed.
+    /// The same for incoming packets: the ends are swapped.
     pub(super) fn matches_incoming(&self, v6: bool) -> Vec<Vec<String>> {
         let turned = |token: String| match token.as_str() {
             "--sport" => "--dport".to_owned(),
@@ -109,7 +111,7 @@ impl FromStr for FlowFilter {
         let mut rest = &tokens[..];
         let mut alternatives = Vec::new();
         let mut conditions = Vec::new();
-        // `tcp` alone means what is meant anyway.
+        // `tcp` alone matches everything anyway.
         while rest != ["tcp"] || !alternatives.is_empty() || !conditions.is_empty() {
             let next = take_condition(&mut rest)?;
             if conditions.iter().any(|one: &Condition| one.excludes(&next)) {
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn words_become_matches() {
+    fn expressions_become_matches() {
         let table: &[(&str, &[&str], &[&str])] = &[
             ("tcp dst port 443", &["--dport 443:443"], &["--dport 443:443"]),
             ("port 80 or 443", &["--dport 80:80", "--dport 443:443"], &["--dport 80:80", "--dport 443:443"]),
@@ -224,7 +226,7 @@ mod tests {
             );
             assert_eq!(text.parse::<FlowFilter>().unwrap().to_string(), *text);
         }
-        assert_eq!(FlowFilter::default().matches(true), [Vec::<String>::new()], "none said: all");
+        assert_eq!(FlowFilter::default().matches(true), [Vec::<String>::new()], "no filter: all flows");
     }
 
     trait Words {
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_too_many_or_too_few_is_named() {
+    fn a_wrong_word_is_named_in_the_error() {
         for (text, says) in [
             ("", "it ends"),
             ("udp port 53", "`udp`: expected `port N`"),

@@ -1,13 +1,10 @@
-//! Asks a link's gateway whether it is there: echo of ICMP and ICMPv6.
+//! Probes a link's gateway with echo requests of ICMP or ICMPv6.
 //!
-//! In: numbers of questions. Out: numbers of answers.
+//! 1. The socket is bound to the link's device and connected to the gateway.
+//! 2. Only replies to probes of this run count: they have to return an identifier and data that were chosen at random.
 //!
-//! 1. The socket is bound to the link's device and hears the gateway alone.
-//! 2. Only the answer to a question of this very run counts: it has to bring back an identifier and data that were drawn
-//!    for it.
-//!
-//! A socket of the kind that needs no privilege (`ping_group_range`) was not used: most systems do not grant it, and what
-//! is needed for raw packets is needed anyway.
+//! A ping socket that needs no privilege (`ping_group_range`) was not used: most systems do not permit it, and raw
+//! packets need the privilege anyway.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -21,7 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::AccelError;
 
-/// Asks one gateway.
+/// Prober of one gateway.
 #[derive(Debug)]
 pub(super) struct GatewayProber {
     socket: Socket,
@@ -32,7 +29,7 @@ pub(super) struct GatewayProber {
 }
 
 impl GatewayProber {
-    /// Of the gateway of the device with this name and number.
+    /// For the gateway of the device with this name and index.
     pub(super) fn open(device: &str, index: u32, gateway: IpAddr) -> Result<Self, AccelError> {
         let (domain, protocol) = match gateway {
             IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
@@ -43,7 +40,7 @@ impl GatewayProber {
             bind_to_device(&socket, device)?;
             let to = match gateway {
                 IpAddr::V4(v4) => SocketAddr::from((v4, 0)),
-                // A gateway of IPv6 has an address of the link's own, mostly.
+                // An IPv6 gateway mostly has a link-local address.
                 IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, index).into(),
             };
             socket.connect(&to.into())?;
@@ -56,19 +53,19 @@ impl GatewayProber {
         Ok(Self { socket, gateway, id, data: random, batch: Batch::new(8, 256) })
     }
 
-    /// Asks.
+    /// Sends a probe.
     ///
     /// # Errors
-    /// It cannot be sent now (no carrier, no neighbour): then there is no answer either.
+    /// It cannot be sent now (no carrier, no neighbour): then there is no reply either.
     pub(super) fn probe(&self, sequence: u16) -> io::Result<()> {
         let echo = IcmpEcho { is_reply: false, id: self.id, sequence, data: &self.data };
         self.socket.send(&echo.emit_message(self.gateway.is_ipv6())).map(drop)
     }
 
-    /// The numbers of what was answered since.
+    /// The sequence numbers of the replies since the last call.
     pub(super) fn take_replies(&mut self) -> Vec<u16> {
         let mut answers = Vec::new();
-        // An error that the network reports (unreachable) is no answer, and is gone once it is read.
+        // An error that the network reports (unreachable) is no reply, and is cleared by reading it.
         while self.batch.receive(&self.socket).is_ok() {
             answers.extend(self.batch.packets().filter_map(|bytes| self.reply_sequence(bytes)));
         }

@@ -1,15 +1,13 @@
-//! The rules that lead small packets of TCP to the queue: `iptables` and `ip6tables`.
+//! Packet rules that lead small TCP packets to the queue: `iptables` and `ip6tables`.
 //!
-//! In: the primary device, which flows, the queues' numbers. Out: rules in force while a [`Rules`] lives.
-//!
-//! 1. They stand in a chain of our own, which a rule of OUTPUT in table `mangle` names: for one device, for packets of at most
-//!    [`SMALL`] bytes without our mark. Where uploads are to be helped another chain, named by INPUT, takes what comes and is
-//!    as small and acknowledges without more. Nothing else of the machine's rules is touched.
-//! 2. A family's rules come and go in one transaction (`iptables-restore --noflush`).
-//! 3. What a run that was killed has left lets packets pass (`--queue-bypass`), and is removed by the next one or by
-//!    [`sweep`].
-//! 4. nftables' own `queue` was not used: many kernels have not its module (NFT_QUEUE), while the target of xtables is
-//!    there wherever `iptables` is. Whichever of its programs can do it does.
+//! 1. They are in a chain of our own, which a rule of OUTPUT in table `mangle` refers to: for one device, for packets
+//!    of at most [`MAX_QUEUED_PACKET`] bytes without our mark. Where uploads are accelerated, another chain, referred
+//!    to by INPUT, takes incoming packets that are as small and only acknowledge. No other rule of the host is touched.
+//! 2. The rules of a family are set and removed in one transaction (`iptables-restore --noflush`).
+//! 3. Rules of a killed run let packets pass (`--queue-bypass`), and are removed by the next run or by
+//!    [`remove_orphaned`].
+//! 4. nftables' own `queue` was not used: many kernels lack its module (NFT_QUEUE), while the xtables target exists
+//!    wherever `iptables` does. Whichever variant of the program works is used.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -21,21 +19,21 @@ use crate::nfqueue::is_open;
 use crate::raw_socket::MARK;
 
 /// The longest packet that is led to the queue, in bytes. chosen: the headers of IPv6 and TCP with all 40 bytes of
-/// options, and a few that a small header of extensions takes.
+/// options, and some bytes for a small extension header.
 pub(super) const MAX_QUEUED_PACKET: u32 = 120;
 
-/// What the chains' names begin with; the device's name follows.
+/// Prefix of the chains' names; the device's name follows.
 const OUTGOING_CHAIN: &str = "marline-";
-/// The same of what comes. A chain's name has 28 bytes at most, a device's 15.
+/// The same for incoming packets. A chain's name has 28 bytes at most, a device's 15.
 const INCOMING_CHAIN: &str = "marline_in-";
-/// Acknowledgements, and those of a beginning: nothing that ends a connection or carries the end of what was written.
+/// Acknowledgements, and those of a SYN: no packet that ends a connection or carries the end of a write.
 const ACKS: &str = "--tcp-flags FIN,RST,PSH,ACK ACK";
 
 /// The queues that rules lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueNumbers {
     pub(super) outgoing: u16,
-    /// None: what comes is not held.
+    /// None: incoming packets are not held.
     pub(super) incoming: Option<u16>,
 }
 
@@ -43,12 +41,12 @@ pub(super) struct QueueNumbers {
 #[derive(Debug)]
 pub(super) struct Rules {
     device: String,
-    /// Who holds them, of each family.
+    /// The program that holds them, for each family.
     programs: Vec<String>,
 }
 
 impl Rules {
-    /// Puts them in force, in the network namespace of the calling thread.
+    /// Sets them, in the network namespace of the calling thread.
     pub(super) fn set(device: &str, flows: &FlowFilter, numbers: QueueNumbers) -> Result<Self, AccelError> {
         let mut rules = Self { device: device.to_owned(), programs: Vec::new() };
         for v6 in families() {
@@ -63,29 +61,29 @@ impl Drop for Rules {
     fn drop(&mut self) {
         for program in &self.programs {
             if let Err(why) = remove(program, &self.device) {
-                tracing::warn!(%program, %why, "rules are left behind; packets pass them untouched");
+                tracing::warn!(%program, %why, "packet rules cannot be removed; packets pass them untouched");
             }
         }
     }
 }
 
-/// The devices for which rules are there that lead to a queue which nobody reads.
+/// The devices with rules that lead to a queue without a reader.
 pub(super) fn orphaned_devices() -> Vec<String> {
     orphaned_in(&list_all(), is_open)
 }
 
-/// Whether rules are there for this device that lead to a queue which somebody reads.
+/// Whether rules for this device lead to a queue with a reader.
 pub(super) fn is_in_use(device: &str) -> bool {
     queues_of(&list_all(), device).any(is_open)
 }
 
-/// What all programs hold.
+/// The rules of all programs.
 fn list_all() -> String {
     listable_programs().iter().map(|program| list_rules(program)).collect()
 }
 
-/// The devices for which a listing has chains, and no queue that is open. Of flows that are of one family the other one's chain
-/// leads nowhere: all is judged together.
+/// The devices for which a listing has chains, and no queue that is open. Where flows are of one family the other one's
+/// chain leads nowhere, so both are judged together.
 fn orphaned_in(listed: &str, is_open: impl Fn(u16) -> bool) -> Vec<String> {
     let mut devices: Vec<String> =
         devices_with_chains(listed).filter(|device| !queues_of(listed, device).any(&is_open)).collect();
@@ -99,18 +97,19 @@ fn queues_of(listed: &str, device: &str) -> impl Iterator<Item = u16> {
     listed.lines().filter_map(move |rule| queue_of_rule(rule, device))
 }
 
-/// Removes what is there for this device; whether anything was.
+/// Removes the rules for this device. Returns whether there were any.
 ///
 /// # Errors
-/// It is there and stays.
+/// They exist and cannot be removed.
 pub(super) fn remove_orphaned(device: &str) -> Result<bool, AccelError> {
     let mut was = false;
     for program in listable_programs()
         .iter()
         .filter(|program| devices_with_chains(&list_rules(program)).any(|of| of == device))
     {
-        remove(program, device)
-            .map_err(|why| AccelError::Unsupported(format!("{device}: rules that were left behind: {why}")))?;
+        remove(program, device).map_err(|why| {
+            AccelError::Unsupported(format!("{device}: rules of an earlier run cannot be removed: {why}"))
+        })?;
         was = true;
     }
     Ok(was)
@@ -124,7 +123,7 @@ pub(super) fn find_program() -> Result<String, AccelError> {
 }
 
 fn missing_program() -> AccelError {
-    AccelError::Unsupported("the program iptables is not there; it is in the package iptables".into())
+    AccelError::Unsupported("the program iptables is not installed; it is in the package iptables".into())
 }
 
 /// The transaction that sets the rules of one family.
@@ -139,7 +138,7 @@ fn ruleset(device: &str, flows: &FlowFilter, numbers: QueueNumbers, v6: bool) ->
     text + "COMMIT\n"
 }
 
-/// A chain that leads those that match to a queue.
+/// A chain that leads matching packets to a queue.
 fn chain((prefix, device): (&str, &str), all: &[Vec<String>], queue: u16) -> String {
     let mut text = format!(":{prefix}{device} - [0:0]\n");
     for matches in all {
@@ -149,7 +148,7 @@ fn chain((prefix, device): (&str, &str), all: &[Vec<String>], queue: u16) -> Str
     text
 }
 
-/// Has the first program that can do it.
+/// Sets the rules with the first program that works.
 fn set(v6: bool, table: &str) -> Result<String, AccelError> {
     let mut why = None;
     for program in programs(v6) {
@@ -172,7 +171,7 @@ fn set(v6: bool, table: &str) -> Result<String, AccelError> {
     })
 }
 
-/// Removes a device's chains and whatever names them.
+/// Removes a device's chains and the rules that refer to them.
 fn remove(program: &str, device: &str) -> Result<(), String> {
     let mut text = String::from("*mangle\n");
     let listed = list_rules(program);
@@ -221,7 +220,7 @@ fn run(program: &str, args: &[&str], text: &str) -> Result<(), String> {
     command.args(args).env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     if let Some(mut commands) = child.stdin.take() {
-        // One that does not read has said why.
+        // A program that does not read reports why.
         let _ = commands.write_all(text.as_bytes());
     }
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
@@ -229,17 +228,17 @@ fn run(program: &str, args: &[&str], text: &str) -> Result<(), String> {
         return Ok(());
     }
     let output = String::from_utf8_lossy(&output.stderr);
-    let output =
-        output.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it says nothing and does nothing");
+    let output = output.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("failed without a message");
     Err(output.to_owned())
 }
 
-/// The families that this machine has.
+/// The address families of this host.
 fn families() -> impl Iterator<Item = bool> {
     [false, true].into_iter().filter(|v6| !v6 || Path::new("/proc/thread-self/net/if_inet6").exists())
 }
 
-/// The programs that may hold rules. One that only has to look would make the tables of its kind where there are none.
+/// The programs that may hold rules. Listing with a program creates the tables of its kind, so the legacy one is only
+/// used where its tables exist.
 fn listable_programs() -> Vec<String> {
     let has_tables = |v6| {
         let names = if v6 { "ip6_tables_names" } else { "ip_tables_names" };
@@ -250,13 +249,13 @@ fn listable_programs() -> Vec<String> {
     families().flat_map(may_list).collect()
 }
 
-/// Whether it is of the old kind, with tables of its own in the kernel.
+/// Whether it is the legacy variant, with tables of its own in the kernel.
 fn is_legacy(program: &str) -> bool {
     let output = Command::new(program).arg("--version").output();
     output.is_ok_and(|output| !String::from_utf8_lossy(&output.stdout).contains("nf_tables"))
 }
 
-/// The programs that are there, the one that the system prefers first.
+/// The installed programs, the one that the system prefers first.
 fn programs(v6: bool) -> Vec<String> {
     let name = if v6 { "ip6tables" } else { "iptables" };
     let runs = |program: &String| {
@@ -275,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_chain_of_its_own_and_one_rule_that_names_it() {
+    fn a_table_has_its_own_chain_and_one_rule_that_refers_to_it() {
         let flows: FlowFilter = "host 10.0.0.1 and port 443".parse().unwrap();
         let alone = QueueNumbers { outgoing: 7, incoming: None };
         let leaving = "*mangle\n:marline-wlan0 - [0:0]\n\
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_whose_flows_are_of_one_family_is_not_dead() {
+    fn a_run_with_flows_of_one_family_is_not_orphaned() {
         let v4 = "-N marline-wlan0\n-A OUTPUT -o wlan0 -p tcp -j marline-wlan0\n\
                   -A marline-wlan0 -p tcp -d 10.0.0.1/32 -j NFQUEUE --queue-num 7 --queue-bypass\n";
         let v6 = "-N marline-wlan0\n-A OUTPUT -o wlan0 -p tcp -j marline-wlan0\n";
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_tells_devices_and_their_queues() {
+    fn a_listing_yields_devices_and_their_queues() {
         let listed = "-P OUTPUT ACCEPT\n-N marline-wlan0\n-N other\n-A OUTPUT -o wlan0 -p tcp -j marline-wlan0\n\
                       -A marline-wlan0 -p tcp -j NFQUEUE --queue-num 27906 --queue-bypass\n";
         assert_eq!(devices_with_chains(listed).collect::<Vec<_>>(), ["wlan0"]);

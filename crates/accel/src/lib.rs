@@ -1,23 +1,24 @@
 //! TCP acceleration for unmodified programs and servers: `marline accel`, the driver of [`marline_core::accel`].
 //!
-//! Packets of a primary link pass the machine, which repairs random loss, outages and ACK contention with the help of other
-//! links. The machine decides; devices, sockets, rules and the kernel's refusals stay here. All is as before when an
-//! [`Engine`] is dropped.
+//! Packets of a primary link pass the machine, which repairs random loss, outages and ACK contention, with secondary
+//! links where there are any. The machine decides; devices, sockets, packet rules and errors of the kernel are handled
+//! here. When an [`Engine`] is dropped, everything is as before.
 //!
-//! Main types: [`Setup`] and [`Wanted`] say what is to be accelerated, [`Engine`] is the thread that does it, [`Flows`]
-//! selects the flows, [`status::Status`] is what `marline accel status` shows.
+//! Main types: [`EngineConfig`] and [`LinkArg`] say what is to be accelerated, [`Engine`] is the thread that does it,
+//! [`FlowFilter`] selects the flows, [`status::Status`] is what `marline accel status` shows.
 //!
-//! 1. Held is only what is small and leaves over the primary link (NFQUEUE, by `rules`); what arrives is only observed, when
-//!    the machine needs it. Where offloading alone is wanted, the kernel does it by itself (`steering`, with BPF).
+//! 1. Only small packets that leave over the primary link are held (NFQUEUE, by `iptables`), and pure ACKs that come
+//!    for uploads; other packets are only captured, when the machine needs it. Where ACK offload alone is wanted, a BPF
+//!    program does it in the kernel (`bpf`).
 //! 2. Without the process packets pass untouched, at once and however it ended.
-//! 3. Packets have a thread of their own (`engine`); the control socket has not.
-//! 4. Data that was acknowledged before it arrived is written down (`ledger`); a process that outlives this one repairs those
-//!    flows (`keeper`).
-//! 5. Ranges are fetched from servers on another thread: each [`Errand`] goes there by a channel, and its result comes back by
-//!    a [`Bell`].
+//! 3. Packets have a thread of their own (`packet_loop`); the control socket does not run on it.
+//! 4. Data that was acknowledged before it arrived is written down (`pending_file`); a process that outlives this one
+//!    repairs those flows (`crash_repair`).
+//! 5. Ranges are fetched from servers on another thread: each [`FetchCommand`] goes there by a channel, and its result
+//!    comes back by a [`LoopHandle`].
 //!
-//! Where to start reading: `engine` (the event loop), `works` (a packet through the machine), `queue` and `rules` (how packets
-//! are held), `raw` (how they are sent), [`streaming`] (RTSP and RTP).
+//! Where to start reading: `packet_loop` (the event loop), `driver` (a packet through the machine), `nfqueue` and
+//! `iptables` (how packets are held), `raw_socket` (how they are sent), [`streaming`] (RTSP and RTP).
 
 pub(crate) mod bpf;
 mod capture;
@@ -52,10 +53,11 @@ pub use pending_file::{orphaned_path, pending_path};
 pub use range_client::{FetchCallback, LinkDevices, run_range_client};
 pub use requirements::{Requirement, check_requirements};
 
-/// Removes what runs that were killed have left; the devices that it was for. Rules that a process serves stay.
+/// Removes the packet rules that killed runs have left. Returns the devices they were for. Rules that a process serves
+/// stay.
 ///
 /// # Errors
-/// A privilege is missing; something is there and stays.
+/// A privilege is missing; rules exist and cannot be removed.
 pub fn restore() -> Result<Vec<String>, AccelError> {
     requirements::check_privileges()?;
     let removed = iptables::orphaned_devices();
@@ -65,7 +67,7 @@ pub fn restore() -> Result<Vec<String>, AccelError> {
     Ok(removed)
 }
 
-/// Access to the private parsers, for the fuzz targets alone: no part of what this crate promises.
+/// Access to the private parsers, for the fuzz targets alone: not part of the API of this crate.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {

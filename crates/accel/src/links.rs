@@ -1,10 +1,8 @@
-//! The links by their names: which device, and who is asked whether it is alive.
+//! Resolves links by their names: the device, and the address that is probed.
 //!
-//! In: the names that the user wrote, perhaps with gateways. Out: a [`Road`] each, the primary first, or one line.
-//!
-//! 1. A gateway is what the user says, else that of the device's best default route, IPv4 first.
-//! 2. A line with only two ends has a default route without a gateway: the first other address of the device's own network
-//!    is asked then, and taken if it answers. (A dark link with a guessed gateway would never be told from a bright one.)
+//! 1. The gateway is what the user named, else that of the device's best default route, IPv4 first.
+//! 2. A point-to-point link has a default route without a gateway: the first other address of the device's own network
+//!    is probed then, and used if it replies. (With a gateway that never replies, outages could not be detected.)
 //! 3. What cannot be a link is refused before anything is opened.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,30 +22,30 @@ use crate::gateway_probe::GatewayProber;
 pub struct LinkArg {
     /// The interface's name.
     pub name: String,
-    /// Who is asked whether it is alive; none: whom its routes name.
+    /// The address to probe; none: the gateway of its default route.
     pub gateway: Option<IpAddr>,
 }
 
 /// A link that can be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccelLink {
-    /// Its number here; the primary one's is zero.
+    /// Its id; the primary link is zero.
     pub link: LinkId,
     /// The interface's name.
     pub name: String,
-    /// The kernel's number for it.
+    /// The interface's index.
     pub index: u32,
-    /// Who is asked whether it is alive.
+    /// The address that is probed.
     pub gateway: IpAddr,
-    /// The user has named that one.
+    /// The user has named it.
     pub has_named_gateway: bool,
-    /// Where it leads to.
+    /// The address families that it reaches.
     pub families: AddressFamilies,
-    /// The router of its default route of IPv6.
+    /// The router of its IPv6 default route.
     pub router: Option<Ipv6Addr>,
 }
 
-/// The links, the primary one first. Asks the network where a gateway has to be guessed, for two seconds at most for each.
+/// The links, the primary one first. Probes a gateway where it has to be guessed, for two seconds at most for each.
 ///
 /// # Errors
 /// One of them cannot be used.
@@ -55,7 +53,7 @@ pub fn resolve_links(survey: &Survey, arg: &[LinkArg]) -> Result<Vec<AccelLink>,
     for (at, one) in arg.iter().enumerate() {
         if arg.iter().take(at).any(|other| other.name == one.name) {
             return Err(AccelError::Usage(format!(
-                "link {}: it is named twice; a link cannot help itself",
+                "link {}: it is named twice; a link cannot assist itself",
                 one.name
             )));
         }
@@ -121,7 +119,7 @@ fn interface<'a>(survey: &'a Survey, arg: &LinkArg) -> Result<&'a Interface, Acc
     }
 }
 
-/// The gateway of a line with two ends.
+/// The gateway of a point-to-point link.
 fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
     let name = &interface.name;
     let candidate = interface.networks.iter().find_map(first_other_address);
@@ -145,7 +143,7 @@ fn first_other_address(network: &Network) -> Option<IpAddr> {
         IpAddr::V4(own) => {
             let bits = u32::from(network.prefix);
             let first = own.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0);
-            // A network of two addresses has no name of its own (RFC 3021).
+            // A network of two addresses has no network address (RFC 3021).
             let from = first + u32::from(bits < 31);
             if bits > 31 { None } else { Some([from, from + 1].map(|bits| Ipv4Addr::from_bits(bits).into())) }
         }
@@ -159,12 +157,12 @@ fn first_other_address(network: &Network) -> Option<IpAddr> {
     candidates.into_iter().find(|candidate| *candidate != network.address)
 }
 
-/// Whether somebody answers there.
+/// Whether the address replies to probes.
 fn gateway_replies(interface: &Interface, gateway: IpAddr) -> Result<bool, AccelError> {
     let mut pinger = GatewayProber::open(&interface.name, interface.index, gateway)?;
     for sequence in 0..MAX_TRIES {
         let until = Instant::now() + REPLY_TIMEOUT;
-        // One that cannot be sent is not answered.
+        // A probe that cannot be sent is not answered.
         let _ = pinger.probe(sequence);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             let wait = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
@@ -177,7 +175,7 @@ fn gateway_replies(interface: &Interface, gateway: IpAddr) -> Result<bool, Accel
     Ok(false)
 }
 
-/// chosen: one may be lost, and a sleeping neighbour has to be found first.
+/// chosen: one may be lost, and the neighbour has to be resolved first.
 const MAX_TRIES: u16 = 3;
 /// chosen: longer than the round trip over any access link.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
@@ -187,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_end_is_the_first_address_that_is_not_ours() {
+    fn the_peer_is_the_first_address_that_is_not_ours() {
         for (own, prefix, other) in [
             ("10.1.0.2", 24, Some("10.1.0.1")),
             ("10.1.0.1", 24, Some("10.1.0.2")),

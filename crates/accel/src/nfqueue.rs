@@ -1,16 +1,15 @@
-//! Packets that leave or come, and wait for a word: NFQUEUE.
+//! Held packets: NFQUEUE, for packets that leave and for ACKs that come.
 //!
-//! In: the numbers of queues, to which rules lead packets. Out: the packets, each of which gets one verdict.
+//! 1. When it is dropped, packets that the rules lead to it pass at once (`--queue-bypass`); those that were waiting in
+//!    it are lost, which TCP repairs.
+//! 2. A full queue lets packets pass untouched.
+//! 3. Verdicts are collected until [`NfQueue::flush`]: one system call for a whole batch, and one verdict for all
+//!    packets in a row that are accepted. Packets are decided in the order of their ids, so that such a verdict
+//!    concerns no other packet.
+//! 4. All queues are read from one socket: polling a second one each time costs as much as a packet.
 //!
-//! 1. When it is dropped, packets that rules lead to it pass at once, because the rules say so (`--queue-bypass`); those that
-//!    waited in it are lost, which TCP mends.
-//! 2. A queue that is full lets packets pass untouched.
-//! 3. Verdicts are kept until [`Queue::flush`]: one system call for all of a batch, and one word for all that leave as they came
-//!    one behind the other. Packets are decided in the order of their numbers, so that such a word means no other packet.
-//! 4. All queues are read from one socket: asking a second one each time whether it has something costs as much as a packet.
-//!
-//! The crate `nfq` was not used: one system call for each packet and each verdict is most of what a packet costs, and the
-//! socket and the grammar of netlink are here already.
+//! The crate `nfq` was not used: one system call for each packet and each verdict is most of the cost of a packet, and
+//! the socket and the netlink encoding exist here already.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,7 +31,7 @@ pub(super) struct NfQueue {
     verdicts: Vec<u8>,
 }
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// It leaves.
@@ -41,19 +40,19 @@ pub(super) enum Direction {
     Incoming,
 }
 
-/// What is to become of a packet that waits.
+/// What becomes of a held packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict<'a> {
-    /// It leaves as it came.
+    /// It passes unchanged.
     Accept,
-    /// This leaves instead.
+    /// This packet passes instead.
     Replace(&'a [u8]),
-    /// It does not leave.
+    /// It is dropped.
     Drop,
 }
 
 impl NfQueue {
-    /// Opens queues of these numbers in the network namespace of the calling thread.
+    /// Opens queues with these numbers in the network namespace of the calling thread.
     pub(super) fn open(numbers: QueueNumbers) -> Result<Self, AccelError> {
         let socket = Socket::open(Protocol::Netfilter).map_err(|error| open_error(numbers.outgoing, error))?;
         for number in [Some(numbers.outgoing), numbers.incoming].into_iter().flatten() {
@@ -71,21 +70,21 @@ impl NfQueue {
         })
     }
 
-    /// Takes what waits; false: nothing does.
+    /// Receives a batch; false: nothing waits.
     pub(super) fn receive(&mut self) -> io::Result<bool> {
         match self.batch.receive(&self.socket) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            // What had no room has passed untouched.
+            // Packets beyond the buffer have passed untouched.
             Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Hands each packet that was received to `each`, which says what becomes of it.
+    /// Hands each received packet to `each`, which gives its verdict.
     pub(super) fn decide(&mut self, mut each: impl FnMut(Direction, &[u8], &mut dyn FnMut(Verdict<'_>))) {
         let Self { batch, verdicts, numbers, .. } = self;
-        // The last packet of each queue that leaves as it came, and of which nothing was said yet.
+        // The last accepted packet of each queue whose verdict is not written yet.
         let (mut last_outgoing, mut last_incoming) = (None, None);
         for message in batch.packets().flat_map(messages) {
             let Some(NfqPacket { queue, id, packet }) = NfqPacket::parse(&message) else { continue };
@@ -109,17 +108,17 @@ impl NfQueue {
         }
     }
 
-    /// Whether more may wait than what was received.
+    /// Whether more packets may wait than were received.
     pub(super) fn may_have_more(&self) -> bool {
         self.batch.is_full()
     }
 
-    /// How many messages were received.
+    /// Number of received messages.
     pub(super) fn count(&self) -> usize {
         self.batch.packets().count()
     }
 
-    /// Tells the kernel all verdicts.
+    /// Sends all verdicts to the kernel.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if self.verdicts.is_empty() {
             return Ok(());
@@ -136,10 +135,10 @@ impl AsFd for NfQueue {
     }
 }
 
-/// Why there is no such queue.
+/// Why a queue cannot be opened.
 fn open_error(number: u16, error: io::Error) -> AccelError {
     match error.raw_os_error() {
-        // What another socket has is refused so (`nfqnl_recv_config`).
+        // A queue that another socket has opened is refused so (`nfqnl_recv_config`).
         Some(EPERM) if requirements::check_privileges().is_ok() => AccelError::Unsupported(format!(
             "NFQUEUE {number}: another program has it already, or this network namespace is not this user's"
         )),
@@ -154,11 +153,11 @@ fn open_error(number: u16, error: io::Error) -> AccelError {
 pub(super) fn is_open(number: u16) -> bool {
     match std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue") {
         Ok(list) => list.lines().any(|line| line.split_whitespace().next() == Some(&number.to_string())),
-        // Shown to root alone; but a queue that somebody has is refused to everybody else.
+        // Readable for root alone; but a queue that is open is refused to everybody else.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             NfQueue::open(QueueNumbers { outgoing: number, incoming: None }).is_err()
         }
-        // Nobody can have one.
+        // Without the file there is no queue.
         Err(_) => false,
     }
 }
@@ -166,18 +165,19 @@ pub(super) fn is_open(number: u16) -> bool {
 const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 const EPROTONOSUPPORT: i32 = rustix::io::Errno::PROTONOSUPPORT.raw_os_error();
-/// chosen: far above what the rules let through ([`crate::iptables::SMALL`]); what is longer leaves as it came.
+/// chosen: far above what the rules let through ([`crate::iptables::MAX_QUEUED_PACKET`]); longer packets pass
+/// untouched.
 const MAX_PACKET: usize = 1024;
 /// What a message has beside its packet. chosen: four times what kernels of today write.
 const MESSAGE_OVERHEAD: usize = 512;
 /// chosen: the acknowledgements of a tenth of a second at 1 Gbit/s.
 const MAX_BATCH: usize = 64;
-/// chosen: a process that is not let run for a tenth of a second loses nothing.
+/// chosen: a process that does not run for a tenth of a second loses nothing.
 const QUEUE_LENGTH: u32 = 8192;
-/// chosen: so many packets with all that the kernel counts for each.
+/// chosen: so many packets with all that the kernel accounts for each.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Whether a queue can be had; it is closed again at once.
+/// Whether a queue can be opened; it is closed again at once.
 pub(super) fn check_available() -> Result<(), AccelError> {
     /// chosen: no primary link's ([`crate::packet_loop`]).
     const SPARE: u16 = 0x5fff;

@@ -1,12 +1,10 @@
 //! The thread on which packets pass the machine.
 //!
-//! In: links, rules' words, a configuration. Out: an [`Engine`]; flows are helped while it lives.
-//!
-//! 1. One thread does all that touches packets: it sleeps until the queue, a socket, an order or the machine's own deadline
-//!    wakes it. A runtime is not on this way.
-//! 2. Rules come last and go first. So nothing waits in a queue that nobody reads.
-//! 3. If the thread ends by itself, [`Engine::lost`] says why; the queue is closed then, and packets pass.
-//! 4. However the process ends, its sockets close: the queue's rules let packets pass from then on.
+//! 1. One thread handles all packets: it sleeps until the queue, a socket, a command or the machine's own deadline
+//!    wakes it. No async runtime is involved.
+//! 2. Packet rules are set last and removed first, so that no packet waits in a queue without a reader.
+//! 3. If the thread ends by itself, [`Engine::failed`] says why; the queue is closed then, and packets pass.
+//! 4. However the process ends, its sockets close: the rules let packets pass from then on.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,20 +32,21 @@ use crate::nfqueue::{Direction, NfQueue, Verdict, is_open};
 use crate::pending_file::PendingFile;
 use crate::poller::Poller;
 
-/// What an engine is made from.
+/// Configuration of an engine.
 #[derive(Debug)]
 pub struct EngineConfig {
-    /// What the machine is told.
+    /// Configuration of the machine.
     pub config: Config,
-    /// The links, in the order of their numbers.
+    /// The links, in the order of their ids.
     pub links: Vec<AccelLink>,
-    /// Which flows are meant.
+    /// Which flows are accelerated.
     pub flow_filter: FlowFilter,
-    /// Where the log of decisions goes; none: nowhere.
+    /// Where the decision log is written; none: nowhere.
     pub trace: Option<PathBuf>,
-    /// Where what is owed to flows is written down ([`crate::pending_file::ledger()`]); none: nowhere, and nobody pays it after a death.
+    /// Where early ACKs are written down for a crash repair ([`crate::pending_file::pending_path()`]); none: nowhere,
+    /// and nothing is repaired after a crash.
     pub pending_file: Option<PathBuf>,
-    /// Who gets bytes from servers; none: they cannot be had.
+    /// The range client; none: bytes cannot be fetched.
     pub fetch_commands: Option<UnboundedSender<FetchCommand>>,
 }
 
@@ -67,6 +66,7 @@ pub struct LoopHandle {
     wake_fd: Arc<OwnedFd>,
 }
 
+/// A command to the packet thread.
 #[derive(Debug)]
 pub(super) enum Command {
     Status(oneshot::Sender<Status>),
@@ -78,33 +78,36 @@ impl Engine {
     /// Starts it, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// Something is missing, or taken; nothing is changed then.
+    /// Something is missing, or in use; nothing is changed then.
     pub fn start(setup: EngineConfig) -> Result<Self, AccelError> {
         requirements::check_privileges()?;
         let primary =
             setup.links.first().ok_or_else(|| AccelError::Usage("there is no primary link".into()))?.clone();
         let incoming = needs_incoming(&setup.config).then(|| incoming_queue(&primary));
         let numbers = QueueNumbers { outgoing: outgoing_queue(&primary), incoming: incoming };
-        // One that runs since before its interface was plugged in again has another number.
+        // A run from before its interface was plugged in again has another number.
         let was_served = iptables::is_in_use(&primary.name);
-        // Whoever has it is the only one on this link.
+        // The owner of the queue is the only accelerator of this link.
         let queue = NfQueue::open(numbers);
         if was_served || (queue.is_err() && is_open(numbers.outgoing)) {
             return Err(AccelError::already_running(&primary.name));
         }
-        // What a run that was killed has left.
+        // Rules of a killed run.
         iptables::remove_orphaned(&primary.name)?;
-        // The least intrusive that serves; where the kernel cannot, packets wait for a word instead.
+        // The least intrusive driver that suffices; if the kernel does not support it, packets are queued instead.
         match driver::secondary_rate(&setup).map(|up| driver::open(&setup, up)) {
             Some(Ok(steering)) => {
-                // Nothing comes there. A kernel without queues knows no other driver.
+                // No packet comes to this queue; it marks the link as taken. A kernel without NFQUEUE knows no other
+                // driver.
                 let taken = queue.ok();
                 return Self::run(move |_, commands| {
                     let _taken = taken;
                     steering.run(&commands)
                 });
             }
-            Some(Err(error)) => tracing::info!(%error, "acknowledgements are led by the queue instead"),
+            Some(Err(error)) => {
+                tracing::info!(%error, "acknowledgements are offloaded by the queue instead of BPF")
+            }
             None => {}
         }
         let queue = queue?;
@@ -114,7 +117,7 @@ impl Engine {
         })?;
         let pending_file = setup.pending_file.map(|path| {
             PendingFile::open(&path)
-                .map_err(AccelError::kernel(format!("{}: what is owed to flows", path.display())))
+                .map_err(AccelError::kernel(format!("{}: the file of pending early ACKs", path.display())))
         });
         let driver = Driver::new(machine, pending_file.transpose()?, setup.links, setup.fetch_commands)?;
         let monitor =
@@ -147,7 +150,7 @@ impl Engine {
         let wake_read = Arc::clone(&wake);
         let body = move || {
             if let Err(error) = body(wake_read, commands) {
-                // Whoever is not there any more does not want to know.
+                // The engine may have been dropped.
                 let _ = failure_sender.send(AccelError::kernel("the packets' thread")(error));
             }
         };
@@ -161,12 +164,12 @@ impl Engine {
         })
     }
 
-    /// What reaches it from other threads.
+    /// A handle to the thread.
     pub fn handle(&self) -> LoopHandle {
         self.handle.clone()
     }
 
-    /// Waits until it cannot go on.
+    /// Waits until it cannot continue.
     pub async fn failed(&mut self) -> AccelError {
         let ended = (&mut self.failure).await;
         ended.unwrap_or_else(|_| AccelError::Unsupported("the packets' thread is gone".into()))
@@ -178,50 +181,50 @@ impl Drop for Engine {
         drop(self.rules.take());
         self.handle.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic of its own has been told already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
 }
 
 impl LoopHandle {
-    /// How it stands; none: it has ended.
+    /// The status; none: it has ended.
     pub async fn status(&self) -> Option<Status> {
         let (sender, response) = oneshot::channel();
         self.send(Command::Status(sender));
         response.await.ok()
     }
 
-    /// What became of a range of a fetch; none: it cannot be had.
+    /// The result of a range of a fetch; none: it could not be fetched.
     pub fn fetched(&self, fetch: FetchId, range: u32, bytes: Option<Vec<u8>>) {
         self.send(Command::Fetched(fetch, range, bytes));
     }
 
     fn send(&self, command: Command) {
-        // One that has ended hears nothing.
+        // A thread that has ended receives nothing.
         let _ = self.commands.send(command);
         let _ = rustix::io::write(&*self.wake_fd, &1_u64.to_ne_bytes());
     }
 }
 
-/// The queue of a primary link. chosen: an even number from 0x6000 on, by the device's number, so that two primaries have two
-/// queues.
+/// The queue of a primary link. chosen: an even number from 0x6000 on, by the device's index, so that two primary links
+/// have two queues.
 pub(super) fn outgoing_queue(primary: &AccelLink) -> u16 {
     0x6000 + u16::try_from(primary.index % 0x800).unwrap_or(0) * 2
 }
 
-/// The queue of what comes over it.
+/// The queue of incoming packets.
 fn incoming_queue(primary: &AccelLink) -> u16 {
     outgoing_queue(primary) + 1
 }
 
-/// Whether something may be done for uploads: then the far end's acknowledgements wait for a word, too.
+/// Whether something may be done for uploads: then the peer's acknowledgements are held, too.
 fn needs_incoming(config: &Config) -> bool {
     use Mechanism::{EifelUndo, OutageRevert, WithheldAck, ZeroWindowFreeze};
     config.mechanisms.has_any(&[EifelUndo, WithheldAck, OutageRevert, ZeroWindowFreeze])
 }
 
-/// What the thread owns.
+/// State of the thread.
 struct PacketLoop {
     poller: Poller,
     queue: NfQueue,
@@ -247,7 +250,7 @@ impl PacketLoop {
             let min_rtt = || self.driver.machine.machine().min_rtt();
             let has_wakeup = self.poller.wait(&self.queue, self.driver.capture.as_ref(), timeout, min_rtt)?;
             for _ in 0..MAX_BATCHES {
-                // What came before a packet leaves is known when it leaves.
+                // What came before a packet leaves must be known when it leaves.
                 if self.driver.drain_capture()? {
                     self.poller.on_captured(self.driver.capture.as_ref());
                 }
@@ -264,12 +267,12 @@ impl PacketLoop {
                 flushed = clock::now();
                 self.driver.machine.flush();
                 if let Some((path, error)) = self.driver.machine.failed() {
-                    tracing::error!(file = %path.display(), %error, "the log ends here");
+                    tracing::error!(file = %path.display(), %error, "the decision log cannot be written and ends here");
                 }
                 self.driver.update_counters();
             }
         }
-        // Whoever waits still leaves as he came.
+        // Packets that still wait pass unchanged.
         while self.queue.receive()? {
             self.queue.decide(|_, _, decide| decide(Verdict::Accept));
             self.queue.flush()?;
@@ -278,17 +281,17 @@ impl PacketLoop {
         Ok(())
     }
 
-    /// Something else than a packet that leaves is there; false: this is the end.
+    /// Something other than a queued packet is ready; false: stop.
     fn handle_wakeup(&mut self) -> io::Result<bool> {
         self.handle_netlink();
-        // A device that came back has another socket.
+        // A device that returned has another socket.
         self.driver.links.iter().try_for_each(|sockets| self.poller.register(&sockets.prober))?;
         self.driver.handle_probe_replies();
         self.driver.handle_reserved_ports();
         Ok(self.handle_commands())
     }
 
-    /// One batch of those that wait; whether more may.
+    /// Handles one batch of queued packets. Returns whether more may wait.
     fn handle_batch(&mut self) -> io::Result<bool> {
         let Self { queue, driver, poller, .. } = self;
         if !queue.receive()? {
@@ -306,7 +309,7 @@ impl PacketLoop {
         Ok(queue.may_have_more())
     }
 
-    /// Links that came, went or changed, with their addresses and routes.
+    /// Handles changes of links, addresses and routes.
     fn handle_netlink(&mut self) {
         loop {
             match self.monitor.event() {
@@ -322,15 +325,15 @@ impl PacketLoop {
         }
     }
 
-    /// Does what others ask; false: this is the end.
+    /// Handles commands; false: stop.
     fn handle_commands(&mut self) -> bool {
         let mut count = [0; 8];
-        // Nobody may have rung.
+        // There may be nothing to read.
         let _ = rustix::io::read(&*self.wake, &mut count);
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Status(to)) => {
-                    // Whoever asked may have gone.
+                    // The requester may have gone.
                     let _ = to.send(self.status());
                 }
                 Ok(Command::Fetched(fetch, range, bytes)) => {
@@ -363,7 +366,7 @@ impl PacketLoop {
     }
 }
 
-/// chosen: nobody who gives orders waits for longer than a millisecond, however many packets come.
+/// chosen: no command waits for longer than a millisecond, however many packets come.
 const MAX_BATCHES: usize = 8;
 const SECOND: u64 = 1_000_000_000;
 /// chosen: often enough for a log that is flushed each second.

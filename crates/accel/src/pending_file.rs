@@ -1,12 +1,13 @@
-//! Bytes that were acknowledged early ([`Owed`]), written down where the death of this process does not reach.
+//! The pending file: bytes that were acknowledged early ([`PendingRepair`]), written down so that they survive the
+//! death of this process.
 //!
-//! 1. It is written before the acknowledgement leaves: [`Ledger::note`] is called before anything is done.
-//! 2. Nothing is synced: it is to outlive this process, not the machine, whose connections die with it.
-//! 3. It holds requests with all their fields. So it is readable for its owner alone, and removed at the end unless
+//! 1. It is written before the acknowledgement leaves: [`PendingFile::update`] is called before any output is executed.
+//! 2. Nothing is synced: it is to survive this process, not the machine, whose connections die with it.
+//! 3. It contains requests with all their fields. So it is readable for its owner alone, and removed at the end unless
 //!    something is still missing.
-//! 4. Its name has the process's number in it, so that a later run does not write over it.
-//! 5. It is made and read within a [`Directory`] that no other user can write, and never through a link: a ledger says what
-//!    root requests, and which packets it gives to the local stack.
+//! 4. Its name contains the process id, so that a later run does not overwrite it.
+//! 5. It is created and read within a [`Directory`] that no other user can write, and never through a symbolic link: it
+//!    controls what root requests, and which packets root injects into the local stack.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use marline_core::accel::{Accelerator, PendingRepair};
 use marline_net::directory::Directory;
 
-/// An open ledger.
+/// An open file.
 #[derive(Debug)]
 pub(super) struct PendingFile {
     file: File,
@@ -27,17 +28,17 @@ pub(super) struct PendingFile {
 }
 
 impl PendingFile {
-    /// A new one; what is there by its name is gone.
+    /// Creates a new one; an old one of that name is replaced.
     ///
     /// # Errors
-    /// Another user can write its directory, or it cannot be made.
+    /// Another user can write its directory, or it cannot be created.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let (directory, name) = open_directory(path)?;
         let file = directory.create(name)?;
         Ok(Self { file, directory, path: path.to_owned(), fingerprint: (0, 0), is_empty: true })
     }
 
-    /// Writes what is owed now, if that is not what stands there.
+    /// Writes what is pending now, if it has changed.
     pub(super) fn update(&mut self, machine: &Accelerator) {
         let owing = machine.pending_fingerprint();
         if std::mem::replace(&mut self.fingerprint, owing) == owing {
@@ -49,19 +50,19 @@ impl PendingFile {
         }
         self.is_empty = pending.is_empty();
         let written = serde_json::to_vec(&pending).map_err(io::Error::from).and_then(|text| {
-            // What is longer from before stays behind it, and is not read.
+            // A longer previous text remains behind the new one, and is not read.
             self.file.write_all_at(&text, 0)?;
             if pending.is_empty() { self.file.set_len(text.len() as u64) } else { Ok(()) }
         });
         if let Err(error) = written {
-            tracing::warn!(file = %self.path.display(), %error, "bytes that were acknowledged early are not written down");
+            tracing::warn!(file = %self.path.display(), %error, "pending early ACKs cannot be written down");
         }
     }
 }
 
 impl Drop for PendingFile {
     fn drop(&mut self) {
-        // What is owed is for the keeper to read.
+        // What is pending is left for the crash repair.
         if self.is_empty
             && let Some(name) = file_name(&self.path)
         {
@@ -70,20 +71,20 @@ impl Drop for PendingFile {
     }
 }
 
-/// Where the ledger of this process is.
+/// The pending file of this process.
 pub fn pending_path(run_dir: &Path, primary: &str) -> PathBuf {
-    run_dir.join(format!("accel-{primary}-{}.owed", std::process::id()))
+    run_dir.join(format!("accel-{primary}-{}.pending", std::process::id()))
 }
 
-/// The newest ledger of a primary link whose writer has ended. Older ones are removed: the run after each of them has seen to
-/// it, and one process must be enough for what is left.
+/// The newest pending file of a primary link whose writer has ended. Older ones are removed: the run after each of them
+/// has seen to it, and one process must suffice for the rest.
 ///
 /// # Errors
 /// Another user can write the directory.
 pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
     let is_orphan = |name: &str| {
         let number =
-            name.strip_prefix("accel-")?.strip_prefix(primary)?.strip_prefix('-')?.strip_suffix(".owed")?;
+            name.strip_prefix("accel-")?.strip_prefix(primary)?.strip_prefix('-')?.strip_suffix(".pending")?;
         let number: u32 = number.parse().ok()?;
         (number != std::process::id() && !Path::new("/proc").join(number.to_string()).exists()).then_some(())
     };
@@ -98,7 +99,7 @@ pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf
     for name in names.filter(|name| is_orphan(name).is_some()) {
         let written = directory.written(&name).ok().flatten().and_then(|file| file.metadata().ok());
         let Some(meta) = written else {
-            tracing::warn!(file = %run_dir.join(&name).display(), "no ledger of this user's: it is left alone");
+            tracing::warn!(file = %run_dir.join(&name).display(), "not a pending file of this user: ignored");
             continue;
         };
         let this = (meta.mtime(), meta.mtime_nsec(), name);
@@ -119,10 +120,10 @@ pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf
     Ok(newest.map(|(.., name)| run_dir.join(name)))
 }
 
-/// What a ledger says; nothing, if it is not there or was not finished.
+/// The content of a pending file; empty if it does not exist or is incomplete.
 ///
 /// # Errors
-/// It is not this user's alone, or cannot be read.
+/// It does not belong to this user alone, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<PendingRepair>> {
     let (directory, name) = open_directory(path)?;
     let Some(file) = directory.written(name)? else { return Ok(Vec::new()) };
@@ -132,7 +133,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<PendingRepair>> {
     Ok(first.and_then(Result::ok).unwrap_or_default())
 }
 
-/// Removes a ledger.
+/// Removes a pending file.
 pub(super) fn remove(path: &Path) {
     // It may be gone already.
     let _ = open_directory(path).and_then(|(directory, name)| directory.unlink(name));
@@ -157,7 +158,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_stands_there_is_read_whatever_is_behind_it() {
+    fn the_first_value_is_read_whatever_follows() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger");
         let hole = |seq| PendingHole { seq, ts_val: Some(7), fetch: None };
@@ -172,7 +173,7 @@ mod tests {
             holes: vec![hole(1), hole(2)],
         };
         let mut text = serde_json::to_string(&[&pending]).unwrap();
-        text += "],\"of before\"";
+        text += "],\"older text\"";
         std::fs::write(&path, &text).unwrap();
         assert_eq!(read(&path).unwrap(), [pending]);
         std::fs::write(&path, &text[..text.len() / 2]).unwrap();
@@ -182,31 +183,39 @@ mod tests {
     }
 
     #[test]
-    fn only_those_that_have_ended_leave_an_orphan_and_the_newest_is_kept() {
+    fn only_ended_processes_leave_an_orphan_and_the_newest_is_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let names =
-            ["accel-wlan0-4194998.owed", "accel-wlan0-1.owed", "accel-wlan1-4194999.owed", "accel-wlan0.sock"];
+        let names = [
+            "accel-wlan0-4194998.pending",
+            "accel-wlan0-1.pending",
+            "accel-wlan1-4194999.pending",
+            "accel-wlan0.sock",
+        ];
         names.iter().for_each(|name| std::fs::write(directory.path().join(name), "").unwrap());
         drop(PendingFile::open(&pending_path(directory.path(), "wlan0")).unwrap());
         let newest = || orphaned_path(directory.path(), "wlan0").unwrap();
         assert_eq!(newest(), Some(directory.path().join(names[0])));
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4, "one that owes nothing leaves nothing");
+        assert_eq!(
+            std::fs::read_dir(directory.path()).unwrap().count(),
+            4,
+            "a process with nothing pending leaves no file"
+        );
         std::thread::sleep(std::time::Duration::from_millis(20));
-        std::fs::write(directory.path().join("accel-wlan0-4194997.owed"), "").unwrap();
-        assert_eq!(newest(), Some(directory.path().join("accel-wlan0-4194997.owed")));
+        std::fs::write(directory.path().join("accel-wlan0-4194997.pending"), "").unwrap();
+        assert_eq!(newest(), Some(directory.path().join("accel-wlan0-4194997.pending")));
         assert!(!directory.path().join(names[0]).exists());
         assert_eq!(orphaned_path(&directory.path().join("none"), "wlan0").unwrap(), None);
     }
 
     #[test]
-    fn what_others_have_planted_is_neither_written_nor_paid() {
+    fn planted_files_are_neither_written_nor_read() {
         let directory = tempfile::tempdir().unwrap();
         let (run, victim) = (directory.path().join("run"), directory.path().join("victim"));
         std::fs::create_dir(&run).unwrap();
         std::fs::write(&victim, "whole").unwrap();
         symlink(&victim, pending_path(&run, "wlan0")).unwrap();
-        symlink(&victim, run.join("accel-wlan0-4194998.owed")).unwrap();
-        std::fs::hard_link(&victim, run.join("accel-wlan0-4194997.owed")).unwrap();
+        symlink(&victim, run.join("accel-wlan0-4194998.pending")).unwrap();
+        std::fs::hard_link(&victim, run.join("accel-wlan0-4194997.pending")).unwrap();
         drop(PendingFile::open(&pending_path(&run, "wlan0")).unwrap());
         assert_eq!(orphaned_path(&run, "wlan0").unwrap(), None);
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole");

@@ -1,17 +1,17 @@
-//! When the packets' thread sleeps, and what wakes it.
+//! Decides when the packet thread sleeps, and what wakes it.
 //!
-//! In: the queue, what else may be ready, how long there is time, how short round trips are. Out: the thread goes on, and knows
-//! what for.
-//!
-//! 1. Most of what a packet costs is waking for it. So what merely passes wakes nobody: it is looked at before the next packet of
-//!    the queue, with the time when it came. Only if nothing came for [`QUIET`] does the next one wake.
-//! 2. Where packets of the queue come so fast that more than one comes in a [`SHARE`] of the shortest round trip, over some time and
-//!    not in one burst, that long is slept from one wake to the next: several are taken at once, and none waits for so long that its
-//!    sender would feel it; half a millisecond, where flows have no loss. One that comes after a pause is taken at once, as ever.
-//! 3. Whoever takes packets one by one has real-time priority, where that is permitted: acknowledgements that wait for other
-//!    programs leave in lumps, a sender that hears a lump sends a burst, and of a burst a full queue drops more, of every
-//!    flow's packets (measured: `harmless congestion` of `marline-lab bench accel`). Whoever gathers them has time.
-//! 4. What is seldom ready stands behind one descriptor, and is not asked each time.
+//! 1. Most of the cost of a packet is the wakeup. So captured packets do not wake the thread: they are read before the
+//!    next packet of the queue, with the time when they came. Only if nothing came for [`CAPTURE_QUIET_TIME`] does the
+//!    next one wake it.
+//! 2. Where packets of the queue come so fast that more than one comes in a [`MIN_RTT_PART`]th of the shortest round
+//!    trip, over some time and not in one burst, the thread sleeps for that long between two wakeups: several packets
+//!    are taken at once, and none waits long enough to matter to its sender; half a millisecond where flows have no
+//!    loss. A packet after a pause is taken at once.
+//! 3. A thread that takes packets one by one has real-time priority where permitted: acknowledgements that wait for
+//!    other programs leave in bursts, a sender that receives a burst sends one, and a full queue drops more of a burst,
+//!    of every flow's packets (measured: `harmless congestion` of `marline-lab bench accel`). A thread that batches
+//!    packets has time.
+//! 4. Descriptors that are rarely ready are behind one epoll descriptor, and are not polled each time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,29 +24,29 @@ use rustix::time::Timespec;
 use crate::capture::Capture;
 use crate::nfqueue::NfQueue;
 
-/// See the [module](self).
+/// See the [module documentation](self).
 #[derive(Debug)]
 pub(super) struct Poller {
-    /// Everything but the queues.
+    /// Everything but the queue.
     others: OwnedFd,
-    /// The eye is among them.
+    /// The capture is among them.
     has_capture: bool,
-    /// When the eye saw something last, or was opened.
+    /// When a packet was captured last, or the capture was opened.
     last_capture: u64,
-    /// When the running count of packets began, and how many were taken since.
+    /// When the current count of packets began, and how many were taken since.
     count_window: (u64, usize),
-    /// So long is slept for more packets, as the last count says.
+    /// How long to sleep for more packets, by the last count.
     batch_time: Option<Duration>,
     /// Packets were taken since the last sleep.
     has_taken: bool,
-    /// The thread goes before others.
+    /// The thread has real-time priority.
     is_real_time: bool,
-    /// It may not, and stays where whoever started it has put it.
+    /// It may not, and keeps the priority it was started with.
     is_priority_refused: bool,
 }
 
 impl Poller {
-    /// Nothing wakes it yet but the queue.
+    /// Only the queue wakes it.
     pub(super) fn new() -> io::Result<Self> {
         let others = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self {
@@ -61,7 +61,7 @@ impl Poller {
         })
     }
 
-    /// This wakes from now on, until it is closed.
+    /// This descriptor wakes it from now on, until it is closed.
     pub(super) fn register(&self, fd: impl AsFd) -> io::Result<()> {
         match epoll::add(&self.others, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
@@ -75,13 +75,13 @@ impl Poller {
         self.has_taken = true;
     }
 
-    /// Counts what came, and looks how long to gather where it is much; `trip` is the shortest round trip.
+    /// Counts what came, and decides how long to batch; `min_rtt` is the shortest round trip.
     fn update_batch_time(&mut self, now: u64, min_rtt: impl FnOnce() -> Option<Duration>) {
         let (began, packets) = self.count_window;
         let time = Duration::from_nanos(now.saturating_sub(began));
         if time >= COUNT_TIME {
             let packets = u32::try_from(packets).unwrap_or(u32::MAX);
-            // Three in two spans.
+            // Three packets in two batch times.
             let are_many = |batch_time: Duration| batch_time.saturating_mul(packets) * 2 >= time * 3;
             let batch_time =
                 || (min_rtt().unwrap_or_default() / MIN_RTT_PART).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
@@ -90,7 +90,7 @@ impl Poller {
         }
     }
 
-    /// Goes before other programs' threads or among them.
+    /// Requests or releases real-time priority.
     fn set_priority(&mut self) {
         let is_real_time = self.batch_time.is_none();
         if is_real_time != self.is_real_time && !self.is_priority_refused {
@@ -99,18 +99,18 @@ impl Poller {
         }
     }
 
-    /// This eye has seen something, or is new, or is to be closed: it does not wake.
+    /// A packet was captured, or the capture is new, or is to be closed: it does not wake the thread.
     pub(super) fn on_captured(&mut self, capture: Option<&Capture>) {
         self.last_capture = clock::now();
         let was_alert = std::mem::take(&mut self.has_capture);
         if let Some(capture) = capture.filter(|_| was_alert) {
-            // What is not minded is not forgotten.
+            // A descriptor that was not registered cannot be removed.
             let _ = epoll::delete(&self.others, capture);
         }
     }
 
-    /// Sleeps until something is there, for `rest` at most; whether it is something else than a packet of the queue. `trip` tells
-    /// the shortest round trip.
+    /// Sleeps until something is ready, for `timeout` at most. Returns whether something other than a packet of the
+    /// queue is ready. `min_rtt` returns the shortest round trip.
     pub(super) fn wait(
         &mut self,
         queue: &NfQueue,
@@ -140,7 +140,7 @@ impl Poller {
     }
 }
 
-/// Waits for any of these; whether the first is ready.
+/// Waits for any of these. Returns whether the first is ready.
 fn poll_until(all: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
     match poll(all, Some(&timeout)) {
@@ -150,16 +150,16 @@ fn poll_until(all: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {
     }
 }
 
-/// chosen: a tenth of the silence after which a link is asked whether it is there.
+/// chosen: a tenth of the quiet time after which a link is suspected to be down.
 const CAPTURE_QUIET_TIME: Duration = Duration::from_millis(20);
-/// Of the shortest round trip so much may be slept for more packets. chosen: on average a packet waits for half of it, which
-/// lengthens a round trip by 4 % at the most.
+/// This part of the shortest round trip may be slept for more packets. chosen: on average a packet waits for half of
+/// it, which lengthens a round trip by 4 % at the most.
 const MIN_RTT_PART: u32 = 12;
-/// chosen: with what the kernel adds to a sleep, less than a millisecond, which nothing on a network is too short for.
+/// chosen: with what the kernel adds to a sleep, less than a millisecond, which no network is too short for.
 const MIN_BATCH_TIME: Duration = Duration::from_micros(500);
-/// chosen: a burst of acknowledgements lets no more than a few packets go at once.
+/// chosen: a burst of acknowledgements releases no more than a few packets at once.
 const MAX_BATCH_TIME: Duration = Duration::from_millis(4);
-/// chosen: above everything that is not real-time, below what else may be.
+/// chosen: above everything that is not real-time, below any other real-time thread.
 const PRIORITY: i32 = 1;
 /// chosen: several of the longest sleeps, far shorter than a flow.
 const COUNT_TIME: Duration = Duration::from_millis(20);
@@ -168,7 +168,7 @@ const COUNT_TIME: Duration = Duration::from_millis(20);
 mod tests {
     use super::*;
 
-    /// Of the calling thread, as `linux/sched.h` numbers them.
+    /// Scheduling policy of the calling thread, as numbered in `linux/sched.h`.
     fn policy() -> u32 {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, behind) = stat.rsplit_once(')').unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gathers_gives_his_priority_back() {
+    fn a_batching_thread_gives_its_priority_back() {
         let body = || {
             let is_permitted = sched::real_time(PRIORITY).is_ok();
             sched::normal().unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_fast_is_gathered_and_a_burst_is_not() {
+    fn fast_packets_are_batched_and_a_burst_is_not() {
         let mut poller = Poller::new().unwrap();
         let mut run = |packets: usize, every: u64, min_rtt: u64, from: u64| {
             let mut gathered = Vec::new();
@@ -205,7 +205,7 @@ mod tests {
             gathered
         };
         assert_eq!(run(1, 1_350_000, 48, 1_000_000_000), [Duration::from_millis(4)], "20 Mbit/s");
-        assert_eq!(run(1, 1_350_000, 10, 2_000_000_000).last(), None, "of a shorter round trip one has to be felt");
+        assert_eq!(run(1, 1_350_000, 10, 2_000_000_000).last(), None, "a shorter round trip would notice it");
         assert_eq!(run(6, 500_000, 9, 3_000_000_000), [Duration::from_micros(750)], "300 Mbit/s");
         assert_eq!(run(6, 500_000, 1, 4_000_000_000), [MIN_BATCH_TIME]);
         assert!(run(5, 50_000_000, 200, 5_000_000_000).is_empty(), "a window of ten segments");

@@ -1,15 +1,14 @@
-//! Packets of our own making: over a link that is named, or into the own stack.
+//! Sends packets of our own making: over a given link, or into the local stack.
 //!
-//! In: whole packets of IP. Out: they leave as they are (IPv4's header gets its checksum from the kernel).
-//!
-//! 1. What leaves has the mark that the queue's rules pass over: nothing is intercepted twice.
-//! 2. Over a link: the socket is bound to the device, so that no route says otherwise; the packet's own source stays.
-//! 3. Into the own stack: a packet for an address of this machine has a route of the kind `local`, goes over the loopback,
-//!    and is taken there with that very route. So reverse-path filters are not asked, whosever source it has, and it counts
-//!    as come over the device that has the address: sockets that are bound to one take it, too.
-//! 4. Of IPv6 the kernel makes the header then, for a source that is not ours (`IPV6_FREEBIND`). A header of our own would have
-//!    the kernel make a route for this one packet, which the socket that takes it keeps, and which keeps a device that is
-//!    unplugged from going as long (seen on Linux 6.18).
+//! 1. They have the mark that the packet rules skip, so that nothing is intercepted twice.
+//! 2. Over a link: the socket is bound to the device, so that routes do not matter; the source address of the packet
+//!    stays.
+//! 3. Into the local stack: a packet for a local address has a route of type `local`, goes over the loopback, and is
+//!    received there with that very route. So reverse-path filters do not apply, whatever its source, and it counts as
+//!    received by the device that has the address: sockets that are bound to a device receive it, too.
+//! 4. For IPv6 the kernel makes the header then, for a source that is not ours (`IPV6_FREEBIND`). A header of our own
+//!    would have the kernel create a route for this one packet, which the receiving socket keeps, and which prevents an
+//!    unplugged device from going as long (seen on Linux 6.18).
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -20,7 +19,7 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use super::AccelError;
 
-/// What marks our own packets. chosen: `macc`, which no list of marks knows.
+/// Marks our own packets. chosen: `macc`, which no registry of marks knows.
 pub(super) const MARK: u32 = 0x6d61_6363;
 
 /// Sends whole packets.
@@ -40,7 +39,7 @@ impl RawSocket {
             if let Some(device) = device {
                 bind_to_device(&socket, device)?;
             }
-            // It hears nothing, and is to hold nothing up.
+            // It receives nothing, and must not block.
             socket.set_send_buffer_size(SEND_BUFFER)?;
             Ok(socket)
         };
@@ -54,10 +53,10 @@ impl RawSocket {
         Ok(Self { v4, v6 })
     }
 
-    /// Sends one.
+    /// Sends one packet.
     ///
     /// # Errors
-    /// No whole packet; no room or no way now: it is lost, as packets are.
+    /// Not a whole packet; no buffer or no route now: it is lost, like any packet.
     pub(super) fn send(&self, packet: &[u8]) -> io::Result<()> {
         let parsed = parse_whole(packet)?;
         let (socket, to) = match parsed.addrs() {
@@ -68,7 +67,7 @@ impl RawSocket {
     }
 }
 
-/// Gives packets to the own stack, as if they had come.
+/// Injects packets into the local stack, as if they had been received.
 #[derive(Debug)]
 pub(super) struct LocalInjector {
     v4: RawSocket,
@@ -76,7 +75,7 @@ pub(super) struct LocalInjector {
     v6: Option<RawV6>,
 }
 
-/// Of each protocol its socket, whose header the kernel makes.
+/// One socket for each protocol, whose header the kernel makes.
 #[derive(Debug)]
 struct RawV6 {
     tcp: Socket,
@@ -88,7 +87,7 @@ impl LocalInjector {
         let v4 = RawSocket::open(None)?;
         let open = |protocol| -> io::Result<Socket> {
             let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
-            // It would hear all of its protocol that comes to this machine.
+            // It would receive all packets of its protocol.
             socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
             socket.set_freebind_v6(true)?;
             socket.bind(&SockAddr::from(DISCARD_ADDRESS))?;
@@ -100,10 +99,10 @@ impl LocalInjector {
         Ok(Self { v6: v6.map_err(AccelError::kernel("a raw socket of IPv6"))?, v4 })
     }
 
-    /// Gives one, of TCP or ICMP.
+    /// Injects one packet of TCP or ICMP.
     ///
     /// # Errors
-    /// As [`Raw::send`].
+    /// As [`RawSocket::send`].
     pub(super) fn inject(&self, packet: &[u8]) -> io::Result<()> {
         let parsed = parse_whole(packet)?;
         let AddrPair::V6(from, to) = parsed.addrs() else { return self.v4.send(packet) };
@@ -118,12 +117,12 @@ fn parse_whole(packet: &[u8]) -> io::Result<Packet<'_>> {
     Packet::parse(packet).map_err(|refusal| io::Error::new(io::ErrorKind::InvalidInput, refusal))
 }
 
-/// An address that nobody has (RFC 6666): what is bound to it hears nothing.
+/// The discard prefix (RFC 6666): a socket that is bound to it receives nothing.
 const DISCARD_ADDRESS: SocketAddrV6 = SocketAddrV6::new(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1), 0, 0, 0);
-/// A filter's instruction that passes no bytes (`BPF_RET`).
+/// A filter instruction that passes no bytes (`BPF_RET`).
 const DROP: u16 = 0x06;
 /// `IPPROTO_RAW`: packets come with their header, in both families.
 const IPPROTO_RAW: i32 = 255;
 const NO_FAMILY: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
-/// chosen: a second of a thin link's packets; what does not fit is lost, as on any full link.
+/// chosen: a second of a thin link's packets; more is lost, as on any full link.
 const SEND_BUFFER: usize = 1 << 20;

@@ -1,6 +1,4 @@
-//! What `marline accel` needs of a machine, and whether it is there.
-//!
-//! In: this process's capabilities, the programs and modules that are there. Out: a [`Need`] each, with what helps.
+//! Checks what `marline accel` needs of a host: capabilities, programs and kernel modules, each with a remedy.
 
 use std::path::Path;
 
@@ -10,22 +8,22 @@ use serde::Serialize;
 use crate::bpf::redirect;
 use crate::{AccelError, iptables, nfqueue};
 
-/// One thing that is needed.
+/// One requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Requirement {
-    /// What.
+    /// Its name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether it is met.
     pub is_met: bool,
-    /// Without it nothing can be done; else only a part cannot.
+    /// Without it nothing works; else only a part does not.
     pub is_required: bool,
     /// What was found.
     pub finding: String,
-    /// What helps; empty where nothing has to.
+    /// The remedy; empty where none is needed.
     pub remedy: &'static str,
 }
 
-/// Whether packets may be taken and sent.
+/// Whether packets may be received and sent.
 ///
 /// # Errors
 /// CAP_NET_ADMIN or CAP_NET_RAW is missing.
@@ -47,7 +45,7 @@ fn missing_capabilities() -> Vec<&'static str> {
     both.into_iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| name).collect()
 }
 
-/// Whether acknowledgements can be led by the kernel itself, and which of its features is missing if not.
+/// Whether ACKs can be offloaded by the kernel itself, and which of its features is missing if not.
 fn bpf_requirement() -> Requirement {
     let tried = redirect::check_available();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -60,8 +58,8 @@ fn bpf_requirement() -> Requirement {
         is_met: tried.is_ok(),
         is_required: false,
         finding: match tried {
-            Ok(()) => "`offload` alone can be done by the kernel itself".to_owned(),
-            Err(why) => format!("`offload` alone goes through the queue, too: the program: {why}"),
+            Ok(()) => "`ack-offload` alone is done by the kernel itself".to_owned(),
+            Err(why) => format!("`ack-offload` alone goes through the queue as well: BPF program: {why}"),
         },
         remedy,
     }
@@ -79,7 +77,7 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
     }
 }
 
-/// Whether packets wait for no other program.
+/// Whether the packet thread can have real-time priority.
 fn real_time_requirement() -> Requirement {
     let tried = sched::try_real_time();
     let there = tried.is_ok();
@@ -88,19 +86,19 @@ fn real_time_requirement() -> Requirement {
         is_met: there,
         is_required: false,
         finding: match tried {
-            Ok(()) => "packets wait for no other program".to_owned(),
-            Err(error) => format!("no SCHED_FIFO ({error}): on a busy machine acknowledgements leave in lumps"),
+            Ok(()) => "packets are handled before other programs".to_owned(),
+            Err(error) => format!("no SCHED_FIFO ({error}): on a busy host acknowledgements leave in bursts"),
         },
         remedy: if there { "" } else { "run as root, or with CAP_SYS_NICE as an ambient capability" },
     }
 }
 
-/// Looks at all of them. Nothing is changed.
+/// Checks all of them. Nothing is changed.
 pub fn check_requirements() -> Vec<Requirement> {
     let missing = missing_capabilities();
     let program = iptables::find_program();
     let (opened, finding) = match nfqueue::check_available() {
-        Ok(()) => (true, "packets can wait for a word".to_owned()),
+        Ok(()) => (true, "packets can be queued".to_owned()),
         Err(error) => (false, error.to_string()),
     };
     let v6 = Path::new("/proc/thread-self/net/if_inet6").exists();
@@ -110,7 +108,7 @@ pub fn check_requirements() -> Vec<Requirement> {
             is_met: missing.is_empty(),
             is_required: true,
             finding: if missing.is_empty() {
-                "CAP_NET_ADMIN and CAP_NET_RAW are there".to_owned()
+                "CAP_NET_ADMIN and CAP_NET_RAW available".to_owned()
             } else {
                 format!("{} missing", missing.join(" and "))
             },
@@ -136,7 +134,8 @@ pub fn check_requirements() -> Vec<Requirement> {
             name: "IPv6",
             is_met: v6,
             is_required: false,
-            finding: if v6 { "there" } else { "this machine has none: IPv4 alone is helped" }.to_owned(),
+            finding: if v6 { "available" } else { "this host has none: only IPv4 flows are accelerated" }
+                .to_owned(),
             remedy: "",
         },
     ]
@@ -147,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_for_a_program_is_named() {
+    fn a_missing_kernel_feature_is_named() {
         for (why, release, says) in [
             ("it is not loaded: Operation not permitted (os error 1)", "6.12.1", "CAP_BPF"),
             ("it is not attached: Invalid argument", "6.1.0-18-amd64", "Linux 6.6"),

@@ -1,13 +1,12 @@
-//! Ports of this machine for connections that the machine of the accelerator leads itself (`fast-fetch`).
+//! Reserves TCP ports for connections that the machine itself conducts (`fast-fetch`).
 //!
-//! In: a link and a server. Out: an address and a port from which nobody else reaches that server, and what comes there from it.
-//!
-//! 1. A port is held by a socket that the kernel takes for a connection ([`repair`]) and that a filter gives nothing: so
-//!    the kernel neither answers what comes with a reset nor says anything itself, and no other connection from here to that
-//!    server gets the port. No rule is set, nothing listens, and however the process ends, nothing is left.
-//! 2. What comes is read beside it, by a packet socket on the link's device whose filter passes those two ports; whose they are
-//!    is looked at by the machine.
-//! 3. A late packet for a port that is given back is answered with a reset, as any other.
+//! 1. A port is reserved by a socket that the kernel takes for an established connection ([`repair`]) and whose filter
+//!    passes nothing: so the kernel neither answers what comes with a reset nor sends anything itself, and no other
+//!    local connection to that server gets the port. No packet rule is set, nothing listens, and however the process
+//!    ends, nothing is left.
+//! 2. What comes is read beside it, by a packet socket on the link's device whose filter passes those two ports; the
+//!    machine checks the addresses.
+//! 3. A late packet for a port that was released is answered with a reset, like any other.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,11 +22,11 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use crate::capture::close_in_background;
 use crate::links::AccelLink;
 
-/// All of them.
+/// All reserved ports.
 #[derive(Debug, Default)]
 pub(super) struct ReservedPorts {
     ports: Vec<ReservedPort>,
-    /// Room for what comes; none while there was no call.
+    /// Memory for what comes; none before the first reservation.
     batch: Option<Batch>,
     is_new: bool,
 }
@@ -41,10 +40,10 @@ struct ReservedPort {
 }
 
 impl ReservedPorts {
-    /// Holds a port on this link towards that server: the address and the port.
+    /// Reserves a port on this link towards that server. Returns the local address and port.
     ///
     /// # Errors
-    /// No way there, no address, or a kernel that does not do it.
+    /// No route, no address, or a kernel that does not support it.
     pub(super) fn open(&mut self, conn: ConnId, link: &AccelLink, server: SocketAddr) -> io::Result<SocketAddr> {
         let socket =
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
@@ -60,7 +59,7 @@ impl ReservedPorts {
         Ok(local)
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub(super) fn close(&mut self, conn: ConnId) {
         let closed: Vec<ReservedPort> = self.ports.extract_if(.., |port| port.conn_id == conn).collect();
         if !closed.is_empty() {
@@ -71,18 +70,18 @@ impl ReservedPorts {
         }
     }
 
-    /// What wakes the thread, if something was added since the last time this was asked.
+    /// The sockets that were added since the last call; they are to wake the thread.
     pub(super) fn added(&mut self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let is_new = std::mem::take(&mut self.is_new);
         self.ports.iter().filter(move |_| is_new).map(|port| port.capture.as_fd())
     }
 
-    /// What has come, at most [`AT_ONCE`] packets of each; the rest wakes the thread again.
+    /// What has come, at most [`MAX_BATCH`] packets of each; the rest wakes the thread again.
     pub(super) fn receive(&mut self) -> Vec<(ConnId, PacketBytes)> {
         let Some(batch) = &mut self.batch else { return Vec::new() };
         let mut packets = Vec::new();
         for port in &self.ports {
-            // A device that is gone brings nothing.
+            // A device that is gone delivers nothing.
             if batch.receive(&port.capture).is_ok() {
                 packets.extend(batch.packets().map(|packet| (port.conn_id, PacketBytes(packet.to_vec()))));
             }
@@ -91,16 +90,16 @@ impl ReservedPorts {
     }
 }
 
-/// A number for a connection to begin with, that nobody else can guess (RFC 6528).
+/// An initial sequence number that cannot be guessed (RFC 6528).
 pub(super) fn random_isn() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     // Keyed by the kernel's random numbers, another key each time.
     RandomState::new().hash_one(0_u8) as u32
 }
 
-/// TCP from this port to that one that came for this machine.
+/// Passes TCP from this port to that one that came for this host.
 fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
-    // Codes of `linux/bpf_common.h`; numbers that the kernel adds stand at SKF_AD_OFF.
+    // Codes of `linux/bpf_common.h`; ancillary data is at SKF_AD_OFF.
     const BYTE: u16 = 0x30;
     const WORD: u16 = 0x20;
     const WORD_BEHIND: u16 = 0x40;
@@ -110,7 +109,7 @@ fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
     const KIND: u32 = 0xffff_f004;
     let ports = u32::from(from) << 16 | u32::from(to);
     let (version, protocol) = if is_v4 { (4, 9) } else { (6, 6) };
-    // What follows is passed over where a comparison fails: to the last instruction.
+    // A failed comparison jumps to the last instruction.
     let mut program = vec![
         (BYTE, 0, 0, 0),
         (SHIFT, 0, 0, 4),
@@ -135,9 +134,9 @@ fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
 
 /// `BPF_RET`: passes so many bytes.
 const RETURN: u16 = 0x06;
-/// chosen: what a thin link brings while the thread does something else.
+/// chosen: what a thin link delivers while the thread does something else.
 const MAX_BATCH: usize = 16;
-/// chosen: the longest packet of IP.
+/// The longest IP packet.
 const MAX_PACKET: usize = 65_536;
 
 #[cfg(test)]
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_held_without_a_word_to_the_server() {
+    fn a_port_is_reserved_without_a_packet_to_the_server() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = server.local_addr().unwrap();
         let link = AccelLink {
@@ -173,10 +172,10 @@ mod tests {
         };
         assert!(local.ip().is_loopback() && local.port() > 0);
         server.set_nonblocking(true).unwrap();
-        assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "it said nothing");
+        assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nothing was sent");
         assert_eq!(ports.added().count(), 1);
         assert_eq!(ports.added().count(), 0);
-        // The server's own stack says something to that port: another connection's bytes are not shown.
+        // The server's own stack sends to that port from another connection: its bytes are not passed.
         let mut other = TcpStream::connect(address).unwrap();
         other.write_all(b"other").unwrap();
         assert!(ports.receive().is_empty());
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_not_there_is_an_error() {
+    fn a_missing_device_is_an_error() {
         let link = AccelLink {
             link: LinkId(1),
             name: "nosuch0".into(),
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_like_the_one_before() {
+    fn initial_sequence_numbers_differ() {
         assert!((0..8).map(|_| random_isn()).collect::<std::collections::BTreeSet<_>>().len() > 6);
     }
 }

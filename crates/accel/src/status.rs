@@ -1,7 +1,4 @@
-//! How an accelerator that runs stands: the answer of its control socket (`docs/json.md`).
-//!
-//! In: what the machine says of flows and links, and what the driver has counted. Out: values with names in place of
-//! numbers.
+//! Status of a running accelerator: the response of its control socket (`docs/json.md`).
 
 use std::time::Duration;
 
@@ -11,24 +8,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::links::AccelLink;
 
-/// All of it.
+/// The whole status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// marline's version.
     pub version: String,
-    /// The daemon's process.
+    /// The daemon's process id.
     pub pid: u32,
     /// Seconds since its start.
     pub uptime_s: f64,
-    /// Which flows are meant.
+    /// Which flows are accelerated.
     pub flow_filter: String,
-    /// What may be done.
+    /// The enabled mechanisms.
     pub mechanisms: Vec<Mechanism>,
     /// How packets are reached: `nfqueue` or `bpf`.
     pub driver: String,
     /// The links, the primary one first.
     pub links: Vec<Link>,
-    /// The flows that are known, in the order of their addresses.
+    /// The tracked flows, in the order of their addresses.
     pub flows: Vec<Flow>,
     /// What the driver has done.
     pub counts: Counts,
@@ -41,24 +38,24 @@ pub struct Link {
     pub name: String,
     /// `primary` or `secondary`.
     pub role: String,
-    /// Who is asked whether it is alive.
+    /// The address that is probed.
     pub gateway: Option<std::net::IpAddr>,
-    /// Whether it is dark.
+    /// Whether it is down.
     pub down: bool,
-    /// Its gateway was asked several times and has never answered: of its blackouts only the carrier tells.
+    /// Its gateway was probed several times and has never replied: only its carrier shows outages.
     #[serde(default)]
     pub unresponsive: bool,
-    /// Blackouts so far.
+    /// Outages so far.
     pub outages: u64,
-    /// Their time together, in seconds.
+    /// Total duration of the outages, in seconds.
     pub outage_s: f64,
     /// The last round trip to its gateway.
     pub rtt_ms: Option<f64>,
-    /// What may be sent over it, where that is limited.
+    /// The rate at which may be sent over it, where that is limited.
     pub send_limit_mbps: Option<f64>,
-    /// What it brings, where that is known.
+    /// The rate that it delivers, where known.
     pub receive_rate_mbps: Option<f64>,
-    /// Bytes of the accelerator's own that went over it.
+    /// Bytes of the accelerator's own that were sent over it.
     pub sent_bytes: u64,
     /// Bytes that were fetched over it.
     pub fetched_bytes: u64,
@@ -67,102 +64,102 @@ pub struct Link {
 /// A flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
-    /// This end.
+    /// The local end.
     pub local: String,
     /// The server.
     pub remote: String,
-    /// `down`: its data comes to here; `up`: it goes to the server.
+    /// `down`: its data comes to this host; `up`: it goes to the server.
     pub direction: String,
     /// Seconds since it is known.
     pub age_s: f64,
-    /// The mechanisms in force for it now.
+    /// The mechanisms that act on it now.
     pub active: Vec<Mechanism>,
-    /// Mechanisms that may be used and are of no use for it, and why.
+    /// Mechanisms that are enabled and of no use for it, and why.
     pub inactive: Vec<InactiveReason>,
     /// Why nothing is done for it, if nothing is.
     pub inactive_reason: Option<String>,
     /// Bytes received since it is known; of an upload, those that the server has acknowledged.
     pub received_bytes: u64,
-    /// What it brought in the last seconds.
+    /// Goodput of the last two seconds.
     pub goodput_mbps: f64,
-    /// What plain TCP would bring, by the model; none while there is no loss.
+    /// What plain TCP would reach, by a model; none while there is no loss.
     pub plain_tcp_mbps: Option<f64>,
     /// The one divided by the other; none as long as nothing was done for it.
     pub gain: Option<f64>,
-    /// Holes seen.
+    /// Losses.
     pub holes: u64,
-    /// Of these, called random.
+    /// Of these, classified as random.
     pub random_losses: u64,
-    /// Reductions that the sender was told to take back.
+    /// Congestion window reductions that the sender was made to undo.
     pub undone_reductions: u64,
-    /// Bytes acknowledged before they were here.
+    /// Bytes acknowledged before they arrived.
     pub early_acked_bytes: u64,
     /// Of these, still missing.
     pub missing_bytes: u64,
-    /// Pure ACKs of the own stack; of an upload, of the server.
+    /// Pure ACKs of the local stack; of an upload, of the server.
     pub acks: u64,
     /// Of these, sent over another link.
     pub offloaded: u64,
-    /// Of these, left out because a newer one says all of them.
+    /// Of these, dropped because a newer one supersedes them.
     pub replaced: u64,
-    /// Restarts after a blackout.
+    /// Outages after which the sender was restarted.
     pub restarts: u64,
-    /// The connections that were replayed for it; null: there was none.
+    /// Its mirrored connections; null: there was none.
     #[serde(default)]
     pub mirrored_conn: Option<MirroredConn>,
-    /// How long packets wait on their way, beyond the least seen.
+    /// How long packets queue, beyond the minimum delay.
     pub queueing_delay_ms: Option<f64>,
-    /// The round trip as seen from here.
+    /// The round-trip time as measured here.
     pub rtt_ms: Option<f64>,
 }
 
-/// The connections that were replayed for a flow.
+/// The mirrored connections of a flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MirroredConn {
     /// Whether there is one now.
     pub open: bool,
     /// Holes that were filled from it.
     pub filled_holes: u64,
-    /// Their bytes.
+    /// Bytes of these holes.
     pub filled_bytes: u64,
-    /// What came over the second link for that, packets' heads included.
+    /// What came over the second link for that, headers included.
     pub received_bytes: u64,
-    /// What the server was told to have come, so that it sent on.
+    /// What was acknowledged without having arrived, so that the server sent on.
     pub skipped_bytes: u64,
-    /// Why the last one has ended, unless it has done its work.
+    /// Why the last one has ended, unless it was finished.
     pub failure: Option<String>,
 }
 
 /// What the driver has done since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Packets that waited for a word.
+    /// Packets that were held.
     pub queued: u64,
-    /// Of these, of those that came: acknowledgements of uploads.
+    /// Of these, incoming ones: acknowledgements of uploads.
     #[serde(default)]
     pub incoming: u64,
-    /// How often some of them were taken at once.
+    /// How often a batch of them was taken.
     #[serde(default)]
     pub batches: u64,
-    /// Of those that waited, changed.
+    /// Of the held packets, rewritten.
     pub rewritten: u64,
-    /// Of those that waited, not let on.
+    /// Of the held packets, dropped.
     pub suppressed: u64,
-    /// Packets of our own, over a link.
+    /// Packets of our own that were sent over a link.
     pub sent: u64,
-    /// Packets for the own stack.
+    /// Packets that were injected into the local stack.
     pub delivered: u64,
     /// Packets of either kind that could not be sent.
     pub failed: u64,
-    /// Packets seen as they passed.
+    /// Captured packets.
     pub captured: u64,
-    /// Packets that passed and had no room to be seen.
+    /// Packets that passed and were not captured for want of buffer.
     pub capture_drops: u64,
-    /// Questions to gateways.
+    /// Probes of gateways.
     pub probes: u64,
-    /// Their answers.
+    /// Their replies.
     pub probe_replies: u64,
-    /// Processor time of the packets' thread, in seconds.
+    /// Processor time of the packet thread, in seconds.
     pub cpu_s: f64,
 }
 

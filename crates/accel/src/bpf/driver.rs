@@ -1,13 +1,13 @@
-//! Offloading alone, where the kernel leads acknowledgements by itself ([`super::redirect`]).
+//! Driver for ACK offload alone, where a BPF program redirects ACKs in the kernel ([`super::redirect`]).
 //!
-//! In: orders, and whether the second link answers. Out: the program is on while it does.
-//!
-//! 1. It suits where nothing but `offload` may be done, for all TCP, over one second link whose rate the user has said: the
-//!    program measures nothing.
-//! 2. A second link whose gateway has not answered for [`DARK`], or never yet, is not used: acknowledgements would be lost on it.
-//! 3. Meanwhile it is looked up again each second: it may have another address, another router or, where a modem was plugged in
-//!    again, another number. Where the primary link was plugged in again the program went with it, and is attached anew.
-//! 4. A log of decisions cannot be written: nothing is decided here.
+//! 1. It is used where nothing but `ack-offload` is enabled, for all TCP, with one secondary link whose rate was
+//!    configured: the program measures nothing.
+//! 2. A secondary link whose gateway has not replied for [`DOWN_AFTER`], or never yet, is not used: acknowledgements
+//!    would be lost on it.
+//! 3. Meanwhile it is resolved again each second: it may have another address, another router or, where a modem was
+//!    plugged in again, another index. Where the primary link was plugged in again the program went with it, and is
+//!    attached anew.
+//! 4. There is no decision log, because nothing is decided here.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -27,7 +27,7 @@ use crate::links::{AccelLink, LinkArg, resolve_links};
 use crate::packet_loop::{Command, EngineConfig};
 use crate::status::{Counts, Link, Status};
 
-/// The program and who watches over it.
+/// The program and its supervision.
 #[derive(Debug)]
 pub(crate) struct BpfDriver {
     redirect: BpfRedirect,
@@ -39,7 +39,7 @@ pub(crate) struct BpfDriver {
     probe_replies: u64,
 }
 
-/// The second link's rate, if this is all that is needed.
+/// The rate of the secondary link, if this driver is all that is needed.
 pub(crate) fn secondary_rate(setup: &EngineConfig) -> Option<Bitrate> {
     let only = setup.config.mechanisms.iter().eq([Mechanism::AckOffload]);
     let [secondary] = setup.config.secondary_links.as_slice() else { return None };
@@ -49,7 +49,7 @@ pub(crate) fn secondary_rate(setup: &EngineConfig) -> Option<Bitrate> {
 /// Attaches the program.
 pub(crate) fn open(setup: &EngineConfig, up: Bitrate) -> Result<BpfDriver, AccelError> {
     let [primary, second] = setup.links.as_slice() else {
-        return Err(AccelError::Usage("one second link is led to, and no more".into()));
+        return Err(AccelError::Usage("BPF offload supports exactly one secondary link".into()));
     };
     Ok(BpfDriver {
         prober: GatewayProber::open(&second.name, second.index, second.gateway)?,
@@ -63,7 +63,7 @@ pub(crate) fn open(setup: &EngineConfig, up: Bitrate) -> Result<BpfDriver, Accel
 }
 
 impl BpfDriver {
-    /// Until the end is ordered.
+    /// Runs until it is stopped.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) -> io::Result<()> {
         let begun = Instant::now();
         let (mut last_reply, mut next) = (begun, begun);
@@ -75,13 +75,13 @@ impl BpfDriver {
                     self.refresh_secondary();
                 }
                 next = Instant::now() + if is_unresponsive { DOWN_AFTER } else { PROBE_INTERVAL };
-                // One that cannot be sent is not answered.
+                // A probe that cannot be sent is not answered.
                 let _ = self.prober.probe((self.probes & 0xffff) as u16);
                 self.probes += 1;
             }
             match commands.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Command::Status(to)) => {
-                    // Whoever asked may have gone.
+                    // The requester may have gone.
                     let _ = to.send(self.status(begun));
                 }
                 Ok(Command::Fetched(..)) | Err(RecvTimeoutError::Timeout) => {}
@@ -100,13 +100,13 @@ impl BpfDriver {
         }
     }
 
-    /// On while the second link is there, for the families to which it leads.
+    /// On while the secondary link is up, for the families that it reaches.
     fn update_families(&mut self) -> Result<(), AccelError> {
         let families = self.links.get(1).map(|second| second.families);
         self.redirect.set_families(families.filter(|_| !self.is_secondary_down))
     }
 
-    /// The program goes with the primary link's interface; it comes back with it.
+    /// The program disappears with the primary link's interface, and is attached again with it.
     fn reattach_primary(&mut self) {
         let [primary, second, ..] = self.links.as_mut_slice() else { return };
         let is_new = |index: &u32| *index != primary.index;
@@ -117,12 +117,12 @@ impl BpfDriver {
                 (self.redirect, *primary) = (steer, new);
                 self.is_secondary_down = true;
             }
-            // The second one may be gone as well: tried again soon.
-            Err(error) => tracing::debug!(%error, "the primary link that came back is not helped yet"),
+            // The secondary link may be gone as well: tried again soon.
+            Err(error) => tracing::debug!(%error, "the primary link that returned is not accelerated yet"),
         }
     }
 
-    /// The second link as it is now.
+    /// Resolves the secondary link again.
     fn refresh_secondary(&mut self) {
         let Some(second) = self.links.get_mut(1) else { return };
         let gateway = second.has_named_gateway.then_some(second.gateway);
@@ -130,7 +130,7 @@ impl BpfDriver {
         let found = survey().ok().and_then(|survey| resolve_links(&survey, &link_args).ok()?.pop());
         let found =
             found.and_then(|link| Some((GatewayProber::open(&link.name, link.index, link.gateway).ok()?, link)));
-        // One that cannot be used now is looked up again.
+        // A link that cannot be used now is resolved again.
         let Some((pinger, link)) = found else { return };
         if self.redirect.set_secondary(&link).is_err() {
             return;
@@ -166,7 +166,7 @@ impl BpfDriver {
     }
 }
 
-/// chosen: a second link that goes dark costs the acknowledgements of a second at most.
+/// chosen: a secondary link that goes down costs the acknowledgements of a second at most.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// chosen: two questions may be lost.
+/// chosen: two probes may be lost.
 const PROBE_INTERVAL: Duration = Duration::from_millis(300);

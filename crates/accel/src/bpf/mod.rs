@@ -1,4 +1,5 @@
-//! ACK offload by a BPF program, where that is all that is wanted.
+//! ACK offload by a BPF program, where nothing else is wanted: `redirect` attaches the program, `driver` watches over
+//! the links.
 
 pub(crate) mod driver;
 pub(crate) mod redirect;

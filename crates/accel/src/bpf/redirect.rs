@@ -1,13 +1,11 @@
-//! Acknowledgements led to the second link by the kernel itself: a program of BPF at the primary device's way out (TCX).
+//! Redirects ACKs to the secondary link in the kernel: a BPF program at the egress of the primary device (TCX).
 //!
-//! In: the primary link, the one that helps, and its rate. Out: the program is attached while a [`Steer`] lives; what it has counted.
+//! 1. It is the least that offload alone needs: no packet comes to user space. Rewriting and delaying need the queue.
+//! 2. The attachment is a descriptor of this process: however that ends, the program is gone with it (Linux 6.6).
+//! 3. It is switched off while the secondary link is down, which the caller has to know.
 //!
-//! 1. It is the least that offloading alone needs: no packet comes to user space. Rewriting and keeping back need the queue.
-//! 2. The link to the program is a descriptor of this process: however that ends, the program is gone with it (Linux 6.6).
-//! 3. It is switched off while the second link is dark, which is for the caller to know.
-//!
-//! The program is C (`bpf/steer.c`), compiled to `bpf/steer.o`, which stands beside it: a machine that builds this needs no
-//! compiler for BPF. A test compiles it again and compares.
+//! The program is C (`steer.c`), compiled to `steer.o`, which is beside it: building this crate needs no compiler for
+//! BPF. A test compiles it again and compares.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -24,23 +22,27 @@ use marline_sys::netlink::RouteSocket;
 use crate::AccelError;
 use crate::links::AccelLink;
 
-/// The program, attached.
+/// The attached program.
 #[derive(Debug)]
 pub(crate) struct BpfRedirect {
     program: Ebpf,
     settings: [u8; 56],
-    /// Bytes before the header of IP on the primary device.
+    /// Bytes before the IP header on the primary device.
     header: u32,
-    /// The second link has no neighbours, or a router of IPv6 among them.
+    /// The secondary link has no neighbours, or a router of IPv6 among them.
     has_v6: bool,
 }
 
-/// What it has counted: pure ACKs, those led to the second link, those that stayed for a hole, and for want of room there.
+/// Counters of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BpfCounters {
+    /// Pure ACKs.
     pub(crate) acks: u64,
+    /// Redirected to the secondary link.
     pub(crate) redirected: u64,
+    /// Not redirected because of a hole.
     pub(crate) holes: u64,
+    /// Not redirected because the secondary link has no capacity.
     pub(crate) over_limit: u64,
 }
 
@@ -62,7 +64,7 @@ impl BpfRedirect {
         Ok(steer)
     }
 
-    /// Leads ACKs of flows of these families; none: it is off.
+    /// Redirects ACKs of flows of these families; none: it is off.
     pub(crate) fn set_families(&mut self, on: Option<AddressFamilies>) -> Result<(), AccelError> {
         let families = on.map_or(0, |on| u32::from(on.has_v4()) | u32::from(on.has_v6() && self.has_v6) << 1);
         self.settings[..4].copy_from_slice(&families.to_ne_bytes());
@@ -74,7 +76,7 @@ impl BpfRedirect {
         map.set(0, settings, 0).map_err(|error| failed(error.to_string()))
     }
 
-    /// This is the second link from the next [`switch`](Self::switch) on.
+    /// Uses this secondary link from the next [`set_families`](Self::set_families) on.
     pub(crate) fn set_secondary(&mut self, second: &AccelLink) -> Result<(), AccelError> {
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
         let has_hardware = check_redirect(&socket, self.header, second)?;
@@ -85,18 +87,18 @@ impl BpfRedirect {
         Ok(())
     }
 
-    /// What it has counted since it is there.
+    /// Its counters since it is attached.
     pub(crate) fn counters(&self) -> BpfCounters {
         let map = self.program.map("COUNTERS").and_then(|map| PerCpuArray::<_, [u64; 4]>::try_from(map).ok());
         let each = map.and_then(|map| map.get(&0, 0).ok());
-        // Of all processors together.
+        // Summed over all processors.
         let sum = |at: usize| each.iter().flat_map(|each| each.iter()).filter_map(|counted| counted.get(at)).sum();
         let [seen, steered, holes, full] = std::array::from_fn(sum);
         BpfCounters { acks: seen, redirected: steered, holes, over_limit: full }
     }
 }
 
-/// Loads the program and attaches it, switched off, to a device of this name; or which step fails, and why.
+/// Loads the program and attaches it, switched off, to a device of this name; or which step failed, and why.
 fn load_and_attach(name: &str) -> Result<Ebpf, (&'static str, String)> {
     let mut program = Ebpf::load(OBJECT).map_err(|error| ("it is not loaded", error_chain(&error)))?;
     let steer: Option<&mut SchedClassifier> = program.program_mut("steer").and_then(|steer| steer.try_into().ok());
@@ -108,7 +110,7 @@ fn load_and_attach(name: &str) -> Result<Ebpf, (&'static str, String)> {
     Ok(program)
 }
 
-/// An error with its causes, which this crate does not tell by itself.
+/// An error with its causes, which aya's errors do not print by themselves.
 fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source()).map(|cause| format!(": {cause}"));
     std::iter::once(error.to_string())
@@ -120,17 +122,17 @@ fn error_chain(error: &dyn std::error::Error) -> String {
         .to_owned()
 }
 
-/// Whether the program can be had: it is attached to the loopback, switched off, and gone again at once.
+/// Whether the program can be loaded: it is attached to the loopback, switched off, and removed at once.
 pub(crate) fn check_available() -> Result<(), String> {
     load_and_attach("lo").map(drop).map_err(|(what, why)| format!("{what}: {why}"))
 }
 
-/// `struct settings` of the program, switched off and without the second link.
+/// `struct settings` of the program, switched off and without the secondary link.
 fn settings(header: u32, up: Bitrate) -> [u8; 56] {
     let per_kib = 1024 * 8 * 1_000_000_000 / up.bits_per_sec().max(1) * 10 / USABLE_TENTHS;
     let mut bytes = [0; 56];
     bytes[8..12].copy_from_slice(&header.to_ne_bytes());
-    // In a tenth of a second; never so much that a number of TCP has run round.
+    // In a tenth of a second; never so much that sequence numbers wrap around.
     let most = (up.bits_per_sec() / 80 * USABLE_TENTHS / 10).saturating_mul(DATA_PER_ACK_BYTE).min(1 << 30);
     for (at, value) in [(16, per_kib), (24, BURST), (32, most)] {
         bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
@@ -138,11 +140,11 @@ fn settings(header: u32, up: Bitrate) -> [u8; 56] {
     bytes
 }
 
-/// Whether the second link has neighbours, which packets of a device with so long a header can be led to.
+/// Whether the secondary link has neighbours to which packets of a device with this header length can be redirected.
 fn check_redirect(socket: &RouteSocket, header: u32, second: &AccelLink) -> Result<bool, AccelError> {
     let (_, has_hardware) = device_kind(socket, second)?;
     if has_hardware && header == 0 {
-        // The kernel drops what has no header to be replaced (`bpf_redirect_neigh`).
+        // The kernel drops packets without a header to replace (`bpf_redirect_neigh`).
         return Err(AccelError::Unsupported(format!(
             "link {}: it has neighbours, and the primary link has none: the kernel cannot lead packets there",
             second.name
@@ -151,7 +153,7 @@ fn check_redirect(socket: &RouteSocket, header: u32, second: &AccelLink) -> Resu
     Ok(has_hardware)
 }
 
-/// Bytes before the header of IP on a device, and whether it has neighbours.
+/// Bytes before the IP header on a device, and whether it has neighbours.
 fn device_kind(socket: &RouteSocket, link: &AccelLink) -> Result<(u32, bool), AccelError> {
     // Numbers of `linux/if_arp.h`.
     const ETHERNET: u16 = 1;
@@ -169,11 +171,11 @@ fn device_kind(socket: &RouteSocket, link: &AccelLink) -> Result<(u32, bool), Ac
     }
 }
 
-/// The program as the compiler has made it.
+/// The compiled program.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("steer.o");
-/// chosen: of the second link's rate nine tenths, so that its queue stays empty (facts: §D's rate limit).
+/// chosen: nine tenths of the secondary link's rate, so that its queue stays empty.
 const USABLE_TENTHS: u64 = 9;
-/// chosen: 50 ms of the second link's time, as much as its round trip varies anyway.
+/// chosen: 50 ms of the secondary link's time, as much as its round trip varies anyway.
 const BURST: u64 = 50_000_000;
 
 #[cfg(test)]
@@ -183,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// The compiler whose work `steer.o` is: another one's may differ.
+    /// The compiler of `steer.o`: another one's output may differ.
     const COMPILER: &str = "clang version 14.";
 
     #[test]
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_links_rate_is_time_for_each_kibibyte() {
+    fn the_secondary_rate_is_time_for_each_kibibyte() {
         let bytes = settings(14, Bitrate::from_bits_per_sec(400_000));
         let value = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!((value(0), value(4), value(8), value(12)), (0, 0, 14, 0));

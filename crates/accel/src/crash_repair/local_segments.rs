@@ -1,5 +1,5 @@
-//! TCP segments that the local stack sends over a device, seen by a packet socket: their acknowledgements tell what the stack has
-//! taken. Packets of this program are not among them, for they have its mark.
+//! Captures the TCP segments that the local stack sends over a device: their acknowledgements show what the stack has
+//! accepted. Packets of this program are excluded by its mark.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ impl LocalSegments {
         Ok(Self { socket, batch: Batch::new(64, SNAP_LENGTH) })
     }
 
-    /// Takes what was sent, each packet cut to its headers.
+    /// Receives what was sent, each packet cut to its headers.
     ///
     /// # Errors
     /// The socket cannot be used any more.
@@ -39,7 +39,7 @@ impl LocalSegments {
         let Self { socket, batch } = self;
         for _ in 0..MAX_BATCHES {
             let received = socket.try_io(Interest::READABLE, |socket| match batch.receive(socket) {
-                // What had no room is lost; the stack says it again.
+                // Packets beyond the buffer are lost; the stack repeats its acknowledgements.
                 Err(error) if is_overflow(&error) || error.kind() == io::ErrorKind::NetworkDown => Ok(false),
                 Err(error) => Err(error),
                 Ok(()) => Ok(true),
@@ -55,7 +55,7 @@ impl LocalSegments {
     }
 }
 
-/// Waits until something was sent; for ever where nothing can be seen.
+/// Waits until something was sent; for ever if nothing can be captured.
 pub(super) async fn readable(segments: Option<&LocalSegments>) {
     match segments {
         Some(segments) => drop(segments.socket.readable().await),
@@ -63,10 +63,10 @@ pub(super) async fn readable(segments: Option<&LocalSegments>) {
     }
 }
 
-/// Batches between two turns of the repairs.
+/// Batches between two rounds of the repairs.
 const MAX_BATCHES: usize = 16;
 
-/// Passes the headers of TCP that leaves without our mark (codes of `linux/bpf_common.h`).
+/// Passes the headers of TCP segments that leave without our mark (codes of `linux/bpf_common.h`).
 const FILTER: [Instruction; 13] = {
     const BYTE: u16 = 0x30;
     const WORD: u16 = 0x20;

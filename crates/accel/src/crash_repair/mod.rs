@@ -1,10 +1,9 @@
-//! Repairs flows whose data was acknowledged early by a process that has ended: fills the holes, or resets the flow at both ends.
+//! Crash repair: finishes flows whose data was acknowledged early by a process that has ended; fills their holes, or
+//! resets them at both ends.
 //!
-//! In: that process's ledger ([`crate::pending_file`]), the devices. Out: the flows have their bytes, or an error; the ledger is gone.
-//!
-//! 1. Every hole is asked for over the first link, then over the next ones, [`TRIES`] times at the most.
-//! 2. What is given to the local stack and when, and when a flow is reset, is decided by [`Repair`], one for each flow. It follows
-//!    what the stack acknowledges (`local_segments`): bytes that were given are not yet bytes that were taken.
+//! 1. Every hole is requested over the first link, then over the next ones, [`MAX_TRIES`] times at the most.
+//! 2. What is injected into the local stack and when, and when a flow is reset, is decided by [`Repair`], one for each
+//!    flow. It follows what the stack acknowledges (`local_segments`): injected bytes are not yet accepted ones.
 
 mod local_segments;
 
@@ -29,11 +28,11 @@ use crate::raw_socket::{LocalInjector, RawSocket};
 pub struct RepairReport {
     /// Holes that the local stack has acknowledged.
     pub filled: usize,
-    /// Flows that were reset, as their bytes could not be had, or were not taken.
+    /// Flows that were reset, because their bytes could not be fetched, or were not accepted.
     pub reset: usize,
 }
 
-/// A hole that is asked for.
+/// A hole that is requested.
 struct HoleRequest {
     flow: usize,
     hole: usize,
@@ -41,13 +40,13 @@ struct HoleRequest {
     is_finished: bool,
 }
 
-/// An answer to a fetch.
+/// The result of a fetch.
 type Fetched = (FetchId, Option<Vec<u8>>);
 
-/// Repairs every flow in the ledger, and removes it. Runs on a tokio runtime.
+/// Repairs every flow in a pending file, and removes it. Runs on a tokio runtime.
 ///
 /// # Errors
-/// Packets cannot be given to the local stack; the ledger stays.
+/// Packets cannot be injected into the local stack; the file stays.
 pub async fn run_repair(path: &Path, devices: LinkDevices) -> Result<RepairReport, AccelError> {
     let failed = || AccelError::kernel(format!("{}: the bytes that are missing", path.display()));
     let pending = pending_file::read(path).map_err(failed())?;
@@ -72,7 +71,7 @@ struct CrashRepair {
     local_stack: LocalInjector,
     /// Towards servers; none: the device is gone, and so are its flows.
     raw_socket: Option<RawSocket>,
-    /// None: what the local stack sends cannot be seen.
+    /// None: what the local stack sends cannot be captured.
     local_segments: Option<LocalSegments>,
 }
 
@@ -80,7 +79,7 @@ impl CrashRepair {
     fn new(begun: tokio::time::Instant, repairs: Vec<Repair>, devices: LinkDevices) -> Result<Self, AccelError> {
         let primary = devices.devices.values().next().cloned().unwrap_or_default();
         let unseen = |error: std::io::Error| {
-            tracing::warn!(link = %primary, %error, "acknowledgements of flows under repair cannot be seen");
+            tracing::warn!(link = %primary, %error, "acknowledgements of flows under repair cannot be captured");
         };
         let segments = LocalSegments::open(&primary).map_err(unseen).ok();
         let (commands, command_receiver) = unbounded_channel();
@@ -139,7 +138,7 @@ impl CrashRepair {
         RepairReport { filled: self.repairs.iter().map(Repair::filled).sum(), reset: ended }
     }
 
-    /// Since the beginning.
+    /// Time since the start.
     fn now(&self) -> Instant {
         Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -162,7 +161,7 @@ impl CrashRepair {
             }
         });
         if let Err(error) = received {
-            tracing::warn!(%error, "acknowledgements of flows under repair cannot be seen any more");
+            tracing::warn!(%error, "acknowledgements of flows under repair cannot be captured any more");
             self.local_segments = None;
         }
     }
@@ -180,7 +179,7 @@ impl CrashRepair {
         }
     }
 
-    /// Asks for a hole over the link whose turn it is; where none is left, its bytes cannot be had.
+    /// Requests a hole over the link whose turn it is; where none is left, its bytes cannot be fetched.
     fn request(&mut self, number: usize) {
         let Some(request) = self.requests.get_mut(number) else { return };
         let Some(repair) = self.repairs.get_mut(request.flow) else { return };
@@ -199,5 +198,5 @@ impl CrashRepair {
 
 /// chosen: each link twice where there are two.
 const MAX_TRIES: usize = 4;
-/// A timer of the runtime is no finer.
+/// The resolution of the runtime's timer.
 const MIN_SLEEP: Duration = Duration::from_millis(1);

@@ -1,11 +1,9 @@
-//! The ranges of one fetch, as their bytes come.
+//! Assembles the ranges of one fetch from the bytes of a response.
 //!
-//! In: bytes of the resource, from anywhere in it. Out: each range, whole, once.
-//!
-//! 1. A server may join ranges, or send them in another order (RFC 9110 §15.3.7.2): what comes is laid where it belongs,
-//!    whatever part it came in.
-//! 2. Of a range only the next missing byte and what follows it is taken; what comes otherwise is passed over. Parts are
-//!    whole, so nothing is lost by that, and no set of holes is kept.
+//! 1. A server may join ranges, or send them in another order (RFC 9110 section 15.3.7.2): bytes are stored where they
+//!    belong, whatever part they came in.
+//! 2. Of a range only the next missing byte and what follows it is stored; other bytes are skipped. Parts are complete,
+//!    so nothing is lost by that, and no set of holes is needed.
 
 use marline_core::accel::Fetch;
 
@@ -34,7 +32,7 @@ impl RangeAssembler {
         Self { ranges: fetch.ranges.iter().map(range).collect() }
     }
 
-    /// Bytes from `offset` on; `done` is told of each range that they complete.
+    /// Bytes from `offset` on; `done` is called for each range that they complete.
     pub(super) fn add(&mut self, offset: u64, bytes: &[u8], mut done: impl FnMut(u32, Vec<u8>)) {
         let end = offset.saturating_add(bytes.len() as u64);
         for (range, number) in self.ranges.iter_mut().zip(0..) {
@@ -51,7 +49,7 @@ impl RangeAssembler {
         }
     }
 
-    /// What is open is not to be had; says which.
+    /// Gives up the open ranges, and returns their numbers.
     pub(super) fn give_up(&mut self) -> Vec<u32> {
         let open = self.ranges.iter_mut().zip(0..).filter(|(range, _)| !range.is_finished);
         open.map(|(range, number)| {
@@ -61,7 +59,7 @@ impl RangeAssembler {
         .collect()
     }
 
-    /// Begins again: what has come of ranges that are not whole is forgotten.
+    /// Starts again: bytes of incomplete ranges are dropped.
     pub(super) fn restart(&mut self) {
         self.ranges.iter_mut().for_each(|range| range.bytes.clear());
     }
@@ -71,13 +69,13 @@ impl RangeAssembler {
         self.ranges.iter().all(|range| range.is_finished)
     }
 
-    /// The most bytes that an answer may have: the ranges, and for several of them what stands around each.
+    /// The most bytes that a response may have: the ranges, and for several of them the overhead of each.
     pub(super) fn max_response(&self) -> u64 {
         let bytes: u64 = self.ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
         bytes + (self.ranges.len() as u64 + 1) * PART_OVERHEAD
     }
 
-    /// The Range field's value (RFC 9110 §14.1.2); none if there is nothing to ask for.
+    /// The value of the Range field (RFC 9110 section 14.1.2); none if there is nothing to request.
     pub(super) fn range_field(&self) -> Option<String> {
         let open = self.ranges.iter().filter(|range| !range.is_finished);
         let ranges: Vec<String> = open.map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
@@ -109,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joined_part_answers_all_that_lie_in_it() {
+    fn a_joined_part_completes_all_ranges_in_it() {
         let data: Vec<u8> = (0..100).collect();
         let mut wanted = wanted(&[(10, 20), (30, 35), (50, 60)]);
         assert_eq!(wanted.range_field().as_deref(), Some("bytes=10-19,30-34,50-59"));
@@ -122,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_given_out_is_right_and_comes_once(
+        fn completed_ranges_are_correct_and_come_once(
             ranges in prop::collection::vec((0_u64..90, 1_u64..10), 1..6),
             pieces in prop::collection::vec((0_usize..100, 0_usize..40), 0..30),
         ) {

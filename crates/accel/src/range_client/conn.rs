@@ -1,14 +1,14 @@
-//! One connection to one server over one link, and the fetches that go over it.
+//! One connection to one server over one link, and its fetches.
 //!
-//! In: fetches and cancellations. Out: answers, range by range.
-//!
-//! 1. Requests are written at once, behind those that are not answered yet.
-//! 2. A server that closes between two answers, as servers do after some hundred requests or some seconds, costs a new
-//!    connection and no bytes: what it has not begun to answer is asked again there. Two connections in a row that have
-//!    answered nothing end it.
-//! 3. A connection that brings nothing for [`STALL`] although something is due is given up with all that is due.
-//! 4. What was cancelled still comes, for HTTP/1.1 cannot take a request back; when everything was, the connection goes.
-//! 5. A lane that has had nothing to do for [`REST`] ends.
+//! 1. Requests are sent at once, behind those that are not answered yet.
+//! 2. A server that closes between two responses, as servers do after some hundred requests or some seconds, costs a
+//!    new connection and no bytes: what it has not begun to answer is requested again there. Two connections in a row
+//!    that have answered nothing end it.
+//! 3. A connection that delivers nothing for [`STALL_TIMEOUT`] although something is due is given up with all that is
+//!    due.
+//! 4. What was cancelled still comes, because HTTP/1.1 cannot cancel a request; when everything was cancelled, the
+//!    connection is closed.
+//! 5. A connection that has been idle for [`IDLE_TIMEOUT`] ends.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,7 +32,7 @@ use super::FetchCallback;
 use super::assembler::RangeAssembler;
 use super::multipart::MultipartByteranges;
 
-/// Where a lane leads.
+/// Where a connection leads.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub(super) device: String,
@@ -40,7 +40,7 @@ pub(super) struct Endpoint {
     pub(super) server: SocketAddr,
 }
 
-/// A fetch on its lane.
+/// A fetch on its connection.
 struct FetchJob {
     fetch: Fetch,
     req: ReqId,
@@ -48,7 +48,7 @@ struct FetchJob {
     body: Body,
 }
 
-/// What the body of its answer is.
+/// What the body of its response is.
 enum Body {
     /// No head yet.
     NoHead,
@@ -56,11 +56,11 @@ enum Body {
     SingleRange(u64),
     /// Several ranges.
     Multipart(MultipartByteranges),
-    /// Not what was asked for.
+    /// Not what was requested.
     Invalid,
 }
 
-/// The fetches of a lane, the oldest first, and who hears of them.
+/// The fetches of a connection, the oldest first.
 struct FetchJobs {
     queue: VecDeque<FetchJob>,
     callback: FetchCallback,
@@ -70,19 +70,19 @@ struct FetchJobs {
     answered: (bool, bool),
 }
 
-/// What the connection has come to.
+/// What happened on the connection.
 enum ConnEvent {
     Command(Option<FetchCommand>),
     Http(Event),
     Timeout,
 }
 
-/// All ranges of a fetch that cannot even be begun.
+/// Reports all ranges of a fetch that cannot even be begun.
 pub(super) fn fail_all(fetch: &Fetch, callback: &FetchCallback) {
     (0..).zip(&fetch.ranges).for_each(|(range, _)| callback(fetch.id, range, None));
 }
 
-/// Serves a lane until it rests or nobody is left who could ask.
+/// Serves a connection until it is idle or no commands can come.
 pub(super) async fn run_conn(
     endpoint: Endpoint,
     mut commands: UnboundedReceiver<FetchCommand>,
@@ -113,7 +113,7 @@ pub(super) async fn run_conn(
             return;
         }
     }
-    // What was ordered in this very moment is not lost.
+    // A command that came in this very moment is not lost.
     commands.close();
     while let Some(command) = commands.recv().await {
         if let FetchCommand::Fetch(fetch) = command {
@@ -134,7 +134,7 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Connection> {
 }
 
 impl FetchJobs {
-    /// An order that came.
+    /// A command came.
     fn on_command(&mut self, command: FetchCommand) {
         match command {
             FetchCommand::Fetch(fetch) => {
@@ -157,13 +157,14 @@ impl FetchJobs {
         }
     }
 
-    /// Asks for all over this connection, and for what is ordered meanwhile, until the connection or the work is over.
+    /// Sends all requests over this connection, and those that come meanwhile, until the connection or the work is
+    /// over.
     async fn run(&mut self, mut connection: Connection, commands: &mut UnboundedReceiver<FetchCommand>) {
         self.answered = (false, self.answered.0);
         self.renumber();
         self.queue.iter().for_each(|job| job.send_request(&mut connection));
         let mut scratch = vec![0; READ_BUFFER];
-        // Since the server has brought something, or it is due.
+        // Since the server has sent something, or it is due.
         let mut since = Instant::now();
         loop {
             let was_idle = self.queue.is_empty();
@@ -204,7 +205,7 @@ impl FetchJobs {
             Event::Head { req, head, described, .. } => {
                 let Some(job) = self.queue.iter_mut().find(|job| job.req == req) else { return false };
                 if !job.on_head(&head, &described) {
-                    // Its body could be the whole file: rather another connection for the others.
+                    // Its body could be the whole file: another connection is better for the others.
                     self.finish(req);
                     return false;
                 }
@@ -221,7 +222,7 @@ impl FetchJobs {
                 self.finish(req);
             }
             Event::Closed { .. } => {
-                // What had begun is lost; what had not is asked again, unless that is in vain.
+                // A response that had begun is lost; the others are requested again, unless that is in vain.
                 let is_vain = self.answered == (false, false);
                 let is_lost = |job: &FetchJob| is_vain || !matches!(job.body, Body::NoHead);
                 let lost: Vec<ReqId> = self.queue.iter().filter(|job| is_lost(job)).map(|job| job.req).collect();
@@ -232,7 +233,7 @@ impl FetchJobs {
         true
     }
 
-    /// Fetches that are to be asked again get other numbers, for the connection is another.
+    /// Fetches that are to be requested again get new numbers, because the connection is another.
     fn renumber(&mut self) {
         for at in 0..self.queue.len() {
             let req = self.next_request_id();
@@ -244,7 +245,7 @@ impl FetchJobs {
         }
     }
 
-    /// A fetch is over: what it has not brought cannot be had.
+    /// A fetch is over: what it has not delivered cannot be fetched.
     fn finish(&mut self, req: ReqId) {
         let Some(at) = self.queue.iter().position(|job| job.req == req) else { return };
         if let Some(mut job) = self.queue.remove(at) {

@@ -1,19 +1,19 @@
-//! Gets missing bytes from servers: the errands of the accelerator, carried out.
-//!
-//! In: [`Errand`]s. Out: each range of a fetch answered once, with its bytes as soon as they are there, or with nothing.
+//! Range client: fetches missing bytes from servers.
 //!
 //! ```text
-//!   Errand ──▶ run_fills ──▶ a lane for each link and server ──▶ HTTP/1.1, pipelined ──▶ ranges ──▶ answer
+//!   FetchCommand ──▶ run_range_client ──▶ a connection for each link and server ──▶ HTTP/1.1, pipelined ──▶ ranges ──▶ callback
 //! ```
 //!
-//! 1. A connection goes over its link and no other, and to the address that the flow goes to: no name is asked, no proxy
-//!    and no redirection is followed. Its packets have our mark, so that nobody helps the helpers.
-//! 2. Two connections for each link and server, so that one that waits for a lost packet does not hold the next up
-//!    ([`lane`]); they stay open between fetches, for a handshake over a cellular link costs as much as ten holes.
-//! 3. Nothing of an answer is believed: lengths, ranges and the whole must be what was asked for ([`wanted`], [`parts`]).
-//!    Anything but a 206 of the same file is an answer without bytes.
-//! 4. At most [`LANES`] connections at a time. What does not come is given up by a timeout here, too; whether it is asked for
-//!    again is the machine's to say.
+//! Each range of a fetch is answered once, with its bytes as soon as they are complete, or without.
+//!
+//! 1. A connection goes over its link and no other, and to the address that the flow goes to: no name is resolved, no
+//!    proxy and no redirection is followed. Its packets have our mark, so that they are not accelerated themselves.
+//! 2. Two connections for each link and server, so that one that waits for a lost packet does not delay the next fetch
+//!    ([`conn`]); they stay open between fetches, because a handshake over a cellular link costs as much as ten holes.
+//! 3. Nothing in a response is trusted: lengths, ranges and the total length must be what was requested ([`assembler`],
+//!    [`multipart`]). Anything but a 206 of the same representation counts as a response without bytes.
+//! 4. At most [`MAX_CONNS`] connections at a time. What does not come is given up by a timeout here as well; the
+//!    machine decides whether it is requested again.
 
 mod assembler;
 mod conn;
@@ -35,20 +35,20 @@ use crate::raw_socket::MARK;
 #[cfg(feature = "fuzzing")]
 pub(crate) use multipart::fuzzing;
 
-/// Who hears what became of a range: the fetch, which range, its bytes.
+/// Receives the result of a range: the fetch, which range, its bytes.
 pub type FetchCallback = Arc<dyn Fn(FetchId, u32, Option<Vec<u8>>) + Send + Sync>;
 
-/// Which devices there are, and whether packets can be marked.
+/// The devices of the links, and the mark of packets.
 #[derive(Clone, Debug)]
 pub struct LinkDevices {
-    /// The name of each link's device.
+    /// The device of each link.
     pub devices: BTreeMap<LinkId, String>,
-    /// What marks packets of ours; it needs CAP_NET_ADMIN. None: they are not marked.
+    /// Marks our packets; it needs CAP_NET_ADMIN. None: they are not marked.
     pub mark: Option<u32>,
 }
 
 impl LinkDevices {
-    /// For these links, with the mark that the accelerator's rules know.
+    /// For these links, with the mark that the packet rules skip.
     pub fn of(roads: &[AccelLink]) -> Self {
         let devices = roads.iter().map(|road| (road.link, road.name.clone())).collect();
         Self { devices, mark: Some(MARK) }
@@ -62,11 +62,11 @@ struct InvalidBody;
 /// A connection's task.
 struct ConnTask {
     commands: UnboundedSender<FetchCommand>,
-    /// Fetches that it has not ended.
+    /// Fetches that it has not finished.
     load: Arc<AtomicUsize>,
 }
 
-/// Carries errands out until nobody sends any. Runs on a tokio runtime.
+/// Executes commands until their sender is gone. Runs on a tokio runtime.
 pub async fn run_range_client(
     devices: LinkDevices,
     mut commands: UnboundedReceiver<FetchCommand>,
@@ -78,7 +78,7 @@ pub async fn run_range_client(
             FetchCommand::Fetch(fetch) => dispatch(&devices, &mut conns, fetch, &callback),
             FetchCommand::Cancel(id) => {
                 for conn in conns.values().flatten() {
-                    // A lane that has ended has nothing to cancel.
+                    // A connection that has ended has nothing to cancel.
                     let _ = conn.commands.send(FetchCommand::Cancel(id));
                 }
             }
@@ -86,7 +86,7 @@ pub async fn run_range_client(
     }
 }
 
-/// Gives a fetch to a lane: one that is free, a new one, or the one with the least to do.
+/// Gives a fetch to a connection: an idle one, a new one, or the one with the least load.
 fn dispatch(
     devices: &LinkDevices,
     conns: &mut BTreeMap<(LinkId, SocketAddr), Vec<ConnTask>>,

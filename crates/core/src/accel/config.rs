@@ -1,4 +1,4 @@
-//! What the accelerator is told before it starts: which links there are, and what it may do.
+//! Configuration of the accelerator: its links and mechanisms.
 
 use alloc::collections::BTreeSet;
 use alloc::string::ToString;
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 use crate::link::LinkId;
 use crate::units::{Bitrate, UnknownName};
 
-/// Everything that shapes the decisions, apart from what happens. A log begins with it.
+/// Everything that shapes the decisions, apart from the inputs. A decision log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The link whose flows are helped.
+    /// The link whose flows are accelerated.
     pub primary: LinkId,
-    /// The links that help; there may be none. Who of them does what, `roles` says.
+    /// The links that assist; may be empty. `secondary::roles` assigns their tasks.
     pub secondary_links: Vec<SecondaryLink>,
     /// What may be done.
     pub mechanisms: Mechanisms,
 }
 
 impl Config {
-    /// One link, and one or no other that helps it; everything that is on by default.
+    /// A primary link, and at most one secondary link; the default mechanisms.
     pub fn new(primary: LinkId, secondary: Option<LinkId>) -> Self {
         Self {
             primary,
@@ -34,17 +34,17 @@ impl Config {
     }
 }
 
-/// A link that helps.
+/// A link that assists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecondaryLink {
-    /// Which one.
+    /// Which link.
     pub link: LinkId,
-    /// What it carries from here, where that is known; else it is found out.
+    /// Its uplink rate, where configured; else it is measured.
     pub up: Option<Bitrate>,
-    /// What it carries to here, where that is known; else it is found out.
+    /// Its downlink rate, where configured; else it is measured.
     pub down: Option<Bitrate>,
-    /// Of which flows it can take acknowledgements.
+    /// The address families of flows whose ACKs it can carry.
     #[serde(default)]
     pub families: AddressFamilies,
 }
@@ -56,26 +56,26 @@ impl SecondaryLink {
     }
 }
 
-/// Families of addresses to which a link leads.
+/// Address families that a link reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressFamilies {
     /// IPv4 and IPv6.
     #[default]
     Both,
-    /// IPv4 alone.
+    /// IPv4 only.
     V4,
-    /// IPv6 alone.
+    /// IPv6 only.
     V6,
 }
 
 impl AddressFamilies {
-    /// Whether it leads to IPv4.
+    /// Whether it reaches IPv4.
     pub const fn has_v4(self) -> bool {
         !matches!(self, Self::V6)
     }
 
-    /// Whether it leads to IPv6.
+    /// Whether it reaches IPv6.
     pub const fn has_v6(self) -> bool {
         !matches!(self, Self::V4)
     }
@@ -85,31 +85,33 @@ impl AddressFamilies {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
-    /// Pure ACKs go over the second link, the newest in place of older ones (§3.1, with in-place thinning).
+    /// Pure ACKs leave over a secondary link, the newest in place of older ones (§3.1, with in-place thinning).
     AckOffload,
-    /// ACKs that close a hole echo the timestamp from before it, so that the sender takes back its reduction (RFC 3522);
-    /// only for losses that the delay gate calls random.
+    /// ACKs that close a hole echo the timestamp from before it, so that the sender undoes its reduction (RFC 3522);
+    /// only for losses that are classified as random.
     EifelUndo,
-    /// One byte stays unacknowledged, and is acknowledged when a blackout ends, which restarts the sender at once.
+    /// One byte stays unacknowledged, and is acknowledged when an outage ends, which restarts the sender at once.
     WithheldAck,
-    /// When a blackout ends, the sender is told that what it has repeated in it had no way to go, and repeats it at once
-    /// (RFC 6069).
+    /// When an outage ends, the sender receives ICMP errors for what it has retransmitted during it, and retransmits at
+    /// once (RFC 6069).
     OutageRevert,
-    /// ACKs go past holes, and the bytes are fetched elsewhere (§3.3); only where the stream can be fetched.
+    /// ACKs go past holes, and the bytes are fetched by range requests (§3.3); only where the stream can be fetched.
     EarlyAck,
-    /// §3.1 without §4.2's discarding of replaceable ACKs: what the second link cannot bear goes over the first.
+    /// §3.1 without §4.2's discarding of replaceable ACKs: what a secondary link has no capacity for leaves over the
+    /// primary one.
     AckOffloadAsPublished,
-    /// §3.2, first form: a zero window over the second link while the first is dark.
+    /// §3.2, first form: a zero window over a secondary link while the primary one is down.
     ZeroWindowFreeze,
-    /// §3.2's last paragraph, the paper's form for Linux senders: the same, and everything on its way is acknowledged first.
+    /// §3.2's last paragraph, the paper's form for Linux senders: the same, and everything in flight is acknowledged
+    /// first.
     FreezeInFlight,
-    /// §3.3, first form: holes are filled from a replayed connection that is acknowledged ahead. Where the application has
-    /// ranges the paper uses those ([`Self::Hide`]).
+    /// §3.3, first form: holes are filled from a mirrored connection that is acknowledged ahead. Where the application
+    /// can use ranges the paper uses those ([`Self::EarlyAck`]).
     FastFetch,
 }
 
 impl Mechanism {
-    /// All of them, in the order in which they are listed.
+    /// All mechanisms, in the order in which they are listed.
     pub const ALL: [Self; 9] = [
         Self::AckOffload,
         Self::EifelUndo,
@@ -122,7 +124,7 @@ impl Mechanism {
         Self::FastFetch,
     ];
 
-    /// Its word.
+    /// Its name in options, logs and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AckOffload => "ack-offload",
@@ -137,13 +139,13 @@ impl Mechanism {
         }
     }
 
-    /// Whether it is on unless switched off. What acknowledges data that has not arrived is off: after a crash, or where the
-    /// bytes cannot be fetched, such a flow can only be ended.
+    /// Whether it is on unless disabled. Mechanisms that acknowledge data before it has arrived are off: after a crash,
+    /// or where the bytes cannot be fetched, such a flow can only be reset.
     pub const fn is_default(self) -> bool {
         matches!(self, Self::AckOffload | Self::EifelUndo | Self::WithheldAck | Self::OutageRevert)
     }
 
-    /// Whether it needs a second link.
+    /// Whether it needs a secondary link.
     pub const fn needs_secondary_link(self) -> bool {
         matches!(
             self,
@@ -182,7 +184,7 @@ impl FromStr for Mechanism {
 pub struct Mechanisms(BTreeSet<Mechanism>);
 
 impl Mechanisms {
-    /// These.
+    /// These mechanisms.
     pub fn of(these: &[Mechanism]) -> Self {
         Self(these.iter().copied().collect())
     }
@@ -197,7 +199,7 @@ impl Mechanisms {
         these.iter().any(|mechanism| self.has(*mechanism))
     }
 
-    /// Whether one of them acknowledges what is not here yet, and has to know where it can be had.
+    /// Whether one of them acknowledges data before it has arrived, and has to know where it can be fetched.
     pub fn acknowledge_early(&self) -> bool {
         use Mechanism::{EarlyAck, FastFetch, FreezeInFlight};
         self.has_any(&[EarlyAck, FreezeInFlight, FastFetch])
@@ -219,7 +221,7 @@ impl Mechanisms {
 }
 
 impl Default for Mechanisms {
-    /// What is safe: see [`Mechanism::is_default`].
+    /// Those that are on unless disabled ([`Mechanism::is_default`]).
     fn default() -> Self {
         Self(Mechanism::ALL.into_iter().filter(|mechanism| mechanism.is_default()).collect())
     }

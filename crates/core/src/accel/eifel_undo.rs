@@ -1,87 +1,89 @@
-//! Has the sender take back what it did because of a random loss: by the timestamp that ACKs echo (Eifel, RFC 3522).
+//! Eifel undo: has a sender restore the congestion window that it reduced because of a random loss (Eifel detection,
+//! RFC 3522; response, RFC 4015).
 //!
-//! In: the own stack's ACKs with holes, each with the gate's word on it. Out: the timestamp that an ACK is to echo in
-//! place of its own.
+//! The sender repairs the loss as usual. Only the ACKs that close the hole echo a timestamp from before the repair, so
+//! that the sender concludes that the original segment was merely late, and undoes its reduction (Linux:
+//! `tcp_packet_delayed`). Nothing is acknowledged that has not arrived; it works under TLS and needs no secondary link.
 //!
-//! 1. The sender repairs the loss as ever. Only the ACKs that close the hole echo a timestamp from before the repair,
-//!    so that the sender concludes that the original was merely late, and restores its window (Linux:
-//!    `tcp_packet_delayed`). Nothing is acknowledged that is not here; it works under TLS and needs no second link.
-//! 2. Holes that overlap are one chain with one timestamp, that of before the first: the sender compares with the time
-//!    of its first repair, and forgets that only when nothing repaired is on its way. The price is a sample of the round
-//!    trip that is as long as the chain, among hundreds that are right; so a chain that lasts for [`AGE`] gets a newer
-//!    timestamp, which costs one reduction.
-//! 3. A loss that the gate calls congestion bars the chain: the reduction stands. The sender's episode ends when all is
-//!    acknowledged that it had sent when it began, about one round trip after the hole showed; what is open behind that
-//!    is helped again.
-//!    So does an episode that takes many round trips: a sender that was told of delay repairs a burst segment by segment,
-//!    and each old timestamp is a sample of all the time since.
-//! 4. ACKs get lost, too: the two that follow the closing one echo the same.
-//! 5. Of a long hole, such as a blackout leaves, only the ACK that closes it echoes; after a silence in which the
-//!    sender's timer may have run out, only one that leaves nothing missing, until what it had sent by then is here.
-//!    A sender that takes its reduction back before takes back, too, that the rest is lost: Linux's RACK has put
-//!    those segments off its list and looks at them no more, and only the timer repeats them, after what the blackout
-//!    has made of it (`tcp_undo_cwnd_reduction`, `tcp_rack_detect_loss`; seen on 6.18: seven seconds).
-//! 6. A blackout ends the chain (facts: a timestamp held over one multiplies the sender's timeout).
+//! 1. Holes that overlap form one chain with one timestamp, that from before the first hole: the sender compares it
+//!    with the time of its first retransmission, and forgets that time only when no retransmission is outstanding. The
+//!    price is one sample of the round-trip time that is as long as the chain, among hundreds of correct ones. So a
+//!    chain that is older than [`MAX_ECHO_AGE`] gets a newer timestamp, which costs one reduction.
+//! 2. A loss that is classified as congestion makes the reduction of the current episode stand. The sender's recovery
+//!    episode ends when everything is acknowledged that it had sent when the episode began, about one round trip after
+//!    the hole showed; holes that are open behind that are helped again.
+//! 3. So does an episode of many round trips: a sender that was told of delay repairs a burst segment by segment, and
+//!    each old timestamp is a sample of all the time since.
+//! 4. ACKs get lost, too: the two after the closing one echo the same timestamp.
+//! 5. While a long hole is open, such as an outage leaves, only the ACK that closes it echoes the old timestamp. After
+//!    a pause in which the sender may have had a retransmission timeout, only an ACK that leaves nothing missing does,
+//!    until what the sender had sent by then has arrived. A sender that undoes its reduction earlier also takes back
+//!    that the remaining segments are lost: Linux's RACK has removed them from its list and does not examine them
+//!    again, and only the timeout repeats them, after it has been doubled by the outage (`tcp_undo_cwnd_reduction`,
+//!    `tcp_rack_detect_loss`; seen on Linux 6.18: seven seconds).
+//! 6. An outage ends the chain, because a timestamp that is held across one would multiply the sender's timeout.
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Seq, TcpTimestamp};
 
-/// One flow's chain.
+/// Eifel undo of one flow; see the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EifelUndo {
     chain: Option<HoleChain>,
-    /// The last chain's timestamp, for so many ACKs more.
+    /// The timestamp of the last chain, and for how many more ACKs it is echoed.
     closed: Option<(TcpTimestamp, u8)>,
     undone_reductions: u64,
     random_losses: u64,
 }
 
+/// Holes that overlap in time.
 #[derive(Clone, Copy, Debug)]
 struct HoleChain {
+    /// The timestamp from before the first hole.
     echo: TcpTimestamp,
     began: Instant,
-    /// The ACK before this one.
+    /// When the previous ACK left.
     last_ack: Instant,
-    /// Nothing came for so long that the sender's timer may have run out.
+    /// Nothing came for so long that the sender may have had a retransmission timeout.
     may_have_timed_out: bool,
     episode: RecoveryEpisode,
-    /// Whether the reduction of this episode stands.
+    /// Whether the reduction of this episode is left in place.
     stands: bool,
 }
 
-/// What the sender repairs at a time.
+/// One loss recovery of the sender.
 #[derive(Clone, Copy, Debug)]
 struct RecoveryEpisode {
     began: Instant,
-    /// When it began, or when the last silence ended: what the sender had sent by then is known one round trip later.
+    /// When it began, or when the last pause ended: what the sender had sent by then is known one round trip later.
     sent: Instant,
     /// The end of what it had sent.
     until: Option<Seq>,
 }
 
-/// What an ACK of the own stack shows.
+/// What an ACK of the receiver reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HoleReport {
-    /// Holes for the first time.
+    /// Holes that show for the first time.
     pub(super) new_holes: u32,
-    /// Everything before this is here.
+    /// Everything before this number has arrived.
     pub(super) ack: Seq,
-    /// One past the highest number that is here.
+    /// One past the highest number that has arrived.
     pub(super) high: Seq,
     /// Whether a hole is open.
     pub(super) is_open: bool,
     /// Whether many segments in a row are missing.
     pub(super) is_long: bool,
-    /// What the ACK echoes by itself.
+    /// The timestamp that the ACK echoes by itself.
     pub(super) echo: TcpTimestamp,
-    /// Whether a loss that shows now is taken for random.
+    /// Whether a loss that shows now is random and may be undone.
     pub(super) is_random: bool,
-    /// The flow's round trip.
+    /// The flow's round-trip time.
     pub(super) rtt: Duration,
 }
 
 impl EifelUndo {
-    /// What this ACK is to echo; none: what it does.
+    /// The timestamp that this ACK is to echo; none: its own.
     pub(super) fn on_ack(&mut self, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
         if report.new_holes > 0 {
             self.on_new_holes(now, report);
@@ -97,22 +99,22 @@ impl EifelUndo {
         echo
     }
 
-    /// The link is dark, or the flow is left alone.
+    /// The link is down, or the flow is left alone.
     pub(super) fn clear(&mut self) {
         (self.chain, self.closed) = (None, None);
     }
 
-    /// Whether ACKs must be exact now: they close holes whose repair is to be taken for delay.
+    /// Whether ACKs must arrive as they are now, because they close holes whose repair is to be taken for delay.
     pub(super) const fn needs_exact_acks(&self) -> bool {
         self.chain.is_some() || self.closed.is_some()
     }
 
-    /// Chains that ended with the sender told to take its reduction back.
+    /// Chains that ended with an undone reduction.
     pub(super) const fn undone_reductions(&self) -> u64 {
         self.undone_reductions
     }
 
-    /// Holes that were called random.
+    /// Holes that were classified as random.
     pub(super) const fn random_losses(&self) -> u64 {
         self.random_losses
     }
@@ -144,7 +146,7 @@ impl EifelUndo {
 }
 
 impl HoleChain {
-    /// Whether the sender may have more to repair than it has sent again.
+    /// Whether the sender may have more losses to repair than it has retransmitted.
     fn has_unrepaired_losses(&self, report: &HoleReport) -> bool {
         report.is_long || (self.may_have_timed_out && report.is_open)
     }
@@ -160,7 +162,7 @@ impl HoleChain {
         } else if now.since(self.episode.began) >= report.rtt * MAX_EPISODE_RTTS {
             self.stands = true;
         }
-        // The ACK that ends the sender's episode is its own, too.
+        // The ACK that ends the episode still belongs to it.
         if was_barred || self.stands || self.has_unrepaired_losses(report) {
             return None;
         }
@@ -184,17 +186,17 @@ impl RecoveryEpisode {
     }
 }
 
-/// ACKs behind the closing one. chosen: of three, all are lost once in a million at 1 %.
+/// ACKs after the closing one. chosen: at 1 % of loss all three are lost once in a million times.
 const REPEATS: u8 = 2;
-/// chosen: with a hundred right samples a round trip the smoothed one is right again before the next (seen on 6.18: 203 to
-/// 300 ms at 200 ms).
+/// chosen: with a hundred correct samples per round trip the smoothed one has recovered before the next chain (seen on
+/// Linux 6.18: from 203 to 300 ms, at 200 ms).
 const MAX_ECHO_AGE: Duration = Duration::from_secs(10);
 
-/// Or a round trip. chosen: half of the least time after which a timer runs out; between two ACKs of a flow that has a window
-/// it is far less.
+/// Or a round trip. chosen: half of Linux's least retransmission timeout; the ACKs of a flow with a window are far
+/// closer together.
 const MIN_TIMEOUT_GAP: Duration = Duration::from_millis(100);
-/// In round trips. chosen: one until what it had sent is known, one until the repair is here, and four for repairs that
-/// were lost themselves.
+/// Round trips. chosen: one until it is known what the sender had sent, one until the repair arrives, and four for
+/// repairs that were lost themselves.
 const MAX_EPISODE_RTTS: u32 = 6;
 
 #[cfg(test)]
@@ -216,7 +218,7 @@ mod tests {
         }
     }
 
-    /// What is acknowledged after so many round trips.
+    /// The acknowledgement number after so many round trips.
     fn number(rtts: u64) -> u32 {
         u32::try_from(rtts * 300).unwrap()
     }
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_ack_and_two_more_echo_what_was_before_the_hole() {
+    fn the_closing_ack_and_two_more_echo_the_timestamp_from_before_the_hole() {
         let mut undo = EifelUndo::default();
         assert_eq!(undo.on_ack(at(0), &report(0, 100, 100, 10)), None);
         assert_eq!(undo.on_ack(at(1), &report(1, 100, 300, 10)), Some(TcpTimestamp::new(10)));
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn congestion_stands_and_what_is_open_behind_it_is_helped() {
+    fn a_congestion_reduction_stands_and_holes_behind_it_are_helped() {
         let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &report(1, 100, 300, 10));
         let full = HoleReport { is_random: false, ..report(1, 100, 500, 10) };
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_congestion_that_is_repaired_whole_is_not_undone() {
+    fn a_congestion_episode_that_is_repaired_completely_is_not_undone() {
         let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &HoleReport { is_random: false, ..report(1, 100, 500, 10) });
         assert_eq!(undo.on_ack(at(51), &report(0, 500, 500, 60)), None);
@@ -278,12 +280,16 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_that_takes_many_round_trips_bars_it() {
+    fn an_episode_of_many_round_trips_is_not_undone() {
         let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &report(1, 100, 1000, 10));
         assert_eq!(undo.on_ack(at(90), &report(0, 300, 1000, 81)), Some(TcpTimestamp::new(10)));
         assert_eq!(undo.on_ack(at(180), &report(0, 350, 1000, 81)), Some(TcpTimestamp::new(10)));
-        assert_eq!(undo.on_ack(at(300), &report(0, 400, 1000, 251)), None, "six round trips, one of them silent");
+        assert_eq!(
+            undo.on_ack(at(300), &report(0, 400, 1000, 251)),
+            None,
+            "six round trips, one of them without an ACK"
+        );
         assert_eq!(undo.on_ack(at(350), &report(0, 500, 1000, 301)), None);
         assert_eq!(undo.on_ack(at(400), &report(0, 1000, 1000, 351)), None);
     }
@@ -310,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_behind_a_timeout_is_helped_again() {
+    fn holes_behind_a_timeout_are_helped_again() {
         let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &report(1, 100, 1000, 10));
         assert_eq!(undo.on_ack(at(250), &report(1, 500, 1200, 10)), None);
@@ -329,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_is_not_over_with_the_ack_that_ends_it() {
+    fn the_first_ack_after_a_pause_is_treated_as_after_a_timeout() {
         let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &report(1, 100, 1000, 10));
         undo.on_ack(at(60), &report(0, 100, 1000, 10));
@@ -341,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blackout_ends_it() {
+    fn an_outage_ends_the_chain() {
         let mut undo = EifelUndo::default();
         undo.on_ack(at(0), &report(1, 100, 300, 10));
         undo.clear();

@@ -1,4 +1,4 @@
-//! What the accelerator is told, and what it asks for.
+//! Inputs and outputs of the accelerator.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::accel::early_ack::fetch::{Fetch, FetchId};
 use crate::accel::fast_fetch::pool::ConnId;
 use crate::link::LinkId;
 
-/// The bytes of a packet from its IP header on; in a log they stand as hexadecimal digits.
+/// The bytes of a packet from its IP header on; hexadecimal in logs.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct PacketBytes(pub Vec<u8>);
 
@@ -19,148 +19,149 @@ pub struct PacketBytes(pub Vec<u8>);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// The own stack sends this over the primary link. It is held: exactly one [`Output::Leave`] or [`Output::Hold`] of the
-    /// same drain says what becomes of it.
+    /// The local stack sends this packet over the primary link, and the driver holds it: exactly one
+    /// [`Output::Forward`] or [`Output::Suppress`] of the same drain decides about it.
     Outgoing(PacketBytes),
-    /// This came over the primary link for the own stack, and is held likewise: pure ACKs, for what the own stack sends.
+    /// This packet came over the primary link for the local stack, and is held likewise: pure ACKs, for what the local
+    /// stack sends.
     Incoming(PacketBytes),
-    /// This packet passed the primary link, either way, and was not held. It may be cut after [`super::SIGHT`] bytes
-    /// unless whole ones were asked for.
+    /// This packet passed the primary link, in either direction, and was not held. It may be cut after
+    /// [`super::SNAP_LENGTH`] bytes unless full packets were requested.
     Captured {
         /// Its beginning.
         packet: PacketBytes,
-        /// How long it really is.
+        /// Its full length.
         length: u32,
     },
-    /// The answer to [`Output::Call`]: once for each.
+    /// The answer to [`Output::ReservePort`]: once for each.
     PortReserved {
-        /// Which.
+        /// Which connection.
         conn: ConnId,
-        /// The address and the port here; none: there is none to be had.
+        /// The local address and port; none: it could not be reserved.
         local: Option<SocketAddr>,
-        /// The sequence number to begin with, which nobody else can guess (RFC 6528).
+        /// The initial sequence number, which cannot be guessed (RFC 6528).
         isn: u32,
     },
-    /// This has come for the port of a call.
+    /// A packet came for a reserved port.
     ConnPacket {
-        /// Which.
+        /// Which connection.
         conn: ConnId,
         /// The whole packet.
         packet: PacketBytes,
     },
-    /// How many packets a link has brought so far: the answer to [`Output::Count`].
+    /// How many packets a link has received: the answer to [`Output::CountPackets`].
     PacketCount {
         /// Which link.
         link: LinkId,
-        /// Since it exists.
+        /// Since the interface exists.
         packets: u64,
     },
-    /// A link's gateway answers [`Output::Ask`].
+    /// A link's gateway replied to [`Output::Probe`].
     ProbeReply {
         /// Which link.
         link: LinkId,
-        /// Which question.
+        /// Which probe.
         sequence: u16,
     },
-    /// A link's carrier came or went.
+    /// A link's carrier was lost or returned.
     Carrier {
         /// Which link.
         link: LinkId,
-        /// Whether it is there now.
+        /// Whether it has a carrier now.
         is_up: bool,
     },
-    /// What became of a part of [`Output::Fetch`]: each of its ranges is answered once.
+    /// The result of a range of [`Output::Fetch`]: each range is answered once.
     Fetched {
         /// Which fetch.
         fetch: FetchId,
         /// Which of its ranges, from zero.
         range: u32,
-        /// The bytes; none: they cannot be had.
+        /// The bytes; none: they could not be fetched.
         bytes: Option<PacketBytes>,
     },
 }
 
-/// What the driver is to do.
+/// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
-    /// The packet that was handed in goes on, perhaps changed: over the primary link, or into the own stack.
+    /// Forwards the packet that is held, perhaps rewritten: over the primary link, or to the local stack.
     Forward(PacketBytes),
-    /// The packet that was handed in does not go on. What it says goes later, or in another packet.
+    /// Drops the packet that is held. Its content is sent later, or in another packet.
     Suppress,
-    /// A packet more, over this link, whatever the routes say.
+    /// Sends a packet over this link, whatever the routes say.
     Send {
         /// Which link.
         link: LinkId,
         /// The packet.
         packet: PacketBytes,
     },
-    /// A packet for the own stack, as if it had come.
+    /// Gives a packet to the local stack as if it had been received.
     Deliver(PacketBytes),
-    /// How many packets has this link brought?
+    /// Reads how many packets this link has received.
     CountPackets {
         /// Which link.
         link: LinkId,
     },
-    /// Ask this link's gateway whether it is there.
+    /// Probes the gateway of this link.
     Probe {
         /// Which link.
         link: LinkId,
-        /// Comes back with the answer.
+        /// Comes back with the reply.
         sequence: u16,
     },
-    /// Show the packets of the primary link that are not held, from now on, or no more.
+    /// Captures the packets of the primary link that are not held, from now on, or stops.
     Capture(CaptureLevel),
-    /// Hold a port of TCP for a connection of the machine's own, over this link and with its address, and show what comes for
-    /// it from this server ([`Input::Heard`]). The own stack neither sees nor answers that. What is said in it is sent as
-    /// any other packet.
+    /// Reserves a TCP port for a connection of the accelerator's own, over this link and with its address, and captures
+    /// what comes for it from this server ([`Input::ConnPacket`]). The local stack neither sees nor answers that.
+    /// Packets of the connection are sent like any other.
     ReservePort {
-        /// Which.
+        /// Which connection.
         conn: ConnId,
         /// Which link.
         link: LinkId,
-        /// The other end.
+        /// The peer.
         server: SocketAddr,
     },
     /// The port is not needed any more.
     ReleasePort(ConnId),
-    /// Get these bytes of a resource.
+    /// Fetches these ranges of a resource.
     Fetch(Fetch),
-    /// Give this fetch up: no answer is wanted any more.
+    /// Gives this fetch up: no result is needed any more.
     Cancel(FetchId),
 }
 
-/// How much of the packets that pass is to be shown.
+/// How much of each captured packet is reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureLevel {
     /// Nothing.
     #[default]
     None,
-    /// The first [`super::SIGHT`] bytes of each.
+    /// The first [`super::SNAP_LENGTH`] bytes.
     Headers,
-    /// All of each.
+    /// Everything.
     Full,
 }
 
 /// Why the machine wants to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
-    /// A flow has something to say that it kept.
+    /// A flow has a delayed packet or a timer.
     Flow,
-    /// The second link has room again.
+    /// A secondary link has capacity again.
     SendCredit,
-    /// A link is to be looked at.
+    /// A link is to be probed.
     LinkProbe,
-    /// A fetch is late.
+    /// A fetch is overdue.
     Fetch,
-    /// Nothing that passes need be shown any more.
+    /// The capture can end.
     CaptureEnd,
 }
 
 impl fmt::Debug for PacketBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What it says may be a secret, and this goes to logs.
+        // The content may be secret, and this text goes to logs.
         write!(f, "{} bytes", self.0.len())
     }
 }

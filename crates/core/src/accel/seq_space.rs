@@ -1,11 +1,9 @@
-//! Positions: the sequence numbers of one direction laid out in a line, and sets of them.
+//! Positions: the sequence numbers of one direction without wraparound, and sets of them.
 //!
-//! In: numbers that go round, and stretches of them. Out: positions that do not, and what of a line is there.
-//!
-//! 1. The lower half of a position is the sequence number itself; the upper half counts how often it went round, from
-//!    one, so that what lies before the first number seen has a position, too.
-//! 2. A number is read near a position that is known, at most half a circle away ([`Seq`]).
-//! 3. A set keeps [`MOST`] stretches; what would be one more is not taken in, and so counts as not there.
+//! 1. The lower half of a position is the sequence number; the upper half counts wraparounds, from one, so that numbers
+//!    before the first one seen have a position, too.
+//! 2. A sequence number is resolved relative to a known position, at most half of the sequence space away ([`Seq`]).
+//! 3. A set keeps [`MAX_RANGES`] ranges. A range that would be one more is ignored, and so counts as missing.
 //!
 //! A map was not used: a flow has some tens of holes, and a sorted vector is searched as fast.
 
@@ -28,7 +26,7 @@ pub(super) fn seq_of(position: u64) -> Seq {
     Seq::new((position & u64::from(u32::MAX)) as u32)
 }
 
-/// Positions from `start` up to `end`, which is not part of it.
+/// Positions from `start` to `end`, exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct PosRange {
     /// The first position.
@@ -38,32 +36,32 @@ pub struct PosRange {
 }
 
 impl PosRange {
-    /// From `start` up to `end`; empty if that is not after it.
+    /// From `start` to `end`; empty if `end` is not after it.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end: if end < start { start } else { end } }
     }
 
-    /// How many positions.
+    /// The number of positions.
     pub const fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether there are none.
+    /// Whether it has no position.
     pub const fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Whether this is one of them.
+    /// Whether this position is in the range.
     pub const fn contains(&self, position: u64) -> bool {
         self.start <= position && position < self.end
     }
 
-    /// Whether all of `other` is part of it.
+    /// Whether all of `other` is in the range.
     pub const fn covers(&self, other: &Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// What both have.
+    /// The positions that both ranges have.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self::new(self.start.max(other.start), self.end.min(other.end))
@@ -73,12 +71,12 @@ impl PosRange {
 /// A set of positions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PosRangeSet {
-    /// In order; they neither touch nor overlap.
+    /// Sorted; they neither touch nor overlap.
     ranges: Vec<PosRange>,
 }
 
 impl PosRangeSet {
-    /// Adds these.
+    /// Adds a range.
     pub fn insert(&mut self, new: PosRange) {
         if new.is_empty() {
             return;
@@ -94,7 +92,7 @@ impl PosRangeSet {
         self.ranges.splice(from..to, [PosRange::new(start, end)]);
     }
 
-    /// Takes these out.
+    /// Removes a range.
     pub fn remove(&mut self, gone: PosRange) {
         if gone.is_empty() {
             return;
@@ -108,37 +106,37 @@ impl PosRangeSet {
         self.ranges.splice(from..to, rest.collect::<Vec<_>>());
     }
 
-    /// Takes out everything before this position.
+    /// Removes everything before this position.
     pub fn remove_before(&mut self, position: u64) {
         self.remove(PosRange::new(0, position));
     }
 
-    /// The stretches, in order.
+    /// The ranges, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = PosRange> + '_ {
         self.ranges.iter().copied()
     }
 
-    /// How many positions it has.
+    /// The number of positions in the set.
     pub fn bytes(&self) -> u64 {
         self.iter().map(|each| each.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set has no position.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Whether this is one of them.
+    /// Whether this position is in the set.
     pub fn contains(&self, position: u64) -> bool {
         self.run_from(position) > position
     }
 
-    /// The end of the run that begins at, or has, this position; the position itself if it is not there.
+    /// The end of the range that has this position; the position itself if none has.
     pub fn run_from(&self, position: u64) -> u64 {
         self.run_around(position).map_or(position, |run| run.end)
     }
 
-    /// The run that has this position.
+    /// The range that has this position.
     pub fn run_around(&self, position: u64) -> Option<PosRange> {
         let at = self.ranges.partition_point(|each| each.end <= position);
         self.ranges.get(at).copied().filter(|each| each.contains(position))
@@ -149,7 +147,7 @@ impl PosRangeSet {
         self.ranges.last().map(|each| each.end)
     }
 
-    /// What of `within` is not there, in order.
+    /// What of `within` is not in the set, in order.
     pub fn gaps(&self, within: PosRange) -> Vec<PosRange> {
         let mut gaps = Vec::new();
         let mut at = within.start;
@@ -174,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn numbers_that_go_round_stay_in_line() {
+    fn positions_are_monotonic_across_wraparound() {
         let start = position_of(Seq::new(u32::MAX - 1));
         let later = nearest_position(start, Seq::new(3));
         assert_eq!(later - start, 5);
@@ -183,22 +181,22 @@ mod tests {
         assert_eq!(
             nearest_position(position_of(Seq::new(0)), Seq::new(u32::MAX)),
             u64::from(u32::MAX),
-            "before the first one"
+            "before the first number"
         );
     }
 
     #[test]
-    fn a_set_has_a_bound() {
+    fn a_set_is_bounded() {
         let mut set = PosRangeSet::default();
         (0..MAX_RANGES as u64 + 50).for_each(|at| set.insert(PosRange::new(at * 2, at * 2 + 1)));
         assert_eq!(set.bytes(), MAX_RANGES as u64);
         set.insert(PosRange::new(1, 2));
-        assert_eq!(set.bytes(), MAX_RANGES as u64 + 1, "what joins two is always taken");
+        assert_eq!(set.bytes(), MAX_RANGES as u64 + 1, "a range that joins two is always added");
     }
 
     proptest! {
         #[test]
-        fn a_set_is_a_list_of_flags(ops in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..20), 0..60)) {
+        fn a_set_equals_a_list_of_flags(ops in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..20), 0..60)) {
             let (mut set, mut flags) = (PosRangeSet::default(), vec![false; 80]);
             for (adds, at, bytes) in ops {
                 let stretch = PosRange::new(at, at + bytes);

@@ -1,4 +1,4 @@
-//! What the accelerator knows, for status and reports.
+//! Status of flows and links, for `marline accel status` and reports.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,80 +10,81 @@ use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::FourTuple;
 
-/// A flow as it stands.
+/// Status of a flow.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowStatus {
-    /// From here to its other end.
+    /// From this host to the peer.
     pub flow: FourTuple,
-    /// Its data goes to its other end, and what follows is what that end says; else it comes to here.
+    /// Its data goes to the peer, and the figures are from the peer's ACKs; else it comes to this host.
     pub is_upload: bool,
     /// Since when it is known.
     pub opened: Instant,
-    /// The mechanisms in force for it now.
+    /// The mechanisms that act on it now.
     pub active: Vec<Mechanism>,
-    /// Mechanisms that may be used and are found to be of no use for it.
+    /// Mechanisms that are enabled and of no use for it.
     pub inactive: Vec<InactiveReason>,
-    /// Bytes that were acknowledged since it is known: by the own stack or, of an upload, by the other end.
+    /// Bytes that were acknowledged since it is known: by the local stack or, of an upload, by the peer.
     pub received: DataSize,
-    /// What it brought in the last seconds.
+    /// Goodput of the last two seconds.
     pub goodput: Bitrate,
-    /// What plain TCP would bring at this loss and this round trip, by the model (`gain`); none while there is no loss.
+    /// What plain TCP would reach at this loss and round-trip time, by the model (`tcp_model`); none while there is no
+    /// loss.
     pub plain_tcp: Option<Bitrate>,
-    /// Losses seen: holes that the receiving end has reported.
+    /// Losses: holes that the receiver has reported.
     pub holes: u64,
-    /// Of these, called random by the delay gate.
+    /// Of these, classified as random.
     pub random_losses: u64,
-    /// Reductions that the sender was told to take back.
+    /// Congestion window reductions that the sender was made to undo.
     pub undone_reductions: u64,
-    /// Bytes acknowledged before they were here.
+    /// Bytes that were acknowledged before they arrived.
     pub early_acked: DataSize,
     /// Of these, still missing.
     pub missing: DataSize,
-    /// Pure ACKs that the receiving end has sent.
+    /// Pure ACKs of the receiver.
     pub acks: u64,
-    /// Of these, sent over a helping link.
+    /// Of these, sent over a secondary link.
     pub offloaded: u64,
-    /// Of these, left out because a newer one says all of them.
+    /// Of these, dropped because a newer one supersedes them.
     pub replaced: u64,
-    /// Restarts after a blackout.
+    /// Outages after which the sender was restarted.
     pub restarts: u64,
-    /// The connections that were replayed for it; none: there was none.
+    /// Its mirrored connections; none: there was none.
     pub mirrored_conn: Option<MirroredConnStatus>,
-    /// How long packets wait on their way, beyond the least that was seen.
+    /// How long packets queue, beyond the minimum delay.
     pub queueing_delay: Option<Duration>,
-    /// The round trip as seen from here.
+    /// The round-trip time as measured here.
     pub rtt: Option<Duration>,
 }
 
-/// The connections that were replayed for a flow (`fast-fetch`).
+/// The mirrored connections of a flow (`fast-fetch`).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MirroredConnStatus {
     /// Whether there is one now.
     pub is_open: bool,
     /// Holes that were filled from it.
     pub filled_holes: u64,
-    /// Their bytes.
+    /// Bytes of these holes.
     pub filled_bytes: DataSize,
-    /// What came over the helping link for that, packets' heads included.
+    /// What came over the secondary link for that, headers included.
     pub received: DataSize,
-    /// What the server was told to have come, so that it sent on.
+    /// What was acknowledged without having arrived, so that the server sent on.
     pub skipped: DataSize,
-    /// Why the last one has ended, unless it has done its work.
+    /// Why the last one has ended, unless it was finished.
     pub failure: Option<String>,
 }
 
-/// Why a mechanism is not in force for a flow.
+/// Why a mechanism does not act on a flow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InactiveReason {
-    /// Which.
+    /// The mechanism.
     pub mechanism: Mechanism,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub reason: String,
 }
 
 impl FlowStatus {
-    /// Whether anything was done for it that plain TCP does not do; else it is plain TCP, whatever a model says. A trial of offload
-    /// that was in vain is nothing.
+    /// Whether anything was done for it that plain TCP does not do; else a model of plain TCP says nothing about it. An
+    /// offload trial without benefit does not count.
     pub fn is_accelerated(&self) -> bool {
         let filled = self.mirrored_conn.as_ref().map_or(0, |conn| conn.filled_holes);
         let offloads = [Mechanism::AckOffload, Mechanism::AckOffloadAsPublished];
@@ -103,26 +104,26 @@ impl FlowStatus {
     }
 }
 
-/// A link as it stands.
+/// Status of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStatus {
-    /// Which.
+    /// Which link.
     pub link: LinkId,
-    /// Whether it is dark.
+    /// Whether it is down.
     pub is_down: bool,
-    /// Its gateway was asked several times and has never answered: of its blackouts only the carrier tells.
+    /// Its gateway was probed several times and has never replied: only its carrier shows outages.
     pub is_unresponsive: bool,
-    /// Blackouts so far.
+    /// Outages so far.
     pub outages: u64,
-    /// Their time together.
+    /// Total duration of the outages.
     pub outage_time: Duration,
-    /// The round trip to its gateway, the last that was measured.
+    /// The last round trip to its gateway.
     pub rtt: Option<Duration>,
-    /// What may be sent over it, where that is limited.
+    /// The rate at which may be sent over it, where that is limited.
     pub send_limit: Option<Bitrate>,
-    /// What it brings, where that is known.
+    /// The rate that it delivers, where known.
     pub receive_rate: Option<Bitrate>,
-    /// Bytes of the accelerator's own that went over it.
+    /// Bytes of the accelerator's own that were sent over it.
     pub sent: DataSize,
     /// Bytes that were fetched over it.
     pub fetched: DataSize,
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
     use crate::wire::packet::FourTuple;
 
-    /// One for which nothing was done.
+    /// A flow that nothing was done for.
     fn view() -> FlowStatus {
         let flow = FourTuple::new(([10, 0, 0, 2], 4000).into(), ([192, 0, 2, 1], 80).into()).unwrap();
         FlowStatus {
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_left_alone_only_if_nothing_is_done_for_it() {
+    fn a_flow_has_an_inactive_reason_only_if_nothing_is_done_for_it() {
         let inactive = |mechanism, inactive: &str| InactiveReason { mechanism, reason: inactive.into() };
         let others = [
             inactive(Mechanism::EifelUndo, "one"),
@@ -174,11 +175,11 @@ mod tests {
         view.active.clear();
         assert_eq!(view.inactive_reason().as_deref(), Some("one; two"), "each reason once");
         view.inactive.clear();
-        assert_eq!(view.inactive_reason(), None, "nothing was looked into yet");
+        assert_eq!(view.inactive_reason(), None, "nothing was tried yet");
     }
 
     #[test]
-    fn a_flow_is_helped_by_what_was_done_and_not_by_a_trial() {
+    fn a_flow_is_accelerated_by_what_was_done_not_by_a_trial() {
         let plain = view();
         assert!(!plain.is_accelerated());
         assert!(FlowStatus { undone_reductions: 1, ..plain.clone() }.is_accelerated());

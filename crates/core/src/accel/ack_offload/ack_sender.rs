@@ -1,13 +1,11 @@
-//! Offloader: pure ACKs over the second link, no more than it bears (Super-aggregation §3.1, §4.2).
+//! Sends pure ACKs over a secondary link, no more than it carries (Super-aggregation §3.1, §4.2, *Offloader*).
 //!
-//! In: ACKs that may go there. Out: those that go now, and when the next may.
-//!
-//! 1. One place for each flow. An ACK that comes while the one before it still waits takes its place, if whoever gets
-//!    only the newer one misses nothing ([`Ack::says_all_of`]): so a link of 100 kbit/s carries what matters of the
-//!    ACKs of any rate. The paper discards replaceable ACKs as well when the second link is short (§4.2); [`Offloader::spill`], which sends the
-//!    rest over the first link, is its form without that.
+//! 1. One ACK of each flow waits at a time. A newer ACK replaces it if the receiver of only the newer one misses
+//!    nothing ([`Ack::supersedes`]), so a link of 100 kbit/s carries what matters of the ACKs of any rate. The paper
+//!    discards replaceable ACKs as well when the secondary link is short of capacity (§4.2);
+//!    [`AckSender::send_as_published`], which sends the rest over the primary link, is its form without that.
 //! 2. Flows take turns.
-//! 3. One that cannot be replaced leaves at once, ahead of the newer one: order within a flow stays.
+//! 3. An ACK that cannot be replaced leaves at once, ahead of the newer one, so that the order within a flow is kept.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -17,29 +15,29 @@ use crate::accel::secondary::link_probe::LinkProber;
 use crate::units::Instant;
 use crate::wire::packet::{Ack, FourTuple};
 
-/// Bytes of data for each byte of ACKs: a flow so fast that it needs more is not offloaded. chosen: an ACK with timestamps
-/// for 21 segments. Where more hang on each, senders wait for one and then send all that it allows: 300 Mbit/s become 250 with
-/// 400 kbit/s for their ACKs.
+/// Bytes of data for each byte of ACKs: a faster flow is not offloaded. chosen: an ACK with timestamps for 21 segments.
+/// Where more segments depend on each ACK, senders wait for one and then send all that it allows: 300 Mbit/s become 250
+/// with 400 kbit/s for their ACKs.
 pub const DATA_PER_ACK_BYTE: u64 = 600;
 
-/// What waits for one helping link.
+/// The ACKs that wait for one secondary link.
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct AckSender {
     waiting: BTreeMap<FourTuple, (Ack, Vec<u8>)>,
     order: VecDeque<FourTuple>,
 }
 
-/// What became of an ACK that waited.
+/// What became of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum QueueResult {
-    /// It had a free place.
+    /// No other ACK of its flow was waiting.
     Queued,
-    /// It took an older one's place.
+    /// It replaced an older one.
     Replaced,
 }
 
 impl AckSender {
-    /// This ACK may go over the link. `scale`: how the flow's windows are shifted.
+    /// This ACK may leave over the link. `scale` is the window scale of the flow.
     pub(in crate::accel) fn offer(
         &mut self,
         now: Instant,
@@ -64,7 +62,7 @@ impl AckSender {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends what the link has capacity for.
     pub(in crate::accel) fn flush(
         &mut self,
         now: Instant,
@@ -82,7 +80,7 @@ impl AckSender {
         }
     }
 
-    /// As published: the ACK goes over the link if there is room now; else it is given back.
+    /// As published: the ACK leaves over the link if that has capacity now; else it is returned.
     pub(in crate::accel) fn send_as_published(
         now: Instant,
         prober: &mut LinkProber,
@@ -96,25 +94,25 @@ impl AckSender {
         None
     }
 
-    /// What waits of this flow, if anything; it waits no more.
+    /// Removes and returns the waiting ACK of this flow.
     pub(in crate::accel) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
         let waiting = self.waiting.remove(flow)?;
         self.order.retain(|turn| turn != flow);
         Some(waiting)
     }
 
-    /// Whether something of this flow waits.
+    /// Whether an ACK of this flow waits.
     pub(in crate::accel) fn has_waiting(&self, flow: &FourTuple) -> bool {
         self.waiting.contains_key(flow)
     }
 
-    /// When the first of those that wait may go.
+    /// When the first waiting ACK may leave.
     pub(in crate::accel) fn deadline(&self, now: Instant, prober: &LinkProber) -> Option<Instant> {
         let (_, packet) = self.waiting.get(self.order.front()?)?;
         Some(prober.can_send_at(now, packet.len()))
     }
 
-    /// Everything that waits, in its order; nothing waits any more.
+    /// Removes and returns everything that waits, in order.
     pub(in crate::accel) fn drain(&mut self) -> Vec<Vec<u8>> {
         let order = core::mem::take(&mut self.order);
         order.iter().filter_map(|flow| self.waiting.remove(flow)).map(|(_, packet)| packet).collect()

@@ -1,15 +1,13 @@
-//! A line that ACKs pass with a delay: they leave over the first link and are as late as over the second.
+//! Delay queue for the ACKs of one flow on the primary link.
 //!
-//! In: ACKs, each with how long it is to be held. Out: those that are due, in the order in which they came.
-//!
-//! 1. A sender whose ACKs come over a longer way has a window of that length on its way. If they come over the short way
-//!    of a sudden, the difference is sent at once, and falls on a queue that is full at such a moment.
-//! 2. While they are held, one may take the place of the one ahead of it if whoever gets only the newer one misses nothing:
-//!    so they take little of the air, which was theirs alone before and may be full of data now. One place stands for
-//!    [`SPACING`] at the most.
-//! 3. Order stays: nobody is due before those ahead of it.
-//! 4. What is held is little: [`MOST`] at the longest, [`ROOM`] ACKs at the most; beyond that the oldest leaves early. Whoever
-//!    comes after a line that was lost with its process says all of it again.
+//! 1. A sender whose ACKs come over a longer path has a window for that path in flight. If its ACKs suddenly come over
+//!    the short path, it sends the difference at once, and that falls on a queue that is full at such a moment.
+//! 2. While ACKs are queued, one may replace the one ahead of it if the receiver of only the newer one misses nothing
+//!    ([`AckInfo`]). So they take little of the air, which they had for themselves before and which may be full of data
+//!    now. Within [`MIN_SPACING`] only one ACK is queued.
+//! 3. Order is kept: no ACK is due before those ahead of it.
+//! 4. The queue is bounded: [`MAX_DELAY`] at the longest, [`MAX_ACKS`] ACKs at the most; beyond that the oldest leaves
+//!    early. If the process ends, the next ACK of the local stack repeats everything that was queued.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -17,12 +15,13 @@ use alloc::vec::Vec;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Flags, SeqRange};
 
-/// One flow's line.
+/// The queue of one flow.
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct AckDelayQueue {
     queue: VecDeque<QueuedAck>,
 }
 
+/// A queued ACK.
 #[derive(Clone, Debug)]
 struct QueuedAck {
     since: Instant,
@@ -31,18 +30,18 @@ struct QueuedAck {
     packet: Vec<u8>,
 }
 
-/// What an ACK says, as it leaves.
+/// What an ACK acknowledges as it leaves.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::accel) struct AckInfo {
     pub(in crate::accel) ack: Ack,
-    /// The timestamp that it echoes was put there.
+    /// Its timestamp echo was rewritten (Eifel undo).
     pub(in crate::accel) has_rewritten_echo: bool,
-    /// How its windows are shifted.
+    /// The window scale.
     pub(in crate::accel) scale: u8,
 }
 
 impl AckInfo {
-    /// Whether this one says all that the one before does.
+    /// Whether the receiver of only this one misses nothing of the older one.
     fn supersedes(&self, old: &Self) -> bool {
         let (new, before) = (&self.ack, &old.ack);
         let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.ts_ecr);
@@ -62,7 +61,7 @@ impl AckInfo {
 }
 
 impl AckDelayQueue {
-    /// This one may be held for so long. It is given back if it is to leave now.
+    /// Queues an ACK for this delay. It is returned if it is to leave now.
     pub(in crate::accel) fn push(
         &mut self,
         now: Instant,
@@ -91,13 +90,13 @@ impl AckDelayQueue {
         None
     }
 
-    /// The next one that is due.
+    /// The next ACK that is due.
     pub(in crate::accel) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.queue.front().filter(|first| first.due <= now)?;
         self.queue.pop_front().map(|first| first.packet)
     }
 
-    /// All, whether due or not.
+    /// All ACKs, whether due or not.
     pub(in crate::accel) fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
         self.queue.drain(..).map(|queued| queued.packet)
     }
@@ -108,11 +107,11 @@ impl AckDelayQueue {
     }
 }
 
-/// chosen: two hundred ACKs a second are enough for any rate (facts, D), and 3 % of an 802.11g cell.
+/// chosen: two hundred ACKs per second suffice for any rate, and are 3 % of an 802.11g cell.
 const MIN_SPACING: Duration = Duration::from_millis(5);
-/// chosen: the way of a mobile link against that of a near access point; longer ones are no help.
+/// chosen: the path of a mobile link against that of a near access point; longer paths are no help.
 pub(in crate::accel) const MAX_DELAY: Duration = Duration::from_millis(150);
-/// chosen: what 150 ms of 100 Mbit/s are acknowledged with.
+/// chosen: the ACKs of 150 ms at 100 Mbit/s.
 const MAX_ACKS: usize = 640;
 
 #[cfg(test)]
@@ -126,7 +125,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// An ACK of so many bytes with these blocks, which echoes this.
+    /// An ACK up to this number with these blocks, which echoes this timestamp.
     fn says(number: u32, blocks: &[(u32, u32)], echo: u32) -> AckInfo {
         let ranges: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let timestamps = Some(Timestamps { ts_val: TcpTimestamp::new(1), ts_ecr: TcpTimestamp::new(echo) });
@@ -135,15 +134,15 @@ mod tests {
         AckInfo { ack, has_rewritten_echo: false, scale: 0 }
     }
 
-    /// One that takes no other's place.
+    /// One that supersedes no other.
     fn alone() -> AckInfo {
         says(100, &[], 1)
     }
 
     #[test]
-    fn each_is_as_late_as_it_is_to_be_and_none_overtakes() {
+    fn each_ack_has_its_delay_and_none_overtakes() {
         let (mut queue, ms) = (AckDelayQueue::default(), Duration::from_millis);
-        assert_eq!(queue.push(at(0), vec![0], alone(), Duration::ZERO), Some(vec![0]), "nobody is ahead");
+        assert_eq!(queue.push(at(0), vec![0], alone(), Duration::ZERO), Some(vec![0]), "the queue is empty");
         assert_eq!(queue.push(at(0), vec![1], alone(), ms(50)), None);
         assert_eq!(queue.push(at(10), vec![2], alone(), ms(20)), None);
         assert_eq!(queue.push(at(20), vec![3], alone(), Duration::ZERO), None, "two are ahead");
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_no_longer_and_no_more_than_it_may() {
+    fn delay_and_length_are_bounded() {
         let mut queue = AckDelayQueue::default();
         queue.push(at(0), vec![], alone(), Duration::from_secs(9));
         assert_eq!(queue.due(), Some(at(0) + MAX_DELAY));
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn one_takes_the_place_of_another_if_it_says_all_of_it() {
+    fn an_ack_replaces_another_if_it_supersedes_it() {
         let hole = says(100, &[(200, 300)], 5);
         assert!(says(100, &[(200, 400)], 6).supersedes(&hole), "more behind the same hole");
         assert!(says(100, &[(500, 600), (200, 300)], 6).supersedes(&hole), "another hole");
@@ -175,7 +174,7 @@ mod tests {
         let marked = AckInfo { has_rewritten_echo: true, ..hole };
         assert!(
             !says(400, &[], 6).supersedes(&marked) && says(400, &[], 5).supersedes(&marked),
-            "what it echoes counts"
+            "a rewritten echo must be kept"
         );
         let (mut queue, delay) = (AckDelayQueue::default(), Duration::from_millis(50));
         for n in 0..20_u32 {

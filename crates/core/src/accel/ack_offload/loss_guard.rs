@@ -1,26 +1,25 @@
-//! Whether a flow has holes too often for its ACKs to go another way.
+//! Decides by the frequency of holes whether the ACKs of a flow may leave over a secondary link.
 //!
-//! In: its holes. Out: whether offload may begin, and whether it must end.
-//!
-//! 1. It begins when nothing has been missing for a while. That is doubled when such a calm ended soon, and halved when it
-//!    lasted.
-//! 2. It goes on over a few holes, for a window that fills a queue has some every few seconds. While something is missing
-//!    ACKs leave over the first link, as late as over the second (`line`): one with SACK blocks that overtakes a plain one
-//!    makes the sender take for lost what is not (facts, D).
-//! 3. It ends when holes come more often or last for longer: then they are not the sender's own, and a longer round trip
-//!    slows its recovery.
+//! 1. Offload begins when nothing has been missing for a while. That time is doubled if such a phase ended soon, and
+//!    halved if it lasted.
+//! 2. Offload continues over a few holes, because a window that fills a queue has some every few seconds. While
+//!    something is missing, ACKs leave over the primary link with the delay of the secondary one
+//!    ([`super::delay_queue`]): an ACK with SACK blocks that overtakes a plain one makes the sender take data for lost
+//!    that is not.
+//! 3. Offload ends when holes come more often or last longer: then the sender's own window is not their cause, and a
+//!    longer round trip slows its recovery.
 
 use crate::accel::observation::sack_holes::SackHoles;
 use crate::units::{Duration, Instant};
 
-/// One flow's calm.
+/// Hole statistics of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::accel) struct LossGuard {
     required_time: Duration,
     clear_since: Option<Instant>,
-    /// Since when there are holes, with pauses of less than [`LEAST`].
+    /// Since when there are holes, with pauses shorter than [`MIN_CLEAR_TIME`].
     holes_since: Option<Instant>,
-    /// How long it takes to forget them all, at [`SOON`] for each; and as of when.
+    /// The time in which all recent holes are forgotten, at [`SHORT_CLEAR_TIME`] each, as of `updated`.
     backlog: Duration,
     updated: Instant,
 }
@@ -38,7 +37,7 @@ impl Default for LossGuard {
 }
 
 impl LossGuard {
-    /// Whether it is, now.
+    /// Whether nothing has been missing for long enough.
     pub(in crate::accel) fn is_clear(&mut self, now: Instant, holes: &SackHoles) -> bool {
         self.update(now, holes);
         if holes.closed_for(now, self.required_time) {
@@ -53,7 +52,7 @@ impl LossGuard {
         false
     }
 
-    /// Whether holes come too often or last too long. To be asked after [`Self::is_calm`].
+    /// Whether holes come too often or last too long. To be called after [`Self::is_clear`].
     pub(in crate::accel) fn has_frequent_loss(&self, now: Instant) -> bool {
         self.backlog > SHORT_CLEAR_TIME * MAX_HOLES
             || self.holes_since.is_some_and(|since| now.since(since) >= MAX_REPAIR_TIME)
@@ -73,7 +72,7 @@ impl LossGuard {
     }
 }
 
-/// chosen: some round trips, and short beside the seconds between the losses of a window that fills a queue.
+/// chosen: some round trips, and short compared with the seconds between the losses of a window that fills a queue.
 const MIN_CLEAR_TIME: Duration = Duration::from_millis(400);
 const MAX_CLEAR_TIME: Duration = Duration::from_secs(30);
 /// chosen: shorter than the time between two losses of CUBIC on a link of 20 Mbit/s.
@@ -88,7 +87,8 @@ mod tests {
     use super::*;
     use crate::wire::packet::{Ack, Flags, SackBlocks, Seq, SeqRange};
 
-    /// Of a minute with a hole of `open` ms after each so many: how much was calm, in how many pieces, and how much strained.
+    /// A minute with a hole of `open` ms after each `between` ms: how many milliseconds were clear, in how many phases,
+    /// and in how many losses were frequent.
     fn run(between: u64, open: u64) -> (u32, u32, u32) {
         let (mut guard, mut holes) = (LossGuard::default(), SackHoles::default());
         let (mut clear_ms, mut pieces, mut frequent_ms, mut was) = (0, 0, 0, false);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_holes_cost_little_and_frequent_ones_end_it() {
+    fn rare_holes_cost_little_and_frequent_ones_end_offload() {
         let (guard, pieces, frequent_ms) = run(6000, 50);
         assert!(guard > 54_000 && pieces == 10 && frequent_ms == 0, "{guard} in {pieces}");
         let (guard, pieces, frequent_ms) = run(1000, 50);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_may_take_a_second_and_not_three() {
+    fn a_repair_may_take_one_second_but_not_three() {
         assert_eq!(run(6000, 1000).2, 0);
         assert!(run(8000, 3000).2 > 7 * 1000);
     }

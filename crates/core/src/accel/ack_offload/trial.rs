@@ -1,18 +1,17 @@
-//! A trial: does a flow run better with its ACKs elsewhere?
+//! A/B trial of ACK offload: is a flow faster with its ACKs on the secondary link?
 //!
-//! In: what the flow has brought, how long its packets wait, whether something is missing. Out: whether offload is on.
-//!
-//! 1. While a queue stands in front of the flow's packets its rate is what the way bears, whatever its window is. So rates
-//!    of such times are compared, before the switch and behind it; the flow need not go back to be judged.
-//! 2. A longer round trip costs a window that does not fill it. So the switch waits for a queue that is about as long as the
-//!    difference of the ways: what stands there is on its way then, and nothing is lost. Where queues are short, the
-//!    longest of late has to do. One that grows fast is that of a sender which has not found its window yet: it is not
-//!    tried, for what it loses at the end of its start says nothing of ways, and is more if the way changes meanwhile. So
-//!    a flow that has lost nothing yet is not tried before some seconds either.
-//! 3. A flow without a queue is limited by something else. It is judged by means over longer times, with, and then without
-//!    once more; and what it gains is to be more, for means waver.
-//! 4. Who is slower by three tenths stops at once, without a queue by less. So does one whose losses become many ([`super::loss_guard`]).
-//! 5. A judgement is tried again later, and less and less often.
+//! 1. While a queue stands in front of the flow's packets, its rate is the capacity of the path, whatever its window.
+//!    So the rates of such times are compared, before the switch and after it; the flow need not be switched back.
+//! 2. A longer round-trip time harms a window that does not fill it. So the switch waits for a queue that is about as
+//!    long as the path difference: the queued data covers it, and nothing is lost. Where queues are short, the longest
+//!    recent one has to do. A queue that grows fast belongs to a sender that has not found its window yet. It is not
+//!    tried, because its losses at the end of slow start say nothing about the paths, and increase if the path changes
+//!    meanwhile. For the same reason a flow that has lost nothing yet is not tried in its first seconds.
+//! 3. A flow without a queue is limited by something else. It is judged by means over longer times, with offload and
+//!    then without it again, and it has to gain more, because means vary.
+//! 4. A flow that becomes slower by three tenths stops at once, without a queue by less. So does one with frequent
+//!    losses ([`super::loss_guard`]).
+//! 5. A decision is reviewed later, at growing intervals.
 
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
@@ -20,31 +19,31 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 #[derive(Clone, Copy, Debug)]
 pub(in crate::accel) struct TrialSample {
     pub(in crate::accel) now: Instant,
-    /// All that it has brought.
+    /// All bytes so far.
     pub(in crate::accel) received: DataSize,
-    /// How long its newest packet has waited; none: that is not known.
+    /// The queueing delay of its newest packet; none: unknown.
     pub(in crate::accel) queue: Option<Duration>,
-    /// The longest wait of late.
+    /// The longest recent queueing delay.
     pub(in crate::accel) max_queue: Duration,
-    /// Its round trip without waiting, by the first way.
+    /// Its round-trip time without queueing, over the primary path.
     pub(in crate::accel) rtt: Duration,
-    /// How much longer the other way is, if that is known.
+    /// How much longer the secondary path is, if known.
     pub(in crate::accel) path_difference: Option<Duration>,
-    /// It has enough on its way.
+    /// It has enough data in flight, and a secondary link can carry its ACKs.
     pub(in crate::accel) is_eligible: bool,
-    /// It has found its window: something was missing once, or it has been going for long.
+    /// It has found its window: something was lost once, or it has been running for long.
     pub(in crate::accel) has_started: bool,
     /// Nothing has been missing for so long that offload may begin.
     pub(in crate::accel) is_clear: bool,
     /// Nothing has been missing for a moment.
     pub(in crate::accel) has_no_holes: bool,
-    /// Holes are too many.
+    /// Holes are too frequent.
     pub(in crate::accel) has_frequent_loss: bool,
-    /// The second link answers.
+    /// The secondary link replies.
     pub(in crate::accel) is_link_ready: bool,
 }
 
-/// Whether one flow has help by trial.
+/// The trial of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct OffloadTrial {
     phase: Phase,
@@ -56,9 +55,9 @@ pub(in crate::accel) struct OffloadTrial {
 enum Phase {
     #[default]
     New,
-    /// Off; what it brings is measured.
+    /// Off; the rate is measured.
     Before { since: Instant, standing: StandingQueueSample, from: Totals },
-    /// On; `from` is set when it has had time to show in means.
+    /// On; `from` is set when means can show the effect.
     With {
         since: Instant,
         before: Baseline,
@@ -66,15 +65,15 @@ enum Phase {
         check: Option<Totals>,
         from: Option<Totals>,
     },
-    /// Off once more; `with` is what it brought before.
+    /// Off once more; `with` is the rate with offload.
     Without { since: Instant, from: Option<Totals>, with: Bitrate },
-    /// Decided.
+    /// The result, and until when it holds.
     Decided { on: bool, until: Instant },
-    /// The second link was not there.
+    /// The secondary link did not reply.
     LinkUnavailable { until: Instant },
 }
 
-/// What it brought without help, and whether that is a rate behind a queue.
+/// The rate without offload, and whether it was measured behind a standing queue.
 #[derive(Clone, Copy, Debug)]
 struct Baseline {
     rate: Bitrate,
@@ -92,14 +91,14 @@ struct Totals {
 #[derive(Clone, Copy, Debug, Default)]
 struct StandingQueueSample {
     last: Option<Totals>,
-    /// The queue at the beginning.
+    /// The queueing delay at the beginning.
     began: Option<Duration>,
     time: Duration,
     bytes: DataSize,
 }
 
 impl OffloadTrial {
-    /// Whether help is on now. To be asked with each ACK.
+    /// Whether offload is on now. To be called with each ACK.
     pub(in crate::accel) fn is_on(&mut self, sample: &TrialSample) -> bool {
         let now = sample.now;
         let mark = Totals { at: now, received: sample.received };
@@ -140,7 +139,7 @@ impl OffloadTrial {
         (standing, check, from): (StandingQueueSample, Option<Totals>, Option<Totals>),
     ) -> Phase {
         let now = sample.now;
-        // Bytes behind a hole count when it closes: what is measured lies between two.
+        // Bytes behind a hole are acknowledged when it closes, so a measurement lies between two holes.
         let check = check.filter(|_| sample.has_no_holes);
         let checked = check.and_then(|check| check.rate_until(mark, CHECK_TIME));
         let least = before.rate.share(if before.has_standing_queue { MIN_RATE_QUEUE } else { MIN_RATE_MEAN });
@@ -167,33 +166,33 @@ impl OffloadTrial {
         Phase::Decided { on, until: now + FIRST_RETRY * (1 << self.trials.min(5)) }
     }
 
-    /// What went elsewhere does not arrive.
+    /// Offloaded ACKs do not arrive.
     pub(in crate::accel) fn on_delivery_failure(&mut self, now: Instant) {
         self.phase = self.decide(now, false);
     }
 
-    /// Whether the second link is to be ready soon.
+    /// Whether the secondary link is to be ready soon.
     pub(in crate::accel) const fn needs_link(&self) -> bool {
         matches!(self.phase, Phase::Before { .. })
     }
 
-    /// Whether it is being found out.
+    /// Whether a trial is running.
     pub(in crate::accel) const fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Before { .. } | Phase::With { .. })
     }
 
-    /// Whether the second link was not there when it was wanted.
+    /// Whether the secondary link did not reply when it was needed.
     pub(in crate::accel) const fn is_link_unavailable(&self) -> bool {
         matches!(self.phase, Phase::LinkUnavailable { .. })
     }
 
-    /// Whether it was found that help brings nothing.
+    /// Whether offload was found to bring nothing.
     pub(in crate::accel) const fn has_no_benefit(&self) -> bool {
         matches!(self.phase, Phase::Decided { on: false, .. })
     }
 }
 
-/// Off, until it is known what that brings and a good moment comes.
+/// Off, until the rate is known and the moment is good for the switch.
 fn on_baseline(
     sample: &TrialSample,
     mark: Totals,
@@ -213,7 +212,7 @@ fn on_baseline(
         let long_enough = sample.queue.is_some_and(|queue| queue >= sample.required_queue());
         long_enough.then(|| Baseline { rate: standing.rate(), has_standing_queue: true })
     } else {
-        // What stands now is looked at first.
+        // A standing queue is measured first.
         let from = Some(from).filter(|_| !sample.has_standing_queue());
         from.and_then(|from| from.rate_until(mark, BASELINE_TIME))
             .map(|rate| Baseline { rate, has_standing_queue: false })
@@ -226,13 +225,13 @@ fn on_baseline(
     }
 }
 
-/// Whether `more` is above the other by so many percent.
+/// Whether `higher` is above the other by this percentage.
 fn exceeds(higher: Bitrate, lower: Bitrate, percent: u64) -> bool {
     higher.bits_per_sec() / (100 + percent) >= lower.bits_per_sec() / 100
 }
 
 impl TrialSample {
-    /// One of which nothing is known.
+    /// A sample of which nothing is known.
     pub(in crate::accel) const fn new(now: Instant) -> Self {
         Self {
             now,
@@ -250,12 +249,12 @@ impl TrialSample {
         }
     }
 
-    /// Whether its packets wait.
+    /// Whether its packets are queued.
     fn has_standing_queue(&self) -> bool {
         self.queue.is_some_and(|queue| queue >= STANDING_QUEUE)
     }
 
-    /// How long the queue is to be for the switch.
+    /// How long the queue must be for the switch.
     fn required_queue(&self) -> Duration {
         let long_rtt = self.rtt + self.path_difference.unwrap_or(DEFAULT_DIFFERENCE);
         let full = (long_rtt * 17 / 20).saturating_sub(self.rtt);
@@ -289,7 +288,7 @@ impl StandingQueueSample {
         }
     }
 
-    /// Whether the queue grows as that of a sender which has not found its window yet.
+    /// Whether the queue grows like that of a sender that has not found its window yet.
     fn grows_fast(&self, sample: &TrialSample) -> bool {
         let higher = sample.queue.zip(self.began).map_or(Duration::ZERO, |(now, began)| now.saturating_sub(began));
         self.time >= BASELINE_QUEUE_TIME && higher >= self.time / GROWTH_PART
@@ -300,37 +299,37 @@ impl StandingQueueSample {
     }
 }
 
-/// chosen: more than the unevenness of a wireless link, and of ACKs for a dozen segments at 20 Mbit/s.
+/// chosen: more than the jitter of a wireless link, and of ACKs for a dozen segments at 20 Mbit/s.
 const STANDING_QUEUE: Duration = Duration::from_millis(10);
 /// chosen: some hundred packets.
 const BASELINE_QUEUE_TIME: Duration = Duration::from_millis(400);
-/// The queue's time in which it has grown by one part. chosen: a window that doubles each round trip fills a queue in half of
-/// the time or less; one of 20 segments that grows by one, in twenty round trips by one.
+/// The part of the measured time by which the queue may have grown. chosen: a window that doubles each round trip fills
+/// a queue in half of the time or less; one of 20 segments that grows by one, by one in twenty round trips.
 const GROWTH_PART: u32 = 10;
 const OFFLOAD_QUEUE_TIME: Duration = Duration::from_millis(1000);
-/// Percent that it is to gain. chosen: what a queue lets through wavers by one.
+/// Percent to gain behind a queue. chosen: the capacity of a queue varies by one.
 const MIN_GAIN_QUEUE: u64 = 2;
-/// chosen: means of seconds waver by some.
+/// Percent to gain by means. chosen: means of seconds vary by some.
 const MIN_GAIN_MEAN: u64 = 5;
 /// Between an access point and a mobile link.
 const DEFAULT_DIFFERENCE: Duration = Duration::from_millis(50);
-/// chosen: longer than a window takes to fill a queue at most, where it fills one.
+/// chosen: longer than a window takes to fill a queue, where it fills one.
 const BASELINE_TIME: Duration = Duration::from_secs(3);
 /// chosen: the time between two losses of CUBIC at 20 Mbit/s and 100 ms, and some more.
 const MAX_WAIT: Duration = Duration::from_secs(12);
-/// chosen: ACKs of the longer way are all there then.
+/// chosen: all ACKs of the longer path have arrived by then.
 const SWITCH_TIME: Duration = Duration::from_millis(300);
-/// chosen: a longer way shows within two of its round trips.
+/// chosen: a longer path shows within two of its round trips.
 const CHECK_TIME: Duration = Duration::from_millis(500);
 /// chosen: more than a loss takes from CUBIC.
 const MIN_RATE_QUEUE: Ratio = Ratio::from_percent(70);
-/// chosen: more than means of half a second waver; a flow without a queue is slower by the longer way, if at all, and
+/// chosen: more than means of half a second vary; a flow without a queue is slower by the longer path, if at all, and
 /// stays so.
 const MIN_RATE_MEAN: Ratio = Ratio::from_percent(85);
-/// chosen: the window has grown into the longer way by then.
+/// chosen: the window has grown into the longer path by then.
 const GROWTH_TIME: Duration = Duration::from_secs(4);
 const OFFLOAD_TIME: Duration = Duration::from_secs(4);
-/// chosen: longer than a line takes to fade ([`super::ack_path`]), and a round trip.
+/// chosen: longer than the delay takes to fade ([`super::ack_path`]), and a round trip.
 const SETTLE_TIME: Duration = Duration::from_millis(4500);
 const AFTER_TIME: Duration = Duration::from_secs(2);
 /// chosen: doubled with each trial, from a minute to half an hour.
@@ -340,8 +339,8 @@ const FIRST_RETRY: Duration = Duration::from_secs(30);
 mod tests {
     use super::*;
 
-    /// A flow of so many Mbit/s with and without help behind a queue of so many ms, asked every 10 ms: for how many of 60
-    /// seconds help was on; at the end, and whether it is called vain.
+    /// A flow of so many Mbit/s with and without offload behind a queue of so many ms, called every 10 ms: for how many
+    /// of 60 seconds offload was on; whether it is on at the end; whether it was found to bring nothing.
     fn run(with: u64, without: u64, queue: u64, holes: bool) -> (u64, bool, bool) {
         let (mut trial, mut total, mut on, mut is_on) = (OffloadTrial::default(), 0, 0, false);
         for n in 0..6000 {
@@ -370,16 +369,16 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_queue_it_is_judged_within_two_seconds_and_stays() {
+    fn behind_a_queue_a_flow_is_judged_within_two_seconds() {
         assert_eq!(run(20, 17, 60, false), (59, true, false));
         assert_eq!(run(20, 17, 60, true), (59, true, false), "holes between");
         assert_eq!(run(20, 20, 60, false), (1, false, true));
         assert_eq!(run(15, 20, 60, false), (1, false, true));
-        assert_eq!(run(10, 20, 60, false), (0, false, true), "ended at once");
+        assert_eq!(run(10, 20, 60, false), (0, false, true), "ends at once");
     }
 
     #[test]
-    fn a_queue_that_fills_fast_is_waited_for() {
+    fn a_fast_growing_queue_postpones_the_trial() {
         let mut trial = OffloadTrial::default();
         let first = |queue: fn(u64) -> u64, trial: &mut OffloadTrial| {
             let is_on_at = |ms: &u64| {
@@ -398,10 +397,10 @@ mod tests {
             };
             (0..3300).find(is_on_at)
         };
-        // 100 ms in 400, up to a second; the switch then waits for 400 ms in which it stands.
+        // 100 ms in 400 ms, up to a second; then the switch waits for 400 ms of a standing queue.
         let begins = first(|ms| 60 + ms.min(1000) / 4, &mut trial).unwrap();
         assert!((1400..1900).contains(&begins), "{begins}");
-        // One that begins late is no reason to go by a mean of before.
+        // A queue that begins late must not lead to a mean of before.
         let late = |ms: u64| if ms < 2700 { 0 } else { 60 + (ms - 2700) / 4 };
         assert_eq!(first(late, &mut OffloadTrial::default()), None);
         let begins = first(|ms| 60 + ms / 20, &mut OffloadTrial::default()).unwrap();
@@ -409,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_may_be_in_its_start_is_waited_for() {
+    fn a_flow_in_slow_start_postpones_the_trial() {
         let mut trial = OffloadTrial::default();
         let mut is_on_at = |ms: u64, has_started: bool| {
             trial.is_on(&TrialSample {
@@ -430,15 +429,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_queue_it_is_judged_by_means() {
+    fn without_a_queue_a_flow_is_judged_by_means() {
         let (on, is_on, vain) = run(20, 17, 0, false);
         assert!(on > 40 && is_on && !vain, "{on}");
         assert_eq!(run(20, 20, 0, false), (8, false, true));
-        assert_eq!(run(10, 20, 0, false), (0, false, true), "ended at once");
+        assert_eq!(run(10, 20, 0, false), (0, false, true), "ends at once");
     }
 
     #[test]
-    fn the_switch_waits_for_a_long_queue_and_where_there_is_none_for_the_longest() {
+    fn the_switch_waits_for_a_long_queue_or_the_longest_recent_one() {
         let sample = |longest, extra| TrialSample {
             max_queue: Duration::from_millis(longest),
             rtt: Duration::from_millis(50),

@@ -1,11 +1,9 @@
-//! The accelerator's part in hiding: which flows are mirrored, and the one fetcher that serves all of them.
+//! Admission of flows to early ACK, and the one fetcher that serves all of them.
 //!
-//! In: new flows, what they miss, what was fetched. Out: questions for ranges, bytes to the flow that misses them.
-//!
-//! 1. A flow to the port of HTTPS is not looked at. Any other is, until its first bytes say what it is.
-//! 2. At most [`MIRRORED`] flows have a mirror at the same time. One that has all that it has asked for, or cannot be followed,
-//!    gives its place back; one that rests, when another one needs it. Later ones are helped otherwise.
-//! 3. Nothing is asked of the helping link's gateway but while something is wanted over it.
+//! 1. A flow to the port of HTTPS is not followed. Any other is, until its first bytes show what it is.
+//! 2. At most [`MAX_FLOWS`] flows are followed at a time. A flow that has received all that it requested, or cannot be
+//!    followed, is removed; an idle one when another flow needs its slot. Later flows are helped by other mechanisms.
+//! 3. The gateway of a secondary link is probed only while something is wanted over it.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -21,7 +19,7 @@ use crate::units::{Duration, Instant};
 use crate::wire::packet::{Checksum, Segment};
 
 impl Accelerator {
-    /// A new flow may be plain HTTP: it is looked at until that is known.
+    /// A new flow may be plain HTTP: it is followed until that is known.
     pub(in crate::accel) fn admit(&mut self, key: Key) {
         if !self.config.mechanisms.acknowledge_early() || key.destination_port == HTTPS {
             return;
@@ -44,7 +42,7 @@ impl Accelerator {
         self.update_capture();
     }
 
-    /// Takes the place of the mirrored flow that has been silent for longest, if for long enough; whether there was one.
+    /// Evicts the flow that has been idle for longest, if for long enough. Returns whether there was one.
     fn evict_idle(&mut self) -> bool {
         let rests = |flow: &&FlowState| {
             let is_idle = flow.early_ack().is_some_and(|early_ack| !early_ack.has_open_holes());
@@ -58,7 +56,7 @@ impl Accelerator {
         true
     }
 
-    /// Nothing of this flow is hidden any more.
+    /// Nothing of this flow is acknowledged early any more.
     fn remove(&mut self, key: &Key, why: NotFetchable) {
         let Some(early_ack) = self.flows.get_mut(key).and_then(FlowState::early_ack_mut) else { return };
         early_ack.close(why);
@@ -69,7 +67,8 @@ impl Accelerator {
         self.update_capture();
     }
 
-    /// What is left to do for a flow after anything that concerned it. `woken`: when it wanted to be woken before.
+    /// The common end of everything that concerned a flow: fetch requests, mirrored connection, capture level, timer.
+    /// `old_deadline`: the deadline of the flow before.
     pub(in crate::accel) fn finish_flow_update(&mut self, key: Key, old_deadline: Option<Instant>) {
         let (now, mut is_wanted) = (self.now, false);
         if let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.early_ack().is_some()) {
@@ -87,7 +86,7 @@ impl Accelerator {
                 }
             }
             for request in requests {
-                // What is compared must not come of the same connection that it is to prove.
+                // The comparison must not use the connection that it is to verify.
                 let is_check = flow.early_ack().is_some_and(|early_ack| early_ack.is_check_request(&request));
                 let left = if is_check { Err(request) } else { self.mirrored_conns.request(now, request) };
                 if let Err(request) = left {
@@ -115,7 +114,7 @@ impl Accelerator {
         }
     }
 
-    /// How many bytes more may be missing; where ranges are not asked for, as many as the flow's replayed connection takes.
+    /// How many more bytes may be missing; without range requests, as many as the flow's mirrored connection accepts.
     pub(in crate::accel) fn early_ack_budget(&self, key: &Key) -> u64 {
         let server = SocketAddr::new(key.addrs.destination(), key.destination_port);
         let budget = self.fetcher.budget(server).saturating_sub(self.mirrored_conns.waiting_bytes());
@@ -126,7 +125,7 @@ impl Accelerator {
         budget.min(self.flows.get(key).and_then(FlowState::early_ack).map_or(0, of_conn))
     }
 
-    /// What is told of a flow, with its replayed connection.
+    /// The status of a flow, with its mirrored connection.
     pub(in crate::accel) fn with_mirrored_conn(&self, flow: &FlowState, view: FlowStatus) -> FlowStatus {
         let conn = flow.early_ack().and_then(|early_ack| self.mirrored_conns.status(early_ack.id()));
         let FlowStatus { active: mut in_force, inactive: mut not_in_force, .. } = view;
@@ -142,7 +141,7 @@ impl Accelerator {
         FlowStatus { mirrored_conn: conn, active: in_force, inactive: not_in_force, ..view }
     }
 
-    /// Asks for missing bytes that are due.
+    /// Requests missing bytes that are due.
     pub(in crate::accel) fn run_fetcher(&mut self) {
         let mut links: Vec<LinkInfo> = self.secondary.fetch_links(self.now).collect();
         let (link, is_dark) = (self.config.primary, self.detector.is_down());
@@ -163,7 +162,7 @@ impl Accelerator {
         self.outputs.extend(self.fetcher.take_outputs());
     }
 
-    /// Does what replayed connections ask for, and hands on what they brought.
+    /// Executes what mirrored connections have to send, and hands on what they received.
     pub(in crate::accel) fn drain_mirrored_conns(&mut self) {
         loop {
             let (outputs, fetched, back) = self.mirrored_conns.drain();
@@ -191,10 +190,10 @@ impl Accelerator {
         }
     }
 
-    /// A packet for a replayed connection.
+    /// A packet for a mirrored connection.
     pub(in crate::accel) fn on_conn_packet(&mut self, conn: ConnId, packet: &PacketBytes) {
         let Ok(segment) = Segment::parse(&packet.0) else { return };
-        // Nobody else has looked at it, and what it brings is given to the own stack with a new checksum.
+        // The kernel has not checked this packet, and its content is injected into the local stack with a new checksum.
         if segment.packet().checksum() == Checksum::Invalid || !segment.packet().has_valid_header_checksum() {
             return;
         }
@@ -217,9 +216,9 @@ impl Accelerator {
     }
 }
 
-/// IANA's.
+/// IANA's port number.
 const HTTPS: u16 = 443;
 /// chosen: more downloads than one host runs; each keeps some tens of kilobytes at the most.
 const MAX_FLOWS: usize = 64;
-/// chosen: between two requests of a program that goes on.
+/// chosen: the pause between two requests of a program that continues.
 const MIN_IDLE: Duration = Duration::from_secs(10);

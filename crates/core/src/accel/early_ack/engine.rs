@@ -1,30 +1,29 @@
-//! Loss Hider: acknowledges past holes, and sees to it that they are filled (Super-aggregation §3.3, §4.2).
-//!
-//! In: what the own stack acknowledges, and what the other end says of its sequence. Out: what is said to the other end
-//! instead ([`Verdict`]), and which stretches are to be fetched ([`Hider::wanted`]).
+//! Early ACK engine: decides what is acknowledged to the sender of one flow and which ranges must be fetched
+//! (Super-aggregation §3.3, §4.2, *Loss Hider*).
 //!
 //! ```text
-//!   own stack:  ack ...... hole ...... SACK block ...... hole ... SACK block          right edge
-//!   hidden:         [ acknowledged, fetched ]        [ the same ]
-//!   said:                                                                 ack   window up to there
+//!   local stack:  ack ...... hole ...... SACK block ...... hole ... SACK block          right edge
+//!   early-acked:      [ acknowledged, fetched ]        [ the same ]
+//!   to the sender:                                                       ack   window up to there
 //! ```
 //!
-//! 1. What is here is what the own stack says: its acknowledgement and its SACK blocks, of which it tells the three or
-//!    four newest; a set keeps the others. What it has said and then forgets (it may drop what lies beyond a hole when
-//!    memory is short, RFC 2018 §8) is noticed when its acknowledgement stands still where there were bytes.
-//! 2. A hole is hidden when it is called random, its bytes can be had, and there is room for it: what the fetching link
-//!    brings in two seconds. Any other is the sender's: it is told of it, and of all that were seen by then. While such a
-//!    one is open, SACK blocks reach over those that are hidden behind it; else the sender would hear of every hole in
-//!    a flow that always has one.
-//! 3. Once a byte is acknowledged it is never the sender's again: such a hole is hidden whatever the room.
-//! 4. Never acknowledged: beyond what is hidden or here; beyond the right edge of the own stack, or what comes finds
-//!    no room and is lost for good; a FIN that the own stack has not acknowledged.
-//! 5. An ACK that is changed echoes the newest timestamp that came, for that of the own stack stands still at a hole and
-//!    would look like a round trip of seconds (RFC 7323 §4.3).
-//! 6. An acknowledgement that says nothing new is held, if one has just left; a duplicate that answers a retransmission
-//!    never is, for it may be that the last one was lost.
-//! 7. Where something is hidden and the own stack gets no further for [`DEADLINE`], the connection ends: a stream that stands
-//!    still for ever is worse than an error. What a blackout has cost may take longer, and come all the time.
+//! 1. What has arrived is what the local stack acknowledges: its acknowledgement number and its SACK blocks, of which
+//!    it reports the newest three or four; a set keeps the others. A stack may drop data beyond a hole when memory is
+//!    short (reneging, RFC 2018 section 8). That is noticed when its acknowledgement number stops where there were
+//!    bytes.
+//! 2. A hole is acknowledged early when its loss is classified as random, its bytes can be fetched, and the budget
+//!    permits: what the fetching link delivers in two seconds. Any other hole is reported to the sender, with all that
+//!    were known by then. While one of these is open, SACK blocks cover the early-acked holes behind it; else the
+//!    sender would be told of every hole in a flow that always has one.
+//! 3. An acknowledged byte is never the sender's again: such a hole is early-acked whatever the budget.
+//! 4. Never acknowledged are: bytes beyond what is early-acked or has arrived; bytes beyond the local stack's right
+//!    edge, because the stack would drop them for good; a FIN that the local stack has not acknowledged.
+//! 5. A rewritten ACK echoes the newest timestamp that came, because the local stack's echo stays constant at a hole
+//!    and would look like a round trip of seconds (RFC 7323 section 4.3).
+//! 6. An ACK without new information is suppressed if one has just left. A duplicate that answers a retransmission
+//!    never is, because the previous one may have been lost.
+//! 7. If a hole is open and the local stack does not advance for [`HOLE_TIMEOUT`], the connection is reset: a stream
+//!    that stops for ever is worse than an error. The holes of an outage may take longer as long as they advance.
 
 use alloc::vec::Vec;
 
@@ -33,85 +32,85 @@ use crate::accel::seq_space::{PosRange, PosRangeSet, nearest_position, seq_of};
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Rewrite, SackBlocks, Seq, SeqRange, TcpTimestamp, Timestamps};
 
-/// A flow's holes.
+/// The holes of one flow.
 #[derive(Clone, Debug)]
 pub(in crate::accel) struct EarlyAckEngine {
-    /// What the own stack has acknowledged.
+    /// What the local stack has acknowledged.
     next_expected: u64,
-    /// The end of what it has room for.
+    /// The right edge of its receive window.
     right_edge: u64,
     /// What it has beyond a hole.
     received_beyond: PosRangeSet,
-    /// What was acknowledged to the other end, or may have been.
+    /// What was acknowledged to the sender, or may have been.
     acked: u64,
-    /// The right edge as it was told.
+    /// The right edge that was advertised to the sender.
     advertised_edge: u64,
-    /// Holes before this are the sender's.
+    /// Holes before this position were reported to the sender.
     reported_below: u64,
-    /// Everything before this is here or hidden.
+    /// Everything before this position has arrived or is early-acked.
     acked_or_received: u64,
-    /// Acknowledged and not here.
+    /// Acknowledged and not arrived.
     holes: Vec<EarlyAckedHole>,
     /// Of these, not handed out yet.
     to_fetch: Vec<PosRange>,
-    /// After a ladder: up to where it may have acknowledged.
+    /// After a sweep: up to where it may have acknowledged.
     sweep_top: Option<u64>,
-    /// When something was last said.
+    /// When an ACK last left.
     last_ack_sent: Instant,
-    /// The newest timestamp of the other end, by what came or what the own stack echoes.
+    /// The newest timestamp of the sender, captured or echoed by the local stack.
     newest_tsval: Option<TcpTimestamp>,
-    /// Bytes that were ever hidden.
+    /// Bytes that were ever acknowledged early.
     total_bytes: u64,
 }
 
-/// A hidden stretch.
+/// An early-acked range.
 #[derive(Clone, Copy, Debug)]
 struct EarlyAckedHole {
     range: PosRange,
     since: Instant,
-    /// The newest timestamp that had come then: older than any that comes later, newer than what came before the hole.
+    /// The newest timestamp that had come by then: older than any that comes later, newer than those before the hole.
     ts_val: Option<TcpTimestamp>,
 }
 
-/// What a decision rests on, beside the flow itself.
+/// What a decision depends on, beside the flow itself.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::accel) struct EarlyAckPolicy<'a> {
-    /// Where bytes can be had.
+    /// Where bytes can be fetched.
     pub(in crate::accel) http_map: &'a HttpMap,
-    /// Whether a new hole may be hidden: the mechanism is on, and the delay gate calls the loss random.
+    /// Whether a new hole may be acknowledged early: the mechanism is on, and the loss is random.
     pub(in crate::accel) allows_new: bool,
-    /// How many bytes more may be missing at the same time.
+    /// How many more bytes may be missing at the same time.
     pub(in crate::accel) budget: u64,
-    /// The newest timestamp of the other end.
+    /// The newest timestamp of the sender.
     pub(in crate::accel) newest_tsval: Option<TcpTimestamp>,
 }
 
 /// What becomes of a segment that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum AckAction {
-    /// It leaves as it is.
+    /// It leaves unchanged.
     Forward,
-    /// It says this instead.
+    /// It leaves with these fields.
     Rewrite(AckRewrite),
-    /// It would say this, which is nothing new, and does not leave.
+    /// It would have these fields, without new information, and does not leave.
     Suppress(AckRewrite),
 }
 
-/// What an acknowledgement says instead.
+/// The fields of a rewritten ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct AckRewrite {
-    /// Its number.
+    /// Its acknowledgement number.
     pub(in crate::accel) ack: Seq,
     /// Its SACK blocks: no more than it had.
     pub(in crate::accel) sack_blocks: SackBlocks,
-    /// Its window, as it stands in the header.
+    /// Its window, as in the header.
     pub(in crate::accel) window: u16,
     /// The timestamp that it echoes, if another.
     pub(in crate::accel) echo: Option<TcpTimestamp>,
 }
 
 impl AckRewrite {
-    /// Writes it into the packet. The length does not change.
+    /// Writes the fields into the packet. The length does not change.
     pub(in crate::accel) fn write(&self, packet: &mut [u8]) {
         let Ok(mut rewrite) = Rewrite::of(packet) else { return };
         rewrite.set_ack(self.ack);
@@ -123,7 +122,7 @@ impl AckRewrite {
         }
     }
 
-    /// What `ack` says then.
+    /// `ack` with these fields.
     #[must_use]
     pub(in crate::accel) fn applied_to(&self, ack: &Ack) -> Ack {
         let fresh = |stamps: Timestamps| Timestamps { ts_ecr: self.echo.unwrap_or(stamps.ts_ecr), ..stamps };
@@ -133,7 +132,7 @@ impl AckRewrite {
 }
 
 impl EarlyAckEngine {
-    /// Of a flow whose own stack has acknowledged up to here.
+    /// Of a flow whose local stack has acknowledged up to here.
     pub(in crate::accel) fn new(next_expected: u64) -> Self {
         Self {
             next_expected: next_expected,
@@ -152,7 +151,7 @@ impl EarlyAckEngine {
         }
     }
 
-    /// The own stack says this; `carries` data of its own, or not. `scale` is that of its SYN.
+    /// The local stack sends this acknowledgement; `carries_data`: with data of its own. `scale` is its window scale.
     pub(in crate::accel) fn on_ack_out(
         &mut self,
         now: Instant,
@@ -168,7 +167,7 @@ impl EarlyAckEngine {
         if end == self.next_expected && self.holes.is_empty() {
             self.acked = self.acked.max(end);
             self.advertised_edge = self.advertised_edge.max(self.right_edge);
-            // Whatever it says of holes is said as it stands.
+            // Whatever it reports of holes is forwarded unchanged.
             self.reported_below = self.reported_below.max(self.received_beyond.end().unwrap_or(0));
             self.last_ack_sent = now;
             return AckAction::Forward;
@@ -189,8 +188,8 @@ impl EarlyAckEngine {
         AckAction::Rewrite(rewrite_to)
     }
 
-    /// The other end is at this number: it begins a segment that came, or is that of a bare acknowledgement. After a
-    /// ladder it says how much of it was believed.
+    /// The sender is at this number: it begins a segment that came, or is that of a bare acknowledgement. After a sweep
+    /// it shows how much of the sweep was accepted.
     pub(in crate::accel) fn on_peer_seq(&mut self, now: Instant, seq: Seq, policy: &EarlyAckPolicy<'_>) {
         self.on_tsval(policy.newest_tsval);
         let Some(top) = self.sweep_top else { return };
@@ -201,11 +200,11 @@ impl EarlyAckEngine {
         }
     }
 
-    /// From now on everything before `top` may have been acknowledged: the numbers to be said, the highest first, of
-    /// which the other end takes the first that it has reached. `step` is the size of its segments.
+    /// From now on everything before `top` may have been acknowledged. Returns the acknowledgement numbers, the highest
+    /// first, of which the sender accepts the first that it has reached. `step` is its segment size.
     ///
-    /// What lies before bytes that came is hidden at once; what lies behind them as soon as the other end shows where it
-    /// stands ([`came`](Self::came)).
+    /// Holes before bytes that arrived are early-acked at once; those behind them as soon as the sender shows its
+    /// position ([`on_peer_seq`](Self::on_peer_seq)).
     pub(in crate::accel) fn sweep(
         &mut self,
         now: Instant,
@@ -227,73 +226,73 @@ impl EarlyAckEngine {
         acks.into_iter().rev().map(seq_of).collect()
     }
 
-    /// The window to be said with this number, so that the right edge stays where it is.
+    /// The window to advertise with this number, so that the right edge stays where it is.
     pub(in crate::accel) fn window_at(&self, ack: Seq, scale: u8) -> u16 {
         self.window(nearest_position(self.next_expected, ack), scale)
     }
 
-    /// Up to where a ladder may have acknowledged, as long as that is not known.
+    /// Up to where a sweep may have acknowledged, as long as that is unknown.
     pub(in crate::accel) const fn sweep_top(&self) -> Option<u64> {
         self.sweep_top
     }
 
-    /// Stretches that are to be fetched, each told once.
+    /// Ranges to be fetched, each once.
     pub(in crate::accel) fn take_to_fetch(&mut self) -> Vec<PosRange> {
         core::mem::take(&mut self.to_fetch)
     }
 
-    /// What of this stretch is still hidden and not here.
+    /// What of this range is early-acked and has not arrived.
     pub(in crate::accel) fn missing(&self, range: PosRange) -> Vec<PosRange> {
         let parts = self.holes.iter().map(|hole| hole.range.intersection(&range));
         parts.filter(|part| !part.is_empty()).collect()
     }
 
-    /// The timestamp of a segment that fills this hole; none if it is none, or there are no timestamps.
+    /// The timestamp of a segment that fills this hole; none if it is no hole, or without timestamps.
     pub(in crate::accel) fn tsval_at(&self, position: u64) -> Option<TcpTimestamp> {
         self.holes.iter().find(|hole| hole.range.contains(position)).and_then(|hole| hole.ts_val)
     }
 
-    /// What the own stack has acknowledged.
+    /// What the local stack has acknowledged.
     pub(in crate::accel) const fn next_expected(&self) -> u64 {
         self.next_expected
     }
 
-    /// What was acknowledged to the other end, as far as is known.
+    /// What was acknowledged to the sender, as far as is known.
     pub(in crate::accel) const fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// Whether nothing is hidden, and nothing may have been acknowledged that is not here.
+    /// Whether nothing is early-acked, and nothing may have been acknowledged that has not arrived.
     pub(in crate::accel) fn is_idle(&self) -> bool {
         self.holes.is_empty() && self.acked <= self.next_expected && self.sweep_top.is_none()
     }
 
-    /// What is acknowledged and not here, with the timestamp of a segment that fills it.
+    /// What is acknowledged and has not arrived, with the timestamp of a segment that fills it.
     pub(in crate::accel) fn open_holes(&self) -> impl Iterator<Item = (PosRange, Option<TcpTimestamp>)> + '_ {
         self.holes.iter().map(|hole| (hole.range, hole.ts_val))
     }
 
-    /// Bytes that are acknowledged and not here.
+    /// Bytes that are acknowledged and have not arrived.
     pub(in crate::accel) fn missing_bytes(&self) -> u64 {
         self.holes.iter().map(|hole| hole.range.len()).sum()
     }
 
-    /// Bytes that were ever hidden.
+    /// Bytes that were ever acknowledged early.
     pub(in crate::accel) const fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// When the connection is to be ended unless something comes; `moved`: when the own stack got further last.
+    /// When the connection is to be reset unless something comes; `moved`: when the local stack last advanced.
     pub(in crate::accel) fn deadline(&self, moved: Instant) -> Option<Instant> {
         self.oldest_hole().map(|since| since.max(moved) + HOLE_TIMEOUT)
     }
 
-    /// When the oldest hole was hidden that is still open.
+    /// Since when the oldest open hole is early-acked.
     pub(in crate::accel) fn oldest_hole(&self) -> Option<Instant> {
         self.holes.iter().map(|hole| hole.since).min()
     }
 
-    /// Takes in what the own stack says.
+    /// Takes in an acknowledgement of the local stack.
     fn on_local_ack(&mut self, ack: &Ack, scale: u8) {
         let next_expected = nearest_position(self.next_expected, ack.ack);
         if next_expected >= self.next_expected {
@@ -307,7 +306,7 @@ impl EarlyAckEngine {
         let blocks: Vec<PosRange> =
             blocks.filter(|block| block.start > self.next_expected && block.end <= self.right_edge).collect();
         if next_expected == self.next_expected && self.received_beyond.contains(next_expected) {
-            // It waits for what it had: that was dropped, but for what it names now.
+            // The stack waits for data that it had: it dropped it, except for the blocks that it reports now.
             self.received_beyond.remove(PosRange::new(next_expected, self.received_beyond.run_from(next_expected)));
             self.acked_or_received = next_expected;
         }
@@ -328,7 +327,7 @@ impl EarlyAckEngine {
         }
     }
 
-    /// Takes what is here out of what is hidden.
+    /// Removes what has arrived from the early-acked holes.
     fn drop_received(&mut self) {
         let mut left = Vec::with_capacity(self.holes.len());
         for hole in &self.holes {
@@ -339,7 +338,8 @@ impl EarlyAckEngine {
         self.holes = left;
     }
 
-    /// On over everything that is here or hidden, hiding what may and what must be hidden: the number that can be said.
+    /// Advances over everything that has arrived or is early-acked, adding holes that may and that must be early-acked.
+    /// Returns the number that can be acknowledged.
     fn advance_ack(&mut self, now: Instant, policy: &EarlyAckPolicy<'_>) -> u64 {
         let known = policy.http_map.end().unwrap_or(0).min(self.right_edge);
         let end = self.received_beyond.end().unwrap_or(self.next_expected).min(known).max(self.acked);
@@ -387,7 +387,7 @@ impl EarlyAckEngine {
         }
     }
 
-    /// The SACK blocks of an acknowledgement that says `end`: those behind it, over what is hidden between them, each once.
+    /// The SACK blocks of an acknowledgement up to `end`: those behind it, extended over early-acked holes, each once.
     fn sack_blocks(&self, end: u64, ack: &Ack) -> SackBlocks {
         let mut reported = self.received_beyond.clone();
         self.holes.iter().for_each(|hole| reported.insert(hole.range));
@@ -424,10 +424,10 @@ impl FromIterator<PosRange> for PosRangeSet {
     }
 }
 
-/// chosen: the paper gives no time. Longer than a link needs to come back from most of its pauses, shorter than people
-/// wait before they begin again.
+/// chosen: the paper gives no time. Longer than a link needs to recover from most of its pauses, shorter than users
+/// wait before they retry.
 pub(in crate::accel) const HOLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: an acknowledgement that says nothing new is left out so long after the last one; far below any timeout.
+/// chosen: an ACK without new information is suppressed for so long after the last one; far below any timeout.
 const SUPPRESS_TIME: Duration = Duration::from_millis(20);
-/// chosen: rungs of a ladder, 72 bytes each: 86 KB, a flight of 1.7 MB.
+/// chosen: 72 bytes each: 86 KB, a flight of 1.7 MB.
 const MAX_SWEEP_ACKS: usize = 1200;

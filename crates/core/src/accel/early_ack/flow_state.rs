@@ -1,19 +1,17 @@
-//! One flow's hiding: mirror and hider together, and what is given to the own stack.
+//! Early ACK of one flow: its HTTP map and its engine together, and what is injected into the local stack.
 //!
-//! In: the flow's packets both ways, fetched bytes, the time. Out: what its ACKs say ([`Verdict`]), what is to be fetched
-//! ([`Want`]), and packets for the own stack and for the other end.
-//!
-//! 1. Bytes are given as segments of the other end would be: with a timestamp as it was when the hole showed, so that
-//!    neither they nor what is on its way is taken for old (RFC 7323 §5), never with an older one than before; and
-//!    with what it has acknowledged itself, so that nothing of the own stack counts as arrived that may be lost yet.
-//! 2. What was given is kept until it is acknowledged, and given again when the own stack waits for it: it may have had
-//!    no room.
-//! 3. When a blackout ends in which a sender was frozen, all that was on its way is acknowledged by a ladder of ACKs with the
-//!    timestamp from before, from which the sender concludes that nothing was lost (RFC 3522). Behind it goes an ACK of a number
-//!    that is old, which TCP answers with where it stands (RFC 9293 §3.10.7.4): so the end of the hole is known, even if nothing
-//!    more is to come.
-//! 4. A hole that nobody fills ends the connection ([`super::engine`]), towards the application: it gets an error. Not while the
-//!    link is dark: TCP would outlast that as well.
+//! 1. Fetched bytes are injected as segments of the sender would be: with a timestamp from when the hole showed, so
+//!    that neither they nor the data in flight is discarded as old (PAWS, RFC 7323 section 5), never older than that of
+//!    an earlier injected segment; and with what the sender has acknowledged itself, so that nothing of the local stack
+//!    counts as arrived that may still be lost.
+//! 2. Injected bytes are kept until they are acknowledged, and injected again while the local stack waits for them: it
+//!    may have dropped them.
+//! 3. When an outage ends in which the sender was frozen, everything that was in flight is acknowledged by a sweep of
+//!    ACKs with the timestamp from before, from which the sender concludes that nothing was lost (RFC 3522). Behind the
+//!    sweep goes an ACK with an old number, which TCP answers with its position (RFC 9293 section 3.10.7.4): so the end
+//!    of the hole becomes known even if nothing more is to come.
+//! 4. A hole that is not filled ends the connection ([`super::engine`]) towards the application, which gets an error.
+//!    Not while the link is down: TCP would outlast that as well.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -34,33 +32,34 @@ use crate::wire::packet::{
     Ack, Flags, FourTuple as Key, IpParams, NewSegment, SackBlocks, Segment, Seq, TcpTimestamp, Timestamps,
 };
 
-/// A flow's hiding.
+/// Early ACK of one flow.
 #[derive(Clone, Debug)]
 pub(in crate::accel) struct EarlyAckFlow {
-    /// The number under which the fetcher knows it.
+    /// The number under which the fetcher knows the flow.
     id: u64,
-    /// From here to its other end.
+    /// From this host to the sender.
     key: Key,
     opened: Instant,
     http_map: HttpMap,
     engine: Option<EarlyAckEngine>,
-    /// What was fetched, and given to the own stack; not known to be here.
+    /// What was fetched and injected, and is not known to have arrived.
     injected: BTreeMap<u64, InjectedRange>,
     peer: PeerState,
     segment_size: SegmentSize,
-    /// The newest timestamp of what was given, and of what the own stack echoes.
+    /// The newest timestamp of injected segments and of the local stack's echoes.
     min_tsval: Option<TcpTimestamp>,
-    /// When the application was told that this is the end.
+    /// When the connection was reset towards the application.
     reset_sent: Option<Instant>,
-    /// When the own stack got further last, or the link came back.
+    /// When the local stack last advanced, or the link recovered.
     last_progress: Instant,
-    /// The link is dark: nobody can fill anything.
+    /// The link is down: nothing can be filled.
     is_link_down: bool,
-    /// The own end asks for nothing more.
+    /// The local end requests nothing more.
     has_closed: bool,
     holes: u64,
 }
 
+/// Bytes that were injected.
 #[derive(Clone, Debug)]
 struct InjectedRange {
     bytes: Vec<u8>,
@@ -71,11 +70,11 @@ struct InjectedRange {
 /// What may be done, beside what is known here.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::accel) struct EarlyAckLimits {
-    /// Losses that show now may be hidden.
+    /// Losses that show now may be acknowledged early.
     pub(in crate::accel) allows_new: bool,
-    /// How many bytes more may be missing.
+    /// How many more bytes may be missing.
     pub(in crate::accel) budget: u64,
-    /// How the own windows are shifted.
+    /// The local window scale.
     pub(in crate::accel) scale: u8,
 }
 
@@ -100,28 +99,28 @@ impl EarlyAckFlow {
         }
     }
 
-    /// The link is dark.
+    /// The link is down.
     pub(in crate::accel) const fn on_outage_start(&mut self) {
         self.is_link_down = true;
     }
 
-    /// The link is back.
+    /// The link has recovered.
     pub(in crate::accel) fn on_outage_end(&mut self, now: Instant) {
         self.is_link_down = false;
         self.last_progress = now;
     }
 
-    /// When the connection is to be ended.
+    /// When the connection is to be reset.
     fn reset_due(&self) -> Option<Instant> {
         self.engine.as_ref().filter(|_| !self.is_link_down)?.deadline(self.last_progress)
     }
 
-    /// The number under which the fetcher knows it.
+    /// The number under which the fetcher knows the flow.
     pub(in crate::accel) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// A segment of its own passes or leaves, `length` bytes of payload long.
+    /// A local segment passes or leaves, with `length` bytes of payload.
     pub(in crate::accel) fn on_local_segment(&mut self, segment: &Segment<'_>, length: u32) {
         if let Some(seen) = observed(segment, length) {
             let has_fin = segment.flags().contains(Flags::FIN);
@@ -131,7 +130,7 @@ impl EarlyAckFlow {
         }
     }
 
-    /// A segment of the other end passes.
+    /// A segment of the sender passes.
     pub(in crate::accel) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         if segment.flags().has_any(Flags::SYN | Flags::RST) {
             return;
@@ -157,7 +156,7 @@ impl EarlyAckFlow {
         }
     }
 
-    /// A segment of the own stack leaves; `carries`: with data.
+    /// An acknowledgement of the local stack leaves; `carries_data`: with data.
     pub(in crate::accel) fn on_ack_out(
         &mut self,
         now: Instant,
@@ -166,8 +165,8 @@ impl EarlyAckFlow {
         allowed: &EarlyAckLimits,
     ) -> AckAction {
         if self.engine.is_none() {
-            // Where the stream stands is known only once a request was seen; a hider that began with an older number would
-            // hide nothing else.
+            // The position in the stream is known only once a request was observed; an engine that began at an older
+            // number would early-ack nothing else.
             self.engine = self.http_map.position(ack.ack).map(EarlyAckEngine::new);
         }
         self.peer.on_local_end(ack.seq);
@@ -199,7 +198,7 @@ impl EarlyAckFlow {
         verdict
     }
 
-    /// What is to be fetched now; what was fetched already is given again instead.
+    /// What is to be fetched now; what was fetched already is injected again instead.
     pub(in crate::accel) fn take_fetch_requests(
         &mut self,
         now: Instant,
@@ -225,7 +224,7 @@ impl EarlyAckFlow {
         requests
     }
 
-    /// What of a stretch that was wanted still is.
+    /// What of a requested range is still missing.
     pub(in crate::accel) fn missing(&self, range: PosRange) -> Vec<PosRange> {
         if self.http_map.is_check(range.start) {
             return alloc::vec![range];
@@ -238,7 +237,7 @@ impl EarlyAckFlow {
         self.http_map.is_check(start)
     }
 
-    /// Bytes were fetched: packets for the own stack.
+    /// Bytes were fetched. Returns packets for the local stack.
     pub(in crate::accel) fn on_fetched(&mut self, now: Instant, start: u64, bytes: Vec<u8>) -> Vec<Vec<u8>> {
         if self.http_map.on_check_fetched(start, &bytes) {
             return Vec::new();
@@ -256,14 +255,14 @@ impl EarlyAckFlow {
         missing.into_iter().flat_map(|range| self.inject(now, range)).collect()
     }
 
-    /// Time has passed: packets for the own stack.
+    /// Time has passed. Returns packets for the local stack.
     pub(in crate::accel) fn tick(&mut self, now: Instant) -> Vec<Vec<u8>> {
         if now.since(self.opened) >= MAX_REQUEST_WAIT {
             self.http_map.give_up();
         }
         let Some(engine) = &self.engine else { return Vec::new() };
         if self.reset_due().is_some_and(|end| end <= now) {
-            // It may get lost as anything else.
+            // A reset may get lost like any packet.
             if self.reset_sent.is_some_and(|over| now.since(over) < RESET_AGAIN) {
                 return Vec::new();
             }
@@ -289,8 +288,8 @@ impl EarlyAckFlow {
         [early, over, again].into_iter().flatten().min()
     }
 
-    /// The link is back after a blackout: ACKs of all that may have been on its way, `flight` bytes at the most; then the
-    /// question where the other end stands. None if its bytes cannot be had.
+    /// The link has recovered: ACKs of everything that may have been in flight, at most `flight` bytes, then the probe
+    /// of the sender's position. None if the bytes cannot be fetched.
     pub(in crate::accel) fn unfreeze_sweep(
         &mut self,
         now: Instant,
@@ -309,21 +308,21 @@ impl EarlyAckFlow {
         packets
     }
 
-    /// The question where the other end stands.
+    /// The probe of the sender's position.
     pub(in crate::accel) fn probe_position(&self, last: (Ack, IpParams), scale: u8) -> Vec<Vec<u8>> {
         let acked = self.engine.as_ref().map(|engine| seq_of(engine.acked()));
         acked.and_then(|acked| self.ack_packet(last, last.0.seq.minus(1), acked, scale)).into_iter().collect()
     }
 
-    /// An acknowledgement of this, with the right edge as it was told.
+    /// An acknowledgement of this number, with the right edge as it was advertised.
     fn ack_packet(&self, (last, envelope): (Ack, IpParams), seq: Seq, ack: Seq, scale: u8) -> Option<Vec<u8>> {
         let window = self.engine.as_ref()?.window_at(ack, scale);
         let ack = Ack { seq, ack, window, flags: Flags::ACK, sack_blocks: SackBlocks::default(), ..last };
         Some(ack.emit(&self.key, envelope))
     }
 
-    /// The link is dark: the same ladder with a window of zero, of which `rungs` say which are sent. None if its bytes cannot
-    /// be had.
+    /// The link is down: the same sweep with a zero window, of which `steps` are sent. None if the bytes cannot be
+    /// fetched.
     pub(in crate::accel) fn freeze(
         &mut self,
         now: Instant,
@@ -338,19 +337,19 @@ impl EarlyAckFlow {
         sweep.iter().filter(is_sent).map(|ack_number| say(*ack_number).emit(&self.key, envelope)).collect()
     }
 
-    /// Whether a ladder stands of which is not known how far it was believed, or what it acknowledged is not all here.
+    /// Whether it is unknown how much of a sweep was accepted, or what it acknowledged has not all arrived.
     pub(in crate::accel) fn has_open_sweep(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.sweep_top().is_some())
     }
 
-    /// Where the flow is in its resource, and who has it; none: its bytes cannot be had.
+    /// Where the flow is in its resource, and its server; none: its bytes cannot be fetched.
     pub(in crate::accel) fn position(&self) -> Option<(ResourceOffset, SocketAddr)> {
         let next_expected = self.engine.as_ref().map(EarlyAckEngine::next_expected)?;
         let offset = self.http_map.locate(PosRange::new(next_expected, next_expected + 1))?;
         Some((offset, SocketAddr::new(self.key.addrs.destination(), self.key.destination_port)))
     }
 
-    /// Whether these bytes are wanted to be compared.
+    /// Whether these bytes are requested for a comparison.
     pub(in crate::accel) fn is_check_request(&self, request: &FetchRequest) -> bool {
         self.http_map.is_check(request.range.start)
     }
@@ -360,14 +359,14 @@ impl EarlyAckFlow {
         self.segment_size.known()
     }
 
-    /// The numbers of a ladder over `flight` bytes, the highest first; one that stands already is gone up again, as far as it is
-    /// not known how much of it was believed.
+    /// The numbers of a sweep over `flight` bytes, the highest first; one that is open already is repeated, as far as
+    /// it is unknown how much of it was accepted.
     fn sweep(&mut self, now: Instant, flight: u64, step: u32) -> Vec<Seq> {
         let newest_tsval = self.newest_tsval();
         let (Some(engine), Some(end)) = (&mut self.engine, self.http_map.end()) else { return Vec::new() };
         let front = engine.acked().max(engine.next_expected());
         let top = end.min(front.saturating_add(flight));
-        // Of one body, whose bytes can be had.
+        // Only within one body whose bytes can be fetched.
         let standing = engine.sweep_top();
         let from = standing.map_or(front, |standing| standing.saturating_sub(1));
         let can = top > from && self.http_map.locate(PosRange::new(from, top)).is_some();
@@ -377,7 +376,7 @@ impl EarlyAckFlow {
         engine.sweep(now, top, step, &terms)
     }
 
-    /// Whether nothing is to be hidden any more.
+    /// Whether nothing is to be acknowledged early any more.
     pub(in crate::accel) fn is_finished(&self) -> bool {
         !self.has_open_holes()
             && self
@@ -385,14 +384,14 @@ impl EarlyAckFlow {
                 .is_finished(self.engine.as_ref().map_or(0, EarlyAckEngine::next_expected), self.has_closed)
     }
 
-    /// Nothing is hidden any more, for this reason unless there was one. To be done while nothing is missing.
+    /// Stops early ACK, for this reason unless there was one. Only while nothing is missing.
     pub(in crate::accel) fn close(&mut self, why: NotFetchable) {
         self.http_map.close(why);
         self.engine = None;
         self.injected.clear();
     }
 
-    /// How much it needs to be shown.
+    /// How much must be captured of it.
     pub(in crate::accel) fn capture_level(&self) -> CaptureLevel {
         match self.http_map.capture_level() {
             CaptureLevel::Full => CaptureLevel::Full,
@@ -401,7 +400,7 @@ impl EarlyAckFlow {
         }
     }
 
-    /// Whether bytes of it can be had now.
+    /// Whether its bytes can be fetched now.
     pub(in crate::accel) fn is_fetchable(&self) -> bool {
         let next_expected = self.engine.as_ref().map(EarlyAckEngine::next_expected);
         next_expected.is_some_and(|next_expected| {
@@ -409,29 +408,29 @@ impl EarlyAckFlow {
         })
     }
 
-    /// Whether something was acknowledged that is not here.
+    /// Whether something was acknowledged that has not arrived.
     pub(in crate::accel) fn has_open_holes(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| !engine.is_idle())
     }
 
-    /// Why nothing is hidden.
+    /// Why nothing is acknowledged early.
     pub(in crate::accel) fn not_fetchable(&self) -> Option<NotFetchable> {
         self.http_map.not_fetchable()
     }
 
-    /// Bytes that were hidden, those of them that are missing, and how often something was.
+    /// Bytes that were acknowledged early, those of them that are missing, and the number of holes.
     pub(in crate::accel) fn counters(&self) -> (u64, u64, u64) {
         self.engine.as_ref().map_or((0, 0, 0), |engine| (engine.total_bytes(), engine.missing_bytes(), self.holes))
     }
 
-    /// Changes with [`owed`](Self::owed).
+    /// Changes with [`pending_repair`](Self::pending_repair).
     pub(in crate::accel) fn pending_fingerprint(&self) -> (u64, u64) {
         let sweep = self.engine.as_ref().and_then(EarlyAckEngine::sweep_top).unwrap_or(0);
         let (hidden, missing, _) = self.counters();
         (hidden, missing.wrapping_add(sweep))
     }
 
-    /// What was acknowledged, or may have been, and is not here; none if there is nothing.
+    /// What was acknowledged, or may have been, and has not arrived; none if there is nothing.
     pub(in crate::accel) fn pending_repair(&self) -> Option<PendingRepair> {
         let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
         let to_hole = |(range, ts_val): (PosRange, Option<TcpTimestamp>)| {
@@ -458,7 +457,7 @@ impl EarlyAckFlow {
         })
     }
 
-    /// When the oldest hole was hidden that is still open.
+    /// Since when the oldest open hole is early-acked.
     pub(in crate::accel) fn oldest_hole(&self) -> Option<Instant> {
         self.engine.as_ref()?.oldest_hole()
     }
@@ -467,9 +466,9 @@ impl EarlyAckFlow {
         self.peer.timestamps.map(|timestamps| timestamps.ts_val)
     }
 
-    /// The end of what was given that has this position, and when it was.
+    /// The end of the injected range that has this position, and when it was injected.
     fn injected_at(&self, position: u64) -> Option<(u64, Instant)> {
-        // They may lie within each other.
+        // Ranges may lie within each other.
         let parts = self.injected.range(..=position).rev();
         let mut ends = parts.map(|(start, injected)| (start + injected.bytes.len() as u64, injected.at));
         ends.find(|(end, _)| position < *end)
@@ -518,9 +517,9 @@ fn observed<'a>(segment: &Segment<'a>, length: u32) -> Option<ObservedSegment<'a
 
 /// chosen: fits into a packet of 1500 bytes with all headers of IPv6 and options.
 pub(in crate::accel) const MAX_PAYLOAD: usize = 1400;
-/// Facts "Pitfalls" 5: given again when the own stack has waited for 60 ms.
+/// chosen: longer than Linux delays an ACK (40 ms); the local stack has dropped what it does not acknowledge by then.
 const INJECT_AGAIN: Duration = Duration::from_millis(60);
-/// chosen: the end is told once a second until the connection is gone.
+/// chosen: the reset is repeated once a second until the connection is gone.
 const RESET_AGAIN: Duration = Duration::from_secs(1);
-/// chosen: a flow whose request was not seen by then began before anybody looked.
+/// chosen: a flow without a request by then began before its packets were captured.
 const MAX_REQUEST_WAIT: Duration = Duration::from_secs(5);

@@ -1,31 +1,30 @@
-//! One direction of a flow, read where heads are due: pieces in any order, with holes, some twice.
+//! Reassembles one direction of a flow where HTTP heads are expected: from segments in any order, with holes and
+//! duplicates.
 //!
-//! In: payloads and where they stand in sequence space. Out: whole heads, in order.
-//!
-//! 1. Only what lies within [`HEAD_MOST`] of the next head is kept; bodies are passed over without a copy. So the memory
-//!    of a flow is bounded, whatever its other end sends.
-//! 2. Of what comes twice the first is kept; TCP gives the application no other.
-//! 3. What passed without being shown is [`Head::Lost`] as soon as it is clear that it will not come again: nothing more
-//!    can be said of this direction then.
+//! 1. Only bytes within [`MAX_HEAD`] of the next head are kept; bodies are skipped without a copy. So the memory of a
+//!    flow is bounded, whatever its peer sends.
+//! 2. Of duplicates the first is kept, as TCP gives the application no other.
+//! 3. A part of a head that was not captured makes it [`Head::Lost`] as soon as it is clear that it will not be
+//!    retransmitted: nothing more can be parsed in this direction then.
 
 use alloc::vec::Vec;
 
 use crate::accel::seq_space::{PosRange, PosRangeSet};
 
-/// A direction.
+/// One direction.
 #[derive(Clone, Debug)]
 pub(in crate::accel) struct HeadReassembler {
     /// Where the next head begins.
     next: u64,
-    /// What is known of the bytes from there on.
+    /// The known bytes from there on.
     bytes: Vec<u8>,
-    /// Which of them are.
+    /// Which of them are known.
     received: PosRangeSet,
-    /// One past the furthest byte that was seen at all.
+    /// One past the highest byte that was observed.
     highest: u64,
 }
 
-/// What stands at the next head's place.
+/// What is at the position of the next head.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum Head {
     /// A head, with its empty line.
@@ -34,7 +33,7 @@ pub(in crate::accel) enum Head {
     Partial,
     /// It is longer than is kept.
     TooLong,
-    /// A part of it passed unseen.
+    /// A part of it was not captured.
     Lost,
 }
 
@@ -49,12 +48,12 @@ impl HeadReassembler {
         self.next
     }
 
-    /// One past the furthest byte seen.
+    /// One past the highest byte that was observed.
     pub(in crate::accel) const fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// A payload of `length` bytes at `at`, of which `shown` are the first.
+    /// A payload of `length` bytes at `at`, of which `captured` are the first.
     pub(in crate::accel) fn on_payload(&mut self, at: u64, captured: &[u8], length: u64) {
         if at > self.next.saturating_add(MAX_DISTANCE) {
             return;
@@ -76,7 +75,7 @@ impl HeadReassembler {
         }
     }
 
-    /// The next head; a whole one is taken.
+    /// The next head; a complete one is consumed.
     pub(in crate::accel) fn take_head(&mut self) -> Head {
         let known = (self.received.run_from(self.next) - self.next) as usize;
         let known = self.bytes.get(..known).unwrap_or(&self.bytes);
@@ -93,7 +92,7 @@ impl HeadReassembler {
         }
     }
 
-    /// The first bytes that stand at the next head's place.
+    /// The first known bytes of the next head.
     pub(in crate::accel) fn known_start(&self) -> &[u8] {
         let known = (self.received.run_from(self.next) - self.next) as usize;
         self.bytes.get(..known).unwrap_or(&self.bytes)
@@ -108,12 +107,12 @@ impl HeadReassembler {
     }
 }
 
-/// chosen: as much as nginx and Apache take by default of a request's head, twice over.
+/// chosen: as much as nginx and Apache accept by default for a request's head, twice over.
 const MAX_HEAD: u64 = 16 * 1024;
-/// chosen: bytes that may pass before a missing part of a head counts as not shown; a retransmission takes a round trip,
-/// in which a window of data passes.
+/// chosen: bytes that may pass before a missing part of a head counts as not captured; a retransmission takes a round
+/// trip, in which a window of data passes.
 const MAX_UNSEEN: u64 = 4 * 1024 * 1024;
-/// What is further ahead than any window belongs to nothing.
+/// Farther ahead than any window: not of this flow.
 const MAX_DISTANCE: u64 = 1 << 30;
 
 #[cfg(test)]
@@ -122,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_head_is_whole_whatever_the_order() {
+    fn a_head_is_complete_in_any_order() {
         let stream = b"GET / HTTP/1.1\r\n\r\nbodyGET /b HTTP/1.1\r\n\r\n";
         let mut tap = HeadReassembler::new(100);
         tap.on_payload(110, &stream[10..], 31);
@@ -135,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_nobody_showed_is_lost() {
+    fn a_head_that_was_not_captured_is_lost() {
         let mut tap = HeadReassembler::new(0);
         tap.on_payload(0, b"HTTP", 1400);
-        assert_eq!(tap.take_head(), Head::Partial, "it may come again");
+        assert_eq!(tap.take_head(), Head::Partial, "it may be retransmitted");
         tap.on_payload(MAX_HEAD + MAX_UNSEEN, b"", 1400);
         assert_eq!(tap.take_head(), Head::Lost);
         let mut tap = HeadReassembler::new(0);
@@ -150,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_order_changes_what_is_read(pieces in prop::collection::vec((0_usize..60, 1_usize..30), 0..40)) {
+        fn the_order_of_segments_does_not_change_the_heads(pieces in prop::collection::vec((0_usize..60, 1_usize..30), 0..40)) {
             let stream = b"HTTP/1.1 200 OK\r\n\r\n0123456789HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n";
             let mut tap = HeadReassembler::new(7);
             for (at, length) in pieces {

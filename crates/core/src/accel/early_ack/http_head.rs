@@ -1,17 +1,14 @@
-//! Heads of HTTP/1.0 and 1.1: what a request asks for, and what an answer says of its body.
+//! Parses heads of HTTP/1.0 and 1.1: what a request asks for, and what a response says about its body.
 //!
-//! In: the bytes of one head, up to and with its empty line. Out: how long the body behind it is, and whether its bytes
-//! can be had a second time.
-//!
-//! 1. Two questions are kept apart. Where the next head begins must be beyond doubt, or the flow cannot be followed
-//!    (`Err`). Whether the body can be fetched is a [`Refusal`] of that body alone.
-//! 2. What is fetched has status 200, or 206 with one range of a known whole; a Content-Length; no coding of any kind;
-//!    a strong validator (RFC 9110 §8.8.3), for otherwise nobody could say that the bytes are of the same file; and no
-//!    `Accept-Ranges: none`.
-//! 3. Only GET is asked a second time: it is safe (RFC 9110 §9.2.1). A request with `Authorization` or `Cookie` is not
-//!    sent again, although it might be: who asks under a name may be counted, charged or logged out for asking twice,
-//!    and its name would be shown to a second access network.
-//! 4. The second request is the first one without what names ranges and conditions, connections and codings.
+//! 1. Two questions are kept apart. Where the next head begins must be certain, or the flow cannot be followed (`Err`).
+//!    Whether the body can be fetched is a [`NotFetchable`] of that body alone.
+//! 2. A response is fetchable with status 200, or 206 with one range of a known length; a Content-Length; no coding of
+//!    any kind; a strong validator (RFC 9110 section 8.8.3), because otherwise it is unknown whether fetched bytes are
+//!    of the same representation; and no `Accept-Ranges: none`.
+//! 3. Only GET is repeated: it is safe (RFC 9110 section 9.2.1). A request with `Authorization` or `Cookie` is not
+//!    repeated, although it might be: an authenticated client may be counted, charged or logged out for requesting
+//!    twice, and its credentials would be exposed to a second access network.
+//! 4. The repeated request is the original without fields about ranges, conditions, the connection and codings.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -19,41 +16,41 @@ use core::fmt;
 /// Why bytes are not fetched a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotFetchable {
-    /// It began as TLS does.
+    /// The flow begins like TLS.
     Encrypted,
-    /// It is not HTTP/1, or a head is not as RFC 9112 has it.
+    /// It is not HTTP/1, or a head violates RFC 9112.
     NotHttp,
-    /// A head is longer than is kept, or too many requests wait.
+    /// A head is longer than is kept, or too many requests are pending.
     TooLarge,
-    /// A part of a head was not seen.
+    /// A part of a head was not captured.
     NotCaptured,
-    /// An answer that no request was seen for.
+    /// A response without an observed request.
     NoRequest,
-    /// Where the body ends is not known before it ends.
+    /// The length of the body is unknown before its end.
     NoLength,
-    /// The connection speaks another protocol from here on.
+    /// The connection switches to another protocol.
     Upgraded,
     /// Not a GET.
     Method,
-    /// The request names a user.
+    /// The request has credentials.
     Credentials,
     /// The target is not a path.
     Target,
     /// Another status than 200 and 206.
     Status(u16),
-    /// The answer has a content coding, or several ranges.
+    /// The response has a content coding, or several ranges.
     Encoded,
     /// No strong validator.
     NoValidator,
-    /// The server says that it gives no ranges.
+    /// The server supports no ranges.
     NoRanges,
-    /// The bytes fetched are not those that came.
+    /// The fetched bytes differ from those that came.
     Differs,
     /// Too short to be worth a second request.
     Short,
-    /// Nothing more is asked over the connection.
+    /// The client has received all that it has requested.
     Finished,
-    /// Too many others are looked at.
+    /// Too many other flows are followed.
     TooManyFlows,
 }
 
@@ -62,56 +59,56 @@ impl fmt::Display for NotFetchable {
         match self {
             Self::Encrypted => f.write_str("encrypted: its bytes cannot be fetched a second time"),
             Self::NotHttp => f.write_str("not plain HTTP: its bytes cannot be fetched a second time"),
-            Self::TooLarge => f.write_str("more of its HTTP than can be kept"),
-            Self::NotCaptured => f.write_str("a part of its HTTP was not seen"),
-            Self::NoRequest => f.write_str("an answer whose request was not seen"),
-            Self::NoLength => f.write_str("an answer that does not say how long it is"),
-            Self::Upgraded => f.write_str("no HTTP any more"),
-            Self::Method => f.write_str("not a GET: asking twice could do something twice"),
-            Self::Credentials => f.write_str("a request with a cookie or a password is not sent twice"),
-            Self::Target => f.write_str("a request to a proxy is not sent twice"),
-            Self::Status(status) => write!(f, "an answer with status {status}"),
-            Self::Encoded => f.write_str("an answer in a coding that has no ranges"),
+            Self::TooLarge => f.write_str("its HTTP heads are too large to be kept"),
+            Self::NotCaptured => f.write_str("a part of its HTTP heads was not captured"),
+            Self::NoRequest => f.write_str("a response without an observed request"),
+            Self::NoLength => f.write_str("a response of unknown length"),
+            Self::Upgraded => f.write_str("upgraded to another protocol"),
+            Self::Method => f.write_str("not a GET: repeating the request could have side effects"),
+            Self::Credentials => f.write_str("a request with a cookie or credentials is not repeated"),
+            Self::Target => f.write_str("a request to a proxy is not repeated"),
+            Self::Status(status) => write!(f, "a response with status {status}"),
+            Self::Encoded => f.write_str("a response with a coding that has no ranges"),
             Self::NoValidator => {
-                f.write_str("an answer without a strong ETag: a second one could be of another file")
+                f.write_str("a response without a strong ETag: a second one could be of another file")
             }
-            Self::NoRanges => f.write_str("the server gives no ranges"),
-            Self::Differs => f.write_str("fetched a second time, it was not the same"),
-            Self::Short => f.write_str("short answers are left to TCP"),
-            Self::Finished => f.write_str("it has all that it has asked for"),
-            Self::TooManyFlows => f.write_str("as many others as can be followed are looked at"),
+            Self::NoRanges => f.write_str("the server supports no ranges"),
+            Self::Differs => f.write_str("fetched a second time, it differed"),
+            Self::Short => f.write_str("short responses are left to TCP"),
+            Self::Finished => f.write_str("all requests are answered"),
+            Self::TooManyFlows => f.write_str("too many other flows are followed"),
         }
     }
 }
 
-/// What a request asks for.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct RequestHead {
-    /// Whether its answer has no body, whatever it says.
+    /// Whether its response has no body in any case.
     pub(in crate::accel) is_head: bool,
     /// Bytes of its own body.
     pub(in crate::accel) body: u64,
-    /// The request to be sent again, as [`Fetch`](crate::accel::Fetch) has it.
+    /// The request to be sent again, in the form of [`Fetch`](crate::accel::Fetch).
     pub(in crate::accel) repeated_request: Result<String, NotFetchable>,
 }
 
-/// What an answer says.
+/// A response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct ResponseHead {
-    /// Whether another answer to the same request follows (1xx).
+    /// Whether another response to the same request follows (1xx).
     pub(in crate::accel) is_interim: bool,
     /// Bytes of its body, unless the request was a HEAD.
     pub(in crate::accel) body: u64,
-    /// Which bytes of what these are.
+    /// Which bytes of which resource these are.
     pub(in crate::accel) part: Result<ResourcePart, NotFetchable>,
 }
 
 /// Bytes of a resource.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct ResourcePart {
-    /// Where in the resource the body begins.
+    /// Where the body begins in the resource.
     pub(in crate::accel) offset: u64,
-    /// How long the resource is.
+    /// Length of the resource.
     pub(in crate::accel) length: u64,
     /// Its strong validator, quotes included.
     pub(in crate::accel) etag: String,
@@ -212,7 +209,7 @@ impl ResponseHead {
     }
 }
 
-/// The first line, and the lines of fields.
+/// The first line, and name and value of the fields.
 fn split_head(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>), NotFetchable> {
     let text = core::str::from_utf8(head).map_err(|_| NotFetchable::NotHttp)?;
     let text = text.strip_suffix("\r\n\r\n").ok_or(NotFetchable::NotHttp)?;
@@ -221,8 +218,8 @@ fn split_head(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>),
     Ok((first, fields.map(|row| row.split_once(':').unwrap_or(("", row)))))
 }
 
-/// A field whose name is a token and whose value has no control character, which a folded line's or a smuggled one's
-/// would (RFC 9112 §5).
+/// A field whose name is a token and whose value has no control characters, such as a folded or a smuggled line would
+/// have (RFC 9112 section 5).
 fn parse_field<'a>(name: &'a str, value: &'a str) -> Result<(&'a str, &'a str), NotFetchable> {
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let value = value.trim_matches([' ', '\t']);
@@ -230,7 +227,7 @@ fn parse_field<'a>(name: &'a str, value: &'a str) -> Result<(&'a str, &'a str), 
     if is_field { Ok((name, value)) } else { Err(NotFetchable::NotHttp) }
 }
 
-/// One Content-Length more; several must agree (RFC 9112 §6.3).
+/// Adds a Content-Length; several must agree (RFC 9112 section 6.3).
 fn add_length(length: &mut Option<u64>, value: &str) -> Result<(), NotFetchable> {
     let new = parse_digits(value).ok_or(NotFetchable::NotHttp)?;
     if length.is_some_and(|old| old != new) || new > MAX_LENGTH {
@@ -244,7 +241,7 @@ fn is_version(part: &str) -> bool {
     part == "HTTP/1.1" || part == "HTTP/1.0"
 }
 
-/// `bytes 5-9/20`: first, one past the last, whole.
+/// `bytes 5-9/20`: first, one past the last, length.
 fn content_range(value: &str) -> Option<(u64, u64, u64)> {
     let (range, whole) = value.strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
@@ -252,7 +249,7 @@ fn content_range(value: &str) -> Option<(u64, u64, u64)> {
     (start < end && end <= whole && whole <= MAX_LENGTH).then_some((start, end, whole))
 }
 
-/// Quotes, and between them neither quote, blank nor control character; a weak one begins with `W/`.
+/// Quotes, and between them neither quotes, blanks nor control characters; a weak validator begins with `W/`.
 fn is_strong(etag: &str) -> bool {
     let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.is_some_and(|inner| inner.bytes().all(|b| b > b' ' && b != b'"' && b != 0x7f))
@@ -264,13 +261,13 @@ fn parse_digits(text: &str) -> Option<u64> {
     if are { text.parse().ok() } else { None }
 }
 
-/// Longer than any resource, and short enough for positions never to reach their end.
+/// Longer than any resource, and short enough for positions never to overflow.
 const MAX_LENGTH: u64 = 1 << 48;
 
-/// Who asks.
+/// Fields that identify the client.
 const CREDENTIAL_FIELDS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
-/// What the second request says itself, or what holds for one connection only.
+/// Fields that the repeated request sets itself, or that are valid for one connection only.
 const OMITTED_FIELDS: [&str; 15] = [
     "range",
     "if-range",
@@ -295,7 +292,7 @@ mod tests {
     use alloc::format;
 
     #[test]
-    fn a_request_is_sent_again_without_what_is_its_own() {
+    fn a_request_is_repeated_without_fields_of_its_connection() {
         let head = "GET /a?b=c HTTP/1.1\r\nHost: h:81\r\nUser-Agent: me\r\nRange: bytes=5-\r\nIf-Range: \"x\"\r\n\
                     Connection: keep-alive\r\nAccept-Encoding: gzip\r\nAccept: */*\r\n\r\n";
         let request = RequestHead::parse(head.as_bytes()).expect("read");
@@ -305,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_twice_is_a_nameless_get_and_nothing_else() {
+    fn only_a_get_without_credentials_is_repeated() {
         for (head, want) in [
             ("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", Ok((5, Err(NotFetchable::Method)))),
             ("HEAD / HTTP/1.1\r\n\r\n", Ok((0, Err(NotFetchable::Method)))),
@@ -327,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_which_bytes_it_has() {
+    fn a_response_says_which_bytes_it_has() {
         let part = |fields: &str| {
             let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
             ResponseHead::parse(head.as_bytes()).map(|answer| (answer.body, answer.part))
@@ -351,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_one_range_of_a_known_whole() {
+    fn a_part_is_one_range_of_a_known_length() {
         let part = |range: &str| {
             let head = format!(
                 "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nETag: \"x\"\r\nContent-Range: {range}\r\n\r\n"
@@ -366,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn some_answers_have_no_body() {
+    fn some_responses_have_no_body() {
         for (row, interim) in [("100 Continue", true), ("204 No Content", false), ("304 Not Modified", false)] {
             let answer = ResponseHead::parse(format!("HTTP/1.1 {row}\r\nContent-Length: 9\r\n\r\n").as_bytes());
             let answer = answer.expect("followed");

@@ -1,16 +1,17 @@
-//! Mirroring Manager: which bytes of which resource a stretch of sequence numbers is (Super-aggregation §4.2).
+//! Maps ranges of a flow's sequence space to ranges of HTTP resources (Super-aggregation §4.2, *Mirroring Manager*), so
+//! that the bytes can be fetched a second time; or says why that is impossible.
 //!
-//! In: what a flow's two ends said to each other, as far as it was seen ([`Seen`]). Out: for any stretch the resource and
-//! where in it the stretch begins ([`Mirror::place`]), so that the bytes can be got a second time; or why not.
-//!
-//! 1. The paper replays the connection. Here the second connection asks for ranges: nothing comes over the thin link
-//!    that is not missing. So the flow must be HTTP/1.x in plain text, and [`heads`](super::http_head) says what else.
-//! 2. Requests and answers are matched in order (RFC 9112 §9.3.2), so keep-alive and pipelining are followed. What
-//!    cannot be followed ends it: bodies known before stay known, later ones are nobody's.
-//! 3. Nothing is trusted unseen: before the first stretch of a resource is given away, bytes of it that came are fetched
-//!    and compared ([`Mirror::check`], [`Mirror::checked`]). What differs is never asked for again.
-//! 4. It begins with a request, at whose acknowledgement number the answer begins: the handshake need not be seen.
-//! 5. All it keeps is bounded: one head each way, [`OPEN_MOST`] requests, [`BODIES_MOST`] bodies.
+//! 1. The paper repeats the whole request on a second connection. Here that connection requests ranges, so nothing
+//!    comes over the thin link that is not missing. The flow must be HTTP/1.x in plain text, and [`super::http_head`]
+//!    has the other conditions.
+//! 2. Requests and responses are matched in order (RFC 9112 section 9.3.2), so keep-alive and pipelining are followed.
+//!    When something cannot be followed, earlier bodies stay known and later ones are not.
+//! 3. Nothing is trusted unverified: before the first range of a resource is used, bytes of it that came are fetched
+//!    and compared ([`HttpMap::take_check`], [`HttpMap::on_check_fetched`]). A resource that differs is never requested
+//!    again.
+//! 4. It begins with a request, at whose acknowledgement number the response begins, so the handshake need not be
+//!    observed.
+//! 5. Memory is bounded: one head in each direction, [`MAX_REQUESTS`] requests, [`MAX_BODIES`] bodies.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -23,44 +24,44 @@ use crate::accel::CaptureLevel;
 use crate::accel::seq_space::{PosRange, nearest_position, position_of};
 use crate::wire::packet::Seq;
 
-/// A segment of the flow, either way, as far as it was shown.
+/// A segment of the flow in either direction, as far as it was captured.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedSegment<'a> {
     /// The number of its first byte.
     pub seq: Seq,
     /// What it acknowledges.
     pub ack: Seq,
-    /// How many bytes of payload it has.
+    /// Bytes of its payload.
     pub length: u32,
     /// The first of these, perhaps all.
     pub payload: &'a [u8],
 }
 
-/// What can be got a second time.
+/// What can be fetched a second time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resource {
-    /// The request, as [`Fetch`](crate::accel::Fetch) has it.
+    /// The request, in the form of [`Fetch`](crate::accel::Fetch).
     pub request: String,
     /// Its strong validator.
     pub etag: String,
-    /// How long it is.
+    /// Its length.
     pub length: u64,
 }
 
-/// Where a stretch lies in its resource.
+/// Where a range lies in its resource.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceOffset {
-    /// Which.
+    /// The resource.
     pub resource: Arc<Resource>,
-    /// The offset of the stretch's first byte.
+    /// The offset of the range's first byte.
     pub offset: u64,
 }
 
-/// A flow's HTTP.
+/// The HTTP of one flow.
 #[derive(Clone, Debug, Default)]
 pub struct HttpMap {
     reassemblers: Option<HeadReassemblers>,
-    /// Requests without an answer, the oldest first.
+    /// Requests without a response, the oldest first.
     pending_requests: VecDeque<RequestHead>,
     bodies: VecDeque<Body>,
     not_fetchable: Option<NotFetchable>,
@@ -73,11 +74,11 @@ struct HeadReassemblers {
     down: HeadReassembler,
 }
 
-/// A body, in sequence space.
+/// A response body in sequence space.
 #[derive(Clone, Debug)]
 struct Body {
     range: PosRange,
-    /// Where in the resource it begins.
+    /// Where it begins in the resource.
     offset: u64,
     resource: Result<Arc<Resource>, NotFetchable>,
     verification: Verification,
@@ -86,18 +87,18 @@ struct Body {
 /// Whether a resource is what came.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Verification {
-    /// No bytes to compare with were shown yet.
+    /// No bytes of it were captured yet.
     NoSample,
     /// Some were, from this position on.
     Sample(u64, Vec<u8>),
-    /// The same ones are being fetched.
+    /// The same bytes are being fetched.
     Requested(u64, Vec<u8>),
-    /// They were the same.
+    /// They were equal.
     Verified,
 }
 
 impl HttpMap {
-    /// A segment from here.
+    /// A segment of the client.
     pub fn on_request_segment(&mut self, segment: &ObservedSegment<'_>) {
         if self.not_fetchable.is_some() || segment.length == 0 {
             return;
@@ -108,13 +109,13 @@ impl HttpMap {
         self.read_requests();
     }
 
-    /// A segment from the other end.
+    /// A segment of the server.
     pub fn on_response_segment(&mut self, segment: &ObservedSegment<'_>) {
         let Some(taps) = &mut self.reassemblers else { return };
         if segment.length == 0 {
             return;
         }
-        // Of a body of gigabytes the next head is further off than the half circle; the front is near.
+        // The next head may be gigabytes away, more than half of the sequence space; the highest byte is near.
         let at = nearest_position(taps.down.highest(), segment.seq);
         taps.down.on_payload(at, segment.payload, segment.length.into());
         if self.not_fetchable.is_none() {
@@ -123,7 +124,7 @@ impl HttpMap {
         self.keep_sample(at, segment.payload);
     }
 
-    /// Where a stretch lies, if it is within one body that was checked.
+    /// Where a range lies, if it is within one verified body.
     pub fn locate(&self, range: PosRange) -> Option<ResourceOffset> {
         let body = self.body_of(range)?;
         let resource = body.resource.as_ref().ok().filter(|_| body.verification == Verification::Verified)?;
@@ -133,7 +134,7 @@ impl HttpMap {
         })
     }
 
-    /// What is to be fetched and compared before anything else; told once for each resource.
+    /// What is to be fetched and compared before anything else; once for each resource.
     pub fn take_check(&mut self) -> Option<(PosRange, ResourceOffset)> {
         for body in &mut self.bodies {
             if let (Ok(resource), Verification::Sample(at, bytes)) = (&body.resource, &body.verification) {
@@ -147,7 +148,7 @@ impl HttpMap {
         None
     }
 
-    /// Whether these bytes answer [`check`](Self::check); if so, they are compared.
+    /// Whether these bytes answer [`take_check`](Self::take_check); if so, they are compared.
     pub fn on_check_fetched(&mut self, start: u64, bytes: &[u8]) -> bool {
         let is_requested =
             |body: &Body| matches!(&body.verification, Verification::Requested(at, _) if *at == start);
@@ -167,27 +168,27 @@ impl HttpMap {
         true
     }
 
-    /// Nobody has asked anything, and nobody looks any longer: what comes now cannot be followed.
+    /// No request was observed, and nothing is captured any more: what comes now cannot be followed.
     pub fn give_up(&mut self) {
         if self.has_no_request() {
             self.set_not_fetchable(NotFetchable::NotCaptured);
         }
     }
 
-    /// Whether nothing more is to be looked at: it was refused, or the own end has closed and has its answers; and everything
-    /// before `position` has come.
+    /// Whether nothing more is to be observed: the flow cannot be followed, or the client has closed and has its
+    /// responses; and everything before `position` has arrived.
     pub fn is_finished(&self, position: u64, has_closed: bool) -> bool {
         let is_last = self.not_fetchable.is_some() || (has_closed && self.pending_requests.is_empty());
         is_last && self.bodies.iter().all(|body| body.resource.is_err() || body.range.end <= position)
     }
 
-    /// Nothing more is looked at, for this reason unless there was one.
+    /// Stops following, for this reason unless there was one.
     pub fn close(&mut self, why: NotFetchable) {
         let why = self.not_fetchable.unwrap_or(why);
         *self = Self { not_fetchable: Some(why), ..Self::default() };
     }
 
-    /// Whether no request was seen, and one still may be.
+    /// Whether no request was observed, and one still may be.
     pub fn has_no_request(&self) -> bool {
         self.reassemblers.is_none() && self.not_fetchable.is_none()
     }
@@ -197,24 +198,24 @@ impl HttpMap {
         self.bodies.iter().any(|body| matches!(&body.verification, Verification::Requested(at, _) if *at == start))
     }
 
-    /// Up to where the flow is known to carry data: the end of the last body. A FIN cannot lie before it.
+    /// The end of the last known body. A FIN cannot lie before it.
     pub fn end(&self) -> Option<u64> {
         self.bodies.back().map(|body| body.range.end)
     }
 
-    /// The position of a number from the other end, once one is known.
+    /// The position of a number of the server, once one is known.
     pub fn position(&self, seq: Seq) -> Option<u64> {
         self.reassemblers.as_ref().map(|taps| nearest_position(taps.down.highest(), seq))
     }
 
-    /// Everything before this position has come; what is only about that is forgotten, but for the last body.
+    /// Everything before this position has arrived; bodies that end before it are forgotten, except for the last one.
     pub fn forget_before(&mut self, position: u64) {
         while self.bodies.len() > 1 && self.bodies.front().is_some_and(|body| body.range.end <= position) {
             self.bodies.pop_front();
         }
     }
 
-    /// How much it needs to be shown: all while a head or a sample is due, else nothing of its own.
+    /// How much must be captured: everything while a head or a sample is needed, else nothing.
     pub fn capture_level(&self) -> CaptureLevel {
         let Some(taps) = self.reassemblers.as_ref().filter(|_| self.not_fetchable.is_none()) else {
             return if self.not_fetchable.is_some() { CaptureLevel::None } else { CaptureLevel::Full };
@@ -225,7 +226,7 @@ impl HttpMap {
         if is_near || samples { CaptureLevel::Full } else { CaptureLevel::None }
     }
 
-    /// Why nothing can be fetched of what comes now; none while it can, or may be found out yet.
+    /// Why what comes now cannot be fetched; none while it can, or may turn out to be fetchable.
     pub fn not_fetchable(&self) -> Option<NotFetchable> {
         let last = self.bodies.back().filter(|body| {
             self.reassemblers
@@ -235,7 +236,7 @@ impl HttpMap {
         last.and_then(|body| body.resource.as_ref().err().copied()).or(self.not_fetchable)
     }
 
-    /// The two directions; before the first request there are none.
+    /// The two directions; none before the first request.
     fn reassemblers_for(&mut self, segment: &ObservedSegment<'_>) -> Option<&mut HeadReassemblers> {
         if self.reassemblers.is_none() {
             match segment.payload {
@@ -306,7 +307,7 @@ impl HttpMap {
         };
         let offset = resource.as_ref().map_or(0, |(_, offset)| *offset);
         let resource = resource.map(|(resource, _)| Arc::new(resource));
-        // The next part of a resource that was checked already needs no other check.
+        // Another part of a resource that was verified needs no second check.
         let known = self
             .bodies
             .iter()
@@ -318,7 +319,7 @@ impl HttpMap {
         self.bodies.push_back(Body { range, offset, resource, verification: proof });
     }
 
-    /// Keeps bytes of bodies that have none to be compared with.
+    /// Keeps bytes of bodies that have no sample yet.
     fn keep_sample(&mut self, at: u64, payload: &[u8]) {
         let captured = PosRange::new(at, at.saturating_add(payload.len() as u64));
         for body in self
@@ -357,9 +358,10 @@ fn could_be_request(bytes: &[u8]) -> bool {
 const MAX_REQUESTS: usize = 64;
 /// chosen: as many bodies may be partly missing at the same time.
 const MAX_BODIES: usize = 64;
-/// chosen: below this a body is over before a second connection stands.
+/// chosen: a shorter body is complete before a second connection is established.
 const MIN_BODY: u64 = 64 * 1024;
-/// chosen: bytes that are compared; fewer than a segment has, so that the first one that is shown is enough.
+/// chosen: bytes that are compared; fewer than a segment has, so that the first captured one suffices.
 const SAMPLE: usize = 512;
-/// chosen: so near the end of a body all is shown, for the next head: more than comes between a decision and its effect.
+/// chosen: this close to the end of a body everything is captured, for the next head: more than comes between a
+/// decision and its effect.
 const NEXT_HEAD_DISTANCE: u64 = 1024 * 1024;

@@ -1,4 +1,19 @@
-//! Early ACK: ACKs go past losses, and the bytes are fetched by HTTP range requests (Super-aggregation §3.3, §4.2).
+//! Early ACK (loss hiding by ranges): acknowledges past losses before the missing bytes have arrived, and fetches them
+//! by HTTP range requests over another connection (Super-aggregation §3.3, §4.2).
+//!
+//! The sender sees no loss, so its congestion window stays large. Off by default: after a crash, or where the bytes
+//! cannot be fetched, such a flow can only be reset.
+//!
+//! | module | responsibility |
+//! |---|---|
+//! | `admission` | which flows are followed, and the fetcher that serves all of them |
+//! | `http_map`, `head_reassembler`, `http_head` | which bytes of which HTTP resource a range of sequence numbers is |
+//! | `engine` | what is acknowledged and what has to be fetched |
+//! | `flow_state` | both together for one flow, and what is injected into the local stack |
+//! | `fetch` | which ranges are requested when, and over which link |
+//! | `latency_guard` | whether holes are filled in time |
+//! | `peer_state` | what injected segments repeat of the peer |
+//! | `pending`, `repair` | what a crashed process has left to repair, and its repair |
 
 mod admission;
 pub(super) mod engine;

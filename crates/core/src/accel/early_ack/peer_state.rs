@@ -1,19 +1,18 @@
-//! What a flow's other end has said last: what is given to the own stack in its name says it again.
+//! The newest acknowledgement, window and timestamps of a flow's peer. Segments that are injected into the local stack
+//! in its name repeat them.
 //!
-//! In: segments of the other end as they pass, and how far the own stack has sent. Out: the newest acknowledgement, window and
-//! timestamps.
-//!
-//! 1. What passes may be forged, or damaged. So nothing counts that acknowledges what was never sent, or what is long past
-//!    (RFC 5961 §5.2); and of what the own stack has sent nothing that is far beyond what was acknowledged.
+//! Captured packets may be forged or damaged. So a packet counts only if it does not acknowledge what was never sent,
+//! or what was acknowledged long ago (RFC 5961 section 5.2); and a local segment only if it is not far beyond what was
+//! acknowledged.
 
 use crate::wire::packet::{Segment, Seq, Timestamps};
 
-/// See the [module](self).
+/// See the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct PeerState {
-    /// One past the last number that the own stack has sent.
+    /// One past the last number that the local stack has sent.
     local_end: Option<Seq>,
-    /// What seemed to be sent, and was too far to be believed at once.
+    /// A local end that was too far away to be accepted at once.
     unconfirmed_end: Option<Seq>,
     ack: Option<Seq>,
     pub(in crate::accel) window: u16,
@@ -21,19 +20,19 @@ pub(in crate::accel) struct PeerState {
 }
 
 impl PeerState {
-    /// The own stack has sent everything before this.
+    /// The local stack has sent everything before this number.
     pub(in crate::accel) fn on_local_end(&mut self, end: Seq) {
         let is_far = |from: Seq| !(-MAX_DISTANCE..=MAX_DISTANCE).contains(&end.offset_from(from));
         if self.ack.or(self.local_end).is_none_or(|from| !is_far(from)) {
             self.local_end = Some(self.local_end.map_or(end, |sent| sent.later(end)));
             self.unconfirmed_end = None;
         } else if self.unconfirmed_end.replace(end).is_some_and(|other| !is_far(other)) {
-            // Two that agree: the one before was none of it, or much has left unseen.
+            // Two segments agree: the accepted one was forged, or many segments were not captured.
             (self.local_end, self.unconfirmed_end) = (Some(end), None);
         }
     }
 
-    /// A segment of the other end that acknowledges this; false: it is none of it.
+    /// A segment of the peer with this acknowledgement; false: it is not the peer's.
     pub(in crate::accel) fn on_arrival(&mut self, segment: &Segment<'_>, ack: Seq) -> bool {
         if self.local_end.is_some_and(|sent| !(0..=MAX_DISTANCE).contains(&sent.offset_from(ack))) {
             return false;
@@ -46,13 +45,13 @@ impl PeerState {
         true
     }
 
-    /// What it has acknowledged.
+    /// What the peer has acknowledged.
     pub(in crate::accel) fn ack(&self) -> Seq {
         self.ack.unwrap_or_default()
     }
 }
 
-/// Bytes. chosen: more than a window of a request's direction, a 256th of all numbers.
+/// Bytes. chosen: more than a window of the request direction, a 256th of the sequence space.
 const MAX_DISTANCE: i32 = 1 << 24;
 
 #[cfg(test)]
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
     use crate::wire::packet::{AddrPair, FourTuple, NewSegment, TcpTimestamp};
 
-    /// A far end that was sent everything before 1000, and whether it has said this.
+    /// A peer that was sent everything before 1000, and whether it accepts a segment with this acknowledgement.
     fn says(ack: u32) -> (PeerState, bool) {
         let mut peer = PeerState::default();
         peer.on_local_end(Seq::new(1000));
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_packet_of_the_own_end_does_not_deafen_it() {
+    fn a_forged_local_packet_does_not_block_genuine_ones() {
         let mut forged_first = PeerState::default();
         forged_first.on_local_end(Seq::new(0x4000_0000));
         forged_first.on_local_end(Seq::new(1000));
@@ -88,11 +87,11 @@ mod tests {
         for sent in [0x5000_0000, 0x5000_0500] {
             peer.on_local_end(Seq::new(sent));
         }
-        assert_eq!(peer.local_end, Some(Seq::new(0x5000_0500)), "much was sent that nobody saw");
+        assert_eq!(peer.local_end, Some(Seq::new(0x5000_0500)), "many segments were not captured");
     }
 
     #[test]
-    fn what_was_sent_may_be_acknowledged_and_nothing_else() {
+    fn only_data_that_was_sent_may_be_acknowledged() {
         let (peer, is_its) = says(1000);
         assert!(is_its && peer.ack() == Seq::new(1000) && peer.window == 5 && peer.timestamps.is_some());
         assert!(says(900).1);

@@ -1,14 +1,16 @@
-//! What is owed: bytes that were acknowledged ahead of the local TCP stack and are not here.
+//! Pending repairs: bytes that were acknowledged early and have not arrived.
 //!
-//! In: the flows that hide. Out: for each, all that somebody else needs to bring it to its end if this process is no
-//! more: where each hole lies in its resource, and the segments that fill it; else the segments that end the flow.
+//! The sender never repeats these bytes. So another process must be able to finish the flow if this one ends: for each
+//! hole, where its bytes lie in their resource and which segments fill it; else the segments that reset the flow.
 //!
-//! 1. Nobody will send these bytes again, for they were acknowledged. So they are known to somebody before they are
-//!    ([`Accelerator::owing`] changes in the very call that makes the acknowledgement).
-//! 2. Bytes that the sender has sent may be given twice; bytes that it has not sent yet may not be given at all, for it takes no
-//!    acknowledgement of them. So a flow of which it is not known how much was believed (after a ladder, until the local TCP stack is past
-//!    it) cannot be filled by somebody who does not see its packets, and is ended ([`Owed::is_sure`]).
-//! 3. It says nothing that is not needed for it; but of requests it has all fields, and is to be kept as secret as they are.
+//! 1. [`Accelerator::pending_fingerprint`] changes in the very call that makes such an acknowledgement, so that the
+//!    driver writes it down before the packet leaves.
+//! 2. Bytes that the sender has sent may be injected twice; bytes that it has not sent yet may not be injected at all,
+//!    because it takes no acknowledgement of them. So a flow of which it is unknown how much was accepted (after a
+//!    sweep, until the local stack is past it) cannot be repaired by a process that does not see its packets, and is
+//!    reset ([`PendingRepair::is_acked_known`]).
+//! 3. It contains no more than the repair needs; but it has all fields of the requests, and must be kept as secret as
+//!    they are.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -27,39 +29,39 @@ use crate::wire::packet::{FourTuple as Key, NewSegment, Seq, TcpTimestamp, Times
 /// A flow with holes that its sender takes for received.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PendingRepair {
-    /// This end.
+    /// The local end.
     pub local: SocketAddr,
-    /// The sender's.
+    /// The sender.
     pub server: SocketAddr,
-    /// What the sender has acknowledged last, and the window that it gave.
+    /// The last acknowledgement of the sender, and its window.
     pub acked_by_server: (u32, u16),
-    /// What a segment of the sender has as timestamps: its own, and the one that it echoes.
+    /// The timestamps of a segment of the sender: its own, and the echoed one.
     pub timestamps: Option<(u32, u32)>,
-    /// What the local TCP stack waits for.
+    /// The number that the local stack waits for.
     pub next_expected: u32,
-    /// Everything before this was acknowledged to the sender.
+    /// Everything before this number was acknowledged to the sender.
     #[serde(default)]
     pub acked_to_server: Option<u32>,
-    /// Whether nothing else was acknowledged. If not, the flow cannot be brought to its end.
+    /// Whether nothing else was acknowledged. If false, the flow cannot be repaired.
     pub is_acked_known: bool,
-    /// The holes, in their order.
+    /// The holes, in order.
     pub holes: Vec<PendingHole>,
 }
 
-/// One of them.
+/// A hole.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PendingHole {
     /// The number of its first byte.
     pub seq: u32,
-    /// The same as a timestamp of the sender at that time, where there are timestamps.
+    /// A timestamp of the sender from that time, where there are timestamps.
     pub ts_val: Option<u32>,
-    /// How its bytes can be got; of the link it says nothing. None: they cannot.
+    /// How its bytes can be fetched; its link is meaningless. None: they cannot be.
     pub fetch: Option<Fetch>,
 }
 
 impl PendingHole {
-    /// One past the number of its last byte. A hole whose length is not known counts as two bytes, and so does one of a single byte,
-    /// since the last byte of a flow may be withheld.
+    /// One past the number of its last byte. A hole of unknown length counts as two bytes, and so does one of a single
+    /// byte, since the last byte of a flow may be withheld.
     pub(in crate::accel) fn end(&self) -> Seq {
         let ranges = self.fetch.iter().flat_map(|fetch| &fetch.ranges);
         let bytes: u64 = ranges.map(|(start, end)| end.saturating_sub(*start)).sum();
@@ -68,13 +70,13 @@ impl PendingHole {
 }
 
 impl PendingRepair {
-    /// From the sender to here; none, if the ends are of two families.
+    /// From the sender to this host; none if the ends are of two families.
     fn flow(&self) -> Option<Key> {
         Key::new(self.server, self.local)
     }
 
-    /// Segments that fill a hole with `bytes`. `least`: the newest timestamp that the local TCP stack has accepted, if that is known; an
-    /// older one would be discarded.
+    /// Segments that fill a hole with `bytes`. `min_tsval`: the newest timestamp that the local stack has accepted, if
+    /// known; an older one would be discarded.
     pub fn fill_segments(
         &self,
         hole: &PendingHole,
@@ -95,7 +97,7 @@ impl PendingRepair {
         pieces.map(PacketBytes).collect()
     }
 
-    /// A segment with a byte that the local TCP stack has had, which it answers with an acknowledgement.
+    /// A segment with a byte that the local stack already has, which it answers with an acknowledgement.
     pub fn probe_segment(&self, next_expected: Seq) -> Option<PacketBytes> {
         let (ack, window) = (Seq::new(self.acked_by_server.0), self.acked_by_server.1);
         let timestamps = self
@@ -106,12 +108,12 @@ impl PendingRepair {
             .map(PacketBytes)
     }
 
-    /// A segment that ends the flow at the sender, if `next` is the number that the local TCP stack sends next.
+    /// A segment that resets the flow at the sender, if `next` is the number that the local stack sends next.
     pub fn server_reset(&self, next: Seq, next_expected: Seq) -> Option<PacketBytes> {
         NewSegment::reset(&self.flow()?.reversed(), next, next_expected).emit().map(PacketBytes)
     }
 
-    /// Segments one of which ends the flow, at whichever of its holes the local TCP stack waits, or at `here`.
+    /// Segments one of which resets the flow, at whichever hole the local stack waits, or at `here`.
     pub fn local_resets(&self, next_expected: Seq) -> Vec<PacketBytes> {
         let Some(flow) = self.flow() else { return Vec::new() };
         let ack = Seq::new(self.acked_by_server.0);
@@ -126,7 +128,7 @@ impl PendingRepair {
 }
 
 impl Accelerator {
-    /// Changes whenever [`owed`](Self::owed) does, and costs little to ask.
+    /// Changes whenever [`pending_repairs`](Self::pending_repairs) does, and is cheap.
     pub fn pending_fingerprint(&self) -> (u64, u64) {
         let sum = |(total, missing): (u64, u64), early_ack: &EarlyAckFlow| {
             let (early_acked, open) = early_ack.pending_fingerprint();
@@ -135,7 +137,7 @@ impl Accelerator {
         self.early_ack_flows().fold((0, 0), sum)
     }
 
-    /// What is owed now.
+    /// What has to be repaired if this process ends now.
     pub fn pending_repairs(&self) -> Vec<PendingRepair> {
         self.early_ack_flows().filter_map(EarlyAckFlow::pending_repair).collect()
     }
@@ -146,7 +148,7 @@ impl Accelerator {
     }
 }
 
-/// A hole, as [`Hiding`] knows it.
+/// A hole as [`EarlyAckFlow`] knows it.
 pub(in crate::accel) fn pending_hole(
     seq: Seq,
     bytes: u64,
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_filled_by_segments_of_the_sender_around_the_end_of_the_numbers() {
+    fn a_hole_is_filled_by_segments_of_the_sender_across_wraparound() {
         let pending = owed();
         let bytes: Vec<u8> = (0..3000_u32).map(|at| (at % 251) as u8).collect();
         let packets = pending.fill_segments(&pending.holes[0], &bytes, None);
@@ -201,14 +203,14 @@ mod tests {
         assert_eq!((packets.len(), all), (3, bytes));
         let second = pending.fill_segments(&pending.holes[1], b"x", Some(TcpTimestamp::new(990)));
         let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
-        assert_eq!(second.ts_val, TcpTimestamp::new(1000), "what came last, where the hole's own is not known");
+        assert_eq!(second.ts_val, TcpTimestamp::new(1000), "the newest one, where the hole has none");
         let late = pending.fill_segments(&pending.holes[0], b"x", Some(TcpTimestamp::new(950)));
         let late = Segment::parse(&late[0].0).unwrap().timestamps().unwrap();
         assert_eq!(late.ts_val, TcpTimestamp::new(950), "an older one would be discarded");
     }
 
     #[test]
-    fn a_flow_is_ended_at_each_number_that_it_may_wait_for() {
+    fn a_flow_is_reset_at_each_number_that_the_stack_may_wait_for() {
         let packets = owed().local_resets(Seq::new(owed().next_expected));
         let seqs: Vec<Seq> = packets.iter().map(|packet| Segment::parse(&packet.0).unwrap().seq()).collect();
         assert_eq!(seqs, [Seq::new(u32::MAX - 99), Seq::new(5000)]);

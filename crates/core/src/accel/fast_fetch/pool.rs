@@ -1,11 +1,8 @@
-//! All replayed connections: which flow has one, and over which link.
+//! The pool of mirrored connections: which flow has one, and over which link.
 //!
-//! In: how far mirrored flows have come, what they miss, packets of the connections. Out ([`Replays::drain`]): ports that are
-//! asked for ([`Output::Call`]), packets for helping links, bytes, and what is to be got otherwise.
-//!
-//! 1. One connection for each flow, [`MOST`] at the same time. It begins while it can still come up with the flow, and
-//!    ends when the flow is too far ahead, has all of its resource, or its link brings nothing.
-//! 2. After [`FAILURES`] a flow has none any more.
+//! 1. One connection for each flow, [`MAX_CONNS`] at a time. It begins while it can still catch up with the flow, and
+//!    ends when the flow is too far ahead, has all of its resource, or the link delivers nothing.
+//! 2. After [`MAX_FAILURES`] a flow has none any more.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -23,12 +20,12 @@ use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
 use crate::wire::packet::{FourTuple as Key, Segment, Seq};
 
-/// Which connection of the machine's own: counted from one, never used twice.
+/// Identifies a connection of the accelerator's own: counted from one, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConnId(pub u64);
 
-/// All of them.
+/// All mirrored connections.
 #[derive(Debug, Default)]
 pub(in crate::accel) struct MirroredConnPool {
     /// By the number of their flow.
@@ -46,7 +43,7 @@ struct Slot {
     link: ConnLink,
     server: SocketAddr,
     resource: Arc<Resource>,
-    /// How far the flow has come.
+    /// How far the flow has come in the resource.
     flow_offset: u64,
     /// None: there is no port yet.
     conn: Option<MirroredConn>,
@@ -65,17 +62,18 @@ struct ConnStats {
     close_reason: Option<CloseReason>,
 }
 
-/// What a connection goes over.
+/// The link of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct ConnLink {
     /// Which link.
     pub(in crate::accel) link: LinkId,
-    /// How often it takes an ACK.
+    /// How often it may carry an ACK.
     pub(in crate::accel) ack_interval: Duration,
 }
 
 impl MirroredConnPool {
-    /// A flow has come to this place of its resource; `over`: where a connection may go, if it may. Whether it has one.
+    /// A flow has come to this offset of its resource; `link`: where a connection may go, if it may. Returns whether
+    /// the flow has one.
     pub(in crate::accel) fn follow(
         &mut self,
         now: Instant,
@@ -116,12 +114,12 @@ impl MirroredConnPool {
         true
     }
 
-    /// A flow is at no place of a resource.
+    /// A flow is at no known offset of a resource.
     pub(in crate::accel) fn close_conn(&mut self, flow: u64) {
         self.slots.get_mut(&flow).into_iter().for_each(|slot| slot.give_up(CloseReason::Done));
     }
 
-    /// A port is there for a connection, and a number to begin with; or there is none.
+    /// A port was reserved for a connection, with its initial sequence number; or it could not be.
     pub(in crate::accel) fn on_port_reserved(
         &mut self,
         now: Instant,
@@ -142,7 +140,7 @@ impl MirroredConnPool {
         slot.conn = Some(conn);
     }
 
-    /// Bytes are missed; given back if they are to be got otherwise.
+    /// Bytes are missing; returned if they are to be fetched otherwise.
     pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
         match self.slots.get_mut(&request.flow).and_then(|slot| slot.conn.as_mut()) {
             Some(conn) => conn.request(now, request),
@@ -150,7 +148,7 @@ impl MirroredConnPool {
         }
     }
 
-    /// A packet has come for a connection. Over which link, if it is the server's.
+    /// A packet came for a connection. Returns the link if it is the server's.
     pub(in crate::accel) fn on_packet(
         &mut self,
         now: Instant,
@@ -185,12 +183,12 @@ impl MirroredConnPool {
         self.stats.remove(&flow);
     }
 
-    /// How many bytes a flow's connection takes now.
+    /// How many bytes a flow's connection accepts now.
     pub(in crate::accel) fn budget(&self, flow: u64) -> u64 {
         self.slots.get(&flow).and_then(|slot| slot.conn.as_ref()).map_or(0, MirroredConn::budget)
     }
 
-    /// Bytes that are wanted of connections and have not come.
+    /// Bytes that are wanted from connections and have not come.
     pub(in crate::accel) fn waiting_bytes(&self) -> u64 {
         self.slots.values().filter_map(|slot| slot.conn.as_ref()).map(MirroredConn::waiting_bytes).sum()
     }
@@ -223,7 +221,7 @@ impl MirroredConnPool {
         })
     }
 
-    /// What is to be done, what has come, and what is to be got otherwise.
+    /// What is to be done, what has come, and what is to be fetched otherwise.
     pub(in crate::accel) fn drain(&mut self) -> (Vec<Output>, Vec<FetchedRange>, Vec<FetchRequest>) {
         let mut fetched = Vec::new();
         let flows: Vec<u64> = self.slots.keys().copied().collect();
@@ -248,7 +246,7 @@ impl MirroredConnPool {
         (core::mem::take(&mut self.outputs), fetched, core::mem::take(&mut self.returned))
     }
 
-    /// Takes what a connection has for others; what has come of it.
+    /// Takes a connection's outputs. Returns what has come.
     fn drain_slot(&mut self, slot: &mut Slot) -> Vec<FetchedRange> {
         let out = slot.conn.as_mut().map(MirroredConn::drain).unwrap_or_default();
         let link = slot.link.link;
@@ -280,7 +278,7 @@ impl Slot {
     }
 }
 
-/// chosen: each is an attack on the thin link that it goes over; two are what it bears.
+/// chosen: each is an attack on the thin link that it uses; two are what it carries.
 const MAX_CONNS: usize = 2;
-/// chosen: one that was lost to chance is tried again.
+/// chosen: a connection that was lost by chance is tried again.
 const MAX_FAILURES: u32 = 2;

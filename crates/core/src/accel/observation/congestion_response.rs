@@ -1,16 +1,14 @@
-//! Does the sender slow down when something is lost? One that does not (BBR) has nothing to take back.
+//! Detects senders that do not slow down after a loss, such as BBR. For them there is no reduction to undo.
 //!
-//! In: packets as they come, and how long each has waited; the flow's losses. Out: whether the flow is to be helped.
+//! 1. A loss that the classifier calls congestion is never undone, so it shows what the sender does. The bytes in
+//!    flight (the rate times the base round trip and the queueing delay) six round trips after it are compared with
+//!    those before: CUBIC reduces them by three tenths, Reno by half, whether a queue or the rate shrinks.
+//! 2. A sender that reduces them by less than an eighth, three times in a row, is left alone for five minutes. So is a
+//!    flow that its application or its receiver limits: it has nothing to gain.
+//! 3. Only flows with a steady rate, three times as fast as a sender that responds would be, are judged.
 //!
-//! 1. A loss that the gate calls congestion is never helped, so it shows what the sender does. What is on its way (the
-//!    rate times the base round trip and the waiting) six round trips after it is compared with that before: CUBIC takes
-//!    three tenths away, Reno half, be it from a queue or from the rate.
-//! 2. Who takes away less than an eighth, three times in a row, is left alone for five minutes. So is a flow that its
-//!    application or its receiver limits: it has nothing to gain.
-//! 3. Only flows that are steady, and thrice as fast as such a sender would be alone, are judged.
-//!
-//! An episode that is not helped on purpose would tell sooner. It was tried: a window that is cut once among random
-//! losses needs ten seconds to grow back (CUBIC starts its growth again with each loss, helped or not).
+//! Leaving one episode unaided on purpose would answer sooner. It was tried: a window that is cut once among random
+//! losses needs ten seconds to recover, because CUBIC restarts its growth at each loss, undone or not.
 
 use crate::units::{Bitrate, Duration, Instant, Ratio};
 
@@ -18,55 +16,49 @@ use crate::units::{Bitrate, Duration, Instant, Ratio};
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct CongestionResponse {
     totals: Totals,
-    /// The oldest first, each as long apart as a measurement takes.
+    /// The oldest first, each as far apart as a measurement takes.
     marks: [Option<Totals>; 3],
-    /// How often in a row it was found unmoved.
+    /// How often in a row the sender did not slow down.
     unresponsive_count: u32,
     phase: Phase,
 }
 
-/// All up to a time.
+/// Running totals at a time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     at: Instant,
     bytes: u64,
     packets: u64,
-    /// Nanoseconds of all packets.
+    /// The sum of the queueing delays of all packets, in nanoseconds.
     queueing: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 enum Phase {
+    /// Waits for the next congestion loss.
     #[default]
     Idle,
-    /// A congestion was told; before it, so many bytes were on their way.
-    Congestion {
-        before: u64,
-        since: Instant,
-    },
-    /// The sender has taken it in by now.
-    After {
-        before: u64,
-        from: Totals,
-    },
-    Unresponsive {
-        until: Instant,
-    },
+    /// A congestion loss came; before it, so many bytes were in flight.
+    Congestion { before: u64, since: Instant },
+    /// By now the sender has reacted.
+    After { before: u64, from: Totals },
+    /// The sender does not slow down.
+    Unresponsive { until: Instant },
 }
 
-/// An ACK, as far as this is concerned.
+/// An ACK, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::accel) struct AckSample {
-    /// A hole showed first, and is called congestion.
+    /// A hole showed first, and is classified as congestion.
     pub(in crate::accel) is_congestion: bool,
-    /// The flow's round trip without waiting.
+    /// The flow's round-trip time without queueing.
     pub(in crate::accel) rtt: Duration,
-    /// What a sender that slows down would bring alone.
+    /// The goodput that a sender with a congestion response would reach at this loss.
     pub(in crate::accel) plain_tcp: Option<Bitrate>,
 }
 
 impl CongestionResponse {
-    /// So many bytes came, in whatever order, and have waited so long.
+    /// So many bytes came, in any order, after this queueing delay.
     pub(in crate::accel) fn on_arrival(&mut self, bytes: usize, waited: Option<Duration>) {
         self.totals.bytes += u64::try_from(bytes).unwrap_or(0);
         self.totals.packets += 1;
@@ -74,7 +66,7 @@ impl CongestionResponse {
         self.totals.queueing = self.totals.queueing.saturating_add(u64::try_from(waited).unwrap_or(u64::MAX));
     }
 
-    /// Whether the flow is to be helped now.
+    /// Whether the flow can be helped now. To be called with each ACK.
     pub(in crate::accel) fn is_responsive(&mut self, now: Instant, sample: &AckSample) -> bool {
         self.totals.at = now;
         let (mark, window) = (self.totals, sample.rtt * SAMPLE_RTTS);
@@ -107,12 +99,12 @@ impl CongestionResponse {
         !self.is_unresponsive()
     }
 
-    /// Whether it was found not to slow down.
+    /// Whether the sender was found not to slow down.
     pub(in crate::accel) const fn is_unresponsive(&self) -> bool {
         matches!(self.phase, Phase::Unresponsive { .. })
     }
 
-    /// What was on its way before a congestion that is told now, if that is one to look at.
+    /// The bytes in flight before a congestion loss that shows now; none if it cannot be judged.
     fn in_flight_before(&self, sample: &AckSample, window: Duration) -> Option<u64> {
         let [Some(first), Some(second), Some(_)] = self.marks else { return None };
         if self.totals.at.since(first.at) > window * 4 {
@@ -126,13 +118,13 @@ impl CongestionResponse {
 }
 
 impl Totals {
-    /// Bytes a second.
+    /// Bytes per second.
     fn rate(self, now: Self) -> u64 {
         let micros = u64::try_from(now.at.since(self.at).as_micros()).unwrap_or(u64::MAX).max(1);
         (now.bytes - self.bytes).saturating_mul(1_000_000) / micros
     }
 
-    /// Bytes on their way at a time, on average.
+    /// Mean number of bytes in flight.
     fn in_flight(self, now: Self, rtt: Duration) -> u64 {
         let waited = (now.queueing - self.queueing) / (now.packets - self.packets).max(1);
         let time = rtt + Duration::from_nanos(waited);
@@ -141,7 +133,7 @@ impl Totals {
     }
 }
 
-/// How much of something counts as all of it.
+/// A share of a value that counts as all of it.
 struct Share(Ratio);
 
 impl Share {
@@ -151,11 +143,11 @@ impl Share {
     }
 }
 
-/// Round trips. chosen: long enough to count some hundred packets, too short to grow back.
+/// Round trips. chosen: long enough to count some hundred packets, too short for the window to recover.
 const SAMPLE_RTTS: u32 = 6;
-/// chosen: between nothing and the three tenths of CUBIC.
+/// chosen: between no reduction and the three tenths of CUBIC.
 const UNCHANGED: Share = Share(Ratio::from_ppm(875_000));
-/// chosen: one that slows down looks otherwise once in ten times, by the sizes of samples.
+/// chosen: a sender that slows down looks otherwise once in ten times, by the sizes of the samples.
 const MIN_COUNT: u32 = 3;
 const RETRY: Duration = Duration::from_secs(300);
 
@@ -165,8 +157,9 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(50);
 
-    /// A flow that fills a link and a queue of 50 ms, with a congestion each second, after which so many percent are on
-    /// their way; half a second later it is as before. For how many of 20 was it helped?
+    /// A flow that fills a link and a queue of 50 ms, with a congestion loss each second, after which this percentage
+    /// of the bytes is in flight; half a second later all is as before. Returns for how many of the 20 losses the flow
+    /// was helped.
     fn run(percent: u64) -> (u32, bool) {
         let (mut response, mut helped_losses) = (CongestionResponse::default(), 0);
         for ms in 0..20_000_u64 {
@@ -182,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_slows_down_is_helped_and_who_does_not_is_left_alone() {
+    fn a_sender_that_slows_down_is_helped_and_another_is_left_alone() {
         assert_eq!(run(70), (20, false));
         assert_eq!(run(50), (20, false));
         let (helped_losses, unmoved) = run(100);
@@ -190,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_is_no_faster_than_alone_is_not_judged() {
+    fn a_flow_no_faster_than_plain_tcp_is_not_judged() {
         let mut response = CongestionResponse::default();
         for ms in 0..20_000 {
             response.on_arrival(2500, None);

@@ -1,27 +1,26 @@
-//! How fast a flow brings bytes, as its ACKs say.
-//!
-//! In: bytes that were acknowledged. Out: the rate of the last two seconds, and whether the flow is in full swing.
+//! Estimates the goodput of a flow from its ACKs: the mean of the last two seconds, in slots of 100 ms.
 
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// One flow's pace.
+/// Goodput of one flow.
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct GoodputEstimator {
     slots: [u64; SLOTS],
-    /// Which slot of time is being filled, counted from zero; slots before it that lie within the window count.
+    /// Number of the slot that is being filled; the slots before it within the window count.
     current: u64,
     first: u64,
+    /// All bytes so far.
     total: u64,
 }
 
 impl GoodputEstimator {
-    /// So many bytes more are here.
+    /// So many more bytes were acknowledged.
     pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
         let slot = slot_of(now);
         if self.total == 0 {
             (self.first, self.current) = (slot, slot);
         }
-        // Slots that passed in silence.
+        // Clear the slots that passed without an ACK.
         for passed in (self.current + 1..=slot).take(SLOTS) {
             if let Some(old) = self.slots.get_mut(slot_index(passed)) {
                 *old = 0;
@@ -39,13 +38,13 @@ impl GoodputEstimator {
         DataSize::from_bytes(self.total)
     }
 
-    /// The mean of the whole slots in the last two seconds.
+    /// The mean over the complete slots of the last two seconds.
     pub(in crate::accel) fn rate(&self, now: Instant) -> Bitrate {
         let (bytes, slots) = self.bytes_in_last(now, SLOTS as u64 - 1);
         DataSize::from_bytes(bytes) / (SLOT * u32::try_from(slots.max(1)).unwrap_or(1))
     }
 
-    /// Bytes of the last two slots and of what there is of the current one.
+    /// Bytes of the last two complete slots and of the current one.
     pub(in crate::accel) fn recent_bytes(&self, now: Instant) -> DataSize {
         let current = if slot_of(now) == self.current {
             self.slots.get(slot_index(self.current)).copied().unwrap_or(0)
@@ -55,7 +54,7 @@ impl GoodputEstimator {
         DataSize::from_bytes(self.bytes_in_last(now, 2).0 + current)
     }
 
-    /// Bytes in the last so many whole slots, and how many of them the flow has seen.
+    /// Bytes in the last so many complete slots, and how many of them the flow has existed for.
     fn bytes_in_last(&self, now: Instant, slots: u64) -> (u64, u64) {
         let now = slot_of(now);
         let from = now.saturating_sub(slots).max(self.first);
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_that_of_two_seconds() {
+    fn the_rate_is_the_mean_of_two_seconds() {
         let mut goodput = GoodputEstimator::default();
         for n in 0..100_u64 {
             goodput.on_bytes(Instant::from_millis(10_000 + n * 50), 12_500);
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_flow_is_measured_over_its_life() {
+    fn a_young_flow_is_measured_over_its_lifetime() {
         let mut goodput = GoodputEstimator::default();
         goodput.on_bytes(Instant::from_millis(5000), 12_500);
         goodput.on_bytes(Instant::from_millis(5150), 12_500);

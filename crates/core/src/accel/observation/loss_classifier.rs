@@ -1,21 +1,25 @@
-//! The delay gate: was a packet lost at random, or because a queue was full?
+//! Classifies a loss as random or as congestion, by queueing delay.
 //!
-//! In: timestamps of packets as they come. Out: how long packets wait on their way beyond the least that was seen, and
-//! whether a loss that shows now is taken for random.
+//! A full queue is a long queue, so the packets around a congestion loss have waited. Each captured or acknowledged
+//! timestamp gives the queueing delay of one packet: its delay by the peer's clock minus the minimum delay. A loss is
+//! random if one of the packets of the last moment ([`RECENT_WINDOW`], or half a round trip) has waited for less than a
+//! threshold.
 //!
-//! 1. A queue that drops is a long queue: the packets around the lost one have waited. So a loss is random only if
-//!    one of the packets of the last moment ([`MOMENT`], or half a round trip) has waited for less than [`MOST`]. One
-//!    is enough: a sender that starts, or takes its reduction back, sends a burst which waits for itself, and its
-//!    first packets do not.
-//! 2. Short queues drop, too. They show in this: losses come when packets have waited about as long as they ever do, and
-//!    the longest wait has stopped growing, far more often than else ([`Odds`]). The bound is half of the longest wait of late
-//!    then. Losses that come at any time leave it as it is.
-//! 3. A burst of losses is a queue that overflows, and shows how long packets wait in it then ([`Gate::on_burst`]). Losses
-//!    with less than half of that wait are not its doing: the bound is that half, if that is more.
-//! 4. What is not known is congestion: no fresh packet, a clock that cannot be read, the first moments of a flow.
-//! 5. The least is that of the last one to two minutes, the longest that of the last five to ten seconds.
+//! 1. One packet below the threshold is enough, because a sender that starts, or restores its window, sends a burst:
+//!    the burst queues behind itself, and only its first packets find the queue that was there before.
+//! 2. The threshold is [`MIN_THRESHOLD`], or a fifth of the round trip if that is longer. While losses come all the
+//!    time with hardly any queue ([`LossClassifier::has_random_loss`]) it is nine twentieths of the round trip: as much
+//!    as CUBIC's reduction drains.
+//! 3. Short queues drop as well, below any fixed threshold. They show in this: losses come when packets have waited
+//!    about as long as they ever do, and the longest wait no longer grows ([`QueueDropTest`]). Then the newest packet
+//!    must have waited for less than half of the longest recent wait.
+//! 4. A burst of losses is a queue that overflows; the wait at that moment is the length of the queue
+//!    ([`LossClassifier::on_burst`]). Losses with less than half of it are not due to this queue.
+//! 5. Whatever is unknown counts as congestion: no fresh packet, a clock that cannot be used, the first moments of a
+//!    flow.
+//! 6. The minimum delay is that of the last one to two minutes, the maximum queue that of the last five to ten seconds.
 //!
-//! The link layer's count of damaged frames, which the paper uses (§3.3), was not used: few drivers give it, and it
+//! The link layer's count of damaged frames, which the paper uses (§3.3), was not used: few drivers provide it, and it
 //! does not say whose frames they were.
 
 use super::minmax_filter::MinMaxFilter;
@@ -24,31 +28,32 @@ use super::queue_drop_test::QueueDropTest;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
-/// One flow's gate.
+/// Classifier of one flow; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct LossClassifier {
     clock: PeerClock,
     min_delay: MinMaxFilter<i64>,
+    /// The longest recent queueing delay.
     max_queue: MinMaxFilter<i64>,
-    /// The least of this moment.
+    /// The minimum of the recent window.
     recent_min_delay: MinMaxFilter<i64>,
-    /// The longest, and when it was less by a step.
+    /// The longest queueing delay, and when it last grew by a step.
     max_growth: (Duration, Instant),
-    /// Where losses come from.
+    /// Whether losses come with the longest queueing delays.
     queue_drops: QueueDropTest,
-    /// How long packets waited when a burst was lost last.
+    /// The queueing delay at the last burst of losses.
     burst_queue: Option<Duration>,
-    /// When losses came with hardly any wait, the newest last.
+    /// When losses came with hardly any queueing delay, the newest last.
     quiet_losses: [Option<Instant>; QUIET_LOSSES],
-    /// Until when losses are held to come all the time.
+    /// Until when random loss is assumed to be frequent.
     lossy_until: Option<Instant>,
     newest: Option<(Instant, i64)>,
-    /// The packet before the last one.
+    /// The delay of the packet before the newest one.
     previous: Option<i64>,
 }
 
 impl LossClassifier {
-    /// A packet with this stamp came, of a flow with this round trip.
+    /// A packet with this timestamp came, of a flow with this round-trip time.
     pub(in crate::accel) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp, rtt: Duration) {
         let tick = self.clock.tick();
         let delay = self.clock.on_tsval(now, ts_val);
@@ -68,8 +73,8 @@ impl LossClassifier {
         self.previous = self.newest.replace((now, delay)).map(|(_, delay)| delay);
     }
 
-    /// Whether the queue is empty now: neither the newest packet nor the one before it, between which a loss shows, has waited.
-    /// A clock with longer ticks than a millisecond does not tell.
+    /// Whether the queue is empty: neither the newest packet nor the one before it, between which a loss shows, has
+    /// waited. False if the peer's clock ticks more slowly than once per millisecond.
     pub(in crate::accel) fn is_queue_empty(&self, now: Instant) -> bool {
         let tells = self.clock.tick().is_some_and(|tick| tick * 2 < EMPTY_QUEUE);
         let waited = |delay: i64| delay.saturating_sub(self.min_delay.value().unwrap_or(0));
@@ -79,7 +84,7 @@ impl LossClassifier {
             && Duration::from_nanos(before) < EMPTY_QUEUE
     }
 
-    /// So many bytes came, with the newest packet.
+    /// So many bytes arrived with the newest packet.
     pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
         if let Some(is_top) = self.is_near_max(now) {
             self.queue_drops.on_bytes(now, bytes, is_top);
@@ -100,7 +105,8 @@ impl LossClassifier {
         }
     }
 
-    /// Whether the newest packet has waited about as long as packets ever do; none: that cannot be said while waits grow.
+    /// Whether the newest packet has waited about as long as packets ever do; none while the waits still grow, so that
+    /// this is not known.
     fn is_near_max(&self, now: Instant) -> Option<bool> {
         let (max_queue, queue) = (self.max_queue(), self.queueing_delay(now)?);
         let is_top = max_queue >= CLOCK_GRAIN && queue >= max_queue / 4 * 3;
@@ -112,14 +118,14 @@ impl LossClassifier {
         self.burst_queue = self.queueing_delay(now).or(self.burst_queue);
     }
 
-    /// How long the newest packet has waited; none: nothing fresh is known.
+    /// How long the newest packet has waited; none without a fresh packet.
     pub(in crate::accel) fn queueing_delay(&self, now: Instant) -> Option<Duration> {
         let (at, delay) = self.newest?;
         let waited = delay.saturating_sub(self.min_delay.value()?);
         (now.since(at) < MAX_SAMPLE_AGE).then(|| Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
     }
 
-    /// Whether a loss that shows now is taken for random.
+    /// Whether a loss that shows now is classified as random.
     pub(in crate::accel) fn is_random(&self, now: Instant, rtt: Duration) -> bool {
         let bound = self.threshold(now, rtt);
         let waited = if self.queue_drops.drops_at_max() {
@@ -130,7 +136,7 @@ impl LossClassifier {
         waited.is_some_and(|waited| waited < bound)
     }
 
-    /// The other end's clock.
+    /// The clock of the peer.
     pub(in crate::accel) const fn peer_clock(&self) -> &PeerClock {
         &self.clock
     }
@@ -146,13 +152,13 @@ impl LossClassifier {
         bound.max(grain)
     }
 
-    /// Whether losses come all the time, whatever the queue. It is not forgotten while a queue stands, behind which none
-    /// comes with hardly any wait.
+    /// Whether losses come all the time, whatever the queue. This state is kept while a queue stands, because no loss
+    /// can come with an empty queue then.
     pub(in crate::accel) fn has_random_loss(&self, now: Instant) -> bool {
         self.lossy_until.is_some_and(|until| now < until)
     }
 
-    /// The least wait of this moment.
+    /// The shortest queueing delay of the recent window.
     fn recent_min_queue(&self) -> Option<Duration> {
         let waited = self.recent_min_delay.value()?.saturating_sub(self.min_delay.value()?);
         Some(Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
@@ -164,24 +170,26 @@ impl LossClassifier {
     }
 }
 
-/// chosen: measured on 6.18 with a queue of 100 ms: flows without loss run as before, and drops do not grow.
+/// chosen: measured on Linux 6.18 with a queue of 100 ms: flows without random loss run as before, and drops do not
+/// grow.
 const MIN_THRESHOLD: Duration = Duration::from_millis(20);
-/// chosen: waits of less are the grain of clocks.
+/// chosen: shorter waits are within the resolution of the clocks.
 const CLOCK_GRAIN: Duration = Duration::from_millis(2);
-/// chosen: above the grain of a clock of milliseconds, and below CoDel's target of 5 ms (RFC 8289 section 4.4), as every queue
-/// that is controlled stands at its target or above when it drops.
+/// chosen: above the resolution of a clock of milliseconds, and below CoDel's target of 5 ms (RFC 8289 section 4.4),
+/// because every queue that is controlled stands at its target or above when it drops.
 const EMPTY_QUEUE: Duration = Duration::from_millis(3);
-/// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`SECONDS`].
+/// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`MAX_WINDOW`].
 const QUIET_LOSSES: usize = 5;
-/// chosen: longer than CUBIC's window takes to come back after a reduction, at 20 Mbit/s and 300 ms.
+/// chosen: longer than CUBIC's window takes to recover after a reduction, at 20 Mbit/s and 300 ms.
 const LOSSY_TIME: Duration = Duration::from_secs(20);
-/// chosen: a packet that came before that says nothing of the queue now.
+/// chosen: an older packet says nothing about the present queue.
 const MAX_SAMPLE_AGE: Duration = Duration::from_millis(250);
 /// chosen: clocks of 50 ppm drift apart by 3 ms in it.
 const MIN_WINDOW: Duration = Duration::from_secs(60);
-/// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short beside the time in which a queue fills.
+/// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short compared with the time in which a queue
+/// fills.
 const RECENT_WINDOW: Duration = Duration::from_millis(40);
-/// chosen: by then a queue that fills a link's window has grown by a step: its sixteenth.
+/// chosen: within it a queue that a growing window fills grows by a step, its sixteenth.
 const GROWTH_TIME: Duration = Duration::from_secs(1);
 /// chosen: some oscillations of a window that fills a queue.
 const MAX_WINDOW: Duration = Duration::from_secs(5);
@@ -192,7 +200,8 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(40);
 
-    /// A gate that has seen a second of packets which wait so long, one after another, ending at the returned time.
+    /// A classifier that has seen a second of packets with these queueing delays, one after another, and the time at
+    /// the end.
     fn gate(delays: &[u64]) -> (LossClassifier, Instant) {
         let (mut classifier, mut now) = (LossClassifier::default(), Instant::ZERO);
         for n in 0..1000_u64 {
@@ -204,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_behind_a_long_queue_is_congestion_and_one_behind_a_short_queue_is_not() {
+    fn a_loss_behind_a_long_queue_is_congestion_and_one_behind_a_short_queue_is_random() {
         let (long, now) = gate(&[0, 40, 80, 40]);
         assert_eq!((long.is_random(now, RTT), long.queueing_delay(now)), (false, Some(Duration::from_millis(40))));
         let (short, now) = gate(&[0, 40, 80, 15]);
@@ -214,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_waits_for_itself_is_no_queue_and_one_that_stands_is() {
+    fn a_burst_that_queues_behind_itself_is_no_queue_and_a_standing_one_is() {
         let wait = |n: u64| n.saturating_sub(960);
         let (mut classifier, mut now) = (LossClassifier::default(), Instant::ZERO);
         for n in 0..990_u64 {
@@ -230,13 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn where_losses_come_with_the_longest_waits_a_short_queue_is_a_full_one() {
+    fn where_losses_come_with_the_longest_delays_a_short_queue_counts_as_full() {
         let (mut short, now) = gate(&[0, 4, 8, 12]);
-        assert!(short.is_random(now, RTT), "nothing is known of its losses yet");
+        assert!(short.is_random(now, RTT), "too few losses so far");
         for _ in 0..8 {
             short.on_loss(now);
         }
-        assert!(short.is_random(now, RTT), "it grows");
+        assert!(short.is_random(now, RTT), "the longest delay still grows");
         let mut later = now;
         for n in 1000..2100_u64 {
             later = Instant::from_millis(30 + n + 12);
@@ -254,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_congestion() {
+    fn without_a_fresh_sample_a_loss_is_congestion() {
         assert!(!LossClassifier::default().is_random(Instant::ZERO, RTT));
         let (classifier, now) = gate(&[0]);
         assert!(!classifier.is_random(now + MAX_SAMPLE_AGE, RTT), "an old packet");

@@ -1,21 +1,19 @@
-//! The shortest round trip of the flows that move now: how long an acknowledgement may wait for others depends on it.
+//! The shortest round-trip time of all flows that moved in the last second. It bounds how long ACKs may be batched.
 //!
-//! In: round trips of flows, each time when one is heard. Out: the least of the last second, for whatever number of flows.
-//!
-//! One whose acknowledgements may not wait counts as the shortest there is.
+//! A flow whose ACKs may not wait counts as zero.
 
 use crate::units::{Duration, Instant};
 
-/// See the [module](self).
+/// See the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct MinRtt {
-    /// Of the running slot of time and of the one before.
+    /// Of the current slot and of the one before.
     min: [Option<Duration>; 2],
     began: Instant,
 }
 
 impl MinRtt {
-    /// A flow of this round trip moves.
+    /// A flow with this round-trip time moves; none: its ACKs may not wait.
     pub(in crate::accel) fn on_rtt(&mut self, now: Instant, rtt: Option<Duration>) {
         if now.since(self.began) >= SLOT {
             (self.min, self.began) = ([None, self.min[0]], now);
@@ -30,7 +28,7 @@ impl MinRtt {
     }
 }
 
-/// chosen: longer than a round trip, shorter than what a user waits for.
+/// chosen: longer than a round trip, shorter than what a user notices.
 const SLOT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -38,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_least_of_those_who_were_heard_lately() {
+    fn the_minimum_covers_the_flows_of_the_last_second() {
         let (mut min_rtt, ms, at) = (MinRtt::default(), Duration::from_millis, Instant::from_millis);
         assert_eq!(min_rtt.min(), None);
         min_rtt.on_rtt(at(5000), Some(ms(50)));
@@ -49,6 +47,6 @@ mod tests {
         min_rtt.on_rtt(at(7200), Some(ms(200)));
         assert_eq!(min_rtt.min(), Some(ms(200)));
         min_rtt.on_rtt(at(7201), None);
-        assert_eq!(min_rtt.min(), Some(Duration::ZERO), "nothing is known of it");
+        assert_eq!(min_rtt.min(), Some(Duration::ZERO), "its ACKs may not wait");
     }
 }

@@ -1,20 +1,19 @@
-//! The least or the most of what was measured of late.
-//!
-//! In: values, each with its time. Out: the extreme of them.
+//! Windowed minimum or maximum of a value.
 
 use crate::units::{Duration, Instant};
 
-/// The extreme of the last one to two spans of time.
+/// The extremum of the last one to two windows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct MinMaxFilter<T> {
     began: Instant,
     current: Option<T>,
     previous: Option<T>,
+    /// The extremum; none without a value.
     value: Option<T>,
 }
 
 impl<T: Copy> MinMaxFilter<T> {
-    /// A value more; the extreme with it.
+    /// Adds a value and returns the extremum with it.
     pub(in crate::accel) fn on_value(
         &mut self,
         now: Instant,
@@ -42,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_extreme_is_forgotten_after_two_spans_at_the_latest() {
+    fn an_extremum_is_forgotten_after_two_windows_at_the_latest() {
         let mut filter = MinMaxFilter::default();
         let mut min = |at: u64, value: u64| {
             filter.on_value(Instant::from_millis(at * 1000), Duration::from_secs(10), value, u64::min)
         };
         assert_eq!([min(1, 5), min(2, 7), min(9, 6)], [5, 5, 5]);
-        assert_eq!([min(12, 8), min(19, 9)], [5, 5], "it may be one span old");
+        assert_eq!([min(12, 8), min(19, 9)], [5, 5], "it may be one window old");
         assert_eq!([min(23, 9), min(34, 10)], [8, 9]);
     }
 }

@@ -46,6 +46,7 @@ pub(in crate::accel) struct PathTest {
     /// The duration of the last refusal, and of the last pause between two probes.
     refusal_time: Option<Duration>,
     probe_interval: Option<Duration>,
+    /// When the path was used last.
     last_used: Instant,
 }
 
@@ -133,7 +134,7 @@ impl PathTest {
         self.may_undo(now)
     }
 
-    /// The newest packet of a flow with this round trip has waited for so long.
+    /// The newest packet of a flow with this round-trip time has waited for so long.
     pub(in crate::accel) fn on_queueing_delay(&mut self, now: Instant, waited: Duration, rtt: Duration) {
         let enough = (rtt / STANDING_RTT_PART).max(STANDING_QUEUE);
         self.standing = match self.standing {
@@ -172,7 +173,7 @@ impl PathTest {
         !self.is_marked(now) && matches!(self.phase, Phase::Trusted { .. })
     }
 
-    /// Whether the network has reported congestion of late.
+    /// Whether the network has reported congestion recently.
     pub(in crate::accel) fn is_marked(&self, now: Instant) -> bool {
         self.last_mark.is_some_and(|at| now.since(at) < MARK_TIME)
     }
@@ -213,7 +214,7 @@ impl PathTest {
         self.begin(now, Phase::Refused { until: now + refusal });
     }
 
-    /// The losses that these bytes have at the rate of the baseline.
+    /// The losses that these bytes would have at the rate of the baseline.
     fn expected(&self) -> f64 {
         self.counts.bytes as f64 * self.baseline.losses as f64 / (self.baseline.bytes as f64).max(1.0)
     }

@@ -1,27 +1,30 @@
-//! The other end's timestamp clock beside our own: how late is a packet, against the others?
+//! Estimates the timestamp clock of the peer (`TSval`, RFC 7323) and measures the relative delay of each packet with
+//! it.
 //!
-//! In: timestamps (`TSval`, RFC 7323) and when they came. Out: a delay whose zero nobody knows, so that only differences
-//! mean something; and what the other clock shows now.
+//! The delay has an unknown offset, so only differences are meaningful: the delay of a packet minus the minimum of the
+//! last minutes is its queueing delay.
 //!
-//! 1. How long a tick is, is not said in the protocol: Linux has 1 ms or 1 µs, others 4, 10 or 100 ms. It is taken for
-//!    1 ms until enough has passed to tell, and then for the nearest of these. A clock that is near none of them tells
-//!    nothing ([`Clock::delay`] is none).
-//! 2. Both clocks drift apart; who compares delays does it within minutes.
+//! 1. The protocol does not announce how long a tick is: Linux uses 1 ms or 1 µs, others 4, 10 or 100 ms. The tick is
+//!    assumed to be 1 ms until [`MIN_TIME`] has passed, and is then the nearest of these lengths. A clock that is near
+//!    none of them is not used ([`PeerClock::tick`] is none).
+//! 2. The two clocks drift apart. Callers compare delays within minutes only.
 //!
-//! A regression over all samples was not used: queues bias it, and which of five lengths a tick has shows without.
+//! A linear regression over all samples was not used: queues bias it, and five possible lengths can be told apart
+//! without it.
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
-/// One connection's far clock.
+/// The clock of one connection's peer.
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct PeerClock {
     first: Option<Instant>,
     last: Option<ClockSample>,
+    /// The length of a tick; none if it is unknown. When it changes, earlier delays are meaningless.
     tick: Tick,
 }
 
-/// When which stamp came, and how many ticks after the first.
+/// When a timestamp came, and its number of ticks after the first one.
 #[derive(Clone, Copy, Debug)]
 struct ClockSample {
     at: Instant,
@@ -31,15 +34,17 @@ struct ClockSample {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Tick {
+    /// 1 ms, until it is measured.
     #[default]
     Assumed,
     Known(Duration),
+    /// None of the usual lengths fits.
     Unknown,
 }
 
 impl PeerClock {
-    /// A packet with this stamp came now. The answer is its delay, if the clock is one that can be read: nanoseconds
-    /// beyond that of the first packet.
+    /// A packet with this timestamp came now. Returns its delay in nanoseconds beyond that of the first packet; none if
+    /// the clock cannot be used.
     pub(in crate::accel) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp) -> Option<i64> {
         let first = *self.first.get_or_insert(now);
         let ticks = self.last.map_or(0, |last| last.ticks + i64::from(ts_val.since(last.ts_val)));
@@ -51,7 +56,8 @@ impl PeerClock {
         Some(nanos(now.since(first)) - tick_time)
     }
 
-    /// What it would show if a packet left it now and came at once: the newest stamp, moved on by the time since.
+    /// The timestamp that a packet would carry if the peer sent it now and it arrived at once: the newest one, advanced
+    /// by the time since.
     pub(in crate::accel) fn current_tsval(&self, now: Instant) -> Option<TcpTimestamp> {
         let last = self.last?;
         let passed = now.since(last.at).as_nanos() / self.tick()?.as_nanos().max(1);
@@ -67,7 +73,7 @@ impl PeerClock {
         }
     }
 
-    /// How long a tick is at least.
+    /// The shortest length that a tick may have.
     pub(in crate::accel) const fn min_tick(&self) -> Duration {
         match self.tick {
             Tick::Known(tick) => tick,
@@ -88,13 +94,13 @@ impl PeerClock {
     }
 }
 
-/// Saturating, as all arithmetic of units.
+/// Saturating, like all arithmetic of units.
 fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// Linux with `tcp_usec_ts`; Linux; older systems with 250 and with 100 ticks a second; some small ones.
+/// Linux with `tcp_usec_ts`; Linux; older systems with 250 and with 100 ticks a second; some embedded systems.
 const TICKS: [Duration; 5] = [
     Duration::from_micros(1),
     MILLISECOND,
@@ -102,16 +108,16 @@ const TICKS: [Duration; 5] = [
     Duration::from_millis(10),
     Duration::from_millis(100),
 ];
-/// In tenths. chosen: half of the way between 4 and 10 ms.
+/// In tenths. chosen: half of the ratio between 4 and 10 ms.
 const TOLERANCE: u128 = 15;
-/// chosen: a queue of 100 ms shifts the measure by less than half.
+/// chosen: a queue of 100 ms changes the estimate by less than half.
 const MIN_TIME: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Packets every 5 ms, each 20 ms on its way.
+    /// Packets every 5 ms, each with a delay of 20 ms.
     fn run(tick: Duration, start: u32) -> (PeerClock, Option<i64>) {
         let (mut clock, mut delay) = (PeerClock::default(), None);
         for n in 0..200_u64 {
@@ -124,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_usual_tick_is_told_and_delays_stay_equal() {
+    fn each_usual_tick_is_recognized_and_delays_stay_equal() {
         for tick in TICKS {
             let (clock, delay) = run(tick, u32::MAX - 50);
             assert_eq!(clock.tick(), Some(tick), "{tick:?}");
@@ -134,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn a_strange_clock_tells_nothing() {
+    fn a_clock_with_an_unusual_tick_is_not_used() {
         let (clock, delay) = run(Duration::from_millis(33), 7);
         assert_eq!((clock.tick(), delay), (None, None));
         assert_eq!(clock.current_tsval(Instant::from_millis(5000)), None);
     }
 
     #[test]
-    fn it_is_moved_on_by_the_time_that_passes() {
+    fn the_current_timestamp_advances_with_time() {
         let (clock, _) = run(MILLISECOND, 1000);
         let newest = clock.last.unwrap().ts_val;
         let came = Instant::from_millis(20 + 5 * 199);

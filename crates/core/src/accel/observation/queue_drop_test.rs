@@ -1,22 +1,22 @@
-//! Do losses come from the top of the queue?
+//! Tests whether losses come with the longest queueing delays, as those of a short queue that overflows do.
 //!
-//! In: bytes that came and losses that showed, each with whether it was with the longest waits. Out: whether that is where losses
-//! come from now.
+//! Bytes and losses are counted in two classes: while the newest packet has waited about as long as packets ever do,
+//! and below that.
 //!
-//! 1. A queue that overflows drops at its top and nowhere else: most of the last losses were there.
-//! 2. Random losses come as bytes do, wherever the queue stands; and it may stand at its top for seconds, when a window has
-//!    reached what it was before its last reduction. So losses at the top must also be more of its bytes than they are below. What
-//!    is old counts for half, and for half again.
+//! 1. A queue that overflows drops at its maximum and nowhere else, so most of the recent losses were there.
+//! 2. Random losses are proportional to bytes, wherever the queue stands; and it may stand at its maximum for seconds
+//!    when a window has reached its former size. So losses at the maximum must also be more frequent per byte than
+//!    below it. Old counts are halved again and again.
 
 use crate::units::{Duration, Instant};
 
-/// One flow's odds.
+/// Counters of one flow; see the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct QueueDropTest {
     near_max: Count,
     below: Count,
     halved: Instant,
-    /// Share of the last losses that were at the top, in 256ths.
+    /// Share of the recent losses that came at the maximum, in 256ths (exponential average).
     recent_share: u32,
 }
 
@@ -27,7 +27,7 @@ struct Count {
 }
 
 impl QueueDropTest {
-    /// So many bytes came.
+    /// So many bytes arrived.
     pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32, is_top: bool) {
         if now.since(self.halved) >= HALF_LIFE {
             (self.near_max, self.below, self.halved) = (self.near_max.half(), self.below.half(), now);
@@ -43,7 +43,7 @@ impl QueueDropTest {
         self.recent_share = self.recent_share * 7 / 8 + if is_top { 32 } else { 0 };
     }
 
-    /// Whether the top is where losses come from now.
+    /// Whether losses now come from a queue at its maximum.
     pub(in crate::accel) fn drops_at_max(&self) -> bool {
         let (top, below) = (
             self.near_max.losses.saturating_mul(self.below.bytes),
@@ -63,7 +63,7 @@ impl Count {
     }
 }
 
-/// In 256ths. chosen: five of eight, after as many as that in a row.
+/// In 256ths. chosen: five of eight, after as many in a row.
 const MIN_SHARE: u32 = 150;
 /// chosen: more than chance makes of some dozen losses, far less than a queue that overflows.
 const MIN_RATIO: u64 = 4;
@@ -74,7 +74,7 @@ const HALF_LIFE: Duration = Duration::from_secs(10);
 mod tests {
     use super::*;
 
-    /// Of so many bytes at the top and below it so many packets were lost.
+    /// A test after these bytes and losses at the maximum and below it.
     fn odds(top: (u32, u32), below: (u32, u32)) -> QueueDropTest {
         let mut test = QueueDropTest::default();
         for (is_top, (bytes, losses)) in [(false, below), (true, top)] {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_compared_and_not_numbers() {
+    fn losses_per_byte_are_compared_not_counts() {
         assert!(odds((100, 8), (900, 0)).drops_at_max(), "a queue that overflows");
         assert!(odds((100, 8), (900, 9)).drops_at_max(), "and some at random");
         assert!(!odds((900, 9), (100, 1)).drops_at_max(), "a queue that stands long, and losses at random");
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_or_two_elsewhere_end_it() {
+    fn one_or_two_losses_below_the_maximum_end_it() {
         let mut test = odds((100, 8), (900, 0));
         (0..2).for_each(|_| test.on_loss(false));
         assert!(!test.drops_at_max());
     }
 
     #[test]
-    fn the_old_is_forgotten() {
+    fn old_counts_fade() {
         let (mut test, mut now) = (odds((100, 8), (100, 3)), Instant::ZERO);
         assert!(!test.drops_at_max());
         for _ in 0..2 {

@@ -1,38 +1,38 @@
-//! A flow's round trip, as seen from the receiving end.
+//! Estimates a flow's round-trip time from the receiver's side.
 //!
-//! In: its SYN and its ACKs as they leave, timestamps echoed by what comes. Out: the smoothed round trip.
-//!
-//! 1. The first measure is the handshake's: from the SYN to the ACK of its answer, which may carry data already.
-//! 2. Later ones are from an ACK to the first packet that echoes its timestamp; they are there only while packets are
-//!    shown ([`crate::accel::Sight`]), from before the ACK on, and not over a blackout.
+//! 1. The first sample is the handshake: from the SYN to the ACK of its answer, which may carry data already.
+//! 2. Later samples are from an ACK to the first packet that echoes its timestamp. They exist only while packets are
+//!    captured ([`crate::accel::CaptureLevel`]) from before the ACK on, and not across an outage.
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
-/// One flow's round trip.
+/// Round-trip time of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct RttEstimator {
     syn_sent: Option<Instant>,
     probe: Option<(TcpTimestamp, Instant)>,
+    /// None before the first sample.
     smoothed: Option<Duration>,
+    /// The shortest sample, that is the round-trip time without queueing; [`DEFAULT_RTT`] before the first one.
     min: Option<Duration>,
 }
 
 impl RttEstimator {
-    /// The own SYN leaves.
+    /// The local SYN leaves.
     pub(in crate::accel) fn on_syn(&mut self, now: Instant) {
-        // One that is sent again has no measure: which of the two was answered is not known.
+        // A retransmitted SYN gives no sample: it is unknown which of the two was answered.
         self.syn_sent = if self.syn_sent.is_some() { None } else { Some(now) };
     }
 
-    /// The first packet behind the SYN leaves, or any later one.
+    /// The first packet after the SYN leaves, or any later one.
     pub(in crate::accel) fn on_handshake_end(&mut self, now: Instant) {
         if let Some(opened) = self.syn_sent.take() {
             self.add_sample(now.since(opened));
         }
     }
 
-    /// An ACK leaves with this timestamp of the own clock; `is_watched`: what comes is shown.
+    /// An ACK leaves with this timestamp of the local clock. `is_watched`: packets are captured.
     pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, ts_val: TcpTimestamp, is_watched: bool) {
         self.on_handshake_end(now);
         if !is_watched {
@@ -42,7 +42,7 @@ impl RttEstimator {
         }
     }
 
-    /// A packet comes that echoes this one.
+    /// A packet comes that echoes this timestamp.
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         let Some((ts_val, sent)) = self.probe else { return };
         if echo.is_before(ts_val) {
@@ -52,12 +52,12 @@ impl RttEstimator {
         self.probe = None;
     }
 
-    /// What is on its way will not be answered soon: the link is dark.
+    /// The link is down: what is in flight will not be answered soon.
     pub(in crate::accel) fn on_outage_start(&mut self) {
         (self.probe, self.syn_sent) = (None, None);
     }
 
-    /// It was measured elsewhere. What is longer than [`LOST`] is a silence.
+    /// A sample that was measured elsewhere. One longer than [`MAX_SAMPLE`] is a stall.
     pub(in crate::accel) fn on_sample(&mut self, rtt: Duration) {
         if rtt < MAX_SAMPLE {
             self.add_sample(rtt);
@@ -74,7 +74,7 @@ impl RttEstimator {
         self.smoothed
     }
 
-    /// The shortest there was; none before the first measure.
+    /// The shortest sample; none before the first one.
     pub(in crate::accel) const fn measured_min(&self) -> Option<Duration> {
         self.min
     }
@@ -84,7 +84,7 @@ impl RttEstimator {
         self.min.unwrap_or(DEFAULT_RTT)
     }
 
-    /// For decisions: something usual before the first measure.
+    /// The smoothed round-trip time; [`DEFAULT_RTT`] before the first sample.
     pub(in crate::accel) fn smoothed_or_default(&self) -> Duration {
         self.smoothed.unwrap_or(DEFAULT_RTT)
     }
@@ -92,7 +92,7 @@ impl RttEstimator {
 
 /// chosen: between a cable and a mobile link.
 const DEFAULT_RTT: Duration = Duration::from_millis(80);
-/// chosen: a probe whose echo did not come by then is gone.
+/// chosen: a probe whose echo did not come by then is lost.
 const MAX_SAMPLE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_handshake_is_the_first_measure_and_echoes_are_the_next() {
+    fn the_handshake_is_the_first_sample_and_echoes_are_the_next() {
         let (mut rtt, at) = (RttEstimator::default(), Instant::from_millis);
         assert_eq!(rtt.smoothed_or_default(), DEFAULT_RTT);
         rtt.on_syn(at(0));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_that_may_be_old_is_no_measure() {
+    fn an_echo_that_may_be_old_gives_no_sample() {
         let (mut rtt, at) = (RttEstimator::default(), Instant::from_millis);
         rtt.on_ack_sent(at(0), TcpTimestamp::new(7), false);
         rtt.on_echo(at(900), TcpTimestamp::new(7));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_ends_with_data_too() {
+    fn a_handshake_may_end_with_data() {
         let (mut rtt, at) = (RttEstimator::default(), Instant::from_millis);
         rtt.on_syn(at(0));
         rtt.on_handshake_end(at(50));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_that_is_sent_again_has_no_measure() {
+    fn a_retransmitted_syn_gives_no_sample() {
         let mut rtt = RttEstimator::default();
         rtt.on_syn(Instant::ZERO);
         rtt.on_syn(Instant::from_millis(1000));

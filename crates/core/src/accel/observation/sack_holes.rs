@@ -1,23 +1,24 @@
-//! What is missing, as the own stack says it.
+//! Tracks SACK holes: the ranges that a receiver's ACKs report as missing.
 //!
-//! In: its pure ACKs. Out: how many holes they show for the first time, and whether one is open.
-//!
-//! 1. A hole is new if it lies above everything that was reported before: below that, blocks only merge.
-//! 2. A block that was received twice (RFC 2883) is no hole.
-//! 3. Reordering looks the same at first; it closes by itself.
-//! 4. Where one of seven segments and more is missing, a queue is too short for a burst: no air loses so much for a
-//!    moment only.
+//! 1. A hole is new if it lies above everything reported before; below that, blocks only merge.
+//! 2. A duplicate block (D-SACK, RFC 2883) is no hole.
+//! 3. Reordering looks like a hole at first, and closes by itself.
+//! 4. Where more than one of seven segments is missing, a queue is too short for a burst: no radio link loses so much
+//!    for only a moment.
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Seq, SeqRange};
 
-/// One flow's holes.
+/// Holes of one flow, as one receiver reports them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct SackHoles {
-    /// One past the highest number that is known to have come.
+    /// One past the highest number that is known to have arrived.
     high: Option<Seq>,
+    /// Whether something is missing.
     is_open: bool,
+    /// When something was missing last.
     last_open: Option<Instant>,
+    /// The number of holes so far.
     count: u64,
     /// Where the last hole of many segments ends.
     long_hole_end: Option<Seq>,
@@ -26,15 +27,15 @@ pub(in crate::accel) struct SackHoles {
 }
 
 impl SackHoles {
-    /// How many holes this ACK shows for the first time; `segment`: how long one is.
+    /// Returns how many holes this ACK shows for the first time. `segment` is the segment size.
     pub(in crate::accel) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
         let is_ahead = |block: &&SeqRange| !block.is_empty() && block.start.is_after(ack.ack);
         let mut high = self.high.map_or(ack.ack, |high| high.later(ack.ack));
         let (mut new, mut open) = (0, false);
-        // What came twice is told first (RFC 2883 §4), and may be all of the block behind it.
+        // A duplicate block comes first (RFC 2883 section 4); the block behind it may contain it.
         let duplicates = usize::from(ack.dsack_range().is_some());
         let blocks = ack.sack_blocks.blocks().get(duplicates..).unwrap_or_default();
-        // At most four: the lowest of those that are left, again and again.
+        // At most four blocks: take the lowest of the remaining ones until none is left.
         let mut from = ack.ack;
         while let Some(block) =
             lowest_block(blocks.iter().filter(is_ahead).filter(|block| !block.start.is_before(from)))
@@ -62,19 +63,19 @@ impl SackHoles {
         new
     }
 
-    /// Whether the last holes are so close together that a burst was lost; `segment`: how long one is.
+    /// Whether the last holes are so close together that a burst was lost. `segment` is the segment size.
     pub(in crate::accel) fn is_burst(&self, segment: u32) -> bool {
         let (Some(first), Some(last)) = (self.recent[0], self.recent[BURST_HOLES - 1]) else { return false };
         let apart = last.offset_from(first);
         apart >= 0 && i64::from(apart) < i64::from(segment) * BURST_SEGMENTS
     }
 
-    /// One past the highest number that is known to have come.
+    /// One past the highest number that is known to have arrived.
     pub(in crate::accel) const fn high(&self) -> Option<Seq> {
         self.high
     }
 
-    /// Whether many segments in a row were missing where something still is.
+    /// Whether many segments in a row were missing where something is missing still.
     pub(in crate::accel) const fn has_long_hole(&self) -> bool {
         self.long_hole_end.is_some()
     }
@@ -84,7 +85,7 @@ impl SackHoles {
         self.is_open
     }
 
-    /// Whether nothing has been missing for so long.
+    /// Whether nothing has been missing for this time.
     pub(in crate::accel) fn closed_for(&self, now: Instant, time: Duration) -> bool {
         !self.is_open && self.last_open.is_none_or(|last| now.since(last) >= time)
     }
@@ -100,11 +101,11 @@ impl SackHoles {
     }
 }
 
-/// Holes that are looked at together, and within how many segments they are dense. chosen: six of forty are 15 %; of 3 %
-/// at random, six of forty come once in a thousand times.
+/// A burst is so many holes within [`BURST_SEGMENTS`]. chosen: six of forty are 15 %; of 3 % at random, six of forty
+/// come once in a thousand times.
 const BURST_HOLES: usize = 6;
 const BURST_SEGMENTS: i64 = 40;
-/// Segments. chosen: what is lost at random is never as long, and a sender repairs as many at once.
+/// Segments. chosen: random loss is never as long, and a sender repairs as many at once.
 const LONG_HOLE: i64 = 8;
 
 fn lowest_block<'a>(blocks: impl Iterator<Item = &'a SeqRange>) -> Option<SeqRange> {
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flight_that_is_missing_is_many_until_all_of_it_is_here() {
+    fn a_missing_flight_is_a_long_hole_until_all_of_it_has_arrived() {
         let mut holes = SackHoles::default();
         holes.on_ack(Instant::ZERO, &ack(100, &[(180, 190)]), 10);
         assert!(!holes.has_long_hole());
@@ -137,12 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_counted_when_it_shows_first() {
+    fn a_hole_is_counted_when_it_first_shows() {
         let mut holes = SackHoles::default();
         let now = Instant::ZERO;
         assert_eq!(holes.on_ack(now, &ack(100, &[]), 1), 0);
         assert_eq!(holes.on_ack(now, &ack(100, &[(200, 300)]), 1), 1);
-        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 400)]), 1), 0, "the same, and more behind it");
+        assert_eq!(holes.on_ack(now, &ack(100, &[(200, 400)]), 1), 0, "the same hole, with more data behind it");
         assert_eq!(holes.on_ack(now, &ack(100, &[(600, 700), (500, 550), (200, 400)]), 1), 2);
         assert_eq!(holes.on_ack(now, &ack(400, &[(500, 700)]), 1), 0, "the first and the third are filled");
         assert!(holes.is_open());
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_twice_is_no_hole() {
+    fn a_duplicate_block_is_no_hole() {
         let mut holes = SackHoles::default();
         assert_eq!(holes.on_ack(Instant::ZERO, &ack(400, &[(300, 350)]), 1), 0);
         assert_eq!(
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_over_the_seam() {
+    fn holes_are_counted_across_sequence_wraparound() {
         let mut holes = SackHoles::default();
         let start = u32::MAX - 100;
         holes.on_ack(Instant::ZERO, &ack(start, &[]), 1);

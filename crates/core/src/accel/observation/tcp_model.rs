@@ -1,13 +1,13 @@
-//! What plain TCP would bring, by the model.
+//! The goodput that plain TCP would reach at a given loss rate and round-trip time.
 //!
-//! In: loss, round trip, bytes. Out: a rate.
-//!
-//! 1. The model is CUBIC's mean window (RFC 9438 §5.1, with β = 0.7 and C = 0.4), and that of Reno where it is larger
-//!    (RFC 9438 §4.3): `max(1.054 · rtt^0.75 / p^0.75, sqrt(3 / 2p))` segments a round trip. It is shown, and decides nothing.
+//! The model is CUBIC's mean window (RFC 9438 section 5.1, with β = 0.7 and C = 0.4), or Reno's where that is larger
+//! (RFC 9438 section 4.3): `max(1.054 · rtt^0.75 / p^0.75, sqrt(3 / 2p))` segments per round trip. It is shown in
+//! `status` as the gain of a flow, and tells a sender that reacts to losses from one that does not
+//! ([`super::congestion_response`]).
 
 use crate::units::{Bitrate, DataSize, Duration};
 
-/// What plain TCP brings with these segments, if one of `segments / losses` is lost; none without losses.
+/// The goodput of plain TCP with these segments if `losses` of `segments` are lost; none without losses.
 pub(in crate::accel) fn plain_tcp_rate(
     segment: DataSize,
     rtt: Duration,

@@ -1,30 +1,31 @@
-//! Can a timestamp that passes be the other end's?
+//! Checks whether a captured timestamp can be one of the peer's.
 //!
-//! In: what the own stack echoes, and when. Out: whether a stamp may be that much newer.
+//! Captured packets have not passed TCP's own checks. A forged timestamp would reach the local stack in the next
+//! segment that is injected, and the stack would then discard all genuine segments as old (PAWS, RFC 7323 section 5). A
+//! timestamp that the local stack echoes has passed its checks.
 //!
-//! 1. Nobody checks what passes. One forged stamp would be given to the own stack with the next bytes that are fetched, which
-//!    then takes all that is real for old (RFC 7323 §5). What the own stack echoes it has checked.
-//! 2. A stamp is newer than the last that was echoed by no more than the time since and [`SLACK`], for that one may have waited on
-//!    its way. What is refused wrongly is echoed soon.
+//! A timestamp may be newer than the last echoed one by the time that has passed since then plus [`SLACK`], because the
+//! echoed one may have been queued. A genuine timestamp that is rejected here is echoed soon, and accepted from then
+//! on.
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
-/// One flow's bounds.
+/// Timestamp check of one flow; see the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct TsvalCheck {
     echoed: Option<(TcpTimestamp, Instant)>,
 }
 
 impl TsvalCheck {
-    /// The own stack echoes this.
+    /// The local stack echoes this timestamp.
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         if self.echoed.is_none_or(|(old, _)| old.is_before(echo)) {
             self.echoed = Some((echo, now));
         }
     }
 
-    /// Whether this one may be real; a tick is at least so long.
+    /// Whether this timestamp can be genuine. `tick` is the shortest tick that the peer's clock may have.
     pub(in crate::accel) fn is_plausible(&self, now: Instant, ts_val: TcpTimestamp, tick: Duration) -> bool {
         let Some((echo, at)) = self.echoed else { return true };
         let max_ticks = (now.since(at) + SLACK).as_nanos() / tick.as_nanos().max(1);
@@ -32,7 +33,8 @@ impl TsvalCheck {
     }
 }
 
-/// chosen: packets wait for so long at a dark link at most, as a rule; and a flow that believes a forged stamp stands no longer.
+/// chosen: packets wait for at most this long on a link that is down, as a rule; and a flow that accepts a forged
+/// timestamp stalls for no longer.
 const SLACK: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -40,15 +42,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_ahead_of_what_was_echoed_by_the_time_since_and_a_little() {
+    fn a_timestamp_may_exceed_the_last_echo_by_the_elapsed_time_and_a_slack() {
         let (mut check, at) = (TsvalCheck::default(), Instant::from_millis);
         let allows = |check: &TsvalCheck, ms, ts_val| {
             check.is_plausible(at(ms), TcpTimestamp::new(ts_val), Duration::from_millis(1))
         };
-        assert!(allows(&check, 0, 1 << 30), "nothing is known");
+        assert!(allows(&check, 0, 1 << 30), "no echo yet");
         check.on_echo(at(1000), TcpTimestamp::new(u32::MAX - 10));
         check.on_echo(at(2000), TcpTimestamp::new(u32::MAX - 20));
-        assert!(allows(&check, 1500, u32::MAX - 500), "older ones are late");
+        assert!(allows(&check, 1500, u32::MAX - 500), "older timestamps are delayed packets");
         assert!(allows(&check, 1500, 10_489) && !allows(&check, 1500, 10_490));
         assert!(!allows(&check, 60_000, 1 << 30));
     }

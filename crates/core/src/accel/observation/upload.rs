@@ -1,37 +1,36 @@
-//! What an upload shows (§3.5): its sender is the own stack, so its packets are seen as they leave, and its own clock comes
-//! back in the far end's ACKs.
+//! Observes an upload (Super-aggregation §3.5): round-trip time and queueing delay of what the local stack sends.
 //!
-//! In: own packets as they leave or pass, the far end's ACKs. Out: the round trip, and stamps for the gate.
+//! The sender is the local stack, so its segments are seen as they leave, and its own clock returns in the peer's ACKs.
 //!
-//! 1. The own clock is read from own packets: when which stamp left. A packet that waited in the own queue has an older
-//!    stamp than one that did not, so the newest stamp by that measure is right.
-//! 2. While a hole is open, ACKs echo the stamp from before it, again and again (RFC 7323 §4.3). What the gate is to know is
-//!    how long packets wait now; so the stamps of packets that pass are kept, and each one counts when a SACK block first
-//!    reaches the packet's end.
-//! 3. A packet that was sent again tells nothing: which of the two has come is not known (Karn). It ends below the highest
-//!    number that was sent, and is not kept.
+//! 1. The local clock is read from local segments. A segment that waited in the local queue has an older timestamp than
+//!    one that did not, so the sample with the newest timestamp for its time is the right one.
+//! 2. While a hole is open, ACKs keep echoing the timestamp from before it (RFC 7323 section 4.3). The loss classifier
+//!    needs the queueing delay of now. So the timestamps of segments that leave are kept, and each one counts when an
+//!    ACK or a SACK block first reaches the end of its segment.
+//! 3. A retransmitted segment gives no sample, because it is unknown which of the two arrived (Karn). It ends below the
+//!    highest number that was sent, and is not kept.
 //!
-//! The far end's own stamps were not used: they tell how long ACKs wait, and it is the data that does.
+//! The timestamps of the peer itself were not used: they show how long ACKs wait, and it is the data that queues.
 
 use alloc::collections::VecDeque;
 
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Segment, Seq, TcpTimestamp};
 
-/// What is known of one upload's sender.
+/// What is known of one upload.
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct UploadObserver {
-    /// When which own stamp left, of the packet that has waited least.
+    /// The timestamp of the local segment that has waited least, and when it left.
     clock: Option<(TcpTimestamp, Instant)>,
-    /// Where packets end that have passed, and their stamps; in order.
+    /// Where sent segments end, and their timestamps; in order.
     sent_segments: VecDeque<(Seq, TcpTimestamp)>,
-    /// The highest number that was acknowledged or reported.
+    /// The highest number that was acknowledged or SACKed.
     high: Option<Seq>,
     newest_echo: Option<TcpTimestamp>,
 }
 
 impl UploadObserver {
-    /// An own packet leaves, or has left; a tick of the own clock is so long.
+    /// A local segment leaves, or has left. `tick` is the tick of the local clock.
     pub(in crate::accel) fn on_local_segment(
         &mut self,
         now: Instant,
@@ -54,12 +53,12 @@ impl UploadObserver {
         }
     }
 
-    /// Whether an own packet was seen.
+    /// Whether a local segment was seen.
     pub(in crate::accel) const fn has_clock(&self) -> bool {
         self.clock.is_some()
     }
 
-    /// An ACK echoes this stamp: the round trip, if it was not echoed before.
+    /// An ACK echoes this timestamp. Returns the round-trip time if it was not echoed before.
     pub(in crate::accel) fn on_echo(
         &mut self,
         now: Instant,
@@ -74,8 +73,8 @@ impl UploadObserver {
         Some(tick?.saturating_mul(ticks))
     }
 
-    /// Everything up to this number has come, or is known to be lost: how many bytes are new, and the newest stamp of
-    /// a packet among them.
+    /// Everything up to this number has arrived or is known to be lost. Returns how many bytes are new, and the newest
+    /// timestamp of a segment among them.
     pub(in crate::accel) fn on_highest_received(&mut self, high: Seq) -> (u32, Option<TcpTimestamp>) {
         let before = self.high.replace(high).unwrap_or(high);
         let mut newest = None;
@@ -93,7 +92,7 @@ impl UploadObserver {
     }
 }
 
-/// chosen: one each millisecond, and the longest round trips of a satellite.
+/// chosen: one per millisecond, for the longest round trips of a satellite link.
 const MAX_SEGMENTS: usize = 1024;
 
 #[cfg(test)]
@@ -107,7 +106,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// A packet of 1000 bytes from here on with this stamp leaves.
+    /// A segment of 1000 bytes from this number on leaves with this timestamp.
     fn send(upload: &mut UploadObserver, now: u64, seq: u32, ts_val: u32) {
         let flow = FourTuple::new("10.0.0.2:5000".parse().unwrap(), "192.0.2.1:443".parse().unwrap()).unwrap();
         let timestamps = Timestamps { ts_val: TcpTimestamp::new(ts_val), ts_ecr: TcpTimestamp::new(1) };
@@ -117,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_is_from_the_stamp_to_its_first_echo() {
+    fn the_round_trip_is_measured_from_a_timestamp_to_its_first_echo() {
         let mut upload = UploadObserver::default();
-        assert_eq!(upload.on_echo(at(0), TcpTimestamp::new(3), TICK), None, "whose clock is not known");
+        assert_eq!(upload.on_echo(at(0), TcpTimestamp::new(3), TICK), None, "the local clock is unknown");
         send(&mut upload, 100, 1000, 500);
         send(&mut upload, 120, 2000, 510);
         assert_eq!(upload.on_echo(at(150), TcpTimestamp::new(500), TICK), Some(Duration::from_millis(50)));
         assert_eq!(upload.on_echo(at(160), TcpTimestamp::new(500), TICK), None);
         let waited = upload.on_echo(at(180), TcpTimestamp::new(510), TICK);
-        assert_eq!(waited, Some(Duration::from_millis(70)), "10 ms in the own queue are part of it");
+        assert_eq!(waited, Some(Duration::from_millis(70)), "including 10 ms in the local queue");
     }
 
     #[test]
-    fn a_packet_tells_its_stamp_when_it_is_reported_and_not_when_it_was_sent_again() {
+    fn a_segment_gives_a_sample_when_first_reported_unless_it_was_retransmitted() {
         let mut upload = UploadObserver::default();
         assert_eq!(upload.on_highest_received(Seq::new(1000)), (0, None));
         for n in 0..10 {
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_acknowledged_is_kept_within_bounds() {
+    fn segments_that_are_never_acknowledged_take_bounded_memory() {
         let mut upload = UploadObserver::default();
         for n in 0..3000 {
             send(&mut upload, u64::from(n), n * 1000, n);

@@ -1,18 +1,15 @@
-//! Blackout Detector: is the primary link dark? (Super-aggregation §3.2)
+//! Outage detector of the primary link (Super-aggregation §3.2, *Blackout Detector*).
 //!
-//! In: signs of life, the count of the link's packets, its gateway's answers, its carrier, the time. Out: questions, and
-//! whether the link is dark.
-//!
-//! 1. Passive first: nothing for 200 ms, or for twice the usual pause between signs where that is longer, makes a
-//!    suspicion. Then the link's own count is looked at, which sees what no flow of ours does: twice, for what it was at the last
-//!    sign of life is not known.
-//! 2. If that stands still, the gateway is asked, twice. No answer within 40 ms, or within twice its usual round trip:
-//!    dark. Then it is asked every 20 ms until something comes; after ten seconds less often.
-//! 3. A suspicion that was refuted is raised again after twice the time, and no more after some seconds: a link on
-//!    which nothing is wanted is not kept awake. The next sign of life arms it again.
-//! 4. A carrier that goes is a blackout at once; one that comes back is asked for at once.
-//! 5. A gateway that has never answered says nothing by its silence: many answer no pings. Then the carrier alone tells
-//!    of blackouts ([`Detector::is_deaf`]).
+//! 1. Passive first: no activity for 200 ms, or for twice the usual gap between packets where that is longer, is a
+//!    suspicion. Then the interface's own packet counter is read, which also counts what no tracked flow receives:
+//!    twice, because its value at the last activity is unknown.
+//! 2. If the counter does not move, the gateway is probed twice. No reply within 40 ms, or within twice its usual round
+//!    trip: the link is down. Then it is probed every 20 ms until something arrives, and less often after ten seconds.
+//! 3. A refuted suspicion is raised again after twice the time, and no more after some seconds, so that an idle link is
+//!    not kept awake. The next activity arms the detector again.
+//! 4. A lost carrier is an outage at once; when it returns, the gateway is probed at once.
+//! 5. The silence of a gateway that has never replied means nothing, because many do not answer pings. Then only the
+//!    carrier shows outages ([`OutageDetector::is_unresponsive`]).
 
 use alloc::collections::VecDeque;
 
@@ -20,17 +17,17 @@ use crate::accel::event::Output;
 use crate::link::LinkId;
 use crate::units::{Duration, Instant};
 
-/// One link's detector.
+/// Detector of one link.
 #[derive(Clone, Debug)]
 pub(in crate::accel) struct OutageDetector {
     link: LinkId,
     state: State,
     last_activity: Option<Instant>,
-    /// When its carrier went last.
+    /// When the carrier was lost last.
     carrier_lost: Option<Instant>,
-    /// Smoothed pause between signs.
+    /// Smoothed gap between two packets.
     mean_gap: Duration,
-    /// Its count, and when that was.
+    /// The last packet count, and when it was read.
     last_count: Option<(u64, Instant)>,
     next_sequence: u16,
     probes: VecDeque<(u16, Instant)>,
@@ -44,17 +41,17 @@ pub(in crate::accel) struct OutageDetector {
 enum State {
     /// Nothing is expected.
     Idle,
-    /// If nothing comes until then, it is suspicious; so many times it was before.
+    /// Without activity until then the link is suspected; so many suspicions in a row were refuted.
     Up {
         until: Instant,
         refuted: u32,
     },
-    /// The count was asked for.
+    /// The packet counter was requested.
     Counting {
         refuted: u32,
         since: Instant,
     },
-    /// The gateway was asked once or twice; so long an answer is waited for.
+    /// The gateway was probed once or twice; how long a reply is awaited.
     Probing {
         refuted: u32,
         until: Instant,
@@ -66,7 +63,7 @@ enum State {
     },
 }
 
-/// What has changed.
+/// A change of the link's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum OutageEvent {
     Started,
@@ -74,7 +71,7 @@ pub(in crate::accel) enum OutageEvent {
 }
 
 impl OutageDetector {
-    /// For this link.
+    /// A detector for this link.
     pub(in crate::accel) fn new(link: LinkId) -> Self {
         Self {
             link,
@@ -92,14 +89,14 @@ impl OutageDetector {
         }
     }
 
-    /// Something came over the link, or must have.
+    /// A packet came over the link, or must have come.
     pub(in crate::accel) fn on_activity(
         &mut self,
         now: Instant,
         outputs: &mut VecDeque<Output>,
     ) -> Option<OutageEvent> {
         if self.smoothed_rtt.is_none() && self.probes.is_empty() {
-            // How long a round trip to the gateway takes is to be known before it matters.
+            // The gateway's round trip must be known before it is needed.
             self.probe(now, outputs);
         }
         if let Some(last) = self.last_activity {
@@ -107,12 +104,12 @@ impl OutageDetector {
             self.mean_gap = (self.mean_gap * 7 + pause) / 8;
         }
         self.last_activity = Some(now);
-        // What came before the carrier went may be heard of behind that.
+        // Packets from before the loss of the carrier may be processed after it.
         let is_old = self.is_down() && self.carrier_lost.is_some_and(|gone| now.since(gone) < QUIET_TIME);
         if is_old { None } else { self.set_up(now, 0) }
     }
 
-    /// The link has brought so many packets.
+    /// The interface has received so many packets.
     pub(in crate::accel) fn on_count(
         &mut self,
         now: Instant,
@@ -137,12 +134,12 @@ impl OutageDetector {
         None
     }
 
-    /// The gateway answers.
+    /// The gateway replied.
     pub(in crate::accel) fn on_probe_reply(&mut self, now: Instant, sequence: u16) -> Option<OutageEvent> {
         let at = self.probes.iter().position(|(probe, _)| *probe == sequence)?;
         let (_, probe) = self.probes.remove(at)?;
         let rtt = now.since(probe);
-        // What waited through a blackout is no measure.
+        // A reply that was queued during the outage is no sample.
         if !self.is_down() {
             self.smoothed_rtt = Some(self.smoothed_rtt.map_or(rtt, |smoothed| (smoothed * 7 + rtt) / 8));
         }
@@ -154,7 +151,7 @@ impl OutageDetector {
         }
     }
 
-    /// The carrier came or went.
+    /// The carrier was lost or returned.
     pub(in crate::accel) fn on_carrier(
         &mut self,
         now: Instant,
@@ -186,13 +183,13 @@ impl OutageDetector {
                 outputs.push_back(Output::CountPackets { link: self.link });
                 None
             }
-            // A driver that cannot count: the gateway is asked all the same.
+            // Without a counter the gateway is probed all the same.
             State::Counting { refuted, .. } | State::Probing { refuted, again: false, .. } => {
                 self.probe(now, outputs);
                 self.state = State::Probing { refuted, until: now + self.reply_timeout() / 2, again: true };
                 None
             }
-            // Who has never answered says nothing by silence.
+            // A gateway that has never replied proves nothing.
             State::Probing { refuted, .. } if self.smoothed_rtt.is_none() => self.set_up(now, refuted + 1),
             State::Probing { .. } => Some(self.set_down(now, outputs)),
             State::Down { .. } => {
@@ -213,17 +210,17 @@ impl OutageDetector {
         }
     }
 
-    /// Whether nothing comes.
+    /// Whether the link carries nothing.
     pub(in crate::accel) const fn is_down(&self) -> bool {
         matches!(self.state, State::Down { .. })
     }
 
-    /// How often it was dark.
+    /// Number of outages so far.
     pub(in crate::accel) const fn outages(&self) -> u64 {
         self.outages
     }
 
-    /// For how long, all together.
+    /// Total duration of all outages.
     pub(in crate::accel) fn outage_time(&self, now: Instant) -> Duration {
         match self.state {
             State::Down { since, .. } => self.outage_time + now.since(since),
@@ -236,7 +233,7 @@ impl OutageDetector {
         self.rtt
     }
 
-    /// Whether the gateway was asked several times and has never answered.
+    /// Whether the gateway was probed several times and has never replied.
     pub(in crate::accel) fn is_unresponsive(&self) -> bool {
         self.smoothed_rtt.is_none() && self.next_sequence >= UNRESPONSIVE_PROBES
     }
@@ -285,25 +282,27 @@ impl OutageDetector {
 
 /// §3.2.
 const QUIET_TIME: Duration = Duration::from_millis(200);
-/// Between two counts. chosen: a link on which something goes on brings a packet meanwhile.
+/// Between two reads of the counter. chosen: an active link receives a packet meanwhile.
 const COUNT_INTERVAL: Duration = Duration::from_millis(40);
-/// For two questions (facts, B).
+/// For two probes. chosen: a gateway on an access link replies within some milliseconds; twice the smoothed round trip
+/// where that is longer.
 const MIN_REPLY_TIMEOUT: Duration = Duration::from_millis(40);
-/// chosen: a gateway that was never heard may be as far as a satellite's.
+/// chosen: a gateway that has not replied yet may be as far as that of a satellite link.
 const UNKNOWN_REPLY_TIMEOUT: Duration = Duration::from_millis(600);
-/// chosen: a driver answers a count at once.
+/// chosen: a driver answers a request for the counter at once.
 const COUNT_TIMEOUT: Duration = Duration::from_millis(20);
-/// chosen: a pause is no measure of how often signs come.
+/// chosen: longer pauses say nothing about how often packets come.
 const MAX_GAP: Duration = Duration::from_secs(1);
-/// A suspicion that was refuted so often is not raised again before the next sign: 200 ms to 3.2 s.
+/// A suspicion that was refuted so often is not raised again before the next activity: 200 ms to 3.2 s.
 const MAX_REFUTED: u32 = 4;
-/// How often is asked in the dark: until then, with such a pause (20 ms: facts, B).
+/// How often the gateway is probed during an outage: until this time, at this interval. chosen: 20 ms delays the end of
+/// an outage by 10 ms on average.
 const DOWN_PROBE_INTERVALS: [(Duration, Duration); 2] =
     [(Duration::from_secs(10), Duration::from_millis(20)), (Duration::from_secs(60), Duration::from_millis(100))];
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Questions. chosen: one when the first packet comes, and two suspicions with two each.
+/// Probes. chosen: one at the first packet, and two suspicions with two each.
 const UNRESPONSIVE_PROBES: u16 = 5;
-/// Questions whose answers are waited for. chosen: those of 1.3 s in the dark.
+/// chosen: those of 1.3 s of an outage.
 const MAX_PENDING_PROBES: usize = 64;
 
 #[cfg(test)]
@@ -348,14 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_no_answer_is_a_blackout_and_an_answer_ends_it() {
+    fn silence_without_a_reply_is_an_outage_and_a_reply_ends_it() {
         let mut bench = Bench::new();
         assert_eq!(bench.tick(), None);
-        assert_eq!(bench.now, Instant::from_millis(1200), "200 ms of silence");
+        assert_eq!(bench.now, Instant::from_millis(1200), "200 ms without activity");
         assert_eq!(bench.outputs.drain(..).collect::<alloc::vec::Vec<_>>(), [Output::CountPackets { link: LINK }]);
         assert_eq!(bench.detector.on_count(bench.now, 7, &mut bench.outputs), None);
         assert_eq!(bench.tick(), None);
-        assert_eq!(bench.now, Instant::from_millis(1240), "it is counted again");
+        assert_eq!(bench.now, Instant::from_millis(1240), "the counter is read again");
         assert_eq!(bench.outputs.drain(..).collect::<alloc::vec::Vec<_>>(), [Output::CountPackets { link: LINK }]);
         assert_eq!(bench.detector.on_count(bench.now, 7, &mut bench.outputs), None);
         assert_eq!(bench.tick(), None);
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_grows_or_a_gateway_that_answers_refutes_it_and_it_rests_at_last() {
+    fn a_growing_count_or_a_reply_refutes_a_suspicion_and_the_detector_becomes_idle() {
         let mut bench = Bench::new();
         let mut times = 0;
         while bench.detector.deadline().is_some() {
@@ -396,18 +395,18 @@ mod tests {
     }
 
     #[test]
-    fn a_carrier_that_goes_is_a_blackout_at_once() {
+    fn a_lost_carrier_is_an_outage_at_once() {
         let mut bench = Bench::new();
         assert_eq!(bench.detector.on_carrier(bench.now, false, &mut bench.outputs), Some(OutageEvent::Started));
         assert_eq!(bench.detector.on_carrier(bench.now, false, &mut bench.outputs), None);
         bench.questions();
         assert_eq!(bench.detector.on_carrier(bench.now, true, &mut bench.outputs), None);
-        assert_eq!(bench.questions(), [3], "asked at once");
+        assert_eq!(bench.questions(), [3], "probed at once");
         assert_eq!(bench.detector.on_probe_reply(bench.now, 3), Some(OutageEvent::Ended));
     }
 
     #[test]
-    fn a_gateway_that_never_answers_is_no_blackout_and_a_carrier_that_goes_is() {
+    fn a_gateway_that_never_replies_is_no_outage_and_a_lost_carrier_is() {
         let (mut detector, mut outputs) = (OutageDetector::new(LINK), VecDeque::new());
         let mut now = Instant::from_millis(1000);
         detector.on_activity(now, &mut outputs);
@@ -418,20 +417,24 @@ mod tests {
                 assert_eq!(detector.on_count(now, 7, &mut outputs), None);
             }
         }
-        assert!(now < Instant::from_millis(30_000), "it rests: {now}");
+        assert!(now < Instant::from_millis(30_000), "it becomes idle: {now}");
         assert!(detector.is_unresponsive() && !detector.is_down());
         assert_eq!(detector.on_carrier(now, false, &mut outputs), Some(OutageEvent::Started));
         assert_eq!(detector.on_carrier(now, true, &mut outputs), None);
-        assert_eq!(detector.on_activity(now + Duration::from_millis(199), &mut outputs), None, "it came before");
+        assert_eq!(
+            detector.on_activity(now + Duration::from_millis(199), &mut outputs),
+            None,
+            "a packet from before"
+        );
         assert_eq!(
             detector.on_activity(now + Duration::from_millis(200), &mut outputs),
             Some(OutageEvent::Ended),
-            "data comes"
+            "new data"
         );
     }
 
     #[test]
-    fn a_far_gateway_has_its_time() {
+    fn a_distant_gateway_gets_more_time() {
         let mut bench = Bench::new();
         bench.detector.smoothed_rtt = Some(Duration::from_millis(200));
         for _ in 0..2 {

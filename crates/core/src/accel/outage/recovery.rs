@@ -1,28 +1,29 @@
-//! Blackout Handler: what a flow does while its link is dark, and when it comes back (Super-aggregation §3.2).
+//! Outage recovery: when packets are sent that restart the sender of a flow (Super-aggregation §3.2, *Blackout
+//! Handler*).
 //!
-//! In: the detector's turns, the time. Out: when packets are to be sent that restart the sender.
-//!
-//! 1. A kick is the acknowledgement of what is here, no more; sent again it says the same. So it needs no proof that the
-//!    link is back: it is sent every 40 ms while the link is dark, and the first that gets through restarts the sender,
-//!    half a round trip before an answer of the gateway could say that it may be sent.
-//! 2. After ten seconds the gateway is waited for. When it answers there are three kicks more, unless data comes first.
-//! 3. A sender doubles its timer each time that it repeats something in the dark, and takes one such step back for each
-//!    word that there was no way to go. RFC 6069 has routers say so, once for each packet that they cannot send on; here it is
-//!    said when the link is back, as often as the timer may have run out since data came last, and once more for what
-//!    the sender repeats upon it: then its timer is that of before, should that be lost. Before the first timeout nothing is said.
-//! 4. What is owed to a sender in one blackout is owed after the next as well, until data comes.
+//! 1. A restart ACK acknowledges what has arrived and no more, so it needs no proof that the link is up: it is sent
+//!    every 40 ms during an outage, and the first one that gets through restarts the sender, half a round trip before a
+//!    reply of the gateway could show that the link is back.
+//! 2. After ten seconds only the gateway is probed. When it replies, three more restart ACKs follow, unless data comes
+//!    first.
+//! 3. Outage revert (RFC 6069): a sender doubles its timeout at each retransmission during the outage, and takes one
+//!    such step back for each ICMP message that its segment could not be delivered. RFC 6069 has routers send it, once
+//!    for each packet that they cannot forward; here the messages are sent when the link recovers, as often as the
+//!    timeout may have expired since the last data, and once more for what the sender retransmits upon them, so that
+//!    its timeout is that of before should that be lost. Before the first timeout nothing is sent.
+//! 4. A sender that did not answer after one outage still waits after the next one, until data comes.
 
 use crate::units::{Duration, Instant};
 
-/// One flow's kicks.
+/// Recovery of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accel) struct OutageRecovery {
     state: State,
     /// When data came last.
     last_data: Option<Instant>,
-    /// The link was dark since.
+    /// The link has been down since then.
     is_waiting: bool,
-    /// Since the link went dark.
+    /// Restart ACKs were sent for this outage.
     has_restarted: bool,
     restarts: u64,
 }
@@ -41,24 +42,24 @@ enum State {
     },
 }
 
-/// Packets that restart a sender are due.
+/// Restart ACKs are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum RestartAck {
-    /// They may not get through.
+    /// During the outage: they may not get through.
     Down,
-    /// The link is back; those that follow are for the case that the first ones were lost.
+    /// After the outage; the later ones are sent in case the first was lost.
     Ended { is_first: bool },
 }
 
 impl OutageRecovery {
-    /// The link is dark; `early`: kicks may be sent before it is back.
+    /// The link is down; `early`: restart ACKs may be sent before it recovers.
     pub(in crate::accel) fn on_outage_start(&mut self, now: Instant, early: bool) {
         self.state = State::Down { since: now, next: early.then_some(now + RESTART_INTERVAL) };
         self.has_restarted = false;
         self.is_waiting = true;
     }
 
-    /// The link is back.
+    /// The link has recovered.
     pub(in crate::accel) fn on_outage_end(&mut self, now: Instant) {
         if matches!(self.state, State::Down { .. }) {
             self.state = State::Ended { left: REPEATS, next: now };
@@ -71,19 +72,19 @@ impl OutageRecovery {
         (self.last_data, self.is_waiting) = (Some(now), false);
     }
 
-    /// Whether its sender may still wait for the end of a blackout.
+    /// Whether the sender may still wait for the end of an outage.
     pub(in crate::accel) fn is_sender_waiting(&self, now: Instant) -> bool {
         self.is_waiting && self.last_data.is_some_and(|moved| now.since(moved) < MAX_RTO)
     }
 
-    /// How often the sender's timer may have run out since data came last, over a round trip of `rtt`.
+    /// How often the sender's retransmission timeout may have expired since the last data, at this round-trip time.
     pub(in crate::accel) fn timeouts(&self, now: Instant, rtt: Duration) -> u32 {
         let idle = self.last_data.map_or(Duration::ZERO, |moved| now.since(moved).min(MAX_RTO));
-        // After one, three, seven times its length, and so on.
+        // The timeout expires after one, three, seven times its first length, and so on.
         (idle.as_nanos() / (MIN_RTO + rtt).as_nanos() + 1).ilog2()
     }
 
-    /// The kick that is due; it is taken for sent.
+    /// The restart ACK that is due; it counts as sent.
     pub(in crate::accel) fn tick(&mut self, now: Instant) -> Option<RestartAck> {
         match self.state {
             State::Down { since, next: Some(next) } if now >= next => {
@@ -111,31 +112,31 @@ impl OutageRecovery {
         }
     }
 
-    /// Whether the link is dark, or was until a moment ago and nothing has come since.
+    /// Whether the link is down, or was until a moment ago and nothing has come since.
     pub(in crate::accel) const fn is_active(&self) -> bool {
         !matches!(self.state, State::Idle)
     }
 
-    /// A kick is sent.
+    /// A restart ACK is sent.
     pub(in crate::accel) fn on_restart(&mut self) {
         self.restarts += u64::from(!core::mem::replace(&mut self.has_restarted, true));
     }
 
-    /// Blackouts in which or behind which kicks were sent.
+    /// Outages during or after which restart ACKs were sent.
     pub(in crate::accel) const fn restarts(&self) -> u64 {
         self.restarts
     }
 }
 
-/// Linux's `tcp_rto_min_us`, beside a round trip; that of others is usually longer, and it ran out less often.
+/// Linux's `tcp_rto_min_us`, beside a round trip; others usually have a longer one, which expired less often.
 const MIN_RTO: Duration = Duration::from_millis(200);
-/// Linux's `TCP_RTO_MAX`: a sender that has more to say has said it by then.
+/// Linux's `TCP_RTO_MAX`: a sender that has more to send has retransmitted by then.
 const MAX_RTO: Duration = Duration::from_secs(120);
-/// chosen: on average 20 ms are lost, and 25 small packets a second are sent.
+/// chosen: 20 ms are lost on average, at 25 small packets per second.
 const RESTART_INTERVAL: Duration = Duration::from_millis(40);
-/// As long as the gateway is asked often ([`super::detector`]).
+/// As long as the gateway is probed often ([`super::detector`]).
 const RESTART_TIME: Duration = Duration::from_secs(10);
-/// Kicks behind the first one when the link is back, for it may be lost.
+/// Restart ACKs after the first one when the link recovers, because that may be lost.
 const REPEATS: u8 = 2;
 
 #[cfg(test)]
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kicks_come_in_the_dark_and_thrice_in_the_light() {
+    fn restart_acks_are_sent_during_an_outage_and_three_times_after_it() {
         let mut recovery = OutageRecovery::default();
         recovery.on_outage_start(Instant::ZERO, true);
         let mut sent = 0;
@@ -164,26 +165,26 @@ mod tests {
     }
 
     #[test]
-    fn data_ends_them() {
+    fn data_ends_the_restart_acks() {
         let mut recovery = OutageRecovery::default();
         recovery.on_outage_start(Instant::ZERO, true);
         recovery.on_data(Instant::ZERO);
         assert_eq!(recovery.deadline(), None);
         recovery.on_outage_end(Instant::from_millis(10));
-        assert_eq!(recovery.deadline(), None, "it was light already");
+        assert_eq!(recovery.deadline(), None, "the link was up already");
     }
 
     #[test]
-    fn timers_run_out_after_one_three_and_seven_times_their_length() {
+    fn timeouts_expire_after_one_three_and_seven_times_their_length() {
         let (mut recovery, rtt) = (OutageRecovery::default(), Duration::from_millis(50));
         recovery.on_data(Instant::ZERO);
         let after = |millis| recovery.timeouts(Instant::from_millis(millis), rtt);
         assert_eq!([0, 249, 250, 749, 750, 1749, 1750, 3750].map(after), [0, 0, 1, 1, 2, 2, 3, 4]);
-        assert_eq!(after(10_000_000), 8, "120 s are the longest");
+        assert_eq!(after(10_000_000), 8, "the longest timeout is 120 s");
     }
 
     #[test]
-    fn what_is_owed_outlasts_a_light_in_which_nothing_comes() {
+    fn a_sender_still_waits_after_an_outage_that_ended_without_data() {
         let (mut recovery, at) = (OutageRecovery::default(), Instant::from_millis);
         recovery.on_data(at(0));
         assert!(!recovery.is_sender_waiting(at(1)));

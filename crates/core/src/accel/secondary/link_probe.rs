@@ -1,19 +1,18 @@
-//! Interface Characterizer: what does a helping link bear, and is it there? (Super-aggregation §4.2)
+//! Probes a secondary link: is it alive, what does it carry, how long is its round trip? (Super-aggregation §4.2,
+//! *Interface Characterizer*)
 //!
-//! In: what is sent over it, its gateway's answers, the time. Out: how many bytes may go now, its round trip, whether it
-//! lives, and questions.
+//! 1. An unused link is not probed: its radio may sleep. While it is used, its gateway is probed five times per second,
+//!    and the probe waits in the same queue as everything else that leaves.
+//! 2. Where the uplink rate was configured, nine tenths of it may be used. Otherwise the allowance grows by a quarter
+//!    with each reply that was not delayed. It is halved where the first reply after a growth was delayed, or any reply
+//!    for long, because a queue there lengthens the round trips of all flows. It shrinks by a tenth where several
+//!    replies in a row were delayed. A rate that was too high is not tried again for a while, each time for longer.
+//! 3. A reply says nothing about an allowance that is newer than its probe, nor about one that is not used: a radio
+//!    that wakes up is late as well.
+//! 4. A link whose replies are overdue by a second is down until it replies.
 //!
-//! 1. Nothing is asked of a link that is not used: its radio may sleep. While it is, its gateway is asked five times a
-//!    second, and that question waits in the same queue as everything else that leaves.
-//! 2. Where the uplink's rate was told, nine tenths of it may be used. Else the allowance grows by a quarter with each
-//!    answer that did not wait. It is halved where the first answer behind a growth has waited, or any for long: what waits there
-//!    makes the round trips of all flows longer. It shrinks by a tenth where some in a row have waited. What was too much is not
-//!    tried again for a while, each time for longer.
-//! 3. An answer says nothing of an allowance that is newer than its question, nor of one that is not used: a radio that wakes is
-//!    late as well.
-//! 4. A link that owes answers for a second is dead until it answers.
-//!
-//! Its capacity by a burst of packets was not measured: on a radio that costs more than all ACKs of a minute.
+//! Measuring its capacity by a burst of packets was not used: on a radio link that costs more than all ACKs of a
+//! minute.
 
 use alloc::collections::VecDeque;
 
@@ -23,36 +22,41 @@ use crate::accel::observation::minmax_filter::MinMaxFilter;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-/// One helping link.
+/// Prober of one secondary link.
 #[derive(Clone, Debug)]
 pub(in crate::accel) struct LinkProber {
     link: SecondaryLink,
+    /// The rate at which may be sent over it.
     allowance: Bitrate,
-    /// When it changed last, and whether it grew and has not been found to be too much.
+    /// When the allowance changed last.
     allowance_changed: Instant,
+    /// It grew, and has not been found to be too high.
     is_growing: bool,
     rate_cap: Option<RateCap>,
-    /// Answers in a row that have waited.
+    /// Delayed replies in a row.
     delayed_replies: u32,
-    /// What may go at once, in nanoseconds of the allowance; negative after something that could not wait.
+    /// What may be sent at once, in nanoseconds of the allowance; negative after something that could not wait.
     credit: i64,
     credited: Instant,
     used: u64,
+    /// All bytes that were sent over it.
     sent: DataSize,
     last_wanted: Option<Instant>,
     next_probe: Option<Instant>,
     next_sequence: u16,
     probes: VecDeque<(u16, Instant)>,
-    /// The shortest round trips: a link may get slower, or another way.
+    /// The shortest recent round trips: a link may become slower, or take another route.
     min_rtt: MinMaxFilter<Duration>,
+    /// The last round trip to its gateway.
     rtt: Option<Duration>,
     last_reply: Option<Instant>,
-    /// When it brought something else than answers last.
+    /// When it delivered something other than replies last.
     last_traffic: Option<Instant>,
+    /// Whether it is known to deliver nothing: no carrier, or overdue replies. A link that was not probed is not down.
     is_down: bool,
 }
 
-/// What it may grow to until then, and how long that was.
+/// The rate up to which the allowance may grow until then, and how long that lasts.
 #[derive(Clone, Copy, Debug)]
 struct RateCap {
     rate: Bitrate,
@@ -61,7 +65,7 @@ struct RateCap {
 }
 
 impl LinkProber {
-    /// On these terms.
+    /// A prober of this link.
     pub(in crate::accel) fn new(link: SecondaryLink) -> Self {
         Self {
             link: link,
@@ -91,12 +95,12 @@ impl LinkProber {
         self.link.link
     }
 
-    /// The most that may ever be allowed, as far as it is known.
+    /// The highest rate that may ever be allowed, as far as it is known.
     pub(in crate::accel) fn max_rate(&self) -> Bitrate {
         self.link.up.map_or(MAX_ALLOWANCE, |up| up.share(USABLE_SHARE))
     }
 
-    /// Something is to be sent over it soon.
+    /// Something is to be sent over the link soon.
     pub(in crate::accel) fn on_wanted(&mut self, now: Instant) {
         self.last_wanted = Some(now);
         if self.next_probe.is_none() {
@@ -105,7 +109,7 @@ impl LinkProber {
         }
     }
 
-    /// Whether it answers.
+    /// Whether its gateway replies.
     pub(in crate::accel) fn is_alive(&self, now: Instant) -> bool {
         let is_reply_overdue = self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= REPLY_TIMEOUT);
         !self.is_down
@@ -118,12 +122,12 @@ impl LinkProber {
         self.is_down || self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= REPLY_TIMEOUT)
     }
 
-    /// Whether its gateway has never answered, so that nobody knows.
+    /// Whether its gateway has never replied, so that its state is unknown.
     pub(in crate::accel) fn is_unresponsive(&self, now: Instant) -> bool {
         self.is_down(now) && !self.is_down && self.rtt.is_none()
     }
 
-    /// So many bytes go over it now, whether there is room or not.
+    /// So many bytes leave over it now, whether there is capacity or not.
     pub(in crate::accel) fn on_sent(&mut self, now: Instant, bytes: usize) {
         self.credit = self.credit_at(now) - self.cost(bytes);
         self.credited = self.credited.max(now);
@@ -132,13 +136,13 @@ impl LinkProber {
         self.sent += DataSize::from_bytes(bytes);
     }
 
-    /// When there is room for so many bytes: `now`, or later.
+    /// When so many bytes may be sent: `now`, or later.
     pub(in crate::accel) fn can_send_at(&self, now: Instant, bytes: usize) -> Instant {
         let missing_credit = self.cost(bytes).min(MAX_CREDIT) - self.credit_at(now);
         now + Duration::from_nanos(u64::try_from(missing_credit).unwrap_or(0))
     }
 
-    /// The gateway answers.
+    /// The gateway replies.
     pub(in crate::accel) fn on_probe_reply(&mut self, now: Instant, sequence: u16) {
         let Some(at) = self.probes.iter().position(|(sent_at, _)| *sent_at == sequence) else { return };
         let Some((_, sent_at)) = self.probes.drain(..=at).next_back() else { return };
@@ -146,7 +150,7 @@ impl LinkProber {
         self.last_reply = Some(now);
         self.rtt = Some(rtt);
         let base = self.min_rtt.on_value(now, MIN_RTT_WINDOW, rtt, Duration::min);
-        // An answer that waits behind what a server sends says nothing of the way up.
+        // A reply that is queued behind download traffic says nothing about the uplink.
         let is_receiving = self.last_traffic.is_some_and(|at| now.since(at) < REPLY_TIMEOUT);
         if self.link.up.is_none() && !is_receiving {
             self.adapt(now, sent_at, rtt.saturating_sub(base));
@@ -154,13 +158,14 @@ impl LinkProber {
         self.used = 0;
     }
 
-    /// It has brought something of the accelerator's own: it lives, whatever its gateway owes in a full queue.
+    /// The link delivered a packet of the accelerator's own: it is alive, even if replies of its gateway wait in a full
+    /// queue.
     pub(in crate::accel) fn on_traffic(&mut self, now: Instant) {
         self.probes.retain(|(_, sent_at)| now.since(*sent_at) < PROBE_INTERVAL);
         (self.last_reply, self.last_traffic) = (Some(now), Some(now));
     }
 
-    /// The carrier came or went.
+    /// The carrier was lost or returned.
     pub(in crate::accel) fn on_carrier(&mut self, is_up: bool) {
         self.is_down = !is_up;
         if !is_up {
@@ -180,7 +185,7 @@ impl LinkProber {
         }
         self.next_sequence = self.next_sequence.wrapping_add(1);
         if self.probes.len() == MAX_PENDING_PROBES {
-            // The oldest tells for how long it owes answers; the newest may be answered yet.
+            // The oldest pending probe shows how long replies are overdue; the newest may still be answered.
             self.probes.remove(1);
         }
         self.probes.push_back((self.next_sequence, now));
@@ -203,12 +208,12 @@ impl LinkProber {
         self.allowance
     }
 
-    /// Whether what it bears was told, or something was too much.
+    /// Whether its capacity was configured, or some rate was too high.
     pub(in crate::accel) const fn is_known(&self) -> bool {
         self.link.up.is_some() || self.rate_cap.is_some()
     }
 
-    /// On what terms it is used.
+    /// Its configuration.
     pub(in crate::accel) const fn link(&self) -> &SecondaryLink {
         &self.link
     }
@@ -218,7 +223,7 @@ impl LinkProber {
         self.sent
     }
 
-    /// What an answer says of the allowance.
+    /// Adapts the allowance to a reply.
     fn adapt(&mut self, now: Instant, sent_at: Instant, waited: Duration) {
         let is_used =
             DataSize::from_bytes(self.used) / PROBE_INTERVAL >= self.allowance.share(Ratio::from_percent(50));
@@ -236,11 +241,11 @@ impl LinkProber {
         }
     }
 
-    /// It keeps so much, and may soon grow to so much.
+    /// Keeps this share of the allowance, and may soon grow to that one.
     fn shrink(&mut self, now: Instant, keeps: Ratio, most: Ratio) {
         let rate = self.allowance.share(most).max(MIN_ALLOWANCE);
         match &mut self.rate_cap {
-            // One that is below has a queue which is left over, and tells nothing of less.
+            // An allowance below the cap has a queue that is left over, which says nothing about lower rates.
             Some(ceiling) if now < ceiling.until && self.allowance < ceiling.rate => {}
             Some(ceiling) if now < ceiling.until => ceiling.rate = rate,
             ended => {
@@ -274,36 +279,36 @@ impl LinkProber {
     }
 }
 
-/// Facts, D.
+/// chosen: leaves its queue empty.
 const USABLE_SHARE: Ratio = Ratio::from_percent(90);
-/// chosen: the least link that is worth it has 50 kbit/s.
+/// chosen: the slowest link worth using has 50 kbit/s.
 const FIRST_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(50_000);
-/// chosen: two ACKs a round trip.
+/// chosen: two ACKs per round trip.
 const MIN_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(16_000);
-/// chosen: six hundred ACKs a second; more of them change nothing.
+/// chosen: six hundred ACKs per second; more of them change nothing.
 const MAX_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(280_000);
-/// In nanoseconds. chosen: two ACKs in one at 100 kbit/s.
+/// In nanoseconds. chosen: two ACKs at once at 100 kbit/s.
 const MAX_CREDIT: i64 = 10_000_000;
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// chosen: two ACKs' time at 50 kbit/s.
+/// chosen: the transmission time of two ACKs at 50 kbit/s.
 const NO_DELAY: Duration = Duration::from_millis(15);
-/// chosen: less is the radio's scheduling.
+/// chosen: shorter delays are due to the radio's scheduling.
 const SHORT_DELAY: Duration = Duration::from_millis(30);
 const LONG_DELAY: Duration = Duration::from_millis(80);
 /// chosen: a second of them.
 const MAX_DELAYED_REPLIES: u32 = 5;
-/// chosen: an overload adds a queue of this order at least within it.
+/// chosen: an overload builds a queue of this order within it.
 const MIN_TEST_TIME: Duration = Duration::from_millis(100);
-/// chosen: one late answer may be the radio's doing, and costs no more than some seconds; a mobile link's rate changes within
-/// minutes.
+/// chosen: one late reply may be due to the radio, and costs no more than some seconds; the rate of a mobile link
+/// changes within minutes.
 const FIRST_CAP_TIME: Duration = Duration::from_secs(4);
 const MAX_CAP_TIME: Duration = Duration::from_secs(60);
-/// chosen: longer than a queue of ours stands.
+/// chosen: longer than a queue of our own stands.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
-/// chosen: longer than any round trip of a link that is worth it.
+/// chosen: longer than any round trip of a link worth using.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_REPLY_AGE: Duration = Duration::from_millis(1500);
-/// chosen: a link that nothing was wanted of for so long may sleep.
+/// chosen: a link that was not wanted for so long may sleep.
 const IDLE_TIME: Duration = Duration::from_secs(1);
 const MAX_PENDING_PROBES: usize = 16;
 
@@ -315,7 +320,7 @@ mod tests {
         LinkProber::new(SecondaryLink { up, ..SecondaryLink::new(LinkId(1)) })
     }
 
-    /// A minute of 52-byte ACKs, each sent as soon as there is room, over a link of this rate with 75 ms each way.
+    /// A minute of 52-byte ACKs, each sent as soon as there is capacity, over a link of this rate with 75 ms each way.
     fn send(prober: &mut LinkProber, rate: u64) -> (u64, Duration) {
         let (mut queue_ends, mut bytes, mut worst) = (Instant::ZERO, 0, Duration::ZERO);
         let mut outputs = VecDeque::new();
@@ -349,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_was_told_is_used_to_nine_tenths() {
+    fn a_configured_rate_is_used_to_nine_tenths() {
         let (rate, worst) = send(&mut cell(Some(Bitrate::from_bits_per_sec(400_000))), 400_000);
         assert!((350_000..=361_000).contains(&rate), "{rate}");
         assert!(worst < Duration::from_millis(20), "{worst:?}");
@@ -365,7 +370,7 @@ mod tests {
         }
     }
 
-    /// What it may use, in kbit/s, after an answer at this time that has waited so long, in ms.
+    /// The allowance in kbit/s, after a reply at this time that was delayed by so many ms.
     fn answer(prober: &mut LinkProber, ms: u64, waited: u64) -> u64 {
         let now = Instant::from_millis(ms);
         prober.adapt(now, now - Duration::from_millis(50 + waited), Duration::from_millis(waited));
@@ -373,32 +378,32 @@ mod tests {
     }
 
     #[test]
-    fn what_was_too_much_is_taken_back_at_once_and_one_late_answer_is_soon_forgotten() {
+    fn a_rate_that_was_too_high_is_reduced_at_once_and_one_late_reply_is_soon_forgotten() {
         let mut prober = cell(None);
         prober.used = 10_000;
         let mut answer = |ms: u64, waited: u64| answer(&mut prober, ms, waited);
         assert_eq!(answer(1000, 0), 62, "it grows");
-        assert_eq!(answer(1100, 0), 62, "asked too early to tell");
-        assert_eq!(answer(1200, 40), 31, "the first that tells has waited");
-        assert_eq!(answer(1250, 100), 31, "asked before that");
+        assert_eq!(answer(1100, 0), 62, "probed too early to tell");
+        assert_eq!(answer(1200, 40), 31, "the first reply that counts was delayed");
+        assert_eq!(answer(1250, 100), 31, "probed before that");
         assert_eq!(
             [answer(1400, 0), answer(1600, 0), answer(1800, 0)],
             [39, 46, 46],
-            "not beyond what was too much"
+            "not beyond the rate that was too high"
         );
         assert_eq!([answer(5300, 0), answer(5500, 0)], [58, 73], "four seconds later it is tried again");
         assert_eq!(answer(5700, 40), 36);
         assert_eq!([answer(13_400, 0), answer(13_600, 0)], [45, 54], "the second time for eight");
-        // Much later once more: it is soon forgotten again.
+        // Much later it happens once more, and is soon forgotten again.
         assert_eq!([answer(90_000, 0), answer(90_200, 90)], [68, 34]);
         assert_eq!([answer(93_800, 0), answer(94_000, 0), answer(94_300, 0)], [42, 51, 64]);
     }
 
     #[test]
-    fn a_queue_that_is_left_over_counts_once_and_a_radio_that_wakes_not_at_all() {
+    fn a_leftover_queue_counts_once_and_a_waking_radio_not_at_all() {
         let mut prober = cell(None);
         for n in 0..5 {
-            assert_eq!(answer(&mut prober, 1000 + n * 200, 300), 50, "nothing was sent");
+            assert_eq!(answer(&mut prober, 1000 + n * 200, 300), 50, "the allowance is unused");
         }
         prober.used = 10_000;
         let grown = (0..8).map(|n| answer(&mut prober, 3000 + n * 200, 0)).last();
@@ -406,11 +411,11 @@ mod tests {
         let late = [5000, 5600, 6200, 6800].map(|ms| answer(&mut prober, ms, 500));
         assert_eq!(late, [140, 70, 35, 17]);
         let later = (0..14).map(|n| answer(&mut prober, 7000 + n * 200, 0)).last();
-        assert_eq!(later, Some(280), "the ceiling was that of the first, and is gone");
+        assert_eq!(later, Some(280), "the cap was that of the first, and has expired");
     }
 
     #[test]
-    fn a_way_that_has_become_longer_is_no_queue_for_ever() {
+    fn a_longer_path_is_not_mistaken_for_a_queue_forever() {
         let mut prober = cell(None);
         let mut at = 0;
         let mut minute = |prober: &mut LinkProber, rtt: u64| {
@@ -430,14 +435,14 @@ mod tests {
     }
 
     #[test]
-    fn a_link_with_a_long_way_that_was_dark_is_seen_when_it_answers() {
+    fn a_link_with_a_long_path_is_alive_again_when_it_replies() {
         let mut prober = cell(None);
         for n in 0..50 {
             let at = Instant::from_millis(n * 200);
             prober.on_wanted(at);
             prober.tick(at, &mut VecDeque::new());
             if n >= 30 {
-                // Two questions later.
+                // Two probes later.
                 prober.on_probe_reply(at + Duration::from_millis(1), prober.next_sequence - 2);
             }
         }
@@ -445,24 +450,24 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_owes_answers_is_dead_and_one_that_is_not_used_is_not_asked() {
+    fn a_link_with_overdue_replies_is_down_and_an_unused_one_is_not_probed() {
         let (mut prober, mut outputs) = (cell(None), VecDeque::new());
         let at = Instant::from_millis;
         assert_eq!(prober.deadline(), None);
         prober.on_wanted(at(0));
         prober.tick(at(0), &mut outputs);
-        assert!(!prober.is_alive(at(0)), "it has not answered yet");
-        assert!(!prober.is_unresponsive(at(900)) && prober.is_unresponsive(at(1000)), "nobody knows");
+        assert!(!prober.is_alive(at(0)), "it has not replied yet");
+        assert!(!prober.is_unresponsive(at(900)) && prober.is_unresponsive(at(1000)), "its state is unknown");
         prober.on_probe_reply(at(150), 1);
         assert!(prober.is_alive(at(150)));
         prober.on_wanted(at(200));
         prober.tick(at(200), &mut outputs);
         assert!(prober.is_alive(at(1100)) && !prober.is_alive(at(1200)));
-        assert!(prober.is_down(at(1200)) && !prober.is_unresponsive(at(1200)), "it has answered before");
+        assert!(prober.is_down(at(1200)) && !prober.is_unresponsive(at(1200)), "it has replied before");
         for n in 1..20 {
             prober.tick(at(200 * n), &mut outputs);
         }
-        assert_eq!(prober.deadline(), None, "a second after the last wish");
+        assert_eq!(prober.deadline(), None, "a second after it was last wanted");
         assert!(outputs.len() < 9);
     }
 }

@@ -1,14 +1,11 @@
-//! The links that help, each with what waits for it.
+//! The secondary links, each with the ACKs that wait for it.
 //!
-//! In: ACKs that may go elsewhere, answers of gateways, the time. Out: ACKs over the link whose part they are, or over
-//! another one that has room; questions.
-//!
-//! 1. Parts are [`Roles`]', where the links' rates were told; else the order in which they were named. How long a link's way is
-//!    shows when its gateway answers first.
-//! 2. Links take their turn: the second one is asked for only when the first has no room for [`LONG`], so that a radio
-//!    that is not needed sleeps.
-//! 3. A flow waits at one link at a time: a newer ACK takes the older one's place where that is.
-//! 4. What waited for a link that died leaves over the primary one.
+//! 1. Tasks are assigned by [`Roles`] where the rates of all links were configured; otherwise in the order in which the
+//!    links are named. The round trip of a link is known when its gateway first replies.
+//! 2. Links are used one after another: the next one only when the first has no capacity within [`MAX_ACK_WAIT`], so
+//!    that a radio that is not needed sleeps.
+//! 3. The ACK of a flow waits at one link at a time: a newer one replaces it there.
+//! 4. ACKs that wait for a link that goes down leave over the primary link.
 
 pub(super) mod link_probe;
 mod roles;
@@ -29,13 +26,13 @@ use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 use crate::wire::packet::{Ack, AddrPair, FourTuple as Key};
 
-/// All of them.
+/// All secondary links.
 #[derive(Debug)]
 pub(super) struct SecondaryLinks {
     /// In the order in which ACKs are offered to them.
     links: Vec<ManagedLink>,
     freeze_link: Option<LinkId>,
-    /// Over which bytes are fetched, in this order.
+    /// For fetched bytes, in this order.
     fetch_order: Vec<LinkId>,
 }
 
@@ -46,7 +43,7 @@ struct ManagedLink {
 }
 
 impl SecondaryLinks {
-    /// Those that were told of.
+    /// The configured links.
     pub(super) fn new(config: &Config) -> Self {
         let link_state = |terms: &SecondaryLink| ManagedLink {
             prober: LinkProber::new(*terms),
@@ -59,7 +56,7 @@ impl SecondaryLinks {
         links
     }
 
-    /// Gives each its part.
+    /// Assigns the tasks.
     fn assign_roles(&mut self) {
         let characteristics = self.links.iter().map(|ManagedLink { prober: interface, .. }| {
             let terms = interface.link();
@@ -74,12 +71,12 @@ impl SecondaryLinks {
         self.fetch_order = roles.fetch;
     }
 
-    /// Whether ACKs of this flow can go over this link.
+    /// Whether ACKs of this flow can leave over this link.
     pub(super) fn carries(&self, link: LinkId, flow: &Key) -> bool {
         self.links.iter().any(|link_state| link_state.prober.link_id() == link && link_state.carries(flow))
     }
 
-    /// Over which one senders are frozen, and what it carries from here.
+    /// The link over which senders are frozen, and its rate.
     pub(super) fn freeze_link(&self, now: Instant) -> Option<(LinkId, Bitrate)> {
         let link = self.freeze_link?;
         let link_state = self
@@ -89,7 +86,7 @@ impl SecondaryLinks {
         Some((link, link_state.send_rate()))
     }
 
-    /// Over which link a connection of the machine's own goes, and how often an ACK of it.
+    /// The link for a mirrored connection, and how often it may send an ACK.
     pub(super) fn mirrored_conn_link(&self, now: Instant) -> Option<ConnLink> {
         let link = self.fetch_links(now).find(|road| !road.is_down)?.link;
         let link_state = self.links.iter().find(|link_state| link_state.prober.link_id() == link)?;
@@ -97,19 +94,19 @@ impl SecondaryLinks {
         Some(ConnLink { link, ack_interval: beat.clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL) })
     }
 
-    /// Books a packet of such a connection.
+    /// Accounts a packet of a mirrored connection.
     pub(super) fn on_sent(&mut self, now: Instant, link: LinkId, length: usize) {
         let link_state = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link);
         link_state.into_iter().for_each(|link_state| link_state.prober.on_sent(now, length));
     }
 
-    /// One has brought something.
+    /// A link has delivered a packet of a mirrored connection.
     pub(super) fn on_traffic(&mut self, now: Instant, link: LinkId) {
         let link_state = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link);
         link_state.into_iter().for_each(|link_state| link_state.prober.on_traffic(now));
     }
 
-    /// Books what was sent to freeze a flow; what may be sent for the others.
+    /// Accounts the packets that froze a flow; returns the parameters for the other flows.
     pub(super) fn on_freeze_sent<'a>(
         &mut self,
         now: Instant,
@@ -128,7 +125,7 @@ impl SecondaryLinks {
         FreezeParams { sent_acks: spent, ..freeze }
     }
 
-    /// An ACK that may go over one of them. It is given back if none can take it.
+    /// Offers an ACK to the links. It is returned if none can take it.
     pub(super) fn offer(
         &mut self,
         now: Instant,
@@ -144,7 +141,7 @@ impl SecondaryLinks {
         Ok(fate)
     }
 
-    /// As published: over the first that has room now; given back if none has.
+    /// As published: the ACK leaves over the first link that has capacity now; returned if none has.
     pub(super) fn send_as_published(
         &mut self,
         now: Instant,
@@ -158,8 +155,8 @@ impl SecondaryLinks {
         }
     }
 
-    /// ACKs of this flow will be offered soon: the first link that is not known to be dark is asked whether it is there. Whether it
-    /// is.
+    /// ACKs of this flow will be offered soon: probes the first link that is not known to be down. Returns whether it
+    /// replies.
     pub(super) fn prepare_offload(&mut self, now: Instant, flow: &Key) -> bool {
         let is_fit = |link_state: &&mut ManagedLink| link_state.carries(flow) && !link_state.prober.is_down(now);
         let Some(link_state) = self.links.iter_mut().find(is_fit) else { return false };
@@ -167,7 +164,7 @@ impl SecondaryLinks {
         link_state.prober.is_alive(now)
     }
 
-    /// How fast this flow may be so that a helping link can bear enough of its ACKs; zero: none takes them.
+    /// How fast this flow may be so that a link can carry enough of its ACKs; zero: none takes them.
     pub(super) fn max_flow_rate(&self, now: Instant, flow: &Key) -> Bitrate {
         let there =
             self.links.iter().filter(|link_state| link_state.carries(flow) && !link_state.prober.is_down(now));
@@ -175,12 +172,12 @@ impl SecondaryLinks {
         Bitrate::from_bits_per_sec(most.bits_per_sec().saturating_mul(DATA_PER_ACK_BYTE))
     }
 
-    /// Nothing of this flow waits any more. Whether something did.
+    /// Removes the waiting ACK of this flow. Returns whether there was one.
     pub(super) fn withdraw(&mut self, flow: &Key) -> bool {
         self.links.iter_mut().filter_map(|link_state| link_state.ack_sender.withdraw(flow)).count() > 0
     }
 
-    /// A gateway answers.
+    /// A gateway replies.
     pub(super) fn on_probe_reply(&mut self, now: Instant, link: LinkId, sequence: u16) {
         if let Some(link_state) = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link) {
             let is_first = link_state.prober.rtt().is_none();
@@ -191,7 +188,7 @@ impl SecondaryLinks {
         }
     }
 
-    /// A carrier came or went.
+    /// A carrier was lost or returned.
     pub(super) fn on_carrier(&mut self, link: LinkId, is_up: bool) {
         if let Some(link_state) = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link) {
             link_state.prober.on_carrier(is_up);
@@ -211,24 +208,24 @@ impl SecondaryLinks {
         }
     }
 
-    /// When a gateway is to be asked.
+    /// When a gateway is to be probed.
     pub(super) fn next_probe(&self) -> Option<Instant> {
         self.links.iter().filter_map(|link_state| link_state.prober.deadline()).min()
     }
 
-    /// When there is room for something that waits.
+    /// When a waiting ACK may leave.
     pub(super) fn next_send(&self, now: Instant) -> Option<Instant> {
         self.links.iter().filter_map(|link_state| link_state.ack_sender.deadline(now, &link_state.prober)).min()
     }
 
-    /// Bytes are to be fetched: the link whose part that is will be asked whether it is there.
+    /// Bytes are to be fetched: the link with that task will be probed.
     pub(super) fn on_fetch_wanted(&mut self, now: Instant) {
         let first = self.fetch_order.first().copied();
         let link_state = self.links.iter_mut().find(|link_state| Some(link_state.prober.link_id()) == first);
         link_state.into_iter().for_each(|link_state| link_state.prober.on_wanted(now));
     }
 
-    /// Over which bytes are fetched, the best first.
+    /// The links for fetched bytes, the best first.
     pub(super) fn fetch_links(&self, now: Instant) -> impl Iterator<Item = LinkInfo> + '_ {
         let link_state = |link: &LinkId| self.links.iter().find(|link_state| link_state.prober.link_id() == *link);
         self.fetch_order.iter().filter_map(link_state).map(move |ManagedLink { prober: interface, .. }| LinkInfo {
@@ -241,7 +238,7 @@ impl SecondaryLinks {
         })
     }
 
-    /// As they stand.
+    /// Their status.
     pub(super) fn statuses(&self, now: Instant) -> impl Iterator<Item = LinkStatus> + '_ {
         self.links.iter().map(move |ManagedLink { prober: interface, .. }| LinkStatus {
             link: interface.link_id(),
@@ -257,7 +254,7 @@ impl SecondaryLinks {
         })
     }
 
-    /// The lane for an ACK of this size: where its flow waits already, or the first with room soon, or the first.
+    /// The link for an ACK of this size: where its flow waits already, or the first with capacity soon, or the first.
     fn choose_link(&mut self, now: Instant, flow: &Key, size: usize) -> Option<usize> {
         let has_waiting = |link_state: &ManagedLink| link_state.ack_sender.has_waiting(flow);
         if let Some(at) =
@@ -286,7 +283,7 @@ impl SecondaryLinks {
 }
 
 impl ManagedLink {
-    /// Whether it leads to this flow's server.
+    /// Whether it reaches the server of this flow.
     fn carries(&self, flow: &Key) -> bool {
         let families = self.prober.link().families;
         match flow.addrs {
@@ -295,25 +292,26 @@ impl ManagedLink {
         }
     }
 
-    /// What it carries from here. What was not told is found out by what is offloaded; before that it is usual.
+    /// The rate at which can be sent over it. Without a configured rate it is measured by offloading; before that a
+    /// usual rate is assumed.
     fn send_rate(&self) -> Bitrate {
         let rate = self.prober.allowance();
         if self.prober.is_known() { rate } else { rate.max(DEFAULT_SEND_RATE) }
     }
 }
 
-/// chosen: an ACK that waits no longer than that delays nothing that matters.
+/// chosen: an ACK that waits no longer delays nothing that matters.
 const MAX_ACK_WAIT: Duration = Duration::from_millis(20);
-/// Of a way up, for each of two replayed connections ([`crate::accel::fast_fetch::pool`]). chosen: the other half is for acknowledgements and
-/// requests.
+/// Share of the uplink for each of two mirrored connections ([`super::fast_fetch::pool`]). chosen: the other half is
+/// for acknowledgements and requests.
 const CONN_SHARE: Ratio = Ratio::from_percent(25);
 /// Bytes of an ACK without options, over IPv6.
 const CONN_ACK_SIZE: u64 = 60;
-/// chosen: with sixteen segments each 45 Mbit/s; a timer's worth.
+/// chosen: with sixteen segments each 45 Mbit/s; the resolution of a timer.
 const MIN_ACK_INTERVAL: Duration = Duration::from_millis(4);
-/// chosen: slower than that nothing can be caught up with.
+/// chosen: at a slower rate no flow can be caught up with.
 const MAX_ACK_INTERVAL: Duration = Duration::from_millis(40);
-/// chosen: once a blackout, so much of a burst is borne by any link of today.
+/// chosen: any link of today carries such a burst once per outage.
 const DEFAULT_SEND_RATE: Bitrate = Bitrate::from_bits_per_sec(300_000);
-/// Of a link whose round trip is not known yet.
+/// Of a link whose round trip is unknown yet.
 const DEFAULT_RTT: Duration = Duration::from_millis(100);

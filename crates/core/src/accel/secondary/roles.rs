@@ -1,16 +1,13 @@
-//! Which link does what, where there are three or more (Super-aggregation §8).
+//! Assigns tasks to three or more links (Super-aggregation §8).
 //!
-//! In: what is known of each link beside the primary one, which the user names. Out: for each part those that do it, the first one
-//! first.
+//! 1. Bytes are fetched over the secondary link with the highest rate; senders are frozen over the one with the
+//!    shortest round trip, which needs no capacity; ACKs leave over the remaining one.
+//! 2. Links with spare capacity share the load of others: each list contains every secondary link, behind the one whose
+//!    task it is, those with more capacity first.
+//! 3. Capacity that remains is for `get`, `proxy` and `paths`: aggregation is their task.
 //!
-//! 1. Bytes are mirrored over the helper that brings most; the sender is frozen over the one with the shortest way, which
-//!    needs no capacity; ACKs go over the one that is left.
-//! 2. Who has capacity to spare shares another's part: every helper stands in each list, behind the one whose part it
-//!    is, those with more capacity first.
-//! 3. What is left after that is for `get`, `proxy` and `paths`: adding links up is theirs.
-//!
-//! With one helper all parts are its own. Costs of links are not weighed here: who does not want a link to be used does
-//! not name it.
+//! With one secondary link, all tasks are its own. The cost of links is not weighed here: a link that should not be
+//! used is not named.
 
 use alloc::vec::Vec;
 
@@ -22,27 +19,27 @@ use crate::units::{Bitrate, Duration};
 pub(in crate::accel) struct LinkCharacteristics {
     /// Which.
     pub(in crate::accel) link: LinkId,
-    /// What it brings.
+    /// The rate that it delivers.
     pub(in crate::accel) down: Bitrate,
-    /// What it carries away.
+    /// The rate at which it can be sent over.
     pub(in crate::accel) up: Bitrate,
     /// Its round trip.
     pub(in crate::accel) rtt: Duration,
 }
 
-/// Who does what.
+/// The links for each task, the first choice first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct Roles {
-    /// Over which ACKs go.
+    /// For ACKs.
     pub(in crate::accel) acks: Vec<LinkId>,
-    /// Over which bytes are fetched.
+    /// For fetched bytes.
     pub(in crate::accel) fetch: Vec<LinkId>,
-    /// Over which the sender is frozen.
+    /// For zero windows.
     pub(in crate::accel) freeze: Vec<LinkId>,
 }
 
 impl Roles {
-    /// Of these links, beside the primary one.
+    /// The tasks of these secondary links.
     pub(in crate::accel) fn of(links: &[LinkCharacteristics]) -> Self {
         let mut candidates = links.to_vec();
         candidates.sort_by_key(|link| core::cmp::Reverse((link.down, link.up)));
@@ -73,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_device_with_four_links() {
+    fn the_device_of_the_paper_with_four_links() {
         let links = [
             link(BLUETOOTH, 700_000, 700_000, 20),
             link(WIMAX, 6_000_000, 1_000_000, 80),
@@ -86,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_helper_all_is_its_part() {
+    fn a_single_secondary_link_has_all_tasks() {
         let roles = Roles::of(&[link(UMTS, 900_000, 400_000, 150)]);
         assert_eq!((roles.acks, roles.fetch, roles.freeze), ([UMTS].into(), [UMTS].into(), [UMTS].into()));
         assert!(Roles::of(&[]).acks.is_empty());

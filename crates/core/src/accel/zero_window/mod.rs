@@ -1,46 +1,47 @@
-//! Freezing with acknowledgement of the flight: which ACKs stop a sender for a blackout with nothing left on its way
-//! (Super-aggregation §3.2, last paragraph).
+//! Zero-window freeze with acknowledgement of the flight (Super-aggregation §3.2, last paragraph): which ACKs stop a
+//! sender for an outage with nothing in flight.
 //!
-//! In: what the flow may have on its way, what the helping link bears. Out: the rungs of a ladder of ACKs with a window of
-//! zero, the highest first ([`Frost::rungs`]).
+//! A sender that receives a zero window while data is outstanding is harmed more than by silence: each of its timeouts
+//! lowers its slow-start threshold again. So the flight is acknowledged together with the zero window: the first ACK
+//! that the sender has reached leaves nothing in flight, and the sender waits with its congestion window intact.
 //!
-//! 1. A sender that is told a window of zero while something is unacknowledged takes more harm than from silence: each of
-//!    its timeouts lowers its threshold again (facts "Pitfalls" 1, 2). So each rung acknowledges and closes the window in
-//!    one: the first that the sender has reached leaves it with nothing on its way, and it waits with its window kept.
-//! 2. What the sender has sent is not known here. The ladder begins above all that may be, for one that begins too low
-//!    leaves a rest unacknowledged; rungs below half of what there should be are left out first.
-//! 3. The link that carries it is thin: so many rungs as it bears in a round trip and [`SOON`], all flows together.
-//!    Where that is not enough for a ladder that begins high enough, the flow is not frozen.
-//! 4. Rungs are a segment of the sender apart, as it was seen to send them. A sender that ends between two keeps the rest
-//!    on its way: that is left of rule 1's harm.
+//! 1. How much the sender has sent is unknown here. So a *sweep* of ACKs is sent, the highest first, a segment apart; a
+//!    sender accepts the first one that does not exceed what it has sent. The sweep begins above everything that may be
+//!    in flight, because one that begins too low leaves data outstanding; ACKs for less than half of the likely flight
+//!    are left out first.
+//! 2. The secondary link is thin: it carries so many ACKs as fit into a round trip and [`SWEEP_TIME`], all flows
+//!    together. If that is not enough for a sweep that begins high enough, the flow is not frozen.
+//! 3. ACKs are one segment of the sender apart, as its segments were observed. A sender that has stopped between two of
+//!    them keeps the rest in flight.
 //!
-//! When the link is back the same ladder goes over it with the window open (`hiding`, rule 3): it opens, or acknowledges, as
-//! if nothing had been said in the dark, which may have been lost. It goes again, less and less often, in turn with the question
-//! alone, while the hole is there ([`Thaw`]): after a short blackout the thin link's window of zero can come behind it, and the own stack does not
-//! answer a sender's probes whose numbers lie behind a hole. In the dark it goes, too, for a gateway that does not answer is
-//! no proof that nothing passes.
+//! When the link recovers the same sweep is sent over it with the window open ([`super::early_ack`]): it unfreezes the
+//! sender, or acknowledges the flight as if nothing had been sent during the outage. It is repeated at growing
+//! intervals, in turn with a probe of the sender's position, while the hole is open ([`UnfreezeRetry`]): after a short
+//! outage the zero window can arrive after it over the thin link, and the local stack does not answer window probes
+//! whose numbers lie behind a hole. It is also repeated during the outage, because a gateway that does not answer is no
+//! proof that nothing passes.
 
 use core::ops::RangeInclusive;
 
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// How senders are frozen in this blackout.
+/// How senders are frozen in this outage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreezeParams {
-    /// Over which link.
+    /// The link over which the ACKs are sent.
     pub(super) link: LinkId,
-    /// §3.2, first form: a window of zero, and nothing is acknowledged.
+    /// The first form of §3.2: a zero window, and nothing is acknowledged.
     pub(super) is_first_form: bool,
-    /// The flight is acknowledged, over a link that carries so much.
+    /// The flight is acknowledged, over a link with this rate; none: it is not.
     pub(super) in_flight_rate: Option<Bitrate>,
-    /// Rungs that were sent for other flows.
+    /// ACKs that were sent for other flows.
     pub(super) sent_acks: u64,
 }
 
 impl FreezeParams {
-    /// The rungs, counted in segments of `step` bytes: for a flow of this rate and round trip, and with a flight of `limit`
-    /// bytes at the most. None: the link is too thin.
+    /// The ACKs of a sweep, counted in segments of `step` bytes: for a flow with this rate and round-trip time, and a
+    /// flight of at most `limit` bytes. None: the link is too thin.
     pub(super) fn ack_steps(
         &self,
         (rate, rtt): (Bitrate, Duration),
@@ -61,50 +62,50 @@ impl FreezeParams {
     }
 }
 
-/// When a window update is repeated to a frozen sender. As long as its flight is not all here, for nobody else asks for
-/// what is missing.
+/// When a window update is repeated to a frozen sender, until its flight has arrived: no other packet asks for what is
+/// missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnfreezeRetry {
     next: Option<(Instant, Duration)>,
-    /// Data has come since it was told.
+    /// Data has come since the last repetition.
     has_data: bool,
-    /// The next time it is only asked where it stands.
+    /// The next repetition is only a probe.
     probes_next: bool,
 }
 
-/// What a sender is told again.
+/// What is repeated to a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Resend {
-    /// The whole ladder.
+    /// The whole sweep.
     Sweep,
-    /// Nothing; it is asked where it stands. Behind a long ladder a short queue had no room for the question.
+    /// Only the probe of its position: behind a long sweep a short queue had no capacity for the probe.
     Probe,
 }
 
 impl UnfreezeRetry {
-    /// The link is dark, and it was frozen.
+    /// The link is down, and the sender was frozen.
     pub(super) fn on_outage_start(&mut self, now: Instant) {
         (self.has_data, self.probes_next) = (false, false);
         self.next = Some((now + FIRST_RETRY_IN_OUTAGE, FIRST_RETRY_IN_OUTAGE));
     }
 
-    /// The link is back, and it was told for the first time; `was_frozen`: that it may go on is what it needs to hear.
+    /// The link has recovered, and the first sweep was sent. `was_frozen`: the sender needs the window update.
     pub(super) fn on_outage_end(&mut self, now: Instant, was_frozen: bool) {
         (self.has_data, self.probes_next) = (false, !was_frozen);
         self.next = Some((now + FIRST_RETRY, FIRST_RETRY));
     }
 
-    /// Data has come: it goes on for now. A window of zero may still be on its way to it.
+    /// Data has come: the sender is running for now. A zero window may still be on its way to it.
     pub(super) fn on_data(&mut self) {
         self.has_data = true;
     }
 
-    /// It needs no telling any more.
+    /// Nothing needs to be repeated any more.
     pub(super) fn end(&mut self) {
         self.next = None;
     }
 
-    /// What it is to be told now, if anything; then it is taken for told.
+    /// What is to be repeated now, if anything; it counts as sent.
     pub(super) fn tick(&mut self, now: Instant) -> Option<Resend> {
         let (_, wait) = self.next.filter(|(at, _)| *at <= now)?;
         let wait = (wait * 2).min(MAX_RETRY);
@@ -122,10 +123,11 @@ impl UnfreezeRetry {
     }
 }
 
-/// The size of the sender's segments, as they come.
+/// The size of the sender's segments, as they arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SegmentSize {
     last: u32,
+    /// None before two segments of the same size came.
     known: Option<u32>,
 }
 
@@ -134,7 +136,7 @@ impl SegmentSize {
     pub(super) fn on_arrival(&mut self, bytes: u32) {
         let is_twice = bytes == self.last && bytes >= MIN_SEGMENT;
         self.last = bytes;
-        // What the device has joined is a multiple.
+        // Segments that the device has merged (GRO) are multiples.
         let is_other = self.known.is_none_or(|known| !bytes.is_multiple_of(known));
         if is_twice && is_other {
             self.known = Some(bytes);
@@ -147,27 +149,27 @@ impl SegmentSize {
     }
 }
 
-/// chosen: a sender's first timeout comes about then. A rung that comes later is still believed, and its old timestamp has
-/// the sender take that timeout back; but the queue of a thin link holds no more than this.
+/// chosen: about when a sender has its first timeout. An ACK that comes later is still accepted, and its old timestamp
+/// has the sender undo that timeout; but the queue of a thin link holds no more than this.
 const SWEEP_TIME: Duration = Duration::from_millis(500);
-/// Bytes of an ACK with timestamps on a link with a header of its own (facts, B).
+/// Bytes of an ACK with timestamps on a link with a header of its own.
 const ACK_SIZE: u64 = 72;
-/// chosen: the way over a thin link and its queue, at first.
+/// chosen: the delay of a thin link and its queue.
 const FIRST_RETRY: Duration = Duration::from_millis(300);
-/// chosen: shorter than most senders' second timeout, and longer than the pauses of a link that is there.
+/// chosen: shorter than the second timeout of most senders, and longer than the pauses of a working link.
 const FIRST_RETRY_IN_OUTAGE: Duration = Duration::from_secs(1);
-/// chosen: rare beside anything that moves; who is asked so seldom has said nothing for a quarter of a minute.
+/// chosen: rare compared with anything that moves.
 const MAX_RETRY: Duration = Duration::from_secs(10);
-/// RFC 9293 §3.7.1: what every end takes.
+/// RFC 9293 section 3.7.1: every host accepts it.
 const MIN_SEGMENT: u32 = 536;
-/// chosen: what a sender may have sent beside, as probes of its tail.
+/// chosen: what a sender may have sent beside, as tail-loss probes.
 const EXTRA_SEGMENTS: u64 = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Over a link that bears `most` rungs, for a flow with likely so many segments on its way.
+    /// The sweep over a link that carries `most` ACKs, for a flow with likely so many segments in flight.
     fn rungs(max_acks: u64, likely: u64, limit: u64) -> Option<RangeInclusive<u64>> {
         let rate = |bytes| DataSize::from_bytes(bytes) / Duration::from_millis(100);
         // Six times as long as the flow's round trip.
@@ -179,26 +181,26 @@ mod tests {
     }
 
     #[test]
-    fn a_ladder_begins_above_all_that_may_be_on_its_way() {
+    fn a_sweep_begins_above_everything_that_may_be_in_flight() {
         assert_eq!(rungs(1000, 200, 400), Some(0..=400), "all of them");
         assert_eq!(rungs(350, 200, 400), Some(51..=400), "the lowest are left out first");
         assert_eq!(rungs(200, 200, 400), Some(100..=299), "then the highest");
         assert_eq!(rungs(155, 200, 400), Some(100..=254));
-        assert_eq!(rungs(154, 200, 400), None, "one that begins lower would leave a rest");
+        assert_eq!(rungs(154, 200, 400), None, "a lower one would leave data in flight");
         assert_eq!((rungs(0, 2, 4), rungs(10, 0, 0)), (None, Some(0..=4)));
     }
 
     #[test]
-    fn segments_have_the_size_that_comes_twice() {
+    fn the_segment_size_is_one_that_came_twice() {
         let mut grain = SegmentSize::default();
         [1400, 300, 300, 2800, 2800].into_iter().for_each(|bytes| grain.on_arrival(bytes));
-        assert_eq!(grain.known(), Some(2800), "as long as none came alone");
+        assert_eq!(grain.known(), Some(2800), "as long as no single segment came");
         [1400, 1400, 2800, 2800, 700].into_iter().for_each(|bytes| grain.on_arrival(bytes));
         assert_eq!(grain.known(), Some(1400));
     }
 
     #[test]
-    fn a_frozen_sender_is_told_again_and_less_and_less_often() {
+    fn repetitions_to_a_frozen_sender_become_rarer() {
         let mut retry = UnfreezeRetry::default();
         retry.on_outage_end(Instant::ZERO, false);
         let mut repeated = alloc::vec::Vec::new();
@@ -208,7 +210,7 @@ mod tests {
         let expected_times = [300, 900, 2100, 4500, 9300, 18_900, 28_900, 38_900];
         let expected: alloc::vec::Vec<_> =
             expected_times.iter().enumerate().map(|(n, at)| (*at, n % 2 == 1)).collect();
-        assert_eq!(repeated, expected, "a question first, for the ladder has just gone");
+        assert_eq!(repeated, expected, "a probe first, because the sweep has just been sent");
         retry.on_outage_end(Instant::ZERO, false);
         retry.on_data();
         assert_eq!(retry.tick(Instant::from_millis(300)), None);
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_share_a_link() {
+    fn flows_share_the_capacity_of_the_link() {
         let in_flight_rate = Some(Bitrate::from_bits_per_sec(360_000));
         let params = |spent| FreezeParams {
             link: LinkId(1),

@@ -1,13 +1,12 @@
-//! One flow's ACKs and the two ways that they may take.
+//! Selects the path of each ACK of a flow: over a secondary link, or over the primary link with a delay.
 //!
-//! In: what the flow's ACKs show, and echoes. Out: for each ACK the way, and how late it is to leave.
-//!
-//! 1. Offload is on by trial ([`Trial`]), and off where holes are many ([`Calm`]).
-//! 2. The round trip changes with the way, and what is on its way was sent for one of them. So while something is missing
-//!    ACKs leave over the first link as late as over the second ([`Line`]); and when offload ends, that delay fades
-//!    slowly, so that the difference does not fall on the queue at once.
-//! 3. ACKs that do not arrive by the second way show in this: nothing echoes them. Then the flow goes back at once.
-//!    What stays on the first link, for a hole or for its exactness, is no sign of it and puts the proof off.
+//! 1. Offload is switched on by trial ([`OffloadTrial`]), and off where holes are frequent ([`LossGuard`]).
+//! 2. The round-trip time changes with the path, and the data in flight was sent for one of them. So while something is
+//!    missing, ACKs leave over the primary link with the delay of the secondary one ([`AckDelayQueue`]); and when
+//!    offload ends, that delay fades slowly, so that the difference does not fall on the queue at once.
+//! 3. ACKs that do not arrive over the secondary link are detected by missing echoes: nothing echoes their timestamps.
+//!    Then the flow returns to the primary link at once. ACKs that stay on the primary link, because of a hole or for
+//!    their exactness, prove nothing and postpone this deadline.
 
 use alloc::vec::Vec;
 
@@ -19,16 +18,16 @@ use crate::accel::observation::sack_holes::SackHoles;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
-/// What becomes of an ACK.
+/// Where an ACK leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum AckPath {
-    /// It may go over a helping link.
+    /// It may leave over a secondary link.
     Secondary,
-    /// It leaves over the first one, so late.
+    /// It leaves over the primary link, after this delay.
     Delayed(Duration),
 }
 
-/// One flow's ways.
+/// State of one flow.
 #[derive(Clone, Debug, Default)]
 pub(in crate::accel) struct AckPathSelector {
     trial: OffloadTrial,
@@ -36,30 +35,33 @@ pub(in crate::accel) struct AckPathSelector {
     path_delay: PathDelay,
     delay_queue: AckDelayQueue,
     assumed_path: AssumedPath,
+    /// Whether ACKs are offloaded.
     is_on: bool,
+    /// Until when packets of the flow must be captured.
     capture_until: Option<Instant>,
-    /// When something that went elsewhere must have been echoed.
+    /// When an offloaded ACK must have been echoed.
     delivery_deadline: Option<Instant>,
 }
 
-/// For which round trip the sender has sent.
+/// The path whose round-trip time the sender's window is adapted to.
 #[derive(Clone, Copy, Debug, Default)]
 enum AssumedPath {
     #[default]
     Primary,
     Secondary,
+    /// The delay of the secondary path is being removed.
     Fading {
         since: Instant,
     },
 }
 
 impl AckPathSelector {
-    /// Whether ACKs may go elsewhere as far as holes are concerned; `is_exact`: the next ones have to arrive as they are.
+    /// Whether holes permit offload; `is_exact`: the next ACKs must arrive as they are.
     pub(in crate::accel) fn has_no_holes(&mut self, now: Instant, holes: &SackHoles, is_exact: bool) -> bool {
         self.loss_guard.is_clear(now, holes) && !is_exact
     }
 
-    /// The way of an ACK that leaves now. What `moment` says of holes is found here.
+    /// The path of an ACK that leaves now. The fields of `sample` about holes are filled in here.
     pub(in crate::accel) fn select(&mut self, sample: TrialSample, holes: &SackHoles, is_exact: bool) -> AckPath {
         let now = sample.now;
         let is_calm = self.loss_guard.is_clear(now, holes) && !is_exact;
@@ -83,17 +85,17 @@ impl AckPathSelector {
         if self.is_on && holes.closed_for(now, HOLE_GAP) && !is_exact {
             return AckPath::Secondary;
         }
-        // What does not go there proves nothing.
+        // ACKs on the primary link prove nothing.
         self.delivery_deadline = self.delivery_deadline.and_then(|_| self.delivery_deadline(&sample));
         AckPath::Delayed(self.current_delay(now, !self.is_on))
     }
 
-    /// No helping link could take it. How late it is to leave.
+    /// No secondary link could take the ACK. Returns its delay on the primary link.
     pub(in crate::accel) fn on_no_capacity(&mut self, now: Instant) -> Duration {
         self.current_delay(now, true)
     }
 
-    /// A helping link has taken an ACK with this timestamp.
+    /// A secondary link has taken an ACK with this timestamp.
     pub(in crate::accel) fn on_offloaded(&mut self, now: Instant, value: Option<TcpTimestamp>) {
         self.assumed_path = AssumedPath::Secondary;
         if let Some(value) = value {
@@ -101,7 +103,7 @@ impl AckPathSelector {
         }
     }
 
-    /// An ACK leaves over the first link, so late. It is given back if that is now.
+    /// An ACK leaves over the primary link after this delay. It is returned if that is now.
     pub(in crate::accel) fn delay(
         &mut self,
         now: Instant,
@@ -118,7 +120,7 @@ impl AckPathSelector {
         packet
     }
 
-    /// A packet comes that echoes this, and has waited so long.
+    /// A packet comes that echoes this timestamp, after this queueing delay.
     pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
         self.path_delay.on_echo(now, echo, waited);
         if self.path_delay.is_delivered() {
@@ -126,7 +128,7 @@ impl AckPathSelector {
         }
     }
 
-    /// What is to leave now over the first link; all of it where the link has gone dark.
+    /// The ACKs that are due over the primary link; all of them if the link is down.
     pub(in crate::accel) fn take_due(&mut self, now: Instant, is_dark: bool) -> Vec<Vec<u8>> {
         if is_dark {
             return self.delay_queue.drain().collect();
@@ -134,7 +136,7 @@ impl AckPathSelector {
         core::iter::from_fn(|| self.delay_queue.pop(now)).collect()
     }
 
-    /// Whether ACKs do not arrive by the second way. They go by the first from now on.
+    /// Whether offloaded ACKs do not arrive. Then all leave over the primary link from now on.
     pub(in crate::accel) fn has_failed(&mut self, now: Instant) -> bool {
         let has_failed = self.delivery_deadline.is_some_and(|proof| now >= proof);
         if has_failed {
@@ -144,7 +146,7 @@ impl AckPathSelector {
         has_failed
     }
 
-    /// When something is due.
+    /// When to tick next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
         [self.delay_queue.due(), self.delivery_deadline].into_iter().flatten().min()
     }
@@ -164,13 +166,13 @@ impl AckPathSelector {
         &self.trial
     }
 
-    /// By when something that goes elsewhere from now on is echoed; none: echoes are not shown.
+    /// When an ACK that is offloaded now must have been echoed; none: echoes are not captured.
     fn delivery_deadline(&self, sample: &TrialSample) -> Option<Instant> {
         let rtt = self.path_delay.primary_rtt().or(sample.queue.map(|_| sample.rtt))?;
         Some(sample.now + rtt * 3 + DELIVERY_SLACK)
     }
 
-    /// How late an ACK leaves over the first link; `ends`: offload does.
+    /// The delay of an ACK on the primary link; `ends`: offload ends.
     fn current_delay(&mut self, now: Instant, ends: bool) -> Duration {
         let extra = self.path_delay.difference();
         if let (AssumedPath::Secondary, true) = (self.assumed_path, ends) {
@@ -190,16 +192,16 @@ impl AckPathSelector {
     }
 }
 
-/// chosen: longer than a repair's ACKs take, whichever way; what comes behind is a rate.
+/// chosen: longer than the ACKs of a repair take, over either path; what follows is a rate.
 const NO_HOLES_TIME: Duration = Duration::from_millis(300);
-/// chosen: holes of one burst are one.
+/// chosen: holes of one burst count as one.
 const HOLE_GAP: Duration = Duration::from_millis(60);
-/// chosen: so much of what passes is shown beyond a trial; ACKs come more often.
+/// chosen: packets are captured for so long beyond a trial; ACKs come more often.
 const CAPTURE_TIME: Duration = Duration::from_millis(500);
-/// chosen: the longest difference and the longest queue that are worth it.
+/// chosen: the longest path difference and the longest queue for which offload pays.
 const DELIVERY_SLACK: Duration = Duration::from_millis(400);
-/// chosen: with 50 ms the queue grows by an eightieth of the rate meanwhile; in one second it overflowed, and flows beside lost
-/// by it (`tests/tables/accel-beside.txt` of the simulator).
+/// chosen: with 50 ms the queue grows by an eightieth of the rate meanwhile; in one second it overflowed, and competing
+/// flows lost by it (`tests/tables/accel-beside.txt` of the simulator).
 const FADE_TIME: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

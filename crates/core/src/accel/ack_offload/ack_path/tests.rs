@@ -1,16 +1,16 @@
-//! An ACK's two ways, tried over a queue, a hole and a link that carries nothing.
+//! The two paths of an ACK, tried over a queue, a hole and a link that carries nothing.
 
 use super::*;
 use crate::units::DataSize;
 use crate::wire::packet::{Ack, Flags, SackBlocks, Seq, SeqRange, Timestamps};
 
-/// A flow of 20 Mbit/s with help and 16 without, behind a queue of 60 ms, whose ACKs leave every millisecond.
+/// A flow of 20 Mbit/s with offload and 16 without, behind a queue of 60 ms, whose ACKs leave every millisecond.
 struct World {
     selector: AckPathSelector,
     holes: SackHoles,
     now: Instant,
     total: u64,
-    /// ACKs by the second link arrive.
+    /// Offloaded ACKs arrive.
     arrives: bool,
     /// What is still to be echoed.
     echoes: Vec<(Instant, TcpTimestamp)>,
@@ -24,7 +24,7 @@ impl World {
         Self { selector, holes, now: Instant::ZERO, total: 0, arrives: true, echoes: Vec::new() }
     }
 
-    /// So many milliseconds; the way of each ACK.
+    /// Runs for so many milliseconds and returns the path of each ACK.
     fn run(&mut self, millis: u64, hole: bool) -> Vec<AckPath> {
         let mut paths = Vec::new();
         for _ in 0..millis {
@@ -78,7 +78,7 @@ fn elsewhere(paths: &[AckPath]) -> usize {
 }
 
 #[test]
-fn while_something_is_missing_acks_are_as_late_as_over_the_second_link() {
+fn while_data_is_missing_acks_are_delayed_as_on_the_secondary_link() {
     let mut world = World::new();
     let paths = world.run(5000, false);
     assert!(elsewhere(&paths) > 4400 && world.selector.is_on());
@@ -89,11 +89,11 @@ fn while_something_is_missing_acks_are_as_late_as_over_the_second_link() {
         assert!((54..=57).contains(&delay.as_millis()), "{delay:?}");
     }
     let after = world.run(1000, false);
-    assert_eq!(elsewhere(&after), 1000 - 59, "and goes on when it is closed");
+    assert_eq!(elsewhere(&after), 1000 - 59, "and it continues when the hole is closed");
 }
 
 #[test]
-fn when_it_ends_the_delay_fades() {
+fn when_offload_ends_the_delay_fades() {
     let mut world = World::new();
     world.run(5000, false);
     let end = world.run(7000, true);
@@ -110,18 +110,18 @@ fn when_it_ends_the_delay_fades() {
 }
 
 #[test]
-fn a_hole_that_is_open_is_no_sign_that_acks_do_not_arrive() {
+fn an_open_hole_is_no_sign_that_acks_do_not_arrive() {
     let mut world = World::new();
     while !world.selector.is_on() {
         world.run(1, false);
     }
-    assert!(world.selector.deadline().is_some(), "a proof is waited for");
+    assert!(world.selector.deadline().is_some(), "an echo is awaited");
     world.run(1800, true);
-    assert!(!world.selector.trial().has_no_benefit(), "nothing went there that could be echoed");
+    assert!(!world.selector.trial().has_no_benefit(), "no ACK was offloaded that could be echoed");
 }
 
 #[test]
-fn where_acks_do_not_arrive_it_ends_before_a_second_is_over() {
+fn where_acks_do_not_arrive_offload_ends_within_a_second() {
     let mut world = World::new();
     world.arrives = false;
     let paths = world.run(5000, false);

@@ -1,13 +1,11 @@
-//! A link as the fetcher sees it: how much it was asked for, and how fast it answers.
+//! A link as the fetcher sees it: how much was requested over it, and how fast it responds.
 //!
-//! In: what is known of the link, questions and answers. Out: whether it may be asked for more, and how long that takes.
-//!
-//! 1. What an answer says around its bytes counts: a head, a part's head, headers of packets ([`cost`]).
-//! 2. Where nobody says what it brings, its rate is found by what has to wait: an answer with much before it takes longer
-//!    than the quickest one by the time that those bytes take. Holes alone fill no link and say nothing of it; until
-//!    something has waited it is [`UNKNOWN`].
-//! 3. What was late does not count as room taken for ever: a link that answers nothing is asked for little, not for
-//!    nothing, for that is how it is found to live again.
+//! 1. Overhead counts: a response head, part heads, packet headers ([`response_cost`]).
+//! 2. Without a configured rate it is measured by responses that have to queue: a response behind many bytes takes
+//!    longer than the fastest one by the transmission time of those bytes. Holes alone fill no link and show nothing;
+//!    until something has queued the rate is [`DEFAULT_RATE`].
+//! 3. Late ranges do not use capacity for ever: a link that answers nothing is requested to deliver little, not
+//!    nothing, because that is how its recovery is noticed.
 
 use core::net::SocketAddr;
 
@@ -20,31 +18,31 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 /// What is known of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct LinkInfo {
-    /// Which.
+    /// Which link.
     pub(in crate::accel) link: LinkId,
-    /// Whether it is the one that is helped.
+    /// Whether it is the primary link.
     pub(in crate::accel) is_primary: bool,
-    /// Whether it brings nothing at all now.
+    /// Whether it delivers nothing now.
     pub(in crate::accel) is_down: bool,
-    /// What it brings, if that is known.
+    /// The rate that it delivers, if known.
     pub(in crate::accel) receive_rate: Option<Bitrate>,
-    /// Its round trip, if that is known.
+    /// Its round-trip time, if known.
     pub(in crate::accel) rtt: Option<Duration>,
-    /// To whom it leads.
+    /// The address families that it reaches.
     pub(in crate::accel) families: AddressFamilies,
 }
 
-/// A link, and what it was asked for.
+/// A link, and what was requested over it.
 #[derive(Clone, Debug)]
 pub(super) struct FetchLink {
     pub(super) info: LinkInfo,
-    /// What was asked before something was late counts as room taken no more.
+    /// Requests from before the last late one no longer use capacity.
     since: Instant,
-    /// What it was found to bring.
+    /// The measured rate.
     pub(super) measured_rate: Option<Bitrate>,
-    /// Everything that was answered.
+    /// All that was received.
     pub(super) total: DataSize,
-    /// The quickest answer.
+    /// The fastest response.
     min_latency: Option<Duration>,
     /// When something was late last.
     last_late: Option<Instant>,
@@ -66,7 +64,7 @@ impl FetchLink {
         Self { info: info, ..self }
     }
 
-    /// What it brings, as far as is known.
+    /// Its rate, as far as known.
     pub(super) fn rate(&self) -> Bitrate {
         self.info.receive_rate.or(self.measured_rate).unwrap_or(self.default_rate())
     }
@@ -75,18 +73,18 @@ impl FetchLink {
         if self.info.is_primary { DEFAULT_PRIMARY_RATE } else { DEFAULT_RATE }
     }
 
-    /// Whether it may be asked for what this server has.
+    /// Whether it may be used for this server.
     pub(super) const fn reaches(&self, server: SocketAddr) -> bool {
         let families = self.info.families;
         !self.info.is_down && if server.is_ipv6() { families.has_v6() } else { families.has_v4() }
     }
 
-    /// Whether it may be asked for more, where `out` is asked for and not answered.
+    /// Whether more may be requested over it, with `out` outstanding.
     pub(super) fn can_request(&self, now: Instant, out: DataSize) -> bool {
         out.is_zero() || (!self.was_late_within(now, LATE_TIME) && out < self.window())
     }
 
-    /// Whether something was late of late, and nothing has been answered since.
+    /// Whether something was late recently, and nothing has been answered since.
     pub(super) fn is_doubtful(&self, now: Instant) -> bool {
         self.was_late_within(now, DOUBT_TIME)
     }
@@ -95,24 +93,24 @@ impl FetchLink {
         self.last_late.is_some_and(|late| now.since(late) < time)
     }
 
-    /// What takes room of it, of what is open.
+    /// What uses its capacity, of the fetches in flight.
     pub(super) fn outstanding<'a>(&self, open: impl Iterator<Item = &'a InFlightFetch>) -> DataSize {
         let counts = |open: &&InFlightFetch| open.link == self.info.link && open.sent_at >= self.since;
         open.filter(counts).map(InFlightFetch::cost).sum()
     }
 
-    /// The most bytes of one question.
+    /// The most bytes of one request.
     pub(super) fn max_request(&self, is_bulk: bool) -> u64 {
         if is_bulk { self.window().bytes().max(MAX_BULK) } else { self.window().bytes().max(4096) }
     }
 
-    /// How long an answer takes that is asked for now, behind so much.
+    /// The expected latency of a request that is sent now, behind so much.
     pub(super) fn expected_latency(&self, out: DataSize) -> Duration {
         let nanos = out.bytes().saturating_mul(8_000_000_000) / self.rate().bits_per_sec().max(1);
         Duration::from_nanos(nanos) + self.rtt() * 2
     }
 
-    /// An answer after so long, with so many bytes up to its end when it was asked for.
+    /// A response after this latency, with so many bytes up to its end when it was requested.
     pub(super) fn on_response(
         &mut self,
         latency: Duration,
@@ -146,9 +144,9 @@ impl FetchLink {
     }
 }
 
-/// What an answer of so many bytes takes of a link.
+/// The load of a response with so many bytes on a link.
 pub(super) fn response_cost(bytes: u64) -> DataSize {
-    // 52 bytes of headers to 1448 of a segment.
+    // 52 bytes of headers for 1448 of a segment.
     DataSize::from_bytes(bytes + bytes / 27 + PART_OVERHEAD)
 }
 
@@ -157,19 +155,19 @@ fn rate_of(bytes: DataSize, time: Duration) -> Bitrate {
     Bitrate::from_bits_per_sec(u64::try_from(u128::from(bytes.bytes()) * 8_000_000_000 / nanos).unwrap_or(u64::MAX))
 }
 
-/// chosen: below what a 3G link brings, above what it needs at 1 % of loss and 20 Mbit/s (facts C: 0.22 Mbit/s).
+/// chosen: below the rate of a 3G link, above the 0.22 Mbit/s that 1 % of loss at 20 Mbit/s needs.
 const DEFAULT_RATE: Bitrate = Bitrate::from_bits_per_sec(500_000);
-/// chosen: a fifth of the link that the floors are about.
+/// chosen: a fifth of the link that the thresholds are about.
 const DEFAULT_PRIMARY_RATE: Bitrate = Bitrate::from_mbps(4);
-/// chosen: a cellular link's round trip (the floors' 150 ms).
+/// chosen: the round trip of a cellular link in the thresholds.
 const DEFAULT_RTT: Duration = Duration::from_millis(150);
 /// What nginx writes around one of several ranges: 110 to 130 bytes; a head of its own has about 300.
 const PART_OVERHEAD: u64 = 130;
-/// chosen: what has waited behind so much has waited for the link: at 900 kbit/s 73 ms.
+/// chosen: what waited behind so much has waited for the link: 73 ms at 900 kbit/s.
 const MIN_SAMPLE: DataSize = DataSize::from_kib(8);
-/// chosen: after something was late, so long only one question at a time.
+/// chosen: after something was late, only one request at a time for so long.
 const LATE_TIME: Duration = Duration::from_secs(1);
-/// chosen: of a link that brings nothing, one hole in so long waits for the answer that does not come.
+/// chosen: on a link that delivers nothing, one hole in this time waits for a response that does not come.
 const DOUBT_TIME: Duration = Duration::from_secs(10);
-/// chosen: one question for what a blackout has cost.
+/// chosen: one request for the loss of an outage.
 const MAX_BULK: u64 = 256 * 1024;

@@ -1,19 +1,17 @@
-//! Fast Fetcher: which missing bytes are asked for when, and over which link (Super-aggregation §3.3, §4.2).
+//! Range fetcher: which missing bytes are requested when, and over which link (Super-aggregation §3.3, §4.2, *Fast
+//! Fetcher*).
 //!
-//! In: what flows miss ([`Want`]), what the links are like ([`Road`]), what came of a fetch. Out: [`Output::Fetch`] and
-//! [`Output::Cancel`], and whose bytes have come ([`Got`]).
-//!
-//! 1. Holes of one resource are gathered for [`GATHER`] and asked for at once, as several ranges: a hole that was only
-//!    reordering is gone by then, and a head costs as much as a third of a segment.
-//! 2. Helping links first, the primary one last; what is too much for a thin link (what a blackout has cost) the other
-//!    way round. A link that is dark is not asked, one that has just failed only if there is no other.
-//! 3. No link is asked for more than it brings in a round trip and [`QUEUE`], counting what answers say around their
-//!    bytes: what waits here may still come by itself, or go over another link.
-//! 4. What has not come after [`PATIENCE`], two round trips and its turn in the queue is asked for again, if possible
-//!    over another link. Of one link alone it is asked for later, and not while one range comes after the other. The first
-//!    answer counts; a fetch of which nothing is wanted any more is cancelled.
-//!    While a server is late with the same bytes over every link, no more of its bytes are to be missing ([`Fetcher::room`]).
-//! 5. It never gives up by itself, save after [`TRIES`]: how long a hole may stay open is its flow's to say.
+//! 1. Holes of one resource are collected for [`GATHER_TIME`] and requested together, as several ranges: a hole that
+//!    was only reordering is gone by then, and a response head costs as much as a third of a segment.
+//! 2. Secondary links first, the primary one last; bulk that is too much for a thin link (the loss of an outage) the
+//!    other way round. A link that is down is not used, one that has just failed only if there is no other.
+//! 3. No link is requested to deliver more than it can in a round trip and [`QUEUE_TIME`], headers included: what waits
+//!    here may still arrive by itself, or go over another link.
+//! 4. What has not come after [`TIMEOUT`], two round trips and its turn in the queue is requested again, if possible
+//!    over another link. With a single link it is requested later, and not while one range comes after the other. The
+//!    first response counts; a fetch whose ranges are all obsolete is cancelled. While a server is late with the same
+//!    bytes over every link, no more of its bytes may become missing ([`RangeFetcher::budget`]).
+//! 5. It never gives up by itself before [`MAX_TRIES`]: how long a hole may stay open is decided by its flow.
 
 mod in_flight;
 mod link;
@@ -36,33 +34,33 @@ use link::FetchLink;
 
 pub(in crate::accel) use link::LinkInfo;
 
-/// Which fetch: counted from one, never used twice.
+/// Identifies a fetch: counted from one, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FetchId(pub u64);
 
-/// Bytes of a resource that are to be got over another connection.
+/// Ranges of a resource to be fetched over another connection.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
-    /// Which.
+    /// Which fetch.
     pub id: FetchId,
     /// Over which link.
     pub link: LinkId,
-    /// From whom: where the flow goes to.
+    /// The server of the flow.
     pub server: SocketAddr,
-    /// The request as its application sent it, without fields of ranges, conditions, codings and connections: a request
-    /// line and fields, each ended by CR LF, and no empty line. The fetch adds `Range` and `If-Range`.
+    /// The request of the application, without fields of ranges, conditions, codings and connections: a request line
+    /// and fields, each ended by CR LF, and no empty line. The fetch adds `Range` and `If-Range`.
     pub request: String,
-    /// The strong validator that the answer must still have (RFC 9110 §8.8.3), quotes included.
+    /// The strong validator that the response must still have (RFC 9110 section 8.8.3), quotes included.
     pub etag: String,
-    /// The resource's whole length.
+    /// The length of the resource.
     pub length: DataSize,
-    /// Where in the resource: first byte, and one past the last.
+    /// First byte, and one past the last.
     pub ranges: Vec<(u64, u64)>,
 }
 
 impl fmt::Debug for Fetch {
-    /// Without the request: it may hold secrets, and this goes to logs.
+    /// Without the request: it may contain secrets, and this text goes to logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, link, server, length, ranges, .. } = self;
         write!(f, "{id:?} of {ranges:?} in {length:?} from {server} over {link:?}")
@@ -72,41 +70,41 @@ impl fmt::Debug for Fetch {
 /// Bytes that a flow misses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct FetchRequest {
-    /// Whose: the caller's number.
+    /// The flow, by the number of the caller.
     pub(in crate::accel) flow: u64,
-    /// Which, in the flow's sequence.
+    /// The positions in the flow's sequence space.
     pub(in crate::accel) range: PosRange,
-    /// Which, in their resource.
+    /// Where they lie in their resource.
     pub(in crate::accel) source: ResourceOffset,
-    /// Where they can be had.
+    /// The server that has them.
     pub(in crate::accel) server: SocketAddr,
 }
 
 /// Bytes that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::accel) struct FetchedRange {
-    /// Whose.
+    /// The flow.
     pub(in crate::accel) flow: u64,
-    /// Where in the flow's sequence they begin.
+    /// Their first position in the flow's sequence space.
     pub(in crate::accel) start: u64,
-    /// They.
+    /// The bytes.
     pub(in crate::accel) bytes: Vec<u8>,
-    /// How long the answer took; none: it is a replayed connection's.
+    /// Latency of the response; none: from a mirrored connection.
     pub(in crate::accel) latency: Option<Duration>,
-    /// Whether that was too long, or others were late over each link there is.
+    /// Whether that was too long, or other requests were late over every link.
     pub(in crate::accel) is_late: bool,
 }
 
-/// What waits to be asked for.
+/// A range that waits to be requested.
 #[derive(Clone, Debug)]
 struct WaitingRange {
     request: FetchRequest,
-    /// Not before this.
+    /// Not before this time.
     due: Instant,
-    /// How often it was asked for, and how often that was not answered in time.
+    /// How often it was requested, and how often that was not answered in time.
     tries: u32,
     late: u32,
-    /// Over which link in vain.
+    /// The link over which it failed.
     failed_link: Option<LinkId>,
 }
 
@@ -121,7 +119,7 @@ pub(in crate::accel) struct RangeFetcher {
 }
 
 impl RangeFetcher {
-    /// The links, those that help first and the primary one last.
+    /// The links, secondary ones first and the primary one last.
     pub(in crate::accel) fn set_links(&mut self, infos: &[LinkInfo]) {
         self.links.retain(|fetch_link| infos.iter().any(|info| info.link == fetch_link.info.link));
         for (at, info) in infos.iter().enumerate() {
@@ -137,7 +135,7 @@ impl RangeFetcher {
 
     /// A flow misses bytes.
     pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) {
-        // In pieces, so that one that is lost on the way costs no more than a piece.
+        // In pieces, so that a piece that is lost costs no more than a piece.
         let mut start = request.range.start;
         while start < request.range.end {
             let range = PosRange::new(start, request.range.end.min(start + MAX_RANGE_BYTES));
@@ -155,7 +153,7 @@ impl RangeFetcher {
         }
     }
 
-    /// What became of one range of a fetch; none, if nobody waits for it any more.
+    /// The result of one range of a fetch; none if it is obsolete.
     pub(in crate::accel) fn fetched(
         &mut self,
         now: Instant,
@@ -170,7 +168,7 @@ impl RangeFetcher {
             fetch.due = fetch.due.max(now + patience);
         }
         let is_over = fetch.is_finished();
-        // Only the end of an answer says how long all of it took.
+        // Only the end of a response shows the latency of all of it.
         let ahead = if is_over { fetch.bytes_ahead } else { DataSize::ZERO };
         let latency = now.since(fetch.sent_at);
         let links = self.link_count(part.server);
@@ -207,10 +205,10 @@ impl RangeFetcher {
         self.drop_parts(|part| part.flow == flow);
     }
 
-    /// Asks for what is due. `missing` says what of a stretch its flow still misses.
+    /// Requests what is due. `missing` returns what of a range its flow still misses.
     pub(in crate::accel) fn tick(&mut self, now: Instant, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
         self.retry_late(now);
-        // What has come by itself meanwhile is not owed.
+        // What has arrived by itself meanwhile is not expected any more.
         self.drop_parts(|part| part.is_retried && missing(part.flow, part.range).is_empty());
         let due = self.waiting.iter().any(|waiting| waiting.due <= now);
         if due {
@@ -219,7 +217,7 @@ impl RangeFetcher {
         }
     }
 
-    /// What is to be done.
+    /// What the driver has to do.
     pub(in crate::accel) fn take_outputs(&mut self) -> Vec<Output> {
         core::mem::take(&mut self.outputs)
     }
@@ -231,14 +229,14 @@ impl RangeFetcher {
         waiting.chain(is_overdue).min()
     }
 
-    /// How many bytes more may be missing at the same time, of all flows together: what the links that may be asked bring
-    /// in [`HIDDEN`], less what is wanted already. Of a server that is late with something over all of them: none.
+    /// How many more bytes may be missing at the same time, of all flows together: what the usable links deliver in
+    /// [`BUDGET_TIME`], minus what is wanted already. Zero for a server that is late over all of them.
     pub(in crate::accel) fn budget(&self, server: SocketAddr) -> u64 {
         if self.is_server_late(server) {
             return 0;
         }
         let is_up = |fetch_link: &&FetchLink| fetch_link.reaches(server);
-        // Beside a helping link the primary one is kept for what that one loses.
+        // With a secondary link the primary one is reserved for what that one loses.
         let is_helped = self.links.iter().filter(is_up).any(|fetch_link| !fetch_link.info.is_primary);
         let asked = self.links.iter().filter(is_up).filter(|fetch_link| !is_helped || !fetch_link.info.is_primary);
         let bring: DataSize = asked.map(|fetch_link| fetch_link.rate() * BUDGET_TIME).sum();
@@ -247,19 +245,19 @@ impl RangeFetcher {
         bring.bytes().saturating_sub(waiting + in_flight)
     }
 
-    /// Whether this server was late with the same bytes as often as there are links, and still owes them.
+    /// Whether this server was late with the same bytes as often as there are links, and still has not delivered them.
     fn is_server_late(&self, server: SocketAddr) -> bool {
         let links = self.link_count(server);
         self.in_flight.values().any(|fetch| fetch.is_late_for(server, links))
     }
 
-    /// Links over which this server may be asked; one at least.
+    /// Number of links that reach this server; at least one.
     fn link_count(&self, server: SocketAddr) -> u32 {
         let links = self.links.iter().filter(|fetch_link| fetch_link.reaches(server)).count();
         u32::try_from(links).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Bytes that came over each link, what answers say around them included.
+    /// Bytes that came over a link, response overhead included.
     pub(in crate::accel) fn fetched_over(&self, link: LinkId) -> DataSize {
         self.links
             .iter()
@@ -267,7 +265,7 @@ impl RangeFetcher {
             .map_or(DataSize::ZERO, |fetch_link| fetch_link.total)
     }
 
-    /// What a link was found to bring, if that was not told.
+    /// The measured rate of a link, if it was not configured.
     pub(in crate::accel) fn measured_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
         self.links
             .iter()
@@ -275,7 +273,7 @@ impl RangeFetcher {
             .and_then(|fetch_link| fetch_link.measured_rate)
     }
 
-    /// What has waited too long is asked for again.
+    /// Requests again what is overdue.
     fn retry_late(&mut self, now: Instant) {
         let late: Vec<FetchId> =
             self.in_flight.iter().filter(|(_, fetch)| fetch.is_late(now)).map(|(id, _)| *id).collect();
@@ -305,7 +303,7 @@ impl RangeFetcher {
         });
     }
 
-    /// What waits shrinks to what is still missing.
+    /// Reduces waiting ranges to what is still missing.
     fn drop_received(&mut self, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
         let old = core::mem::take(&mut self.waiting);
         for waiting in old {
@@ -320,7 +318,7 @@ impl RangeFetcher {
         }
     }
 
-    /// One fetch more, if there is what is due and a link for it.
+    /// Sends one more fetch, if something is due and there is a link for it.
     fn send_one(&mut self, now: Instant) -> bool {
         let Some(first) =
             self.waiting.iter().filter(|waiting| waiting.due <= now).min_by_key(|waiting| waiting.due)
@@ -337,7 +335,7 @@ impl RangeFetcher {
         let all: u64 = self.waiting.iter().filter(|w| goes_along(w)).map(|w| w.request.range.len()).sum();
         let is_bulk = all > MIN_BULK;
         let Some(at) = self.choose_link(now, (server, failed), is_bulk) else {
-            // Every link is busy, or none is there: later.
+            // Every link is busy, or none is usable: retry later.
             let later = now + BUSY_DELAY;
             self.waiting.iter_mut().filter(|waiting| waiting.due <= now).for_each(|waiting| waiting.due = later);
             return false;
@@ -397,7 +395,7 @@ impl RangeFetcher {
         true
     }
 
-    /// The link over which to ask this server.
+    /// The link for a request to this server.
     fn choose_link(
         &self,
         now: Instant,
@@ -420,7 +418,7 @@ impl RangeFetcher {
         others().find(is_reliable).or_else(|| others().next()).or_else(|| good().next()).copied()
     }
 
-    /// These bytes are here: whoever else is asked for them need not answer.
+    /// These bytes have arrived: other requests for them are obsolete.
     fn on_range_received(&mut self, flow: u64, range: PosRange) {
         self.waiting.retain(|waiting| waiting.request.flow != flow || !range.covers(&waiting.request.range));
         self.drop_parts(|part| part.flow == flow && range.covers(&part.range));
@@ -440,26 +438,27 @@ impl RangeFetcher {
     }
 }
 
-/// The paper's prototype gives no time; facts "Fast Fetcher" gathers 20 ms of holes.
+/// chosen: reordering lasts for some milliseconds; the holes of 20 ms fit into one request.
 const GATHER_TIME: Duration = Duration::from_millis(20);
-/// Facts "Fast Fetcher": asked again after 600 ms and two round trips.
+/// chosen: with two round trips, longer than most servers need for a response.
 const TIMEOUT: Duration = Duration::from_millis(600);
-/// Times [`PATIENCE`] where there is one link alone. chosen: a handshake, a question and the start of a connection over 200 ms;
-/// asked twice for the same, one link brings each half as fast.
+/// Times [`TIMEOUT`] with a single link. chosen: a handshake, a request and the start of a connection over 200 ms; of a
+/// duplicate request one link delivers each half as fast.
 const SINGLE_LINK_FACTOR: u32 = 3;
-/// chosen: after an answer that has nothing, so long until the next question.
+/// chosen: time until the next request after a failed one.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// chosen: how soon a busy link is looked at again.
+/// chosen: how soon a busy link is tried again.
 const BUSY_DELAY: Duration = Duration::from_millis(20);
-/// Facts "Loss Hider": what the link brings in two seconds may be missing at the same time.
+/// chosen: what the link delivers in two seconds may be missing at the same time, so that the application waits no
+/// longer.
 const BUDGET_TIME: Duration = Duration::from_secs(2);
 /// chosen: more than the holes of 20 ms at 20 Mbit/s and 3 % of loss, and fewer than any server refuses (Apache: 200).
 const MAX_RANGES: usize = 32;
-/// chosen: bytes of one range; at 20 Mbit/s 13 ms.
+/// chosen: 13 ms at 20 Mbit/s.
 const MAX_RANGE_BYTES: u64 = 32 * 1024;
-/// chosen: from here on a hole is not what random loss makes, and takes a thin link half a second.
+/// chosen: larger holes are not random losses, and take a thin link half a second.
 const MIN_BULK: u64 = 64 * 1024;
 /// chosen: at 600 ms and more each, longer than a hole may stay open.
 const MAX_TRIES: u32 = 16;
-/// chosen: a link is asked for what it brings in a round trip and this.
+/// chosen: a link is requested to deliver what it can in a round trip and this.
 const QUEUE_TIME: Duration = Duration::from_millis(500);

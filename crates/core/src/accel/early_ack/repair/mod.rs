@@ -1,16 +1,17 @@
-//! Repairs one flow whose data was acknowledged early by a process that has ended ([`Owed`]).
+//! Repairs one flow whose data was acknowledged early by a process that has ended ([`PendingRepair`]).
 //!
-//! The sender holds the missing bytes for received and never repeats them. This machine gives them to the local stack, and then
-//! watches the stack's own acknowledgements until they are past every hole. A hole is repaired when the stack says so, not when
-//! its bytes were given: the stack may drop them.
+//! The sender holds the missing bytes for received and never repeats them. This machine injects them into the local
+//! stack, and then watches the stack's own acknowledgements until they are past every hole. A hole is repaired when the
+//! stack acknowledges it, not when its bytes were injected: the stack may drop them.
 //!
-//! 1. The usual reason for a drop is PAWS (RFC 7323 section 5): a segment older than the newest timestamp that the stack has
-//!    accepted in order is discarded. That timestamp moves on when the sender repairs another, earlier hole itself, long after
-//!    the hole's own timestamp was written down. The stack echoes it in each acknowledgement, so a segment given here carries
-//!    the newest echo, or the hole's own timestamp if that is newer.
-//! 2. A flow is reset at both ends if a hole's bytes cannot be fetched, if the stack stands still at bytes that the sender takes
-//!    for received, or if it is not known how far the sender's belief reaches ([`Owed::is_sure`]): within [`PATIENCE`].
-//! 3. Where the stack waits for other bytes, the sender repeats those, and may take as long as TCP does ([`LONGEST`]).
+//! 1. The usual reason for a drop is PAWS (RFC 7323 section 5): a segment older than the newest timestamp that the
+//!    stack has accepted in order is discarded. That timestamp moves on when the sender repairs another, earlier hole
+//!    itself, long after the hole's own timestamp was written down. The stack echoes it in each acknowledgement, so an
+//!    injected segment carries the newest echo, or the hole's own timestamp if that is newer.
+//! 2. A flow is reset at both ends if a hole's bytes cannot be fetched, if the stack waits for bytes that the sender
+//!    takes for received, or if it is unknown how much was acknowledged ([`PendingRepair::is_acked_known`]): within
+//!    [`RESET_AFTER`].
+//! 3. Where the stack waits for other bytes, the sender repeats those, and may take as long as TCP does ([`MAX_TIME`]).
 
 use alloc::vec::Vec;
 
@@ -31,7 +32,7 @@ pub struct Repair {
     last_progress: Instant,
     /// The newest timestamp that it echoes.
     echo: Option<TcpTimestamp>,
-    /// The number of what it sends next.
+    /// The number that it sends next.
     next_local_seq: Seq,
     is_seen: bool,
     began: Instant,
@@ -107,17 +108,17 @@ impl Repair {
         }
     }
 
-    /// Holes that were filled.
+    /// Number of holes that were filled.
     pub fn filled(&self) -> usize {
         let is_filled = |(at, hole_state): (usize, &HoleState)| hole_state.given.is_some() && self.is_past(at);
         self.holes.iter().enumerate().filter(|one| is_filled(*one)).count()
     }
 
-    /// The local stack has sent this packet of the flow.
+    /// The local stack has sent this segment of the flow.
     pub fn on_local_segment(&mut self, now: Instant, segment: &Segment<'_>) {
         let flags = segment.flags();
         if flags.contains(Flags::RST) {
-            // It knows of no such connection, or has just ended it.
+            // The stack knows no such connection, or has just closed it.
             if self.state == RepairState::Open {
                 self.state = RepairState::Gone;
             }
@@ -137,7 +138,7 @@ impl Repair {
         }
     }
 
-    /// The bytes of a hole; none: they cannot be had.
+    /// The bytes of a hole; none: they could not be fetched.
     pub fn on_fetched(&mut self, hole: usize, bytes: Option<Vec<u8>>) {
         if let Some(hole_state) = self.holes.get_mut(hole) {
             hole_state.has_failed |= bytes.is_none();
@@ -145,7 +146,7 @@ impl Repair {
         }
     }
 
-    /// What is to be done now. To be called after each input, and at [`deadline`](Self::deadline).
+    /// Returns what is to be sent now. To be called after each input, and at [`deadline`](Self::deadline).
     pub fn tick(&mut self, now: Instant) -> Vec<RepairPacket> {
         if self.state == RepairState::Open {
             if self.pending.is_acked_known
@@ -170,12 +171,12 @@ impl Repair {
         (!self.is_over()).then_some(next)
     }
 
-    /// Whether the stack has acknowledged a hole. Its last byte may be kept back by another run's `reserve`.
+    /// Whether the stack has acknowledged a hole. Its last byte may be withheld by another run.
     fn is_past(&self, hole: usize) -> bool {
         self.pending.holes.get(hole).is_none_or(|hole| !self.next_expected.is_before(hole.end().minus(1)))
     }
 
-    /// Whether the sender takes more for received than the stack has, in order.
+    /// Whether more was acknowledged to the sender than the stack has received in order.
     fn is_behind_early_ack(&self) -> bool {
         self.pending.acked_to_server.is_some_and(|told| self.next_expected.is_before(Seq::new(told).minus(1)))
     }
@@ -200,8 +201,8 @@ impl Repair {
             || now.since(self.began) >= MAX_TIME
     }
 
-    /// Gives each hole's bytes once, and again those at which the stack waits; where there are none yet, a byte that it has, which
-    /// it answers with its position.
+    /// Injects each hole's bytes once, and again those for which the stack waits; where there are none yet, a byte that
+    /// it already has, which it answers with its position.
     fn fill_holes(&mut self, now: Instant) -> Vec<RepairPacket> {
         let is_due = |at: Option<Instant>| at.is_none_or(|at| now.since(at) >= RETRY_INTERVAL);
         let (may_repeat, mut packets) = (is_due(self.last_action), Vec::new());
@@ -227,8 +228,8 @@ impl Repair {
         packets.into_iter().map(RepairPacket::Deliver).collect()
     }
 
-    /// Resets for both ends. The local stack takes only one that has the very number it waits for, so the byte behind them asks
-    /// for that number, or shows that the connection is gone.
+    /// Resets for both ends. The local stack accepts only one with exactly the number it waits for, so the byte behind
+    /// them asks for that number, or shows that the connection is gone.
     fn reset_packets(&mut self, now: Instant) -> Vec<RepairPacket> {
         if self.last_action.is_some_and(|acted| now.since(acted) < RETRY_INTERVAL) {
             return Vec::new();
@@ -243,11 +244,11 @@ impl Repair {
     }
 }
 
-/// Until the flow is reset. chosen: the application has its error within five seconds.
+/// chosen: the application has its error within five seconds.
 const RESET_AFTER: Duration = Duration::from_secs(4);
 /// chosen: beyond the timeouts of a sender that repairs a hole of its own.
 const MAX_TIME: Duration = Duration::from_secs(120);
-/// As in the process that has ended: given again after so long.
+/// As in the process that has ended.
 const RETRY_INTERVAL: Duration = Duration::from_millis(60);
 /// chosen: over a link that loses one of ten, five resets all get lost once in 100,000 times.
 const MAX_RESETS: u8 = 5;

@@ -1,4 +1,4 @@
-//! Repair of the flows of a killed run: what is resent, reset, and when it is over.
+//! Repair of the flows of a killed run: what is injected, what is reset, and when it is over.
 
 use alloc::vec;
 
@@ -38,7 +38,8 @@ fn owed(holes: &[u32]) -> PendingRepair {
     }
 }
 
-/// A receiver by RFC 9293 and RFC 7323: what it waits for, its newest timestamp, and what it has beyond. It has sent 100 bytes.
+/// A receiver by RFC 9293 and RFC 7323: the number it waits for, its newest timestamp, and what it has beyond. It has
+/// sent 100 bytes.
 struct Stack {
     next: u32,
     recent: u32,
@@ -52,7 +53,7 @@ impl Stack {
         Self { next: 1000, recent: 490, beyond: beyond.to_vec(), discarded: 0, is_open: true }
     }
 
-    /// A segment comes; what the stack answers.
+    /// A segment comes; returns the answer of the stack.
     fn take(&mut self, segment: &Segment<'_>) -> Vec<u8> {
         let flow = FourTuple::new(PORTS[0].parse().unwrap(), PORTS[1].parse().unwrap()).unwrap();
         if segment.flags().contains(Flags::RST) && segment.seq() == Seq::new(self.next) {
@@ -82,7 +83,7 @@ impl Stack {
         }
     }
 
-    /// Carries out what the repair wants, and tells it what the stack answers.
+    /// Sends the packets of the repair, and feeds back what the stack answers.
     fn serve(&mut self, now: Instant, repair: &mut Repair) -> Vec<PacketBytes> {
         let mut sent = Vec::new();
         for patch in repair.tick(now) {
@@ -102,7 +103,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// Runs it from `from` on until it is over, and when that was; what went to the server.
+/// Runs it from `from` on until it is over. Returns the time, and the packets for the server.
 fn run(repair: &mut Repair, stack: &mut Stack, from: u64) -> (u64, Vec<PacketBytes>) {
     let mut sent = Vec::new();
     for now in (from..from + 200_000).step_by(10) {
@@ -113,7 +114,7 @@ fn run(repair: &mut Repair, stack: &mut Stack, from: u64) -> (u64, Vec<PacketByt
             return (now, sent);
         }
     }
-    panic!("it does not end");
+    panic!("the repair does not end");
 }
 
 /// The case that stood still: the sender repairs an earlier hole itself, with a newer timestamp than the one written down.
@@ -133,11 +134,11 @@ fn a_hole_older_than_the_senders_own_repair_is_filled_with_a_timestamp_that_the_
 }
 
 #[test]
-fn it_is_not_over_before_the_senders_own_repair_and_gives_again_what_was_dropped() {
+fn a_repair_outlasts_the_senders_own_and_injects_dropped_bytes_again() {
     let mut repair = Repair::new(at(0), owed(&[3000, 6000]));
     let mut stack = Stack::new(&[(2000, 3000), (4000, 6000)]);
     (0..2).for_each(|hole| repair.on_fetched(hole, Some(vec![7; 1000])));
-    // Given once while the stack waits for 1000, and dropped for want of room.
+    // Injected once while the stack waits for 1000, and dropped for want of memory.
     let first = repair.tick(at(10));
     assert_eq!(first.len(), 2);
     assert_eq!(repair.state(), RepairState::Open);
@@ -157,7 +158,7 @@ fn it_is_not_over_before_the_senders_own_repair_and_gives_again_what_was_dropped
 fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
     for has_failed in [false, true] {
         let mut repair = Repair::new(at(0), owed(&[1000]));
-        // It waits for another number than was written down.
+        // The stack waits for another number than was written down.
         let mut stack = Stack::new(&[(2000, 3000)]);
         stack.next = 1200;
         if has_failed {
@@ -173,8 +174,8 @@ fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
 }
 
 #[test]
-fn a_stack_that_stands_at_bytes_the_sender_takes_for_received_ends_its_flow() {
-    // It has dropped what lay beyond the hole, which was acknowledged up to 5000.
+fn a_stack_that_waits_for_acknowledged_bytes_has_its_flow_reset() {
+    // The stack has dropped the data beyond the hole, which was acknowledged up to 5000.
     let mut repair = Repair::new(at(0), PendingRepair { acked_to_server: Some(5000), ..owed(&[1000]) });
     let mut stack = Stack::new(&[]);
     repair.on_fetched(0, Some(vec![7; 1000]));

@@ -1,23 +1,21 @@
-//! How replayed connections end.
-//!
-//! In: what has happened. Out: words for people.
+//! Why a mirrored connection was closed.
 
 /// Why nothing more comes of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::accel) enum CloseReason {
     /// The flow has all of the resource, or has gone on to another one.
     Done,
-    /// The flow is faster than the walk.
+    /// The flow is faster than the connection can advance.
     TooSlow,
-    /// The server does not answer, or not to what was asked last.
+    /// The server does not respond, or not to the last probes.
     NoResponse,
     /// The server has reset or closed it.
     Closed,
-    /// Its head is not the flow's.
+    /// Its response head differs from the flow's.
     Differs,
-    /// The helping link brings nothing, or there is no port.
+    /// The secondary link delivers nothing, or no port could be reserved.
     LinkUnavailable,
-    /// Too much was passed over.
+    /// Too much was skipped.
     Waste,
 }
 
@@ -25,13 +23,13 @@ impl CloseReason {
     /// In a few words.
     pub(in crate::accel) const fn text(self) -> &'static str {
         match self {
-            Self::Done => "it is done",
-            Self::TooSlow => "the flow is faster than it can be walked",
-            Self::NoResponse => "the server does not follow",
-            Self::Closed => "the server has closed it",
-            Self::Differs => "its answer is not the flow's",
-            Self::LinkUnavailable => "the second link has no way for it",
-            Self::Waste => "it has made the server send enough in vain",
+            Self::Done => "finished",
+            Self::TooSlow => "the flow is faster than the mirrored connection",
+            Self::NoResponse => "the server does not respond",
+            Self::Closed => "closed by the server",
+            Self::Differs => "its response differs from the flow's",
+            Self::LinkUnavailable => "the second link is unavailable",
+            Self::Waste => "too many bytes were skipped",
         }
     }
 }

@@ -1,29 +1,27 @@
-//! A replayed connection: the request of a flow once more over a helping link, walked forward to the bytes that the flow
-//! misses by ACKs of what has not come (Super-aggregation §3.3, §4.2 "Fast Fetch").
-//!
-//! In: which bytes are missed ([`Replay::want`]), packets of the connection, the time. Out ([`Replay::drain`]): packets for
-//! the helping link, bytes that came, and wants that are to be served otherwise.
+//! A mirrored connection: repeats the request of a flow over a secondary link, and advances to the bytes that the flow
+//! misses by acknowledging data that has not arrived (Super-aggregation §3.3, §4.2, *Fast Fetch*).
 //!
 //! ```text
-//!   SYN ─▶ request ─▶ head, read in order ─▶ walk: ACK, ACK, ACK … up to the first missing byte
-//!                                             ▲                                     │
-//!                                             └── it comes ◀── four ACKs of it ◀── silence, so that it fits
+//!   SYN ─▶ request ─▶ head, read in order ─▶ advance: ACK, ACK, ACK … up to the first wanted byte
+//!                                              ▲                                     │
+//!                                              └── it comes ◀── four ACKs of it ◀── pause, so that it fits
 //! ```
 //!
-//! 1. While it walks, ACKs go out at an even beat ([`Stride`]), whatever has come: the server sends on, and most of it is
-//!    lost in the thin link's queue. That is an optimistic-ACK attack on that link and on the server's sending rate. So it
-//!    is off unless asked for, walks no further than the flow itself has come, and ends after [`WASTE`], or when its flow
-//!    has not got on for [`LEFT`].
-//! 2. It never acknowledges a wanted byte that has not come. There it waits for [`GUARD`], until the queue has room again,
-//!    and says the same number four times: the server repeats that segment (RFC 5681 §3.2), or has it repeated by its
-//!    timer. No SACK is offered, no timestamps: what the server repeats is the first that it misses.
-//! 3. An ACK of what the server has not sent is ignored, and it stands still. Where nothing comes for a while it is asked
-//!    where it is, by a number that is old (RFC 9293 §3.10.7.4), and the walk goes on from there, slower; after
-//!    [`QUESTIONS`] without an answer the connection is given up. So is one that is reset, or closed early, or whose head is
-//!    not that of the flow's resource, or that the flow has left behind.
-//! 4. Few bytes are taken at a time, and none that are too far ahead to be reached in [`REACH`]: whoever asks gets them
-//!    otherwise, and so he does if they do not come in [`PATIENCE`] after that.
-//! 5. A packet counts only if it acknowledges what was sent: whoever guesses cannot see that.
+//! 1. While it advances, ACKs leave at an even interval ([`AckPacer`]), whatever has arrived: the server sends on, and
+//!    most of that is lost in the thin link's queue. That is an optimistic-ACK attack on that link and on the server's
+//!    sending rate. So it is off unless enabled, advances no further than the flow itself has come, and ends after
+//!    [`MAX_SKIPPED`], or when its flow has been idle for [`MAX_IDLE`].
+//! 2. It never acknowledges a wanted byte that has not come. There it pauses for [`DUPLICATE_ACK_DELAY`], until the
+//!    queue has capacity again, and sends the same number four times: the server retransmits that segment (RFC 5681
+//!    section 3.2), or its timeout does. No SACK is offered, and no timestamps: what the server retransmits is the
+//!    first segment that it misses an ACK for.
+//! 3. An ACK of what the server has not sent is ignored, and the server waits. If nothing comes for a while, its
+//!    position is probed by a segment with an old number (RFC 9293 section 3.10.7.4), and the connection continues from
+//!    there, slower; after [`MAX_PROBES`] without an answer it is given up. So is one that is reset, or closed early,
+//!    or whose head is not that of the flow's resource, or that the flow has left behind.
+//! 4. Few bytes are accepted at a time, and none that are too far ahead to be reached in [`MAX_REACH_TIME`]: the caller
+//!    fetches them otherwise, and also if they do not come within [`RANGE_TIMEOUT`] after that.
+//! 5. A packet counts only if it acknowledges what was sent, which an off-path attacker cannot see.
 
 mod close_reason;
 mod pacer;
@@ -46,10 +44,10 @@ pub(in crate::accel) use close_reason::CloseReason;
 use pacer::{AckPacer, SEGMENT};
 use wanted::WantedRanges;
 
-/// One of them.
+/// One mirrored connection.
 #[derive(Clone, Debug)]
 pub(in crate::accel) struct MirroredConn {
-    /// From here to the server.
+    /// From this host to the server.
     key: Key,
     resource: Arc<Resource>,
     /// The request, and the number of the SYN before it.
@@ -58,8 +56,9 @@ pub(in crate::accel) struct MirroredConn {
     ack_interval: Duration,
     pacer: AckPacer,
     phase: Phase,
-    /// When the last SYN left, and how long the server's answer took.
+    /// When the last SYN left.
     syn_sent: Instant,
+    /// How long the server's answer took.
     rtt: Duration,
     head: HeadReassembler,
     /// What has come in order, while the head is read.
@@ -68,20 +67,21 @@ pub(in crate::accel) struct MirroredConn {
     body_start: u64,
     /// What was acknowledged.
     acked: u64,
-    /// One past the furthest byte that came.
+    /// One past the highest byte that came.
     highest: u64,
-    /// Up to where the flow itself has come, in the resource, and when that was said.
+    /// How far the flow itself has come in the resource.
     flow_offset: u64,
+    /// When that was reported.
     flow_seen: Instant,
     wanted: WantedRanges,
-    /// When something last got on, or was asked.
+    /// When the connection last advanced, or was probed.
     last_progress: Instant,
-    /// It stands before a byte that is wanted, and says so again then.
+    /// It waits at a wanted byte, and repeats its ACK then.
     next_duplicate_acks: Option<Instant>,
-    /// How long a hole takes: a guard, a round trip and the thin link's queue.
+    /// How long a hole takes: the delay, a round trip and the thin link's queue.
     hole_time: Duration,
     probes: u32,
-    /// Bytes that were passed over.
+    /// Bytes that were acknowledged and not kept.
     skipped: u64,
     outputs: ConnOutputs,
 }
@@ -89,11 +89,11 @@ pub(in crate::accel) struct MirroredConn {
 /// What is to be done, and what has come.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::accel) struct ConnOutputs {
-    /// Packets for the helping link.
+    /// Packets for the secondary link.
     pub(in crate::accel) packets: Vec<Vec<u8>>,
     /// Bytes that were wanted.
     pub(in crate::accel) fetched: Vec<FetchedRange>,
-    /// What is to be got otherwise.
+    /// What is to be fetched otherwise.
     pub(in crate::accel) returned: Vec<FetchRequest>,
 }
 
@@ -106,7 +106,7 @@ enum Phase {
 }
 
 impl MirroredConn {
-    /// The SYN leaves; `beat`: so often an ACK may follow.
+    /// The SYN leaves; `ack_interval`: how often an ACK may follow.
     pub(in crate::accel) fn new(now: Instant, key: Key, isn: Seq, resource: Arc<Resource>, beat: Duration) -> Self {
         let mut conn = Self {
             key,
@@ -137,7 +137,7 @@ impl MirroredConn {
         conn
     }
 
-    /// From here to the server.
+    /// From this host to the server.
     pub(in crate::accel) const fn key(&self) -> &Key {
         &self.key
     }
@@ -150,7 +150,7 @@ impl MirroredConn {
     /// The flow has come so far in the resource.
     pub(in crate::accel) fn follow(&mut self, now: Instant, offset: u64) {
         if !self.is_waiting() {
-            // It had nothing to say until now.
+            // It was idle until now.
             self.last_progress = now;
         }
         (self.flow_offset, self.flow_seen) = (self.flow_offset.max(offset), now);
@@ -162,7 +162,7 @@ impl MirroredConn {
         }
     }
 
-    /// These bytes are wanted; given back if they cannot be reached in time.
+    /// These bytes are wanted; returned if they cannot be reached in time.
     pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
         let start = request.source.offset;
         let distance = DataSize::from_bytes(start.saturating_sub(self.offset()));
@@ -180,7 +180,7 @@ impl MirroredConn {
         Ok(())
     }
 
-    /// How many bytes it takes now.
+    /// How many bytes it accepts now.
     pub(in crate::accel) fn budget(&self) -> u64 {
         let has_time = self.hole_time * self.wanted.count() < MAX_REACH_TIME;
         if self.phase == Phase::Advancing && has_time { MAX_RANGE } else { 0 }
@@ -190,7 +190,7 @@ impl MirroredConn {
     pub(in crate::accel) fn tick(&mut self, now: Instant) {
         let expired = self.wanted.take_late(now);
         if !expired.is_empty() {
-            // Fewer at a time, so that the others are got otherwise at once.
+            // Fewer at a time, so that the others are fetched otherwise at once.
             self.hole_time = (self.hole_time * 2).min(MAX_REACH_TIME);
         }
         self.outputs.returned.extend(expired);
@@ -263,7 +263,7 @@ impl MirroredConn {
             }
             Phase::Advancing => {
                 let step = self.can_advance().then(|| self.pacer.deadline());
-                // One that stands and has not said so yet is to be woken at once.
+                // A connection that has just reached a wanted byte is to be woken at once.
                 let due = self.is_at_wanted_byte().then(|| self.next_duplicate_acks.unwrap_or(self.last_progress));
                 let probe = self.is_waiting().then(|| self.last_progress + self.probe_timeout());
                 [step, due, probe, Some(self.flow_seen + MAX_IDLE)].into_iter().flatten().min()
@@ -272,7 +272,7 @@ impl MirroredConn {
         [self.wanted.deadline(), due].into_iter().flatten().min()
     }
 
-    /// The connection ends, and what was wanted of it is given back.
+    /// Closes the connection and returns what was wanted from it.
     pub(in crate::accel) fn give_up(&mut self, end: CloseReason) {
         if matches!(self.phase, Phase::Closed(_)) {
             return;
@@ -295,7 +295,7 @@ impl MirroredConn {
         self.wanted.bytes()
     }
 
-    /// Bytes that were acknowledged and never looked at.
+    /// Bytes that were acknowledged and not kept.
     pub(in crate::accel) const fn skipped(&self) -> u64 {
         self.skipped
     }
@@ -305,30 +305,30 @@ impl MirroredConn {
         core::mem::take(&mut self.outputs)
     }
 
-    /// Up to where may be acknowledged: the first wanted byte that has not come, or where the flow is.
+    /// Up to where may be acknowledged: the first wanted byte that has not come, or the position of the flow.
     fn ack_limit(&self) -> u64 {
-        // Of bytes at which the flow itself waits, the first part may have come.
+        // Of bytes for which the flow itself waits, the first part may have come.
         let hunted = self.wanted.first().filter(|(start, _)| *start <= self.flow_offset);
         let offset = hunted.map_or(self.flow_offset, |(_, missing)| missing);
         (self.body_start + offset.min(self.resource.length)).max(self.acked)
     }
 
-    /// Whether there is something left to pass over, and the server is not being asked where it is.
+    /// Whether something is left to skip, and the server is not being probed.
     fn can_advance(&self) -> bool {
         self.acked < self.ack_limit() && self.probes == 0
     }
 
-    /// Whether it stands before a byte that is wanted.
+    /// Whether it waits at a wanted byte.
     fn is_at_wanted_byte(&self) -> bool {
         self.wanted.first().is_some_and(|(_, missing)| self.acked >= self.body_start + missing)
     }
 
-    /// Whether it waits for anything of the server.
+    /// Whether it waits for anything from the server.
     fn is_waiting(&self) -> bool {
         self.acked < self.ack_limit() || self.is_at_wanted_byte()
     }
 
-    /// Where it stands in the resource.
+    /// Its position in the resource.
     fn offset(&self) -> u64 {
         if self.phase == Phase::Advancing { self.acked.saturating_sub(self.body_start) } else { 0 }
     }
@@ -337,12 +337,12 @@ impl MirroredConn {
         AckPacer::max_rate(self.ack_interval)
     }
 
-    /// After so long without anything new it is asked where it stands.
+    /// After so long without anything new the server's position is probed.
     fn probe_timeout(&self) -> Duration {
         (self.rtt * 2 + MIN_PROBE_TIMEOUT).min(MIN_PROBE_TIMEOUT * 3)
     }
 
-    /// Its own next number.
+    /// Its own next sequence number.
     fn next_seq(&self) -> Seq {
         match self.phase {
             Phase::Connecting { .. } => self.isn.plus(1),
@@ -378,24 +378,24 @@ impl MirroredConn {
     }
 }
 
-/// chosen: a window of 8 MiB, so that it never holds the server.
+/// chosen: a window of 8 MiB, so that it never limits the server.
 const WINDOW_SCALE: u8 = 7;
-/// §3.3: "one segment size divided by data rate … configured as 256 ms". chosen: less, for after 200 ms Linux's timer repeats the
-/// segment, and a server that has timed out begins with one segment again.
+/// §3.3: "one segment size divided by data rate … configured as 256 ms". chosen: less, because after 200 ms Linux's
+/// timeout retransmits the segment, and a server after a timeout begins with one segment again.
 const DUPLICATE_ACK_DELAY: Duration = Duration::from_millis(150);
 /// RFC 5681: three are duplicates; one may get lost.
 const DUPLICATE_ACKS: u32 = 4;
-/// chosen: while one hole waits the flow goes on for as long as its receive window bears.
+/// chosen: while one hole is open the flow continues for as long as its receive window permits.
 const MAX_REACH_TIME: Duration = Duration::from_secs(1);
-/// chosen: until that is known, a guard and a round trip without a queue.
+/// chosen: until it is measured, the delay and a round trip without a queue.
 const FIRST_HOLE_TIME: Duration = Duration::from_millis(250);
-/// chosen: what has not come so long after it could have been reached is got otherwise.
+/// chosen: what has not come so long after it could have been reached is fetched otherwise.
 const RANGE_TIMEOUT: Duration = Duration::from_millis(1000);
-/// chosen: a flow that is further ahead goes on as fast, most likely.
+/// chosen: a flow that is further ahead will most likely stay ahead.
 const MAX_LAG: Duration = Duration::from_secs(2);
 /// chosen: larger holes are not random losses.
 const MAX_RANGE: u64 = 64 * 1024;
-/// chosen: with two round trips longer than Linux answers such a question again (500 ms), and a thin link's queue.
+/// chosen: with two round trips longer than Linux limits the rate of such answers (500 ms), and a thin link's queue.
 const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// chosen: a link that loses most of what comes loses answers, too.
 const MAX_PROBES: u32 = 4;
@@ -403,5 +403,5 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_TRIES: u32 = 3;
 /// chosen: bytes that a server is made to send in vain for one flow; 100 s of 20 Mbit/s.
 const MAX_SKIPPED: u64 = 256 * 1024 * 1024;
-/// chosen: a flow that rests for so long gets another connection when it goes on, and leaves its place to others.
+/// chosen: a flow that is idle for so long gets another connection when it continues, and its slot is free for others.
 const MAX_IDLE: Duration = Duration::from_secs(10);

@@ -1,11 +1,9 @@
-//! What a server says in a replayed connection.
+//! Receive path of a mirrored connection.
 //!
-//! In: its packets. Out: how far the connection has come, and what of it was wanted.
-//!
-//! 1. A packet counts only if it acknowledges exactly what was sent; a reset without an acknowledgement, if it has a number that was
-//!    said lately.
-//! 2. The head is read in order, and has to be the flow's own: validator, length and place. Behind it nothing is kept but what
-//!    is wanted.
+//! 1. A packet counts only if it acknowledges exactly what was sent; a reset without an acknowledgement, if it has a
+//!    number that was acknowledged recently.
+//! 2. The head is read in order and must be that of the flow: validator, length and offset. Behind it only wanted bytes
+//!    are kept.
 
 use super::{CloseReason, MirroredConn, Phase};
 use crate::accel::early_ack::head_reassembler::{Head, HeadReassembler};
@@ -17,17 +15,17 @@ use crate::wire::packet::{Flags, Segment};
 use super::pacer::AckPacer;
 
 impl MirroredConn {
-    /// A packet, of the server or of somebody who guesses; whether it counts.
+    /// A packet from the server, or a forged one; whether it counts.
     pub(in crate::accel) fn on_packet(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let (flags, ack) = (segment.flags(), segment.ack());
         let is_own = match self.phase {
             Phase::Closed(_) => false,
-            // Who knows nothing of it answers with the number that he was told (RFC 9293 §3.10.7.1).
+            // A host without this connection answers with the acknowledged number (RFC 9293 section 3.10.7.1).
             _ if flags.contains(Flags::RST) && ack.is_none() => (self.acked.saturating_sub(RECENT_BYTES)
                 ..=self.acked)
                 .contains(&nearest_position(self.acked, segment.seq())),
             Phase::Connecting { .. } => ack == Some(self.isn.plus(1)),
-            // One that has not all of the request yet says what it waits for.
+            // A server that has not received all of the request acknowledges what it has.
             Phase::ReadingHead { .. } => {
                 ack.is_some_and(|ack| ack.is_after(self.isn) && !ack.is_after(self.next_seq()))
             }
@@ -77,11 +75,11 @@ impl MirroredConn {
         }
     }
 
-    /// The server says where it stands.
+    /// The server reports its position.
     fn on_position(&mut self, now: Instant, at: u64) {
         (self.probes, self.last_progress) = (0, now);
         if (self.body_start..self.acked).contains(&at) {
-            // It has sent no more than that: what was said since was ignored.
+            // It has sent no more than that: later ACKs were ignored.
             self.pacer.on_stall(now);
             self.acked = at;
             self.next_duplicate_acks = None;
@@ -89,7 +87,7 @@ impl MirroredConn {
         }
     }
 
-    /// The head is read as any receiver reads.
+    /// Reads the head like any receiver.
     fn read_head(&mut self, now: Instant, at: u64, bytes: &[u8]) {
         self.head.on_payload(at, bytes, bytes.len() as u64);
         self.received.insert(PosRange::new(at, at + bytes.len() as u64));
@@ -118,7 +116,7 @@ impl MirroredConn {
         self.send_ack();
     }
 
-    /// What of these bytes is wanted is kept.
+    /// Keeps what is wanted of these bytes.
     fn collect(&mut self, now: Instant, at: u64, bytes: &[u8]) {
         let cut = usize::try_from(self.body_start.saturating_sub(at)).unwrap_or(usize::MAX);
         if self.wanted.on_bytes(at.saturating_sub(self.body_start), bytes.get(cut..).unwrap_or_default()) {
@@ -139,5 +137,5 @@ impl MirroredConn {
     }
 }
 
-/// chosen: more than is said in a round trip.
+/// chosen: more than is acknowledged in a round trip.
 const RECENT_BYTES: u64 = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! The client machine against a server that is played by hand.
+//! The connection against a server that is played by hand.
 
 use alloc::string::String;
 use alloc::vec;
@@ -8,7 +8,7 @@ use crate::accel::early_ack::http_map::ResourceOffset;
 use crate::accel::seq_space::{PosRange, position_of};
 use crate::wire::packet::Segment;
 
-/// Its server: what it says, and what it was told.
+/// A connection and its server.
 struct Played {
     conn: MirroredConn,
     /// The number of the server's SYN.
@@ -64,7 +64,7 @@ impl Played {
         played
     }
 
-    /// It says something, so many numbers behind its SYN.
+    /// The server sends this, at this distance from its SYN.
     fn say(&mut self, at: u64, payload: &[u8]) {
         self.say_with(at, Flags::ACK, self.conn.next_seq(), payload);
     }
@@ -76,7 +76,7 @@ impl Played {
         self.conn.on_packet(self.now, &Segment::parse(&packet).unwrap());
     }
 
-    /// Its SYN.
+    /// The server's SYN.
     fn accept(&mut self) {
         self.pass(100);
         self.say_with(0, Flags::SYN | Flags::ACK, Seq::new(OWN).plus(1), &[]);
@@ -97,7 +97,7 @@ impl Played {
         self.now = until;
     }
 
-    /// What was said to it: flags, the acknowledged offset of the body, and the payload's length.
+    /// What was sent to the server: flags, the acknowledged offset of the body, and the payload's length.
     fn said(&mut self) -> Vec<(Flags, i64, usize)> {
         let base = Seq::new(self.isn).plus(1 + head("\"a\"", LENGTH).len() as u32);
         let read = |packet: Vec<u8>| {
@@ -114,7 +114,7 @@ impl Played {
 }
 
 #[test]
-fn a_handshake_and_a_head_lead_to_a_walk_as_far_as_the_flow_has_come() {
+fn after_the_head_it_advances_as_far_as_the_flow_has_come() {
     let mut played = Played::new(1000);
     assert_eq!(played.said(), [(Flags::SYN, -1, 0)]);
     played.accept();
@@ -130,15 +130,15 @@ fn a_handshake_and_a_head_lead_to_a_walk_as_far_as_the_flow_has_come() {
     let first = played.acked();
     assert!((20_000..50_000).contains(&first), "{first}: two segments each 4 ms");
     for step in 0..100 {
-        // It follows.
+        // The server keeps up.
         played.give(500_000 + step * 1400, 1400);
         played.pass(10);
     }
-    assert_eq!(played.acked(), 500_000, "and no further");
+    assert_eq!(played.acked(), 500_000, "and not beyond the flow");
 }
 
 #[test]
-fn a_lost_syn_is_sent_again_and_three_are_enough() {
+fn a_lost_syn_is_retransmitted_up_to_three_times() {
     let mut played = Played::new(1000);
     played.pass(999);
     assert_eq!(played.said().len(), 1);
@@ -150,7 +150,7 @@ fn a_lost_syn_is_sent_again_and_three_are_enough() {
 }
 
 #[test]
-fn a_lost_request_is_sent_again() {
+fn a_lost_request_is_retransmitted() {
     let mut played = Played::new(1000);
     played.accept();
     played.said();
@@ -161,7 +161,7 @@ fn a_lost_request_is_sent_again() {
 }
 
 #[test]
-fn what_is_not_the_flows_answer_is_not_walked() {
+fn a_response_that_differs_from_the_flows_closes_it() {
     let partial = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/10000000\r\nETag: \"a\"\r\n\r\n";
     let heads = [
         head("\"b\"", LENGTH),
@@ -184,13 +184,16 @@ fn what_is_not_the_flows_answer_is_not_walked() {
             "{}",
             String::from_utf8_lossy(&head[..20])
         );
-        assert!(played.said().last().is_some_and(|(flags, ..)| flags.contains(Flags::RST)), "it is told");
+        assert!(
+            played.said().last().is_some_and(|(flags, ..)| flags.contains(Flags::RST)),
+            "the server gets a reset"
+        );
     }
 }
 
 #[test]
-fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
-    // Both numbers go round on the way.
+fn a_wanted_byte_is_not_acknowledged_before_it_has_arrived() {
+    // Both numbers wrap around meanwhile.
     for isn in [1000, u32::MAX - 100_000, u32::MAX - 60] {
         let mut played = Played::walking(isn, 100_000);
         played.conn.request(played.now, want(100_000, 2000)).unwrap();
@@ -219,12 +222,12 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_come() {
         );
         played.conn.follow(played.now, 300_000);
         played.pass(100);
-        assert!(played.acked() > 102_000, "it goes on");
+        assert!(played.acked() > 102_000, "it continues");
     }
 }
 
 #[test]
-fn a_part_that_has_come_is_acknowledged_so_that_the_rest_follows() {
+fn a_part_that_has_arrived_is_acknowledged_so_that_the_rest_follows() {
     let mut played = Played::walking(1000, 100_000);
     played.conn.request(played.now, want(100_000, 2000)).unwrap();
     played.pass(400);
@@ -236,14 +239,14 @@ fn a_part_that_has_come_is_acknowledged_so_that_the_rest_follows() {
 }
 
 #[test]
-fn what_does_not_come_in_time_is_given_back() {
+fn ranges_that_do_not_come_in_time_are_returned() {
     let mut played = Played::walking(1000, 10_000);
     played.conn.request(played.now, want(10_000, 1400)).unwrap();
     played.conn.request(played.now, want(9_000_000, 1400)).unwrap_err();
     played.conn.request(played.now, want(20_000, 100_000)).unwrap_err();
     for _ in 0..30 {
         played.pass(100);
-        // It answers, and gives nothing of what is wanted.
+        // It responds, and delivers nothing of what is wanted.
         played.give(50_000, 1400);
     }
     assert_eq!(played.conn.outputs.returned, [want(10_000, 1400)]);
@@ -251,13 +254,13 @@ fn what_does_not_come_in_time_is_given_back() {
 }
 
 #[test]
-fn a_server_that_does_not_follow_is_asked_where_it_is_and_walked_slower() {
+fn a_server_that_does_not_keep_up_is_probed_and_slowed_down() {
     let mut played = Played::walking(1000, 4_000_000);
     played.pass(400);
     let acked_offset = played.acked();
     assert!(acked_offset > 100_000);
     let before = played.conn.pacer.step_bytes();
-    // All it has sent is less.
+    // The server has sent less than that.
     played.pass(400);
     let question = played.said().into_iter().any(|(_, acked_offset, _)| acked_offset > 100_000);
     assert!(question && played.conn.probes > 0);
@@ -268,7 +271,7 @@ fn a_server_that_does_not_follow_is_asked_where_it_is_and_walked_slower() {
 }
 
 #[test]
-fn a_server_that_says_nothing_any_more_is_given_up() {
+fn an_unresponsive_server_is_given_up() {
     let mut played = Played::walking(1000, 4_000_000);
     played.conn.request(played.now, want(900_000, 1400)).unwrap();
     played.pass(10_000);
@@ -278,7 +281,7 @@ fn a_server_that_says_nothing_any_more_is_given_up() {
 }
 
 #[test]
-fn a_reset_or_a_close_ends_it_and_gives_back_what_was_wanted() {
+fn a_reset_or_a_close_returns_the_wanted_ranges() {
     for flags in [Flags::RST | Flags::ACK, Flags::RST, Flags::FIN | Flags::ACK] {
         let mut played = Played::walking(1000, 10_000);
         played.conn.request(played.now, want(10_000, 1400)).unwrap();
@@ -290,11 +293,11 @@ fn a_reset_or_a_close_ends_it_and_gives_back_what_was_wanted() {
     let mut played = Played::walking(1000, 10_000);
     played.say_with(1 << 30, Flags::RST, Seq::default(), &[]);
     played.say_with(5, Flags::RST | Flags::ACK, Seq::new(77), &[]);
-    assert_eq!(played.conn.close_reason(), None, "who does not know the numbers cannot end it");
+    assert_eq!(played.conn.close_reason(), None, "a reset with unknown numbers is ignored");
 }
 
 #[test]
-fn a_flow_that_is_done_or_too_fast_ends_it() {
+fn a_flow_that_is_finished_or_too_fast_closes_it() {
     let mut played = Played::walking(1000, 10_000);
     played.conn.follow(played.now, LENGTH);
     assert_eq!(played.conn.close_reason(), Some(CloseReason::Done));
@@ -306,7 +309,7 @@ fn a_flow_that_is_done_or_too_fast_ends_it() {
 }
 
 #[test]
-fn one_whose_flow_rests_leaves_its_place_to_others() {
+fn a_connection_of_an_idle_flow_is_closed() {
     let mut played = Played::walking(1000, 10_000);
     let followed = played.now;
     played.conn.acked = played.conn.ack_limit();
@@ -318,7 +321,7 @@ fn one_whose_flow_rests_leaves_its_place_to_others() {
 }
 
 #[test]
-fn one_that_had_nothing_to_do_is_not_asked_where_it_is_when_it_has() {
+fn a_connection_that_was_idle_is_not_probed_at_once() {
     let mut played = Played::walking(1000, 10_000);
     played.conn.acked = played.conn.ack_limit();
     let later = played.now + Duration::from_secs(5);
@@ -328,7 +331,7 @@ fn one_that_had_nothing_to_do_is_not_asked_where_it_is_when_it_has() {
 }
 
 #[test]
-fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bounded() {
+fn whatever_a_server_sends_no_wanted_byte_is_acknowledged_and_memory_is_bounded() {
     let mut seed = 1_u64;
     let mut draw = move |n: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -352,7 +355,7 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
             }
             if draw(4) == 0 {
                 played.conn.follow(played.now, draw(40_000));
-                // What the flow has is wanted no more.
+                // What the flow has is not wanted any more.
                 wanted.retain(|(offset, length)| offset + length > played.conn.flow_offset);
             }
             let out = played.conn.drain();
@@ -368,7 +371,7 @@ fn whatever_a_server_says_no_wanted_byte_is_acknowledged_and_what_is_kept_is_bou
 }
 
 #[test]
-fn what_came_late_by_itself_is_not_hunted_on() {
+fn a_range_that_arrived_by_itself_is_not_wanted_any_more() {
     let mut played = Played::walking(7, 0);
     assert!(played.conn.request(played.now, want(20_000, 1000)).is_ok());
     assert_eq!(played.conn.wanted.count(), 1);
@@ -377,7 +380,7 @@ fn what_came_late_by_itself_is_not_hunted_on() {
 }
 
 #[test]
-fn a_long_request_is_asked_in_pieces() {
+fn a_long_request_is_sent_in_segments() {
     let mut played = Played::new(7);
     let request = format!("GET /{} HTTP/1.1\r\nHost: here\r\n", "a".repeat(3000));
     let resource = Arc::new(Resource { request, etag: "\"a\"".into(), length: LENGTH });

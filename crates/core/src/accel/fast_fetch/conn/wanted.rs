@@ -1,7 +1,4 @@
-//! What is wanted of a replayed connection, as far as it has come.
-//!
-//! In: stretches of the resource that a flow misses, bytes of it in any order. Out: whole stretches ([`Hunts::take`]), and
-//! those that did not come in time ([`Hunts::late`]).
+//! Ranges that are wanted from a mirrored connection, as far as they have come.
 
 use alloc::vec::Vec;
 
@@ -9,7 +6,7 @@ use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange};
 use crate::accel::seq_space::{PosRange, PosRangeSet};
 use crate::units::Instant;
 
-/// All of them, the first in the resource first.
+/// Sorted by their offset in the resource.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WantedRanges(Vec<WantedRange>);
 
@@ -25,7 +22,7 @@ struct WantedRange {
 }
 
 impl WantedRanges {
-    /// One more.
+    /// Adds a range.
     pub(super) fn add(&mut self, request: FetchRequest, since: Instant, until: Instant) {
         let range = PosRange::new(request.source.offset, request.source.offset + request.range.len());
         let bytes = alloc::vec![0; usize::try_from(range.len()).unwrap_or(0)];
@@ -33,7 +30,7 @@ impl WantedRanges {
         self.0.sort_by_key(|entry| entry.range.start);
     }
 
-    /// These came, from this offset of the resource on; whether some of them were wanted.
+    /// These bytes came, from this offset of the resource on. Returns whether some of them were wanted.
     pub(super) fn on_bytes(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let shown = PosRange::new(offset, offset + bytes.len() as u64);
         let mut any = false;
@@ -53,7 +50,7 @@ impl WantedRanges {
         any
     }
 
-    /// Those that are whole, and since when they were wanted.
+    /// The complete ranges, and since when they were wanted.
     pub(super) fn take_complete(&mut self) -> Vec<(FetchedRange, Instant)> {
         let is_whole = |entry: &mut WantedRange| entry.received.run_from(entry.range.start) >= entry.range.end;
         let whole = self.0.extract_if(.., is_whole);
@@ -73,7 +70,7 @@ impl WantedRanges {
         self.0.extract_if(.., |entry| entry.until <= now).map(|entry| entry.request).collect()
     }
 
-    /// Nobody misses any more what lies before this: it was late, not lost.
+    /// The flow does not miss anything before this offset any more: it was late, not lost.
     pub(super) fn forget_before(&mut self, offset: u64) {
         self.0.retain(|entry| entry.range.end > offset);
     }
@@ -93,12 +90,12 @@ impl WantedRanges {
         self.0.iter().map(|entry| entry.until).min()
     }
 
-    /// How many.
+    /// Number of ranges.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Their bytes.
+    /// Bytes of all ranges.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|entry| entry.range.len()).sum()
     }
