@@ -403,7 +403,7 @@ fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_befo
         }
         assert_eq!((counts.incoming, counts.rewritten), (3, 0), "of what comes, acknowledgements alone");
         let second = Engine::start(setup("port 443")).unwrap_err().to_string();
-        assert!(second.contains("another `marline accel` helps it already"), "{second}");
+        assert!(second.contains("another `marline accel` serves it already"), "{second}");
         assert_eq!(rules_there(), 12, "and the first one goes on");
         drop(engine);
         assert_eq!(rules_there(), 0);

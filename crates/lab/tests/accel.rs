@@ -148,7 +148,7 @@ rob() {
     kill -9 $daemon; wait $daemon
     return 0
 }
-paid() { for i in $(seq 300); do ls run/*.owed >/dev/null 2>&1 || return 0; sleep 0.1; done; ls run; return 1; }
+paid() { for i in $(seq 300); do ls run/*.pending >/dev/null 2>&1 || return 0; sleep 0.1; done; ls run; return 1; }
 for turn in $(seq 20); do
     start
     if ! rob; then
@@ -221,12 +221,12 @@ echo 'secret of root' >victim; chmod 600 victim
 keepers() { for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$p 2>/dev/null; echo; done | grep -c "accel [k]eep.*$PLACE"; }
 plant() {
     mkdir $1
-    for n in $(seq $(( $$ + 1 )) $(( $$ + 300 ))); do ln -s ../victim $1/accel-wifi-$n.owed; done
-    ln victim $1/accel-wifi-4194001.owed
-    ln -s ../victim $1/accel-wifi-4194002.owed
-    echo '[]' >$1/accel-wifi-4194003.owed
+    for n in $(seq $(( $$ + 1 )) $(( $$ + 300 ))); do ln -s ../victim $1/accel-wifi-$n.pending; done
+    ln victim $1/accel-wifi-4194001.pending
+    ln -s ../victim $1/accel-wifi-4194002.pending
+    echo '[]' >$1/accel-wifi-4194003.pending
     ln -s ../victim $1/accel-wifi.sock
-    chown -h nobody $1/accel-wifi-[0-9]*.owed $1/accel-wifi.sock
+    chown -h nobody $1/accel-wifi-[0-9]*.pending $1/accel-wifi.sock
     # The hard link is the victim itself.
     chown root victim
 }
@@ -367,8 +367,8 @@ fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
     let mechanisms = ["ack-offload", "eifel-undo", "withheld-ack", "outage-revert"];
     assert_eq!(first["mechanisms"], serde_json::json!(mechanisms));
     assert_eq!(read("last.json"), "", "only who asks for it is told how it stood");
-    assert!(read("second.log").contains("another `marline accel` helps it already"), "{}", read("second.log"));
-    assert!(read("third.log").contains("another `marline accel` helps it already"), "{}", read("third.log"));
+    assert!(read("second.log").contains("another `marline accel` serves it already"), "{}", read("second.log"));
+    assert!(read("third.log").contains("another `marline accel` serves it already"), "{}", read("third.log"));
     assert!(read("stop.log").contains("wifi: stopped; everything is as it was before"), "{}", read("stop.log"));
     assert!(
         read("swept.log").contains("wifi: rules that a run had left behind are removed"),

@@ -23,6 +23,8 @@
 //!    `tcp_rack_detect_loss`; seen on Linux 6.18: seven seconds).
 //! 6. An outage ends the chain, because a timestamp that is held across one would multiply the sender's timeout.
 
+use super::ack_pipeline::{AckChange, AckObservation, AckRewriter};
+use crate::accel::Mechanism;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Seq, TcpTimestamp};
 
@@ -142,6 +144,26 @@ impl EifelUndo {
         let (echo, left) = self.closed?;
         self.closed = left.checked_sub(1).filter(|left| *left > 0).map(|left| (echo, left));
         Some(echo)
+    }
+}
+
+impl AckRewriter for EifelUndo {
+    fn rewrite(&mut self, seen: &AckObservation<'_>, change: AckChange) -> AckChange {
+        let timestamps = seen.ack.timestamps.filter(|_| seen.mechanisms.has(Mechanism::EifelUndo));
+        let echo = timestamps.and_then(|timestamps| {
+            let report = HoleReport {
+                new_holes: seen.new_holes,
+                ack: seen.ack.ack,
+                high: seen.highest,
+                is_open: seen.is_hole_open,
+                is_long: seen.has_long_hole,
+                echo: timestamps.ts_ecr,
+                is_random: seen.is_random,
+                rtt: seen.rtt,
+            };
+            self.on_ack(seen.now, &report)
+        });
+        AckChange { echo, is_exact: self.needs_exact_acks(), ..change }
     }
 }
 

@@ -1,17 +1,21 @@
-//! Makes TCP on one link faster, with a thin second link beside it and nothing changed at the server: Super-aggregation
-//! (CoNEXT 2009).
+//! TCP acceleration on one link, with a thin secondary link beside it and nothing changed at the server:
+//! Super-aggregation (CoNEXT 2009) and what measurements left of it.
 //!
-//! In: packets of the primary link as they leave, and as they pass; answers of gateways; fetched bytes. Out: what leaves
-//! instead, packets more over either link, packets for the own stack, and questions.
+//! A sans-IO state machine. It takes packets of the primary link that leave or arrive, replies of gateways, and fetched
+//! bytes; it returns what leaves instead, additional packets for either link or the local stack, probes, and fetch
+//! requests.
 //!
-//! 1. What is not understood, or is not known to be helped, leaves as it came. A flow is never quieter for longer than
-//!    plain TCP would be: whatever is kept back has a deadline.
-//! 2. What has come is what the own stack says: its ACKs and their SACK blocks. Packets that pass are only looked at for
-//!    their time and for the heads of HTTP, so that nothing of the downward way depends on this.
-//! 3. Each mechanism is a file, named as the component in the paper's figure 3; a flow puts them in their order (§3.4).
-//! 4. Nothing is asked and nobody is woken while nothing moves.
+//! 1. What is not understood, or cannot be improved, leaves as it came. No flow is ever slower than with plain TCP for
+//!    long: everything that is held back has a deadline.
+//! 2. What has arrived is known from the local stack's ACKs and SACK blocks. Packets that arrive are only observed, for
+//!    their time and for HTTP heads, so the data path does not depend on this.
+//! 3. Each mechanism has a file or a folder of its own. `ack_pipeline` puts those that change ACKs in their order.
+//! 4. Nothing is probed and no timer runs while no packets flow.
+//!
+//! Where to start reading: [`Accelerator`] (dispatch), `flow` (one flow), `ack_pipeline` (one ACK).
 
 mod ack_offload;
+mod ack_pipeline;
 mod config;
 mod early_ack;
 mod eifel_undo;
@@ -50,8 +54,6 @@ pub use fast_fetch::pool::ConnId;
 pub use seq_space::{PosRange, PosRangeSet};
 pub use status::{FlowStatus, InactiveReason, LinkStatus, MirroredConnStatus};
 
-use ack_offload::ack_path::AckPath;
-use ack_offload::ack_sender::QueueResult;
 use early_ack::fetch::RangeFetcher;
 use early_ack::flow_state::EarlyAckFlow;
 use fast_fetch::pool::MirroredConnPool;
@@ -62,35 +64,37 @@ use outage::detector::{OutageDetector, OutageEvent};
 use secondary::SecondaryLinks;
 use zero_window::FreezeParams;
 
-/// Of a packet that is only looked at, so many bytes are shown: the longest headers of IP and TCP, with room for
-/// extension headers of IPv6.
+/// Bytes of a captured packet that are shown: the longest headers of IP and TCP, with space for extension headers of
+/// IPv6.
 pub const SNAP_LENGTH: usize = 160;
 
-/// The machine. See the [module](self).
+/// State machine of all flows of one primary link; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Accelerator {
     config: Config,
     now: Instant,
     flows: BTreeMap<Key, FlowState>,
+    /// When each flow is to tick next.
     wakes: BTreeSet<(Instant, Key)>,
     detector: OutageDetector,
     secondary: SecondaryLinks,
     fetcher: RangeFetcher,
     mirrored_conns: MirroredConnPool,
-    /// Flows that may be mirrored, by the number under which the fetcher knows them, and what they need to be shown.
+    /// Flows that are followed for early ACK, by the number with which the fetcher refers to them, and what must be
+    /// captured of each.
     early_ack_flows: BTreeMap<u64, (Key, CaptureLevel)>,
     last_flow_id: u64,
     capture_level: CaptureLevel,
     capture_until: Option<Instant>,
     min_rtt: MinRtt,
-    /// By the servers' addresses.
+    /// By the server's address.
     paths: BTreeMap<IpAddr, PathTest>,
     last_sweep: Instant,
     outputs: VecDeque<Output>,
 }
 
 impl Accelerator {
-    /// A machine that knows no flow yet.
+    /// An accelerator that knows no flow yet.
     pub fn new(config: Config) -> Self {
         Self {
             now: Instant::ZERO,
@@ -112,19 +116,19 @@ impl Accelerator {
         }
     }
 
-    /// What it was told at the start.
+    /// The configuration.
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// All flows, in the order of their addresses; one that goes both ways, twice. Upward only what is more than
-    /// requests.
+    /// All flows, in the order of their addresses; a connection that transfers in both directions appears twice.
+    /// Uploads appear from [`MIN_UPLOAD`] on, so that requests do not count.
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
-        let views = self
+        let statuses = self
             .flows
             .values()
             .map(|flow| self.with_mirrored_conn(flow, flow.status(now, &self.config.mechanisms)));
-        views.filter(|view| !view.is_upload || view.received >= MIN_UPLOAD).collect()
+        statuses.filter(|view| !view.is_upload || view.received >= MIN_UPLOAD).collect()
     }
 
     /// The links, the primary one first.
@@ -149,8 +153,7 @@ impl Accelerator {
         core::iter::once(primary).chain(self.secondary.statuses(now)).map(fetched).collect()
     }
 
-    /// The shortest round trip of those flows that move; none: nothing has moved yet. One of a flow whose acknowledgements may
-    /// not wait counts as nothing.
+    /// The shortest round-trip time of active flows; none: nothing is active. Zero if a flow's ACKs must not wait.
     pub fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.min()
     }
@@ -180,10 +183,10 @@ impl Accelerator {
             let early_ack_budget = self.early_ack_budget(&key);
             let Some(flow) = self.flows.get_mut(&key) else { return };
             let old_deadline = flow.deadline();
-            let is_watched = self.capture_level != CaptureLevel::None;
+            let is_captured = self.capture_level != CaptureLevel::None;
             let context = FlowContext {
                 mechanisms: &self.config.mechanisms,
-                is_captured: is_watched,
+                is_captured,
                 early_ack_budget: early_ack_budget,
             };
             flow.on_data_out(now, &mut packet.0, &context);
@@ -195,7 +198,7 @@ impl Accelerator {
         self.outputs.push_back(Output::Forward(packet));
     }
 
-    /// An ACK of the own stack.
+    /// A pure ACK of the local stack.
     fn on_ack(&mut self, key: Key, mut packet: PacketBytes, ack: (Ack, IpParams)) {
         let Some(outcome) = self.rewrite_ack(key, Direction::Download, &mut packet, ack) else {
             self.outputs.push_back(Output::Forward(packet));
@@ -211,7 +214,7 @@ impl Accelerator {
         if outcome.is_suppressed {
             self.outputs.push_back(Output::Suppress);
         } else if let Some(packet) = self.offload(key, packet) {
-            // What waits elsewhere says less than this.
+            // An older ACK that waits for a secondary link reports less than this one.
             if self.secondary.withdraw(&key)
                 && let Some(flow) = self.flows.get_mut(&key)
             {
@@ -225,7 +228,7 @@ impl Accelerator {
         self.update_capture();
     }
 
-    /// A packet of the other end, held: if it is a pure ACK, one for what the own stack sends (§3.5).
+    /// A packet of a peer, which is held: a pure ACK belongs to an upload (Super-aggregation §3.5).
     fn on_incoming(&mut self, mut packet: PacketBytes) {
         let Ok(segment) = Segment::parse(&packet.0) else {
             self.outputs.push_back(Output::Forward(packet));
@@ -258,14 +261,15 @@ impl Accelerator {
         self.update_capture();
     }
 
-    /// A packet of the own stack leaves, or has left with so many bytes.
+    /// The local stack has sent, or sends, a segment with so many bytes of payload.
     fn on_local_segment(&mut self, segment: &Segment<'_>, length: usize) {
         if let Some(flow) = self.flows.get_mut(&segment.four_tuple().reversed()) {
             flow.on_local_segment(self.now, segment, u32::try_from(length).unwrap_or(u32::MAX));
         }
     }
 
-    /// Puts a flow's marks on an ACK; none where there is no room for another flow, or that one goes the other way.
+    /// Passes an ACK through its flow's pipeline; none if there is no slot for another flow, or it transfers in the
+    /// other direction.
     fn rewrite_ack(
         &mut self,
         key: Key,
@@ -273,23 +277,20 @@ impl Accelerator {
         packet: &mut PacketBytes,
         ack: (Ack, IpParams),
     ) -> Option<AckOutcome> {
-        // Whoever sends us acknowledgements may not take all places.
+        // Peers that send ACKs must not be able to take all slots.
         let max_flows = if direction == Direction::Upload { MAX_FLOWS / 2 } else { MAX_FLOWS };
         if !self.can_track(&key, max_flows)
             || self.flows.get(&key).is_some_and(|flow| flow.direction() != direction)
         {
             return None;
         }
-        let (now, is_watched) =
+        let (now, is_captured) =
             (self.now, direction == Direction::Download && self.capture_level != CaptureLevel::None);
         let early_ack_budget = self.early_ack_budget(&key);
         let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, direction));
         let old_deadline = flow.deadline();
-        let context = FlowContext {
-            mechanisms: &self.config.mechanisms,
-            is_captured: is_watched,
-            early_ack_budget: early_ack_budget,
-        };
+        let context =
+            FlowContext { mechanisms: &self.config.mechanisms, is_captured, early_ack_budget: early_ack_budget };
         let path = key.addrs.destination();
         if self.paths.len() >= MAX_PATHS && !self.paths.contains_key(&path) {
             let oldest = self.paths.iter().min_by_key(|(_, trust)| trust.last_used()).map(|(path, _)| *path);
@@ -300,7 +301,7 @@ impl Accelerator {
         let trust = self.paths.entry(path).or_default();
         let outcome = flow.on_ack(now, &mut packet.0, ack, &context, trust);
         let rtt = flow.max_ack_delay(now);
-        // Of a request that is acknowledged no round trip is known, and it says nothing of the others.
+        // The ACK of a request shows no round-trip time, and says nothing about downloads.
         if direction == Direction::Download || rtt.is_some() {
             self.min_rtt.on_rtt(now, rtt);
         }
@@ -308,74 +309,18 @@ impl Accelerator {
         Some(outcome)
     }
 
-    /// Whether anything depends on the primary link being dark; else nobody is asked.
+    /// Whether any mechanism depends on outages of the primary link; otherwise nothing is probed.
     fn needs_outage_detection(&self) -> bool {
         self.config.mechanisms.has_any(&NEEDS_OUTAGES)
     }
 
-    /// The primary link has brought something.
+    /// Something has arrived over the primary link.
     fn on_activity(&mut self) {
         if !self.needs_outage_detection() {
             return;
         }
         let event = self.detector.on_activity(self.now, &mut self.outputs);
         self.on_outage_event(event);
-    }
-
-    /// Sends an ACK over a helping link, now or soon, or later over the first; gives it back if it is to leave as ever.
-    fn offload(&mut self, key: Key, packet: PacketBytes) -> Option<PacketBytes> {
-        let now = self.now;
-        let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_down()) else { return Some(packet) };
-        if self.config.mechanisms.has(Mechanism::AckOffloadAsPublished) {
-            return if flow.can_offload_as_published(now) {
-                self.offload_as_published(key, packet)
-            } else {
-                Some(packet)
-            };
-        } else if !self.config.mechanisms.has(Mechanism::AckOffload) {
-            return Some(packet);
-        }
-        // What is to be compared with older ones is what the packet says now.
-        let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
-            return Some(packet);
-        };
-        let value = ack.timestamps.map(|stamps| stamps.ts_val);
-        let old_deadline = flow.deadline();
-        let is_ready = flow.ack_path_mut().trial().needs_link() && self.secondary.prepare_offload(now, &key);
-        let path = flow.select_ack_path(now, is_ready, self.secondary.max_flow_rate(now, &key));
-        self.capture_until = self.capture_until.max(flow.ack_path_mut().capture_until());
-        let (info, at) = (flow.ack_info(ack), self.outputs.len());
-        let delayed = match path {
-            AckPath::Delayed(delayed) => Err((packet.0, delayed)),
-            AckPath::Secondary => self
-                .secondary
-                .offer(now, key, (ack, packet.0), info.scale, &mut self.outputs)
-                .map_err(|packet| (packet, flow.ack_path_mut().on_no_capacity(now))),
-        };
-        let unsent = match delayed {
-            Ok(result) => {
-                flow.ack_path_mut().on_offloaded(now, value);
-                flow.counts_mut().on_queued(result);
-                None
-            }
-            Err((packet, delayed)) => flow.ack_path_mut().delay(now, packet, info, delayed),
-        };
-        if unsent.is_none() {
-            self.outputs.insert(at, Output::Suppress);
-        }
-        self.rearm(key, old_deadline);
-        unsent.map(PacketBytes)
-    }
-
-    /// As published: over a helping link if that has room now; else it is given back.
-    fn offload_as_published(&mut self, key: Key, packet: PacketBytes) -> Option<PacketBytes> {
-        let at = self.outputs.len();
-        let unsent = self.secondary.send_as_published(self.now, &key, packet.0, &mut self.outputs);
-        if unsent.is_none() {
-            self.outputs.insert(at, Output::Suppress);
-            self.flows.get_mut(&key).into_iter().for_each(|flow| flow.counts_mut().on_queued(QueueResult::Queued));
-        }
-        unsent.map(PacketBytes)
     }
 
     fn on_captured(&mut self, packet: &PacketBytes, length: u32) {
@@ -420,7 +365,7 @@ impl Accelerator {
         }
     }
 
-    /// The primary link went dark, or came back.
+    /// The primary link has failed, or recovered.
     fn on_outage_event(&mut self, event: Option<OutageEvent>) {
         let (now, primary) = (self.now, self.config.primary);
         let Some(event) = event else { return };
@@ -458,7 +403,7 @@ impl Accelerator {
         })
     }
 
-    /// Asks for sight of what passes while that is of use, and no longer.
+    /// Starts and stops the capture of packets, so that it runs only while something needs it.
     fn update_capture(&mut self) {
         let wanted = if self.capture_until.is_some_and(|until| self.now < until) {
             CaptureLevel::Headers
@@ -475,7 +420,8 @@ impl Accelerator {
         }
     }
 
-    /// Whether this flow is known, or there is a place among so many; those that rest make place, once a second.
+    /// Whether this flow is known, or fewer than `max_flows` are. If the table is full, idle flows are forgotten first,
+    /// at most once a second.
     fn can_track(&mut self, key: &Key, max_flows: usize) -> bool {
         if self.flows.len() >= max_flows
             && self.now.since(self.last_sweep) >= SECOND
@@ -486,8 +432,8 @@ impl Accelerator {
         self.flows.len() < max_flows || self.flows.contains_key(key)
     }
 
-    /// The own stack's SYN begins another connection between the same ports, unless it is said again. One that comes may be late,
-    /// or forged.
+    /// A SYN of the local stack begins another connection between the same ports, unless it is a retransmission. A SYN
+    /// of the peer may be late or forged, and forgets nothing.
     fn restart_flow(&mut self, key: &Key) {
         for key in [*key, key.reversed()] {
             if self.flows.get(&key).is_some_and(FlowState::has_begun) {
@@ -522,7 +468,8 @@ impl Accelerator {
         }
     }
 
-    /// Flows that have been silent for so long, and miss nothing, are forgotten; one that goes on is known again.
+    /// Forgets flows that have been idle for so long and have no open early-acked hole; one that becomes active again
+    /// is added anew.
     fn forget_idle(&mut self, idle: Duration) {
         self.last_sweep = self.now;
         let now = self.now;
@@ -601,33 +548,33 @@ impl Machine for Accelerator {
     fn deadline(&self) -> Option<(Instant, Wake)> {
         let flow = self.wakes.first().map(|(at, _)| (*at, Wake::Flow));
         let detector = self.detector.deadline().map(|at| (at, Wake::LinkProbe));
-        let question = self.secondary.next_probe().map(|at| (at, Wake::LinkProbe));
-        let early_ack_budget = self.secondary.next_send(self.now).map(|at| (at, Wake::SendCredit));
-        let watch = self
+        let secondary_probe = self.secondary.next_probe().map(|at| (at, Wake::LinkProbe));
+        let credit = self.secondary.next_send(self.now).map(|at| (at, Wake::SendCredit));
+        let capture_end = self
             .capture_until
             .filter(|_| self.capture_level != CaptureLevel::None)
             .map(|at| (at, Wake::CaptureEnd));
         let fetch = self.fetcher.deadline().map(|at| (at, Wake::Fetch));
         let conn = self.mirrored_conns.deadline().map(|at| (at, Wake::Fetch));
-        [flow, detector, question, early_ack_budget, watch, fetch, conn]
+        [flow, detector, secondary_probe, credit, capture_end, fetch, conn]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)
     }
 }
 
-/// What has to know whether the primary link is dark.
+/// Mechanisms that depend on outages of the primary link.
 const NEEDS_OUTAGES: [Mechanism; 4] =
     [Mechanism::WithheldAck, Mechanism::OutageRevert, Mechanism::ZeroWindowFreeze, Mechanism::FreezeInFlight];
-/// chosen: 10 MB of memory; flows beyond that leave as they came.
+/// chosen: 10 MB of memory; packets of further flows leave unchanged.
 const MAX_FLOWS: usize = 10_000;
-/// chosen: the servers that a host talks to within some minutes; the one that was silent for longest is forgotten.
+/// chosen: the servers that a host uses within some minutes; the one that was unused for longest is forgotten.
 const MAX_PATHS: usize = 256;
 /// chosen: more than a request with all its cookies.
 const MIN_UPLOAD: DataSize = DataSize::from_kib(64);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
-/// chosen: where there is no place for another flow, those that move go on.
+/// chosen: when the table is full, active flows stay.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(10);
-/// chosen: what comes after that begins anew, and is learned in a round trip.
+/// chosen: a flow that becomes active later starts anew, and is observed within one round trip.
 const MAX_IDLE: Duration = Duration::from_secs(300);

@@ -14,6 +14,8 @@
 //!    takes goodput from competing flows.
 //! 3. An acknowledged number never moves back.
 
+use super::ack_pipeline::{AckChange, AckObservation, AckRewriter};
+use crate::accel::Mechanism;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::Seq;
 
@@ -80,11 +82,31 @@ impl WithheldAck {
     }
 }
 
+impl AckRewriter for WithheldAck {
+    fn rewrite(&mut self, seen: &AckObservation<'_>, change: AckChange) -> AckChange {
+        // A suppressed ACK tells the sender nothing.
+        if seen.is_suppressed {
+            return change;
+        }
+        // Without SACK duplicate ACKs alone report holes, and a retransmission that is acknowledged by one byte less
+        // looks like the loss of a segment that has arrived (RFC 6582 §3.2).
+        let keeps = seen.mechanisms.has(Mechanism::WithheldAck)
+            && seen.is_sack_permitted
+            && seen.advance > 0
+            && seen.ack.sack_blocks.is_empty()
+            && !change.is_exact
+            && !seen.is_frozen
+            && seen.can_withhold;
+        let hold_time = if seen.is_upload { UPLOAD_HOLD_TIME } else { HOLD_TIME };
+        AckChange { ack: Some(self.on_ack(seen.now, seen.ack.ack, keeps.then_some(hold_time))), ..change }
+    }
+}
+
 /// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms beyond the round trip).
-pub(super) const HOLD_TIME: Duration = Duration::from_millis(60);
+const HOLD_TIME: Duration = Duration::from_millis(60);
 /// Towards the local stack, where a released byte is used up even during an outage: longer than the detection of an
 /// outage takes ([`super::outage::detector`]) while the gateway answers within 80 ms.
-pub(super) const UPLOAD_HOLD_TIME: Duration = Duration::from_millis(400);
+const UPLOAD_HOLD_TIME: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {

@@ -10,5 +10,6 @@ pub(super) mod ack_path;
 pub(super) mod ack_sender;
 pub(super) mod delay_queue;
 pub(super) mod loss_guard;
+mod output_link;
 pub(super) mod path_delay;
 pub(super) mod trial;

@@ -1,6 +1,4 @@
-//! A flow's part in hiding: it may have a mirror, which changes what its ACKs say.
-//!
-//! In: its ACKs, what was fetched for it. Out: what they say once its holes are hidden, and what is to be fetched.
+//! A flow's part in early ACK: the first stage of its ACK pipeline, and what was fetched for it.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,17 +13,17 @@ use crate::units::Instant;
 use crate::wire::packet::Ack;
 
 impl FlowState {
-    /// It may be mirrored; the fetcher is to know it under this number.
+    /// Follows the flow for early ACK; the fetcher refers to it by this number.
     pub(in crate::accel) fn start_early_ack(&mut self, now: Instant, number: u64) -> &mut EarlyAckFlow {
         self.early_ack.insert(EarlyAckFlow::new(now, number, self.key))
     }
 
-    /// The mirror, if it may have one.
+    /// Its state of early ACK, if it is followed.
     pub(in crate::accel) const fn early_ack(&self) -> Option<&EarlyAckFlow> {
         self.early_ack.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(in crate::accel) const fn early_ack_mut(&mut self) -> Option<&mut EarlyAckFlow> {
         self.early_ack.as_mut()
     }
@@ -37,28 +35,36 @@ impl FlowState {
         outputs: &mut VecDeque<Output>,
     ) -> Vec<FetchRequest> {
         let mut packets = Vec::new();
-        let requests =
-            self.early_ack.as_mut().map(|hiding| hiding.take_fetch_requests(now, &mut packets)).unwrap_or_default();
+        let requests = self
+            .early_ack
+            .as_mut()
+            .map(|early_ack| early_ack.take_fetch_requests(now, &mut packets))
+            .unwrap_or_default();
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
         requests
     }
 
-    /// Bytes were fetched for it.
+    /// A range was fetched for it.
     pub(in crate::accel) fn on_fetched(
         &mut self,
         now: Instant,
         fetched: FetchedRange,
         outputs: &mut VecDeque<Output>,
     ) {
-        let Some(hiding) = self.early_ack.as_mut() else { return };
+        let Some(early_ack) = self.early_ack.as_mut() else { return };
         if let Some(latency) = fetched.latency {
-            self.fetch_latency.on_fetched(now, latency, fetched.is_late && hiding.is_check(fetched.start));
+            self.fetch_latency.on_fetched(now, latency, fetched.is_late && early_ack.is_check(fetched.start));
         }
-        let packets = hiding.on_fetched(now, fetched.start, fetched.bytes);
+        let packets = early_ack.on_fetched(now, fetched.start, fetched.bytes);
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
     }
 
-    /// What a segment that leaves says once its holes are hidden; and whether it need not leave at all.
+    /// Changes the ACK of a segment that leaves, so that it covers early-acked holes. Returns the changed ACK, and
+    /// whether the segment is to be dropped, as it then reports nothing new.
+    ///
+    /// New holes are acknowledged early only if they are random losses, of a sender that responds to congestion, on a
+    /// flow for which fetching pays ([`super::eligibility`]), and while fetches arrive in time. Holes that already are
+    /// early-acked stay so in any case: an acknowledgement cannot be taken back.
     pub(super) fn apply_early_ack(
         &mut self,
         now: Instant,
@@ -73,9 +79,9 @@ impl FlowState {
         let new = is_enabled && is_of_use && !self.congestion_response.is_unresponsive() && self.is_random(now);
         let allowed =
             EarlyAckLimits { allows_new: new, budget: context.early_ack_budget, scale: self.window_scale() };
-        // A window whose scale is not known has no right edge that could be kept to.
-        let Some(hiding) = self.early_ack.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
-        match hiding.on_ack_out(now, &ack, carries_data, &allowed) {
+        // Without the window scale the receiver's right edge is unknown, and must not be exceeded.
+        let Some(early_ack) = self.early_ack.as_mut().filter(|_| self.scale.is_some()) else { return (ack, false) };
+        match early_ack.on_ack_out(now, &ack, carries_data, &allowed) {
             AckAction::Forward => (ack, false),
             AckAction::Suppress(rewrite) => (rewrite.applied_to(&ack), true),
             AckAction::Rewrite(rewrite) => {

@@ -1,13 +1,13 @@
-//! What a flow does while its link is dark, when that ends, and as time passes.
+//! What a flow does when the primary link fails and recovers, and as time passes.
 //!
-//! In: the link's turns, the time. Out: packets that restart the sender.
-//!
-//! 1. Chains of old timestamps end with the dark, and the byte that is kept back is put aside for the end of it.
-//! 2. What says again what the own stack has said last echoes a timestamp of now, not of before the silence.
-//! 3. What restarts it is news: a byte that was kept back, or where there is none, that what it has repeated since had no way
-//!    to go. Of what was missing before nothing more is told then than that (see [`crate::accel::withheld_ack`], rule 3), but
-//!    once more how far all is here, for that may be lost, and the word is only of the first segment that is not.
-//! 4. Towards the local stack (upward) the same packets are delivered, not sent.
+//! 1. An outage ends all chains of the Eifel undo, and the withheld byte is kept for its end.
+//! 2. A packet that repeats the receiver's last ACK echoes a timestamp of the present, not of before the outage: the
+//!    sender would measure the outage as a round-trip time.
+//! 3. What restarts the sender must be news to it: a withheld byte, or without one the ICMP messages of the outage
+//!    revert, which tell it that its retransmissions had no route. Holes from before the outage are not reported again
+//!    then (see [`crate::accel::withheld_ack`]). The cumulative ACK is repeated, as it may be lost, and the ICMP
+//!    message is only about the first segment beyond it.
+//! 4. For an upload the same packets are delivered to the local stack instead of sent.
 
 use alloc::collections::VecDeque;
 
@@ -22,7 +22,11 @@ use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, IcmpUnreachable, SackBlocks, Timestamps};
 
 impl FlowState {
-    /// The link is dark.
+    /// The primary link is down.
+    ///
+    /// `in_flight_at_outage` decides whether the sender waits for anything: a flow at rest needs no restart. If
+    /// freezing is enabled, the form that acknowledges what is in flight is tried first, and the zero-window freeze
+    /// only if that is not possible.
     pub(in crate::accel) fn on_outage_start(
         &mut self,
         now: Instant,
@@ -55,7 +59,7 @@ impl FlowState {
         }
     }
 
-    /// The link is back.
+    /// The primary link has recovered.
     pub(in crate::accel) fn on_outage_end(
         &mut self,
         now: Instant,
@@ -64,13 +68,14 @@ impl FlowState {
     ) {
         self.recovery.on_outage_end(now);
         self.fetch_latency.on_outage_end(now);
-        self.early_ack.iter_mut().for_each(|hiding| hiding.on_outage_end(now));
-        let was_stilled = core::mem::take(&mut self.is_flight_frozen);
-        let has_ladder = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
-        if was_stilled || has_ladder {
+        self.early_ack.iter_mut().for_each(|early_ack| early_ack.on_outage_end(now));
+        let was_frozen = core::mem::take(&mut self.is_flight_frozen);
+        let has_sweep = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
+        if was_frozen || has_sweep {
             self.send_unfreeze_sweep(now, primary, self.in_flight_at_outage.bytes(), outputs);
-            // Question or answer may be lost, and a sender that believes all of it has nothing more to say.
-            self.unfreeze.on_outage_end(now, was_stilled);
+            // The unfreezing ACKs or the response may be lost. A sender that has accepted all of them has nothing more
+            // to send.
+            self.unfreeze.on_outage_end(now, was_frozen);
         }
         if core::mem::take(&mut self.is_frozen) {
             self.send_last_ack(now, primary, outputs);
@@ -101,72 +106,78 @@ impl FlowState {
             self.unfreeze.end();
         }
         match self.unfreeze.tick(now) {
-            // What has left since was not on its way then.
+            // What was sent since was not in flight then, so the sweep covers no additional bytes.
             Some(Resend::Sweep) => self.send_unfreeze_sweep(now, primary, 0, outputs),
             Some(Resend::Probe) => self.send_position_probe(primary, outputs),
             None => {}
         }
-        if let Some(hiding) = &mut self.early_ack {
-            outputs.extend(hiding.tick(now).into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
+        if let Some(early_ack) = &mut self.early_ack {
+            outputs.extend(early_ack.tick(now).into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
         }
     }
 
     /// When to tick next.
     pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
-        let hiding = self.early_ack.as_ref().and_then(EarlyAckFlow::deadline);
+        let early_ack = self.early_ack.as_ref().and_then(EarlyAckFlow::deadline);
         [
             self.withheld_ack.due(),
             self.recovery.deadline(),
             self.unfreeze.deadline(),
             self.ack_path.deadline(),
-            hiding,
+            early_ack,
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// Sends what was held until now; all of it where the link has gone dark.
+    /// Sends the ACKs of the delay queue that are due; all of them if an outage has begun.
     pub(in crate::accel) fn send_delayed(
         &mut self,
         now: Instant,
         link: LinkId,
-        is_dark: bool,
+        is_outage: bool,
         outputs: &mut VecDeque<Output>,
     ) {
-        let due = self.ack_path.take_due(now, is_dark).into_iter().map(PacketBytes);
+        let due = self.ack_path.take_due(now, is_outage).into_iter().map(PacketBytes);
         outputs.extend(due.map(|packet| Output::Send { link, packet }));
     }
 
-    /// Sends the ladder of the frozen flight again with the window open, over `flight` bytes, if they can be had elsewhere.
+    /// Repeats the ACKs that froze the sender, with the window open and over `flight` bytes more, if missing bytes can
+    /// be fetched.
     fn send_unfreeze_sweep(&mut self, now: Instant, link: LinkId, flight: u64, outputs: &mut VecDeque<Output>) {
         let scale = self.window_scale();
-        let (Some(last), Some(hiding)) = (self.last_ack, self.early_ack.as_mut()) else { return };
-        let packets = hiding.unfreeze_sweep(now, last, flight, self.segment_size, scale);
+        let (Some(last), Some(early_ack)) = (self.last_ack, self.early_ack.as_mut()) else { return };
+        let packets = early_ack.unfreeze_sweep(now, last, flight, self.segment_size, scale);
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: PacketBytes(packet) }));
     }
 
-    /// Asks how much of a ladder was believed.
+    /// Asks the sender how many of these ACKs it has accepted: it answers a segment that is out of its window with its
+    /// position.
     fn send_position_probe(&self, link: LinkId, outputs: &mut VecDeque<Output>) {
-        let (Some(last), Some(hiding)) = (self.last_ack, &self.early_ack) else { return };
-        let packets = hiding.probe_position(last, self.window_scale());
+        let (Some(last), Some(early_ack)) = (self.last_ack, &self.early_ack) else { return };
+        let packets = early_ack.probe_position(last, self.window_scale());
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: PacketBytes(packet) }));
     }
 
-    /// Acknowledges what is on its way and closes the window, over a helping link; whether that was done.
+    /// Acknowledges what is in flight and closes the window, over a secondary link. Returns whether that was possible.
+    ///
+    /// The number of bytes in flight is only estimated, and a sender ignores an ACK beyond what it has sent. So the
+    /// ACKs go up in steps of one segment: it accepts each that is not beyond, and the last of these closes the window
+    /// at its own position.
     fn freeze_sender(&mut self, now: Instant, freeze: &FreezeParams, outputs: &mut VecDeque<Output>) -> bool {
         let rtt = self
             .rtt
             .smoothed_or_default()
             .max(self.rtt.min() + self.loss_classifier.queueing_delay(now).unwrap_or_default());
         let rate_and_rtt = (self.goodput.rate(now), rtt);
-        let (Some((last, ip_params)), Some(hiding)) = (self.last_ack, self.early_ack.as_mut()) else {
+        let (Some((last, ip_params)), Some(early_ack)) = (self.last_ack, self.early_ack.as_mut()) else {
             return false;
         };
-        let usual = self.segment_size + if last.timestamps.is_some() { 0 } else { TIMESTAMP_OPTION };
-        let step = hiding.sender_segment_size().unwrap_or(usual);
+        let default_step = self.segment_size + if last.timestamps.is_some() { 0 } else { TIMESTAMP_OPTION };
+        let step = early_ack.sender_segment_size().unwrap_or(default_step);
         let Some(steps) = freeze.ack_steps(rate_and_rtt, self.in_flight_at_outage, step) else { return false };
-        let packets = hiding.freeze(now, (&last, ip_params), &steps, step);
+        let packets = early_ack.freeze(now, (&last, ip_params), &steps, step);
         self.is_flight_frozen = !packets.is_empty();
         let send = |packet| Output::Send { link: freeze.link, packet: PacketBytes(packet) };
         outputs.extend(packets.into_iter().map(send));
@@ -176,18 +187,22 @@ impl FlowState {
         self.is_flight_frozen
     }
 
-    /// How often a sender may have repeated what had no way to go; of one that may have something to repeat, and was not told
-    /// that all of it is here.
+    /// How many retransmission timeouts the sender may have had during the outage; 0 if it had nothing to retransmit,
+    /// or was told that everything has arrived.
     fn timeouts_to_revert(&self, now: Instant) -> u32 {
-        let has_ladder = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
+        let has_sweep = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
         let is_known = self.direction == Direction::Download || self.upload.has_clock();
-        if !self.may_retransmit || self.has_closed || has_ladder || !is_known {
+        if !self.may_retransmit || self.has_closed || has_sweep || !is_known {
             return 0;
         }
         self.recovery.timeouts(now, self.rtt.smoothed_or_default())
     }
 
-    /// Restarts the sender, over this link; so often it may have repeated what had no way to go, and is told so in the light.
+    /// Restarts the sender over this link, after up to `timeouts` retransmission timeouts of it.
+    ///
+    /// Each ICMP message reverts one timeout (RFC 6069): the sender takes back one doubling of its timer. One more than
+    /// the timeouts is sent with the first restart ACK, for the retransmission that is in flight; later restart ACKs
+    /// repeat only some.
     fn send_restart_ack(
         &mut self,
         now: Instant,
@@ -204,7 +219,7 @@ impl FlowState {
         };
         let Some((last, ip_params)) = self.last_ack.filter(|_| has_news || messages > 0) else { return };
         self.recovery.on_restart();
-        // Without SACK each that says nothing new counts as a segment that has come (RFC 5681 §3.2).
+        // Without SACK each ACK that reports nothing new counts as a segment that has arrived (RFC 5681 §3.2).
         if has_news || self.is_sack_permitted || restart == (RestartAck::Ended { is_first: true }) {
             let ack = if has_news { last } else { Ack { sack_blocks: SackBlocks::default(), ..last } };
             self.send_ack(now, link, &ack, outputs);
@@ -214,7 +229,7 @@ impl FlowState {
         outputs.extend((0..messages).map(|_| self.towards_sender(link, PacketBytes(message.emit(ip_params)))));
     }
 
-    /// Sends what the own stack has said last, over this link.
+    /// Repeats the receiver's last ACK over this link.
     fn send_last_ack(&mut self, now: Instant, link: LinkId, outputs: &mut VecDeque<Output>) {
         if let Some((last, _)) = self.last_ack {
             self.send_ack(now, link, &last, outputs);
@@ -223,13 +238,15 @@ impl FlowState {
 
     fn send_ack(&self, now: Instant, link: LinkId, last: &Ack, outputs: &mut VecDeque<Output>) {
         let Some((_, ip_params)) = self.last_ack else { return };
-        // Not the timestamp of before the silence, which would make it a round trip, and upward the repairs needless: what
-        // the other clock would show in a packet that comes now; but that of a chain of holes.
+        // Not the timestamp of before the outage, from which the sender would measure a round-trip time as long as the
+        // outage (and the local stack, of an upload, would take retransmissions for needless). Instead, the timestamp
+        // that the other clock would show in a packet that arrives now; but that of the chain while the Eifel undo
+        // needs it.
         let older = self.rewritten_echo.filter(|_| self.eifel_undo.needs_exact_acks());
         let current = older.or_else(|| self.loss_classifier.peer_clock().current_tsval(now));
         let fresh =
             |timestamps: Timestamps| Timestamps { ts_ecr: current.unwrap_or(timestamps.ts_ecr), ..timestamps };
-        // That something came twice was true once.
+        // A duplicate is reported once (RFC 2883).
         let sacks = if last.dsack_range().is_some() { SackBlocks::default() } else { last.sack_blocks };
         let ack = Ack { timestamps: last.timestamps.map(fresh), sack_blocks: sacks, ..*last };
         outputs.push_back(self.towards_sender(link, PacketBytes(ack.emit(&self.key, ip_params))));
@@ -243,9 +260,9 @@ impl FlowState {
     }
 }
 
-/// Segments. chosen: of fewer there is often nothing more to come, as behind an answer that has ended.
+/// Segments. chosen: with fewer there is often nothing more to come, as behind a response that has ended.
 const MIN_IN_FLIGHT: u64 = 4;
-/// With the second and the third kick. chosen: more than is lost of the first ones' words, but for all of them.
+/// With the second and the third restart ACK. chosen: more than is lost of the first messages, except if all are lost.
 const REPEATED_UNREACHABLES: u32 = 2;
-/// chosen: on its way is what a round trip brings, and twice a queue of 100 ms.
+/// chosen: in flight is what one round trip delivers, and two queues of 100 ms.
 const QUEUE_TIME: Duration = Duration::from_millis(200);

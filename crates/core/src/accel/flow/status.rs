@@ -1,7 +1,4 @@
-//! What is told of a flow.
-//!
-//! In: the flow as it stands. Out: its [`FlowView`], what plain TCP would bring in its place, and what the machine asks of
-//! each flow.
+//! The status of a flow, and the few properties that the accelerator reads of each.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -15,7 +12,7 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::FourTuple as Key;
 
 impl FlowState {
-    /// As it stands.
+    /// The flow as it is now.
     pub(in crate::accel) fn status(&self, now: Instant, mechanisms: &Mechanisms) -> FlowStatus {
         let has_timestamps = self.last_ack.is_some_and(|(last, _)| last.timestamps.is_some());
         let (early_acked, missing, hidden_holes) =
@@ -71,21 +68,22 @@ impl FlowState {
         }
     }
 
-    /// The shortest round trip, if its acknowledgements may wait for others: where losses come all the time, and are taken back or
-    /// hidden. Else a sender that hears of several at once would send in bursts for nothing.
+    /// The shortest round trip, if its ACKs may wait to be handled together with others: where random losses are
+    /// frequent and are undone or acknowledged early. Elsewhere a sender that receives several ACKs at once would only
+    /// send in bursts.
     pub(in crate::accel) fn max_ack_delay(&self, now: Instant) -> Option<Duration> {
         let may_wait = self.loss_classifier.has_random_loss(now) && !self.congestion_response.is_unresponsive();
         self.rtt.measured_min().filter(|_| may_wait)
     }
 
-    /// What plain TCP would bring with so many losses as this flow has seen, or its sender has heard of.
+    /// The rate that plain TCP would have, with as many losses as the receiver has seen (or the sender has learned of).
     pub(super) fn plain_tcp(&self, holes: u64) -> Option<Bitrate> {
         let segments = self.goodput.total().bytes() / u64::from(self.segment_size);
         let segment = DataSize::from_bytes(u64::from(self.segment_size));
         plain_tcp_rate(segment, self.rtt.smoothed()?, segments, holes)
     }
 
-    /// What was looked into and is of no use.
+    /// Mechanisms that are enabled and do nothing for this flow, with the reasons.
     fn inactive(&self, now: Instant, mechanisms: &Mechanisms, has_timestamps: bool) -> Vec<InactiveReason> {
         let mut reasons = Vec::new();
         let mut inactive = |mechanism, reason: String| {
@@ -94,7 +92,7 @@ impl FlowState {
             }
         };
         if self.congestion_response.is_unresponsive() {
-            inactive(Mechanism::EifelUndo, "its sender does not slow down when something is lost".into());
+            inactive(Mechanism::EifelUndo, "its sender does not slow down after losses".into());
         } else if !has_timestamps && self.last_ack.is_some() {
             inactive(Mechanism::EifelUndo, "it has no timestamps".into());
         } else if self.path_verdict == PathVerdict::Refused {
@@ -135,38 +133,38 @@ impl FlowState {
         reasons
     }
 
-    /// Books what became of an ACK that was offered to a helping link.
+    /// Counters of what became of its ACKs.
     pub(in crate::accel) const fn counts_mut(&mut self) -> &mut AckCounts {
         &mut self.counts
     }
 
-    /// By how many bits its windows are shifted: the most there is, while that is not known.
+    /// The receiver's window scale; the largest possible one while it is unknown.
     pub(in crate::accel) fn window_scale(&self) -> u8 {
         self.scale.unwrap_or(14)
     }
 
-    /// Where its data goes.
+    /// Which end is the local stack.
     pub(in crate::accel) const fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// From the one who acknowledges to the sender.
+    /// From the receiver to the sender.
     pub(in crate::accel) const fn key(&self) -> Key {
         self.key
     }
 
-    /// When something of it was heard last.
+    /// When its last packet was observed.
     pub(in crate::accel) const fn last_packet(&self) -> Instant {
         self.last_packet
     }
 
-    /// Until when its packets are worth a look.
+    /// Until when its packets are to be captured.
     pub(in crate::accel) fn capture_until(&self) -> Option<Instant> {
         self.reported_holes.last_open().map(|last| last + CAPTURE_TIME)
     }
 }
 
-/// What needs bytes that can be had elsewhere.
+/// Mechanisms that need bytes that can be fetched.
 const NEEDS_FETCH: [Mechanism; 2] = [Mechanism::EarlyAck, Mechanism::FreezeInFlight];
-/// chosen: where one loss was there will be others; a few seconds of looking cost little.
+/// chosen: losses come in groups, and a few seconds of capture cost little.
 const CAPTURE_TIME: Duration = Duration::from_secs(10);

@@ -1,178 +1,188 @@
-//! Hiding as a whole: what the application gets, whatever is lost, late, refused or forgotten.
+//! Early ACK as a whole: what the application receives when packets are lost, late or discarded, and fetches fail.
 
 use proptest::prelude::*;
 
 use super::super::*;
-use super::world::{Weather, World};
+use super::world::{Impairment, World};
 
 const BOTH: [Mechanism; 2] = [Mechanism::EarlyAck, Mechanism::FreezeInFlight];
 
-fn fair() -> Weather {
-    Weather {
+fn healthy() -> Impairment {
+    Impairment {
         seed: 7,
         body: 2_000_000,
         loss: 0,
         delay: 0,
-        refused: 0,
-        unanswered: 0,
+        refused_fetches: 0,
+        unanswered_fetches: 0,
         undelivered: 0,
-        forgets: 0,
+        renege: 0,
         outage: None,
         isn: 1000,
     }
 }
 
-/// All bytes have come, or the application was told that they will not.
-fn arrives(weather: Weather, most: Duration) -> World {
-    arrives_with(weather, most, &BOTH)
+/// Runs until all bytes have arrived, at most for so long.
+fn arrives(impairment: Impairment, most: Duration) -> World {
+    arrives_with(impairment, most, &BOTH)
 }
 
-fn arrives_with(weather: Weather, most: Duration, mechanisms: &[Mechanism]) -> World {
-    let mut world = World::new(weather, mechanisms);
+fn arrives_with(impairment: Impairment, most: Duration, mechanisms: &[Mechanism]) -> World {
+    let mut world = World::new(impairment, mechanisms);
     world.run(most);
-    assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
-    assert!(world.aged <= 60, "{} were too old: {}", world.aged, world.shown());
-    assert!(hidden(&world).received.bytes() <= world.end(), "{}", world.shown());
+    assert!(world.received == world.end() && !world.is_reset, "{}", world.describe());
+    assert!(world.aged <= 60, "{} packets were too old: {}", world.aged, world.describe());
+    assert!(status(&world).received.bytes() <= world.end(), "{}", world.describe());
     world
 }
 
-fn hidden(world: &World) -> FlowStatus {
-    world.machine.flows(Instant::FAR_FUTURE).pop().unwrap()
+fn status(world: &World) -> FlowStatus {
+    world.accelerator.flows(Instant::FAR_FUTURE).pop().unwrap()
 }
 
 #[test]
-fn where_nothing_is_lost_nothing_is_fetched_but_for_the_check() {
-    let world = arrives(fair(), Duration::from_secs(60));
-    assert_eq!((world.fetched, world.repeated), (512, 0));
-    assert_eq!(hidden(&world).early_acked, DataSize::ZERO);
+fn without_loss_only_the_check_is_fetched() {
+    let world = arrives(healthy(), Duration::from_secs(60));
+    assert_eq!((world.fetched, world.retransmitted), (512, 0));
+    assert_eq!(status(&world).early_acked, DataSize::ZERO);
 }
 
 #[test]
-fn random_losses_are_fetched_and_the_server_hears_of_few() {
-    let world = arrives(Weather { loss: 10, ..fair() }, Duration::from_secs(60));
-    let mut plain = World::new(Weather { loss: 10, ..fair() }, &[]);
+fn random_losses_are_fetched_and_the_server_retransmits_few() {
+    let world = arrives(Impairment { loss: 10, ..healthy() }, Duration::from_secs(60));
+    let mut plain = World::new(Impairment { loss: 10, ..healthy() }, &[]);
     plain.run(Duration::from_secs(60));
-    let flow = hidden(&world);
-    assert!(flow.early_acked.bytes() >= 15_000, "{}", world.shown());
+    let flow = status(&world);
+    assert!(flow.early_acked.bytes() >= 15_000, "{}", world.describe());
     assert_eq!(flow.missing, DataSize::ZERO);
-    assert!(world.repeated * 4 <= plain.repeated, "{} repetitions beside {}", world.repeated, plain.repeated);
+    assert!(
+        world.retransmitted * 4 <= plain.retransmitted,
+        "{} retransmissions, {} without early ACK",
+        world.retransmitted,
+        plain.retransmitted
+    );
     assert!(world.fetched <= flow.early_acked.bytes() * 5 / 4 + 512, "{}", world.fetched);
 }
 
 #[test]
-fn a_flight_is_acknowledged_in_the_dark_and_fetched_in_the_light() {
+fn data_in_flight_is_acknowledged_during_an_outage_and_fetched_after_it() {
     for outage in [(800, 3000), (1000, 1800)] {
-        let weather = Weather { outage: Some(outage), ..fair() };
-        let mut world = World::new(weather, &[Mechanism::FreezeInFlight]);
+        let impairment = Impairment { outage: Some(outage), ..healthy() };
+        let mut world = World::new(impairment, &[Mechanism::FreezeInFlight]);
         world.run(Duration::from_secs(30));
-        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
-        assert!(world.stilled >= 1 && world.fetched > 5_000, "{}", world.shown());
-        // No gateway answers here, so that the silence behind the blackout is taken for another one.
-        assert!(world.repeated <= 1, "hardly anything was on its way for which it could have timed out");
+        assert!(world.received == world.end() && !world.is_reset, "{}", world.describe());
+        assert!(world.frozen >= 1 && world.fetched > 5_000, "{}", world.describe());
+        // No gateway answers received, so that the pause after the outage counts as another one.
+        assert!(world.retransmitted <= 1, "hardly anything was in flight that could have timed out");
     }
 }
 
 #[test]
-fn a_blackout_longer_than_a_hole_may_stay_open_ends_nothing() {
-    let mut were_hidden = 0;
+fn an_outage_longer_than_a_hole_may_stay_open_ends_no_connection() {
+    let mut early_acked_cases = 0;
     for begin in (1100..2000).step_by(100) {
-        let weather = Weather { loss: 20, outage: Some((begin, begin + 14_000)), ..fair() };
-        let mut world = World::new(weather, &BOTH);
+        let impairment = Impairment { loss: 20, outage: Some((begin, begin + 14_000)), ..healthy() };
+        let mut world = World::new(impairment, &BOTH);
         world.run(Duration::from_millis(begin - 1000 + 1));
-        world.go_silent();
-        were_hidden += u32::from(hidden(&world).missing > DataSize::ZERO);
+        world.stop_fetches();
+        early_acked_cases += u32::from(status(&world).missing > DataSize::ZERO);
         world.run(Duration::from_secs(15));
-        world.speak();
+        world.resume_fetches();
         world.run(Duration::from_secs(60));
-        assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+        assert!(world.received == world.end() && !world.is_reset, "{}", world.describe());
     }
-    assert!(were_hidden > 3, "{were_hidden}");
+    assert!(early_acked_cases > 3, "{early_acked_cases}");
 }
 
 #[test]
-fn what_nobody_gives_ends_the_connection_with_an_error() {
-    let weather = Weather { loss: 10, unanswered: 0, ..fair() };
-    let mut world = World::new(weather, &BOTH);
+fn bytes_that_cannot_be_fetched_end_the_connection_with_an_error() {
+    let impairment = Impairment { loss: 10, unanswered_fetches: 0, ..healthy() };
+    let mut world = World::new(impairment, &BOTH);
     world.run(Duration::from_millis(700));
-    world.go_silent();
+    world.stop_fetches();
     world.run(Duration::from_secs(60));
-    assert!(world.is_reset, "{}", world.shown());
+    assert!(world.is_reset, "{}", world.describe());
 }
 
 #[test]
-fn what_comes_slowly_and_all_the_time_ends_nothing() {
-    let mut world = World::new(Weather { loss: 10, ..fair() }, &BOTH);
-    world.crawls = true;
+fn slow_fetches_that_make_progress_end_no_connection() {
+    let mut world = World::new(Impairment { loss: 10, ..healthy() }, &BOTH);
+    world.is_fetch_slow = true;
     world.run(Duration::from_secs(300));
-    assert!(world.here == world.end() && !world.is_reset, "{}", world.shown());
+    assert!(world.received == world.end() && !world.is_reset, "{}", world.describe());
     let took = world.now.since(Instant::from_millis(1000));
-    assert!(took > Duration::from_secs(12), "{took:?}: it was no test");
+    assert!(took > Duration::from_secs(12), "{took:?}: fast enough to prove nothing");
 }
 
 #[test]
-fn a_death_with_bytes_owed_leaves_them_to_be_paid() {
-    let mut repaired = 0;
+fn after_a_crash_early_acked_bytes_are_repaired() {
+    let mut repaired_holes = 0;
     for millis in (200..1500).step_by(50) {
-        let mut world = World::new(Weather { loss: 20, outage: Some((900, 1300)), ..fair() }, &BOTH);
+        let mut world = World::new(Impairment { loss: 20, outage: Some((900, 1300)), ..healthy() }, &BOTH);
         world.run(Duration::from_millis(millis));
-        let is_sure = world.machine.pending_repairs().iter().all(|pending| pending.is_acked_known);
-        repaired += world.die();
+        let is_repairable = world.accelerator.pending_repairs().iter().all(|repair| repair.is_acked_known);
+        repaired_holes += world.crash();
         world.run(Duration::from_secs(120));
         assert!(
-            if is_sure { world.here == world.end() && !world.is_reset } else { world.is_reset },
+            if is_repairable { world.received == world.end() && !world.is_reset } else { world.is_reset },
             "{}",
-            world.shown()
+            world.describe()
         );
     }
-    assert!(repaired > 15, "{repaired}");
+    assert!(repaired_holes > 15, "{repaired_holes}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn whenever_it_dies_every_byte_comes(
+    fn every_byte_arrives_whenever_it_crashes(
         seed: u64,
         isn: u32,
         loss in 0_u64..60,
         delay in 0_u64..40,
-        unanswered in 0_u64..50,
-        dies in 50_u64..4000,
+        unanswered_fetches in 0_u64..50,
+        crash_at in 50_u64..4000,
         outage in prop::option::of((300_u64..1500, 100_u64..3000)),
     ) {
         let outage = outage.map(|(from, long)| (from, from + long));
-        let weather = Weather { seed, body: 700_000, loss, delay, unanswered, outage, isn, ..fair() };
-        let mut world = World::new(weather, &BOTH);
-        world.run(Duration::from_millis(dies));
-        let is_sure = world.machine.pending_repairs().iter().all(|pending| pending.is_acked_known);
-        world.die();
+        let impairment = Impairment { seed, body: 700_000, loss, delay, unanswered_fetches, outage, isn, ..healthy() };
+        let mut world = World::new(impairment, &BOTH);
+        world.run(Duration::from_millis(crash_at));
+        let is_repairable = world.accelerator.pending_repairs().iter().all(|repair| repair.is_acked_known);
+        world.crash();
         world.run(Duration::from_secs(240));
-        assert!(if is_sure { world.here == world.end() && !world.is_reset } else { world.is_reset }, "{}", world.shown());
+        assert!(if is_repairable { world.received == world.end() && !world.is_reset } else { world.is_reset }, "{}", world.describe());
     }
 
     #[test]
-    fn every_byte_comes_once_and_right(
+    fn every_byte_arrives_once_and_intact(
         seed: u64,
         isn: u32,
         loss in 0_u64..60,
         delay in 0_u64..40,
-        refused in 0_u64..100,
-        unanswered in 0_u64..50,
+        refused_fetches in 0_u64..100,
+        unanswered_fetches in 0_u64..50,
         undelivered in 0_u64..100,
-        forgets in 0_u64..4,
+        renege in 0_u64..4,
         outage in prop::option::of((300_u64..1500, 100_u64..3000)),
         freezes: bool,
     ) {
         let outage = outage.map(|(from, long)| (from, from + long));
-        let weather = Weather { seed, body: 700_000, loss, delay, refused, unanswered, undelivered, forgets, outage, isn };
-        arrives_with(weather, Duration::from_secs(240), if freezes { &BOTH } else { &BOTH[..1] });
+        let impairment = Impairment { seed, body: 700_000, loss, delay, refused_fetches, unanswered_fetches, undelivered, renege, outage, isn };
+        arrives_with(impairment, Duration::from_secs(240), if freezes { &BOTH } else { &BOTH[..1] });
     }
 }
 
 #[test]
-fn a_sender_that_was_frozen_goes_on_even_if_the_link_counts_as_dark_again() {
-    // The window of zero comes behind the one that opens it, and the gateway never answers.
-    let weather =
-        Weather { seed: 1_155_924_729_360_345_604, body: 700_000, isn: 0, outage: Some((506, 606)), ..fair() };
-    arrives(weather, Duration::from_secs(240));
+fn a_frozen_sender_continues_even_if_the_link_counts_as_down_again() {
+    // The zero window arrives after the one that opens it, and the gateway never answers.
+    let impairment = Impairment {
+        seed: 1_155_924_729_360_345_604,
+        body: 700_000,
+        isn: 0,
+        outage: Some((506, 606)),
+        ..healthy()
+    };
+    arrives(impairment, Duration::from_secs(240));
 }

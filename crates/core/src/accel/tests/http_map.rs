@@ -1,4 +1,4 @@
-//! Which bytes of which resource: worked examples of the mirror.
+//! Worked examples of the HTTP map: which bytes of a flow are which bytes of which resource.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,48 +10,49 @@ use crate::wire::packet::Seq;
 
 const BODY: u64 = 100_000;
 
-/// A flow whose server begins at this number.
-struct Tapped {
+/// A captured flow. `start`: the first sequence number of the server.
+struct CapturedFlow {
     map: HttpMap,
     start: Seq,
     up: u32,
     down: u32,
 }
 
-impl Tapped {
+impl CapturedFlow {
     fn new(start: u32) -> Self {
         Self { map: HttpMap::default(), start: Seq::new(start), up: 0, down: 0 }
     }
 
-    fn ask(&mut self, text: &str) {
+    fn request(&mut self, text: &str) {
         let (seq, ack) = (Seq::new(500).plus(self.up), self.start.plus(self.down));
         let length = text.len() as u32;
         self.map.on_request_segment(&ObservedSegment { seq, ack, length, payload: text.as_bytes() });
         self.up += length;
     }
 
-    /// Bytes that come next; of which all are shown, or nothing but that they are there.
-    fn answer(&mut self, bytes: &[u8]) {
-        self.pass(bytes, bytes.len() as u32);
+    /// The next bytes of the server, captured in full.
+    fn respond(&mut self, bytes: &[u8]) {
+        self.receive(bytes, bytes.len() as u32);
     }
 
-    fn pass(&mut self, shown: &[u8], length: u32) {
+    /// The next bytes of the server, of which only `captured` were captured.
+    fn receive(&mut self, captured: &[u8], length: u32) {
         let (seq, ack) = (self.start.plus(self.down), Seq::new(500).plus(self.up));
-        self.map.on_response_segment(&ObservedSegment { seq, ack, length, payload: shown });
+        self.map.on_response_segment(&ObservedSegment { seq, ack, length, payload: captured });
         self.down += length;
     }
 
-    /// Passes the check with the right bytes.
-    fn prove(&mut self) -> (PosRange, ResourceOffset) {
-        let (range, offset) = self.map.take_check().expect("something to compare");
-        assert_eq!(self.map.locate(range), None, "nothing is given away before");
+    /// Answers the check with the correct bytes.
+    fn pass_check(&mut self) -> (PosRange, ResourceOffset) {
+        let (range, offset) = self.map.take_check().expect("a range to compare");
+        assert_eq!(self.map.locate(range), None, "nothing is located before the check");
         assert!(self.map.is_check(range.start));
-        let right: Vec<u8> = (offset.offset..offset.offset + range.len()).map(byte).collect();
-        assert!(self.map.on_check_fetched(range.start, &right));
+        let correct: Vec<u8> = (offset.offset..offset.offset + range.len()).map(byte).collect();
+        assert!(self.map.on_check_fetched(range.start, &correct));
         (range, offset)
     }
 
-    fn place(&self, from: u32, bytes: u64) -> Option<ResourceOffset> {
+    fn locate(&self, from: u32, bytes: u64) -> Option<ResourceOffset> {
         let start = self.map.position(self.start)? + u64::from(from);
         self.map.locate(PosRange::new(start, start + bytes))
     }
@@ -72,130 +73,130 @@ fn ok(length: u64) -> String {
 const GET: &str = "GET /f HTTP/1.1\r\nHost: h\r\n\r\n";
 
 #[test]
-fn a_stretch_of_a_body_has_its_place_over_the_seam_of_numbers() {
-    let mut flow = Tapped::new(u32::MAX - 20_000);
-    flow.ask(GET);
+fn a_range_of_a_body_is_located_across_sequence_wraparound() {
+    let mut flow = CapturedFlow::new(u32::MAX - 20_000);
+    flow.request(GET);
     let head = ok(BODY);
-    flow.answer(head.as_bytes());
-    flow.answer(&bytes(0, 1448));
-    let (range, offset) = flow.prove();
+    flow.respond(head.as_bytes());
+    flow.respond(&bytes(0, 1448));
+    let (range, offset) = flow.pass_check();
     assert_eq!((range.len(), offset.offset, offset.resource.length), (512, 0, BODY));
     assert_eq!(offset.resource.request, "GET /f HTTP/1.1\r\nHost: h\r\nAccept-Encoding: identity\r\n");
     let head = head.len() as u32;
-    assert_eq!(flow.place(head + 50_000, 1448).unwrap().offset, 50_000);
-    assert_eq!(flow.place(head, BODY).unwrap().offset, 0);
-    assert_eq!(flow.place(head, BODY + 1), None, "beyond the body");
-    assert_eq!(flow.place(head - 1, 5), None, "a part of the head");
-    assert_eq!(flow.place(head, 0), None, "nothing is nowhere");
+    assert_eq!(flow.locate(head + 50_000, 1448).unwrap().offset, 50_000);
+    assert_eq!(flow.locate(head, BODY).unwrap().offset, 0);
+    assert_eq!(flow.locate(head, BODY + 1), None, "beyond the body");
+    assert_eq!(flow.locate(head - 1, 5), None, "a part of the head");
+    assert_eq!(flow.locate(head, 0), None, "an empty range has no location");
 }
 
 #[test]
-fn a_part_of_a_resource_begins_where_it_says() {
-    let mut flow = Tapped::new(7);
-    flow.ask(GET);
+fn a_partial_response_begins_at_its_content_range() {
+    let mut flow = CapturedFlow::new(7);
+    flow.request(GET);
     let head = format!(
         "HTTP/1.1 206 P\r\nETag: \"x\"\r\nContent-Length: {BODY}\r\nContent-Range: bytes 5000-{}/300000\r\n\r\n",
         4999 + BODY
     );
-    flow.answer(head.as_bytes());
-    flow.answer(&bytes(5000, 1448));
-    assert_eq!(flow.prove().1.offset, 5000);
-    let offset = flow.place(head.len() as u32 + 10, 20).unwrap();
+    flow.respond(head.as_bytes());
+    flow.respond(&bytes(5000, 1448));
+    assert_eq!(flow.pass_check().1.offset, 5000);
+    let offset = flow.locate(head.len() as u32 + 10, 20).unwrap();
     assert_eq!((offset.offset, offset.resource.length), (5010, 300_000));
 }
 
 #[test]
-fn answers_of_one_connection_are_told_apart() {
-    let mut flow = Tapped::new(7);
-    // Pipelined: a HEAD, which has no body whatever it says; one that is interim; one that is short; two that count.
-    flow.ask("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n");
+fn pipelined_responses_are_distinguished() {
+    let mut flow = CapturedFlow::new(7);
+    // Pipelined: a response to HEAD, which has no body whatever its length; an interim one; a short one; two that count.
+    flow.request("HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n");
     for _ in 0..3 {
-        flow.ask(GET);
+        flow.request(GET);
     }
-    flow.answer(ok(BODY).as_bytes());
-    flow.answer(b"HTTP/1.1 100 Continue\r\n\r\n");
-    flow.answer(ok(3).as_bytes());
-    flow.answer(b"abc");
+    flow.respond(ok(BODY).as_bytes());
+    flow.respond(b"HTTP/1.1 100 Continue\r\n\r\n");
+    flow.respond(ok(3).as_bytes());
+    flow.respond(b"abc");
     for _ in 0..2 {
         let head = ok(BODY);
-        flow.answer(head.as_bytes());
-        let begins = flow.down;
-        flow.answer(&bytes(0, 1448));
-        if flow.place(begins, 10).is_none() {
-            flow.prove();
+        flow.respond(head.as_bytes());
+        let start = flow.down;
+        flow.respond(&bytes(0, 1448));
+        if flow.locate(start, 10).is_none() {
+            flow.pass_check();
         }
-        assert_eq!(flow.place(begins + 90_000, 1000).unwrap().offset, 90_000);
-        flow.pass(&[], BODY as u32 - 1448);
+        assert_eq!(flow.locate(start + 90_000, 1000).unwrap().offset, 90_000);
+        flow.receive(&[], BODY as u32 - 1448);
     }
     assert_eq!(flow.map.take_check(), None, "a resource is compared once");
     assert_eq!(flow.map.not_fetchable(), None);
 }
 
 #[test]
-fn heads_that_come_in_any_order_are_read() {
-    let mut flow = Tapped::new(7);
-    flow.ask(GET);
+fn heads_are_parsed_from_reordered_segments() {
+    let mut flow = CapturedFlow::new(7);
+    flow.request(GET);
     let stream = [ok(BODY).as_bytes(), &bytes(0, 3000)].concat();
-    let seen = |at: usize, to: usize| ObservedSegment {
+    let observed = |at: usize, to: usize| ObservedSegment {
         seq: Seq::new(7).plus(at as u32),
         ack: Seq::new(500),
         length: (to - at) as u32,
         payload: &stream[at..to],
     };
     for (at, to) in [(1500, 2900), (20, 80), (0, 30), (10, 1500)] {
-        flow.map.on_response_segment(&seen(at, to));
+        flow.map.on_response_segment(&observed(at, to));
     }
-    assert_eq!(flow.prove().0.len(), 512);
+    assert_eq!(flow.pass_check().0.len(), 512);
 }
 
 #[test]
-fn what_cannot_be_fetched_says_why() {
+fn responses_that_cannot_be_fetched_give_a_reason() {
     let etag = "ETag: \"x\"\r\nContent-Length: 100000\r\n";
     let cases: [(&str, String, &str); 8] = [
         ("\u{16}\u{3}\u{1}", String::new(), "encrypted"),
         ("SSH-2.0-x\r\n", String::new(), "not plain HTTP"),
-        (GET, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".into(), "how long"),
+        (GET, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".into(), "unknown length"),
         (GET, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n".into(), "strong ETag"),
         (GET, format!("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n{etag}\r\n"), "coding"),
         (GET, format!("HTTP/1.1 200 OK\r\nAccept-Ranges: none\r\n{etag}\r\n"), "no ranges"),
         ("GET / HTTP/1.1\r\nCookie: a\r\n\r\n", format!("HTTP/1.1 200 OK\r\n{etag}\r\n"), "cookie"),
-        ("POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", format!("HTTP/1.1 200 OK\r\n{etag}\r\n"), "twice"),
+        ("POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", format!("HTTP/1.1 200 OK\r\n{etag}\r\n"), "side effects"),
     ];
-    for (request, answer, want) in cases {
-        let mut flow = Tapped::new(7);
-        flow.ask(request);
-        flow.answer(answer.as_bytes());
-        flow.answer(&bytes(0, 1448));
-        assert_eq!(flow.map.take_check(), None, "{want}");
-        let why = flow.map.not_fetchable().map(|refusal| format!("{refusal}")).unwrap_or_default();
-        assert!(why.contains(want), "{want}: {why}");
+    for (request, response, reason) in cases {
+        let mut flow = CapturedFlow::new(7);
+        flow.request(request);
+        flow.respond(response.as_bytes());
+        flow.respond(&bytes(0, 1448));
+        assert_eq!(flow.map.take_check(), None, "{reason}");
+        let shown = flow.map.not_fetchable().map(|refusal| format!("{refusal}")).unwrap_or_default();
+        assert!(shown.contains(reason), "{reason}: {shown}");
     }
 }
 
 #[test]
-fn bytes_that_differ_end_it_for_good() {
-    let mut flow = Tapped::new(7);
-    flow.ask(GET);
-    flow.answer(ok(BODY).as_bytes());
-    let begins = flow.down;
-    flow.answer(&bytes(0, 1448));
+fn a_failed_check_ends_the_map_for_good() {
+    let mut flow = CapturedFlow::new(7);
+    flow.request(GET);
+    flow.respond(ok(BODY).as_bytes());
+    let start = flow.down;
+    flow.respond(&bytes(0, 1448));
     let (range, _) = flow.map.take_check().unwrap();
     assert!(flow.map.on_check_fetched(range.start, &[0; 512]));
-    assert_eq!((flow.place(begins, 10), flow.map.not_fetchable()), (None, Some(NotFetchable::Differs)));
+    assert_eq!((flow.locate(start, 10), flow.map.not_fetchable()), (None, Some(NotFetchable::Differs)));
     assert!(!flow.map.on_check_fetched(range.start, &bytes(0, 512)), "no second chance");
 }
 
 #[test]
-fn all_is_shown_near_heads_and_no_more() {
-    let mut flow = Tapped::new(7);
+fn full_capture_is_wanted_near_heads_only() {
+    let mut flow = CapturedFlow::new(7);
     let length = 5_000_000;
     assert_eq!(flow.map.capture_level(), CaptureLevel::Full);
-    flow.ask(GET);
-    flow.answer(ok(length).as_bytes());
-    assert_eq!(flow.map.capture_level(), CaptureLevel::Full, "bytes to compare with");
-    flow.answer(&bytes(0, 1448));
+    flow.request(GET);
+    flow.respond(ok(length).as_bytes());
+    assert_eq!(flow.map.capture_level(), CaptureLevel::Full, "bytes for the check");
+    flow.respond(&bytes(0, 1448));
     assert_eq!(flow.map.capture_level(), CaptureLevel::None);
-    flow.pass(&[], 4_500_000);
+    flow.receive(&[], 4_500_000);
     assert_eq!(flow.map.capture_level(), CaptureLevel::Full, "the next head is near");
     let mut no_request = HttpMap::default();
     no_request.give_up();
@@ -206,36 +207,36 @@ fn all_is_shown_near_heads_and_no_more() {
 }
 
 #[test]
-fn a_head_that_was_cut_is_not_guessed() {
-    let mut flow = Tapped::new(7);
-    flow.ask(GET);
-    flow.pass(b"HTTP/1.1 200 OK\r\nContent-Le", 1448);
+fn a_truncated_head_is_not_guessed() {
+    let mut flow = CapturedFlow::new(7);
+    flow.request(GET);
+    flow.receive(b"HTTP/1.1 200 OK\r\nContent-Le", 1448);
     for _ in 0..4000 {
-        flow.pass(&[], 1448);
+        flow.receive(&[], 1448);
     }
     assert_eq!(flow.map.not_fetchable(), Some(NotFetchable::NotCaptured));
-    let mut cut = Tapped::new(7);
+    let mut cut = CapturedFlow::new(7);
     cut.map.on_request_segment(&ObservedSegment {
         seq: Seq::new(1),
         ack: Seq::new(7),
         length: 900,
         payload: b"GET /f",
     });
-    cut.answer(ok(BODY).as_bytes());
+    cut.respond(ok(BODY).as_bytes());
     assert_eq!(cut.map.not_fetchable(), Some(NotFetchable::NoRequest));
 }
 
 #[test]
-fn hundreds_of_requests_do_not_fill_the_memory() {
-    let mut flow = Tapped::new(7);
+fn requests_and_heads_are_bounded() {
+    let mut flow = CapturedFlow::new(7);
     for _ in 0..64 {
-        flow.ask(GET);
+        flow.request(GET);
     }
     assert_eq!(flow.map.not_fetchable(), None);
-    flow.ask(GET);
+    flow.request(GET);
     assert_eq!(flow.map.not_fetchable(), Some(NotFetchable::TooLarge));
-    let mut long = Tapped::new(7);
-    long.ask(GET);
-    long.answer(&vec![b'a'; 40_000]);
+    let mut long = CapturedFlow::new(7);
+    long.request(GET);
+    long.respond(&vec![b'a'; 40_000]);
     assert_eq!(long.map.not_fetchable(), Some(NotFetchable::TooLarge));
 }

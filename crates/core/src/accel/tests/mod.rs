@@ -1,4 +1,4 @@
-//! The machine as a whole, one flow at a time.
+//! The accelerator as a whole, one flow at a time.
 
 mod early_ack;
 mod fetcher;
@@ -20,15 +20,15 @@ const CELL: LinkId = LinkId(1);
 const OTHER: LinkId = LinkId(2);
 const SEGMENT: u32 = 1448;
 
-/// A download with 20 Mbit/s and no losses, whose ACKs leave every second segment.
+/// A download at 20 Mbit/s without loss; every second segment is acknowledged.
 struct Download {
     machine: Accelerator,
     now: Instant,
     ack: u32,
-    /// The server's clock, 25 ms behind what has come.
+    /// The server's timestamp in the newest segment, which was sent 25 ms ago.
     ts_val: u32,
-    has_stamps: bool,
-    answers: bool,
+    has_timestamps: bool,
+    gateway_answers: bool,
 }
 
 fn key() -> Key {
@@ -41,7 +41,14 @@ impl Download {
         let mut config = Config::new(WIFI, Some(CELL));
         config.mechanisms = Mechanisms::of(mechanisms);
         let machine = Accelerator::new(config);
-        Self { machine, now: Instant::from_millis(1000), ack: 1000, ts_val: 0, has_stamps: true, answers: true }
+        Self {
+            machine,
+            now: Instant::from_millis(1000),
+            ack: 1000,
+            ts_val: 0,
+            has_timestamps: true,
+            gateway_answers: true,
+        }
     }
 
     fn packet(&self, blocks: &[(u32, u32)]) -> PacketBytes {
@@ -51,7 +58,7 @@ impl Download {
             ack: Seq::new(self.ack),
             window: 1000,
             flags: Flags::ACK,
-            timestamps: self.has_stamps.then(|| Timestamps {
+            timestamps: self.has_timestamps.then(|| Timestamps {
                 ts_val: TcpTimestamp::new(self.millis()),
                 ts_ecr: TcpTimestamp::new(self.ts_val),
             }),
@@ -64,8 +71,8 @@ impl Download {
         u32::try_from(self.now.since(Instant::ZERO).as_millis()).unwrap()
     }
 
-    /// Everything that comes of an ACK that leaves now; gateways answer at once.
-    fn leave(&mut self, blocks: &[(u32, u32)]) -> Vec<Output> {
+    /// All outputs for an ACK that leaves now; gateways answer at once.
+    fn send_ack(&mut self, blocks: &[(u32, u32)]) -> Vec<Output> {
         let packet = self.packet(blocks);
         self.machine.handle(self.now, Input::Outgoing(packet));
         self.drain()
@@ -78,7 +85,7 @@ impl Download {
         }
         for output in all.clone() {
             if let Output::Probe { link, sequence } = output
-                && (self.answers || link != WIFI)
+                && (self.gateway_answers || link != WIFI)
             {
                 self.machine.handle(self.now, Input::ProbeReply { link, sequence });
                 all.extend(self.drain());
@@ -87,19 +94,19 @@ impl Download {
         all
     }
 
-    /// Data comes for so long, and each two segments are acknowledged.
+    /// Data arrives for so long, and every second segment is acknowledged.
     fn run(&mut self, millis: u64) -> Vec<Output> {
         let (mut all, end) = (vec![], self.now + Duration::from_millis(millis));
         while self.now < end {
             all.extend(self.wait(1));
             self.ts_val = self.millis() - 25;
             self.ack = self.ack.wrapping_add(2 * SEGMENT);
-            all.extend(self.leave(&[]));
+            all.extend(self.send_ack(&[]));
         }
         all
     }
 
-    /// Nothing comes for so long.
+    /// Nothing arrives for so long.
     fn wait(&mut self, millis: u64) -> Vec<Output> {
         let (mut all, end) = (vec![], self.now + Duration::from_millis(millis));
         while let Some((at, _)) = self.machine.deadline().filter(|(at, _)| *at <= end) {
@@ -113,7 +120,7 @@ impl Download {
 }
 
 #[test]
-fn a_second_helper_sleeps_until_the_first_one_dies() {
+fn a_second_secondary_link_is_unused_until_the_first_one_fails() {
     let mut download = Download::new(&[Mechanism::AckOffload]);
     let mut config = download.machine.config().clone();
     let slow = SecondaryLink { up: Some(Bitrate::from_bits_per_sec(50_000)), ..SecondaryLink::new(CELL) };
@@ -131,7 +138,7 @@ fn a_second_helper_sleeps_until_the_first_one_dies() {
 }
 
 #[test]
-fn acks_of_one_family_do_not_go_over_a_link_that_leads_to_the_other() {
+fn acks_are_not_offloaded_to_a_link_without_their_address_family() {
     for mechanism in [Mechanism::AckOffload, Mechanism::AckOffloadAsPublished] {
         let mut download = Download::new(&[mechanism]);
         let mut config = download.machine.config().clone();
@@ -148,9 +155,9 @@ fn acks_of_one_family_do_not_go_over_a_link_that_leads_to_the_other() {
 }
 
 #[test]
-fn acks_that_nothing_would_echo_stay_on_the_first_link() {
+fn acks_without_timestamps_stay_on_the_primary_link() {
     let mut download = Download::new(&[Mechanism::AckOffload]);
-    download.has_stamps = false;
+    download.has_timestamps = false;
     assert!(acks(&download.run(10_000)).iter().all(|(by, _)| *by == WIFI));
 }
 
@@ -165,7 +172,7 @@ fn acks(outputs: &[Output]) -> Vec<(LinkId, Ack)> {
 }
 
 #[test]
-fn what_is_not_understood_leaves_as_it_came() {
+fn packets_that_are_not_tcp_leave_unchanged() {
     let mut download = Download::new(&Mechanism::ALL);
     for bytes in [vec![], vec![0x45], vec![0xff; 60], vec![0x45; 1500]] {
         download.machine.handle(download.now, Input::Outgoing(PacketBytes(bytes.clone())));
@@ -176,90 +183,94 @@ fn what_is_not_understood_leaves_as_it_came() {
 }
 
 #[test]
-fn each_ack_is_answered_once_and_leaves_untouched_where_nothing_is_on() {
+fn acks_leave_unchanged_while_no_mechanism_is_enabled() {
     let mut download = Download::new(&[]);
     download.run(500);
     download.ack += 2 * SEGMENT;
     let packet = download.packet(&[]);
-    let outputs = download.leave(&[]);
+    let outputs = download.send_ack(&[]);
     assert_eq!(outputs, [Output::Forward(packet)]);
 }
 
 #[test]
-fn in_full_swing_a_byte_is_kept_and_given_out_when_nothing_follows() {
+fn a_fast_flow_has_a_byte_withheld_which_is_released_when_no_ack_follows() {
     let mut download = Download::new(&[Mechanism::WithheldAck]);
     let first = acks(&download.run(4));
-    assert_eq!(first.last().unwrap().1.ack, Seq::new(download.ack), "not yet");
+    assert_eq!(first.last().unwrap().1.ack, Seq::new(download.ack), "the flow is too young");
     let later = acks(&download.run(500));
     assert_eq!(later.last().unwrap().1.ack, Seq::new(download.ack - 1));
-    let pause = acks(&download.wait(59));
-    assert_eq!(pause, []);
-    let pause = acks(&download.wait(100));
+    let late = acks(&download.wait(59));
+    assert_eq!(late, []);
+    let late = acks(&download.wait(100));
     assert_eq!(
-        pause.iter().map(|(link, ack)| (*link, ack.ack)).collect::<Vec<_>>(),
+        late.iter().map(|(link, ack)| (*link, ack.ack)).collect::<Vec<_>>(),
         [(WIFI, Seq::new(download.ack))]
     );
 }
 
 #[test]
-fn behind_a_hole_and_for_five_seconds_after_it_no_byte_is_kept() {
+fn no_byte_is_withheld_behind_a_hole_and_for_five_seconds_after_it() {
     let mut download = Download::new(&[Mechanism::WithheldAck]);
-    let keeps = |download: &mut Download, millis: u64| {
+    let withholds = |download: &mut Download, millis: u64| {
         let last = acks(&download.run(millis)).last().unwrap().1;
         last.ack == Seq::new(download.ack - 1)
     };
-    assert!(keeps(&mut download, 500));
+    assert!(withholds(&mut download, 500));
     let (hole, end) = (download.ack + SEGMENT, download.ack + 30 * SEGMENT);
-    let ack = acks(&download.leave(&[(hole, end)]))[0].1;
-    assert_eq!((ack.ack, ack.sack_blocks.blocks()[0].end), (Seq::new(download.ack), Seq::new(end)), "all is said");
+    let ack = acks(&download.send_ack(&[(hole, end)]))[0].1;
+    assert_eq!(
+        (ack.ack, ack.sack_blocks.blocks()[0].end),
+        (Seq::new(download.ack), Seq::new(end)),
+        "the ACK is exact"
+    );
     download.ack = end;
-    download.leave(&[]);
-    assert!(!keeps(&mut download, 4900));
-    assert!(keeps(&mut download, 200));
+    download.send_ack(&[]);
+    assert!(!withholds(&mut download, 4900));
+    assert!(withholds(&mut download, 200));
 }
 
 #[test]
-fn an_ack_with_holes_is_exact_and_the_one_that_closes_them_echoes_what_was_before() {
+fn an_ack_with_holes_is_exact_and_the_one_that_closes_them_echoes_an_older_timestamp() {
     let mut download = Download::new(&[Mechanism::WithheldAck, Mechanism::EifelUndo]);
     download.run(1000);
     download.machine.paths.values_mut().for_each(|trust| *trust = PathTest::trusted());
     let (before, ack) = (download.ts_val, download.ack);
     let hole = ack + SEGMENT;
-    let outputs = download.leave(&[(hole, hole + SEGMENT)]);
+    let outputs = download.send_ack(&[(hole, hole + SEGMENT)]);
     assert_eq!(acks(&outputs).last().unwrap().1.ack, Seq::new(ack));
     assert!(outputs.contains(&Output::Capture(CaptureLevel::Headers)), "{outputs:?}");
     download.wait(50);
     (download.ack, download.ts_val) = (hole + 20 * SEGMENT, download.millis() - 25);
-    let closing = acks(&download.leave(&[])).last().unwrap().1;
+    let closing = acks(&download.send_ack(&[])).last().unwrap().1;
     assert_eq!(
         (closing.ack, closing.timestamps.unwrap().ts_ecr),
         (Seq::new(download.ack), TcpTimestamp::new(before))
     );
     assert!(download.wait(20_000).contains(&Output::Capture(CaptureLevel::None)));
-    let view = &download.machine.flows(download.now)[0];
-    assert_eq!((view.holes, view.random_losses, view.undone_reductions), (1, 1, 1));
+    let status = &download.machine.flows(download.now)[0];
+    assert_eq!((status.holes, status.random_losses, status.undone_reductions), (1, 1, 1));
 }
 
 #[test]
-fn a_dark_link_is_kicked_until_data_comes() {
+fn restart_acks_are_sent_until_data_arrives() {
     let mut download = Download::new(&[Mechanism::WithheldAck]);
     download.run(1000);
-    download.answers = false;
+    download.gateway_answers = false;
     let during = download.wait(1000);
     assert!(download.machine.links(download.now)[0].is_down);
-    let kicks = acks(&during);
-    assert!((15..=20).contains(&kicks.len()), "{}", kicks.len());
-    assert!(kicks.iter().all(|(link, ack)| *link == WIFI && ack.ack == Seq::new(download.ack)));
-    let echo = kicks.last().unwrap().1.timestamps.unwrap().ts_ecr;
+    let restarts = acks(&during);
+    assert!((15..=20).contains(&restarts.len()), "{}", restarts.len());
+    assert!(restarts.iter().all(|(link, ack)| *link == WIFI && ack.ack == Seq::new(download.ack)));
+    let echo = restarts.last().unwrap().1.timestamps.unwrap().ts_ecr;
     assert!(echo.since(TcpTimestamp::new(download.ts_val)) > 800, "the sender's clock has gone on: {echo:?}");
-    download.answers = true;
+    download.gateway_answers = true;
     download.run(100);
     assert!(!download.machine.links(download.now)[0].is_down);
-    assert_eq!(acks(&download.wait(50)), [], "no kick any more");
+    assert_eq!(acks(&download.wait(50)), [], "no further restart ACK");
 }
 
-/// What these outputs tell a sender that had no way to go, and over which link; none: it is the own stack.
-fn words(outputs: &[Output]) -> Vec<(Option<LinkId>, IcmpUnreachable)> {
+/// The ICMP messages of these outputs, with the link of each; none: they are for the local stack.
+fn unreachables(outputs: &[Output]) -> Vec<(Option<LinkId>, IcmpUnreachable)> {
     let packets = outputs.iter().filter_map(|output| match output {
         Output::Send { link, packet } => Some((Some(*link), packet)),
         Output::Deliver(packet) => Some((None, packet)),
@@ -270,50 +281,51 @@ fn words(outputs: &[Output]) -> Vec<(Option<LinkId>, IcmpUnreachable)> {
 }
 
 #[test]
-fn a_sender_hears_that_it_had_no_way_once_for_each_timeout_that_may_have_been() {
+fn a_sender_gets_one_unreachable_message_for_each_timeout_it_may_have_had() {
     let mut download = Download::new(&[Mechanism::OutageRevert]);
     download.run(1000);
     let hole = download.ack + SEGMENT;
-    download.leave(&[(hole, hole + SEGMENT)]);
-    download.answers = false;
-    assert_eq!(acks(&download.wait(3500)), [], "nothing that is new could be said in the dark");
+    download.send_ack(&[(hole, hole + SEGMENT)]);
+    download.gateway_answers = false;
+    assert_eq!(acks(&download.wait(3500)), [], "no restart ACK would be news during the outage");
     assert_eq!(download.machine.flows(download.now)[0].active, [Mechanism::OutageRevert]);
-    download.answers = true;
+    download.gateway_answers = true;
     let after = download.wait(200);
     let message = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(download.ack) };
-    let unreachables = words(&after);
-    assert_eq!(unreachables.len(), (3 + 1) + 2 + 2, "after 0.3, 0.9 and 2 s, and for what is repeated now");
-    assert!(
-        unreachables.iter().all(|unreachables| *unreachables == (Some(WIFI), message)),
-        "of the segment that is missing, to its sender"
+    let messages = unreachables(&after);
+    assert_eq!(
+        messages.len(),
+        (3 + 1) + 2 + 2,
+        "timeouts after 0.3, 0.9 and 2 s, and the retransmission in flight"
     );
+    assert!(messages.iter().all(|one| *one == (Some(WIFI), message)), "about the missing segment, to its sender");
     let rest: Vec<Output> =
-        after.into_iter().filter(|output| words(core::slice::from_ref(output)).is_empty()).collect();
+        after.into_iter().filter(|output| unreachables(core::slice::from_ref(output)).is_empty()).collect();
     let acks_sent = acks(&rest);
     assert_eq!(acks_sent.len(), 3);
     assert!(
         acks_sent.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sack_blocks.is_empty()),
-        "no old news"
+        "SACK blocks are not repeated"
     );
     download.run(10);
-    assert_eq!(words(&download.wait(1000)), []);
+    assert_eq!(unreachables(&download.wait(1000)), []);
     assert_eq!(download.machine.flows(download.now)[0].active, []);
 }
 
 #[test]
-fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
+fn no_unreachable_message_is_sent_before_a_timeout_or_to_an_idle_sender() {
     let unreachables = |millis: u64, prepare: fn(&mut Download)| {
         let mut download = Download::new(&[Mechanism::OutageRevert]);
         download.run(1000);
         prepare(&mut download);
         download.machine.handle(download.now, Input::Carrier { link: WIFI, is_up: false });
-        download.answers = false;
+        download.gateway_answers = false;
         download.wait(millis);
-        download.answers = true;
+        download.gateway_answers = true;
         download.machine.handle(download.now, Input::Carrier { link: WIFI, is_up: true });
         let mut after = download.drain();
         after.extend(download.wait(300));
-        words(&after).len()
+        unreachables(&after).len()
     };
     let close = |download: &mut Download| {
         let packet = download.packet(&[]);
@@ -322,28 +334,28 @@ fn nothing_is_said_of_no_way_before_a_timeout_nor_to_who_has_said_all() {
         download.machine.handle(download.now, Input::Outgoing(PacketBytes(fin.emit(&key(), IpParams::default()))));
         download.drain();
         download.ack += 1;
-        download.leave(&[]);
+        download.send_ack(&[]);
     };
     assert_eq!(unreachables(150, |_| ()), 0);
     assert!(unreachables(1000, |_| ()) > 0);
-    assert_eq!(unreachables(1000, close), 0, "the own end has closed");
-    assert_eq!(unreachables(1000, |download| drop(download.wait(3000))), 0, "nothing came for long");
+    assert_eq!(unreachables(1000, close), 0, "the receiver has closed");
+    assert_eq!(unreachables(1000, |download| drop(download.wait(3000))), 0, "nothing has arrived for long");
 }
 
 #[test]
-fn what_a_sender_is_owed_after_a_blackout_it_is_owed_after_the_next() {
+fn unreachable_messages_are_sent_after_each_outage() {
     let mut download = Download::new(&[Mechanism::OutageRevert]);
     download.run(1000);
     for during in [3000, 3000] {
-        download.answers = false;
-        assert_eq!(words(&download.wait(during)), []);
-        download.answers = true;
-        assert!(words(&download.wait(300)).len() >= 4);
+        download.gateway_answers = false;
+        assert_eq!(unreachables(&download.wait(during)), []);
+        download.gateway_answers = true;
+        assert!(unreachables(&download.wait(300)).len() >= 4);
     }
 }
 
 #[test]
-fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
+fn the_local_stack_gets_unreachable_messages_for_an_upload_after_an_outage() {
     let mut upload = Download::new(&[Mechanism::OutageRevert]);
     for n in 0..500 {
         upload.wait(1);
@@ -360,31 +372,31 @@ fn the_own_stack_hears_that_an_upload_had_no_way_when_the_link_is_back() {
             .handle(upload.now, Input::Captured { packet: PacketBytes(data.emit().unwrap()), length: 1500 });
         upload.drain();
     }
-    upload.answers = false;
-    assert_eq!(words(&upload.wait(3000)), []);
-    upload.answers = true;
-    let after = words(&upload.wait(200));
+    upload.gateway_answers = false;
+    assert_eq!(unreachables(&upload.wait(3000)), []);
+    upload.gateway_answers = true;
+    let after = unreachables(&upload.wait(200));
     let message = IcmpUnreachable { four_tuple: key().reversed(), seq: Seq::new(upload.ack) };
-    assert!(after.len() >= 3 && after.iter().all(|unreachables| *unreachables == (None, message)), "{after:?}");
+    assert!(after.len() >= 3 && after.iter().all(|one| *one == (None, message)), "{after:?}");
 }
 
 #[test]
-fn a_blackout_freezes_as_published_over_the_second_link() {
+fn an_outage_freezes_the_sender_as_published_over_the_secondary_link() {
     let mut download = Download::new(&[Mechanism::ZeroWindowFreeze]);
     download.run(1000);
-    download.answers = false;
+    download.gateway_answers = false;
     let during = acks(&download.wait(1000));
     assert_eq!(during.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(CELL, 0)]);
-    download.answers = true;
+    download.gateway_answers = true;
     let after = acks(&download.wait(30));
     assert_eq!(after.iter().map(|(link, ack)| (*link, ack.window)).collect::<Vec<_>>(), [(WIFI, 1000)]);
 }
 
 #[test]
-fn what_cannot_be_had_elsewhere_is_not_frozen_and_that_is_said() {
+fn a_flow_that_cannot_be_fetched_is_not_frozen_and_its_status_gives_the_reason() {
     let mut download = Download::new(&[Mechanism::FreezeInFlight]);
     download.run(1000);
-    download.answers = false;
+    download.gateway_answers = false;
     assert_eq!(acks(&download.wait(1000)), []);
     assert!(download.machine.links(download.now)[0].is_down);
     let acks_sent = download.machine.flows(download.now)[0].inactive_reason();
@@ -392,7 +404,7 @@ fn what_cannot_be_had_elsewhere_is_not_frozen_and_that_is_said() {
 }
 
 #[test]
-fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives() {
+fn acks_use_the_secondary_link_up_to_its_rate_and_the_newest_arrives() {
     let mut download = Download::new(&[Mechanism::AckOffload]);
     let mut config = download.machine.config().clone();
     config.secondary_links[0].up = Some(Bitrate::from_bits_per_sec(100_000));
@@ -408,32 +420,32 @@ fn acks_go_over_the_second_link_as_far_as_it_bears_them_and_the_newest_arrives()
     }
     assert!((10_000..=11_400).contains(&bytes), "{bytes} of 11250 bytes");
     let held = second.iter().filter(|output| **output == Output::Suppress).count();
-    assert_eq!(held, 1000, "each of them");
+    assert_eq!(held, 1000, "every ACK");
     let rest = acks(&download.wait(50));
     let newest = rest.last().or(acks(&second).last()).unwrap().1.ack;
     assert_eq!(newest, Seq::new(download.ack));
 }
 
 #[test]
-fn a_flow_with_holes_keeps_its_acks_on_the_first_link() {
+fn a_flow_with_holes_keeps_its_acks_on_the_primary_link() {
     let mut download = Download::new(&[Mechanism::AckOffload]);
-    assert!(!download.run(5000).contains(&Output::Suppress), "it may be in its start");
+    assert!(!download.run(5000).contains(&Output::Suppress), "it may be in slow start");
     assert!(download.run(4000).contains(&Output::Suppress));
     let hole = download.ack + SEGMENT;
     for n in 1..20 {
-        let outputs = download.leave(&[(hole, hole + n * SEGMENT)]);
+        let outputs = download.send_ack(&[(hole, hole + n * SEGMENT)]);
         assert!(matches!(outputs.last(), Some(Output::Forward(_))), "{outputs:?}");
         download.wait(1);
     }
     download.ack = hole + 20 * SEGMENT;
-    let (closing, late) = (download.leave(&[]), download.wait(100));
+    let (closing, late) = (download.send_ack(&[]), download.wait(100));
     let all = acks(&closing).into_iter().chain(acks(&late));
     assert!(all.filter(|(_, ack)| ack.ack == Seq::new(download.ack)).all(|(link, _)| link == WIFI));
     assert!(download.run(500).contains(&Output::Suppress), "and not for ever");
 }
 
 #[test]
-fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
+fn an_upload_is_restarted_when_the_link_has_recovered_and_not_before() {
     let mut upload = Download::new(&[Mechanism::WithheldAck]);
     let arrive = |upload: &mut Download| {
         upload.wait(1);
@@ -448,14 +460,14 @@ fn an_upload_is_kicked_when_the_link_is_back_and_not_before() {
         last = arrive(&mut upload);
     }
     assert_eq!(acks(&last)[0].1.ack, Seq::new(upload.ack - 1));
-    upload.answers = false;
+    upload.gateway_answers = false;
     let delivered =
         |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Deliver(_))).count();
     let during = upload.wait(380);
     assert!(upload.machine.links(upload.now)[0].is_down);
     let later = upload.wait(3000);
-    assert_eq!((delivered(&during), delivered(&later)), (0, 0), "a kick in the dark would be spent");
-    upload.answers = true;
+    assert_eq!((delivered(&during), delivered(&later)), (0, 0), "a restart ACK during the outage would be used up");
+    upload.gateway_answers = true;
     let after = upload.wait(200);
     assert!((1..=3).contains(&delivered(&after)), "{after:?}");
     let Some(Output::Deliver(packet)) = after.iter().find(|output| matches!(output, Output::Deliver(_))) else {

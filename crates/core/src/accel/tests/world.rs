@@ -1,12 +1,12 @@
-//! A server, an own stack and the way between them, as simply as TCP allows: what hiding must hold against.
+//! A server, a local stack and the path between them, as simple as TCP allows, for tests of early ACK: from a seed and
+//! impairments, whether the application receives the bytes of the server, each once.
 //!
-//! In: a seed and how bad the world is. Out: whether the application's bytes are those of the server, each once.
-//!
-//! 1. The own stack keeps what comes in its window, acknowledges each packet with its three newest blocks, and sometimes
-//!    forgets all that lies beyond a hole.
-//! 2. The server sends what its window allows, repeats the first unacknowledged segment when a block shows a hole or
-//!    nothing has moved for 400 ms, and answers what is out of place with where it stands.
-//! 3. Nothing here knows the machine: the bytes are computed from their place, and whatever is acknowledged must come.
+//! 1. The local stack keeps what arrives in its window, acknowledges each packet with its three newest SACK blocks, and
+//!    sometimes discards everything beyond a hole (reneging, RFC 2018 §8).
+//! 2. The server sends what its window allows, retransmits the first unacknowledged segment when a block shows a hole
+//!    or nothing was acknowledged for 400 ms, and answers segments outside of its window with its position.
+//! 3. Nothing received depends on the accelerator: bytes are computed from their offset, and what is acknowledged must
+//!    arrive.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -22,25 +22,25 @@ const WIFI: LinkId = LinkId(0);
 const CELL: LinkId = LinkId(1);
 const MSS: u64 = 1000;
 const SCALE: u8 = 7;
-const WAY: Duration = Duration::from_millis(25);
-const CRAWL: Duration = Duration::from_secs(3);
+const DELAY: Duration = Duration::from_millis(25);
+const SLOW_FETCH: Duration = Duration::from_secs(3);
 
-/// How bad the world is; shares are of a thousand.
+/// Impairments; shares are of a thousand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Weather {
+pub(super) struct Impairment {
     pub(super) seed: u64,
     pub(super) body: u64,
     pub(super) loss: u64,
-    /// Packets that come three milliseconds late.
+    /// Packets that arrive three milliseconds late.
     pub(super) delay: u64,
-    /// Answers that say that bytes cannot be had, and answers that never come.
-    pub(super) refused: u64,
-    pub(super) unanswered: u64,
-    /// Packets for the own stack that find no room.
+    /// Fetches that fail, and fetches that are never answered.
+    pub(super) refused_fetches: u64,
+    pub(super) unanswered_fetches: u64,
+    /// Packets for the local stack that are not delivered.
     pub(super) undelivered: u64,
-    /// Packets after which the own stack forgets what lies beyond its holes.
-    pub(super) forgets: u64,
-    /// When the link is dark, in milliseconds.
+    /// Packets after which the local stack discards what it has beyond its holes.
+    pub(super) renege: u64,
+    /// When the primary link is down, in milliseconds.
     pub(super) outage: Option<(u64, u64)>,
     /// The first sequence number of the server.
     pub(super) isn: u32,
@@ -56,142 +56,146 @@ enum Event {
     Carrier(bool),
 }
 
-/// Everything.
+/// Both ends, the path, and the accelerator between them.
 pub(super) struct World {
-    weather: Weather,
+    impairment: Impairment,
     random: u64,
     pub(super) now: Instant,
     events: BTreeMap<(Instant, u64), Event>,
     count: u64,
-    pub(super) machine: Accelerator,
-    /// The stream, heads included: what the application must get.
+    pub(super) accelerator: Accelerator,
+    /// The stream, HTTP head included: what the application must receive.
     stream: Vec<u8>,
     head: u64,
     // The server.
     una: u64,
     nxt: u64,
-    edge: u64,
-    moved: Instant,
-    repaired: Instant,
-    // The own stack: from here on, what it has beyond, and the blocks that it names.
-    pub(super) here: u64,
+    right_edge: u64,
+    last_progress: Instant,
+    last_repair: Instant,
+    // The local stack: what it has received in order, what it has beyond, and the SACK blocks that it reports.
+    pub(super) received: u64,
     beyond: PosRangeSet,
     blocks: Vec<PosRange>,
     recent: u32,
     pub(super) is_reset: bool,
-    /// The machine is no more, and packets pass.
-    is_dead: bool,
+    /// The accelerator has crashed, and packets pass unchanged.
+    has_crashed: bool,
     pub(super) fetched: u64,
-    pub(super) repeated: u64,
-    /// How often the server was told to wait, and had nothing on its way.
-    pub(super) stilled: u64,
-    /// What was given and is too old to be taken.
+    pub(super) retransmitted: u64,
+    /// How often a zero window reached the server when all it had sent was acknowledged.
+    pub(super) frozen: u64,
+    /// Delivered packets whose timestamp was too old to be accepted.
     pub(super) aged: u64,
-    /// Fetches bring one range after the other, each [`CRAWL`] after the one before; these so far.
-    pub(super) crawls: bool,
-    crawled: Vec<u64>,
+    /// Fetches return one range after the other, each [`SLOW_FETCH`] after the one before; below, those so far.
+    pub(super) is_fetch_slow: bool,
+    slow_fetches: Vec<u64>,
 }
 
 impl World {
-    pub(super) fn new(weather: Weather, mechanisms: &[Mechanism]) -> Self {
+    pub(super) fn new(impairment: Impairment, mechanisms: &[Mechanism]) -> Self {
         let mut config = Config::new(WIFI, Some(CELL));
         config.mechanisms = Mechanisms::of(mechanisms);
-        let body = weather.body;
+        let body = impairment.body;
         let head = format!("HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: {body}\r\n\r\n");
         let stream: Vec<u8> = head.bytes().chain((0..body).map(byte)).collect();
         let mut world = Self {
-            weather,
-            random: weather.seed | 1,
+            impairment,
+            random: impairment.seed | 1,
             now: Instant::from_millis(1000),
             events: BTreeMap::new(),
             count: 0,
-            machine: Accelerator::new(config),
+            accelerator: Accelerator::new(config),
             stream,
             head: head.len() as u64,
             una: 0,
             nxt: 0,
-            edge: 64 * MSS,
-            moved: Instant::from_millis(1000),
-            repaired: Instant::ZERO,
-            here: 0,
+            right_edge: 64 * MSS,
+            last_progress: Instant::from_millis(1000),
+            last_repair: Instant::ZERO,
+            received: 0,
             beyond: PosRangeSet::default(),
             blocks: Vec::new(),
             recent: 0,
             is_reset: false,
-            is_dead: false,
+            has_crashed: false,
             fetched: 0,
-            repeated: 0,
-            stilled: 0,
+            retransmitted: 0,
+            frozen: 0,
             aged: 0,
-            crawls: false,
-            crawled: Vec::new(),
+            is_fetch_slow: false,
+            slow_fetches: Vec::new(),
         };
         world.open();
         world
     }
 
-    /// Lets it run until all has come, or for so long.
+    /// Runs until everything has arrived, at most for so long.
     pub(super) fn run(&mut self, limit: Duration) {
         let end = self.now + limit;
-        while self.here < self.stream.len() as u64 && !self.is_reset {
+        while self.received < self.stream.len() as u64 && !self.is_reset {
             let event = self.events.first_key_value().map(|((at, _), _)| *at);
-            let wake = self.machine.deadline().map(|(at, _)| at).filter(|_| !self.is_dead);
+            let wake = self.accelerator.deadline().map(|(at, _)| at).filter(|_| !self.has_crashed);
             let Some(at) = [event, wake].into_iter().flatten().min().filter(|at| *at <= end) else { return };
             self.now = self.now.max(at);
             if event == Some(at) {
                 if let Some((_, event)) = self.events.pop_first() {
-                    self.happen(event);
+                    self.on_event(event);
                 }
             } else {
-                self.machine.tick(self.now);
+                self.accelerator.tick(self.now);
                 self.drain(None);
-                assert!(self.machine.deadline().is_none_or(|(at, _)| at > self.now), "it wakes for ever");
+                assert!(
+                    self.accelerator.deadline().is_none_or(|(at, _)| at > self.now),
+                    "its deadline does not move"
+                );
             }
         }
     }
 
     /// Fetches are answered from now on.
-    pub(super) fn speak(&mut self) {
-        self.weather.unanswered = 0;
+    pub(super) fn resume_fetches(&mut self) {
+        self.impairment.unanswered_fetches = 0;
     }
 
-    /// Nobody answers any fetch from now on.
-    pub(super) fn go_silent(&mut self) {
-        self.weather.unanswered = 1000;
+    /// No fetch is answered from now on.
+    pub(super) fn stop_fetches(&mut self) {
+        self.impairment.unanswered_fetches = 1000;
         self.events.retain(|_, event| !matches!(event, Event::Fetched(..)));
     }
 
-    /// The machine is killed, and whoever outlives it pays what it has owed after a while, or ends the flow; how many holes.
-    pub(super) fn die(&mut self) -> usize {
-        self.is_dead = true;
-        let owed = self.machine.pending_repairs();
-        for pending in &owed {
-            if !pending.is_acked_known {
-                pending
-                    .local_resets(Seq::new(pending.next_expected))
+    /// The accelerator crashes, and its repair process fills the open holes after a while, or resets the connection. Returns
+    /// the number of holes.
+    pub(super) fn crash(&mut self) -> usize {
+        self.has_crashed = true;
+        let pending_repairs = self.accelerator.pending_repairs();
+        for repair in &pending_repairs {
+            if !repair.is_acked_known {
+                repair
+                    .local_resets(Seq::new(repair.next_expected))
                     .into_iter()
                     .for_each(|reset| self.later(Duration::ZERO, Event::ToStack(reset)));
                 continue;
             }
-            for hole in &pending.holes {
+            for hole in &repair.holes {
                 let (start, end) = hole.fetch.as_ref().unwrap().ranges[0];
                 let bytes: Vec<u8> = (start..end).map(byte).collect();
                 for (packet, millis) in
-                    pending.fill_segments(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
+                    repair.fill_segments(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
                 {
                     self.later(Duration::from_millis(millis), Event::ToStack(packet));
                 }
             }
         }
-        owed.iter().map(|pending| pending.holes.len()).sum()
+        pending_repairs.iter().map(|repair| repair.holes.len()).sum()
     }
 
-    /// How it stands, for a test that fails.
-    pub(super) fn shown(&self) -> String {
-        let flow = self.machine.flows(self.now).pop();
+    /// The state, for a failing test.
+    pub(super) fn describe(&self) -> String {
+        let flow = self.accelerator.flows(self.now).pop();
         format!(
-            "{:?} here {} una {} nxt {} at {:?}: {flow:?}",
-            self.weather, self.here, self.una, self.nxt, self.now
+            "{:?} received {} una {} nxt {} at {:?}: {flow:?}",
+            self.impairment, self.received, self.una, self.nxt, self.now
         )
     }
 
@@ -211,14 +215,14 @@ impl World {
         let request =
             NewSegment::data(&key(), Seq::new(100), self.seq(0), 500, timestamps, request).emit().unwrap();
         self.hand(Input::Outgoing(PacketBytes(request.clone())), Some(PacketBytes(request)));
-        self.later(WAY, Event::Server);
-        if let Some((from, to)) = self.weather.outage {
+        self.later(DELAY, Event::Server);
+        if let Some((from, to)) = self.impairment.outage {
             self.later(Duration::from_millis(from), Event::Carrier(false));
             self.later(Duration::from_millis(to), Event::Carrier(true));
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         match event {
             Event::ToHost(packet) => {
                 let length = packet.0.len() as u32;
@@ -231,8 +235,8 @@ impl World {
             Event::Carrier(is_up) => self.hand(Input::Carrier { link: WIFI, is_up }, None),
             Event::Server => {
                 self.send();
-                if self.now.since(self.moved) >= Duration::from_millis(400) && self.una < self.nxt {
-                    self.moved = self.now;
+                if self.now.since(self.last_progress) >= Duration::from_millis(400) && self.una < self.nxt {
+                    self.last_progress = self.now;
                     self.repair();
                 }
                 self.later(Duration::from_millis(2), Event::Server);
@@ -240,18 +244,18 @@ impl World {
         }
     }
 
-    /// Gives the machine something, and does what it says. `held`: a packet that waits for its verdict.
+    /// Passes an input to the accelerator, and executes its outputs. `queued`: a packet that waits for its verdict.
     fn hand(&mut self, input: Input, queued: Option<PacketBytes>) {
-        if self.is_dead {
+        if self.has_crashed {
             return queued.into_iter().for_each(|packet| self.leave(packet));
         }
-        self.machine.handle(self.now, input);
+        self.accelerator.handle(self.now, input);
         self.drain(queued);
     }
 
     fn drain(&mut self, queued: Option<PacketBytes>) {
         let mut verdicts = 0;
-        while let Some(output) = self.machine.poll() {
+        while let Some(output) = self.accelerator.poll() {
             match output {
                 Output::Forward(packet) => {
                     verdicts += 1;
@@ -259,32 +263,32 @@ impl World {
                 }
                 Output::Suppress => verdicts += 1,
                 Output::Send { link: WIFI, packet } => self.leave(packet),
-                Output::Send { link: CELL, packet } => self.later(WAY * 3, Event::ToServer(packet)),
-                Output::Deliver(packet) if !self.chance(self.weather.undelivered) => {
+                Output::Send { link: CELL, packet } => self.later(DELAY * 3, Event::ToServer(packet)),
+                Output::Deliver(packet) if !self.chance(self.impairment.undelivered) => {
                     self.later(Duration::ZERO, Event::ToStack(packet));
                 }
                 Output::Fetch(fetch) => self.fetch(&fetch),
                 _ => {}
             }
         }
-        assert_eq!(verdicts, u32::from(queued.is_some()), "one word for each packet that waits");
+        assert_eq!(verdicts, u32::from(queued.is_some()), "one verdict for each packet that waits");
     }
 
     fn fetch(&mut self, fetch: &Fetch) {
-        assert_eq!((fetch.etag.as_str(), fetch.length.bytes()), ("\"x\"", self.weather.body));
+        assert_eq!((fetch.etag.as_str(), fetch.length.bytes()), ("\"x\"", self.impairment.body));
         for (range, (start, end)) in fetch.ranges.iter().enumerate() {
-            assert!(start < end && *end <= self.weather.body, "{fetch:?}");
+            assert!(start < end && *end <= self.impairment.body, "{fetch:?}");
             self.fetched += end - start;
-            let bytes =
-                (!self.chance(self.weather.refused)).then(|| PacketBytes((*start..*end).map(byte).collect()));
+            let bytes = (!self.chance(self.impairment.refused_fetches))
+                .then(|| PacketBytes((*start..*end).map(byte).collect()));
             let mut rest = Duration::from_millis(150 + self.number() % 200);
-            if self.crawls && *start >= 512 {
-                let at = self.crawled.iter().position(|old| old == start).unwrap_or(self.crawled.len());
-                self.crawled.extend((at == self.crawled.len()).then_some(*start));
-                let due = Instant::from_millis(1000) + CRAWL * (at as u32 + 1);
+            if self.is_fetch_slow && *start >= 512 {
+                let at = self.slow_fetches.iter().position(|old| old == start).unwrap_or(self.slow_fetches.len());
+                self.slow_fetches.extend((at == self.slow_fetches.len()).then_some(*start));
+                let due = Instant::from_millis(1000) + SLOW_FETCH * (at as u32 + 1);
                 rest = rest.max(due.since(self.now));
             }
-            if !self.chance(self.weather.unanswered) {
+            if !self.chance(self.impairment.unanswered_fetches) {
                 self.later(rest, Event::Fetched(fetch.id, range as u32, bytes));
             }
         }
@@ -293,7 +297,7 @@ impl World {
     // The server.
 
     fn send(&mut self) {
-        let limit = self.edge.min(self.una + 64 * MSS).min(self.stream.len() as u64);
+        let limit = self.right_edge.min(self.una + 64 * MSS).min(self.stream.len() as u64);
         let mut burst = 4;
         while self.nxt < limit && burst > 0 {
             let length = MSS.min(limit - self.nxt);
@@ -304,8 +308,8 @@ impl World {
     }
 
     fn repair(&mut self) {
-        self.repaired = self.now;
-        self.repeated += 1;
+        self.last_repair = self.now;
+        self.retransmitted += 1;
         let length = MSS.min(self.nxt - self.una);
         self.emit(self.una, length);
     }
@@ -316,10 +320,10 @@ impl World {
         let packet =
             NewSegment::data(&key().reversed(), self.seq(at), Seq::new(127), 500, Some(timestamps), &payload);
         let packet = PacketBytes(packet.emit().unwrap());
-        if !self.is_dark() && !self.chance(self.weather.loss) {
-            // Some come late, and so in another order.
-            let delay = if self.chance(self.weather.delay) { Duration::from_millis(3) } else { Duration::ZERO };
-            self.later(WAY + delay, Event::ToHost(packet));
+        if !self.is_down() && !self.chance(self.impairment.loss) {
+            // Some are late, and so reordered.
+            let delay = if self.chance(self.impairment.delay) { Duration::from_millis(3) } else { Duration::ZERO };
+            self.later(DELAY + delay, Event::ToHost(packet));
         }
     }
 
@@ -327,77 +331,77 @@ impl World {
         let Ok(segment) = Segment::parse(&packet.0) else { return };
         let Some(ack) = segment.ack().filter(|_| !segment.flags().contains(Flags::SYN)) else { return };
         if segment.seq().is_before(Seq::new(127)) && segment.payload().is_empty() {
-            // Out of place: where it stands.
+            // Outside of the window: answered with the position.
             let timestamps =
                 Some(Timestamps { ts_val: TcpTimestamp::new(self.millis()), ts_ecr: TcpTimestamp::new(0) });
             let answer =
                 NewSegment::data(&key().reversed(), self.seq(self.nxt), Seq::new(127), 500, timestamps, &[]);
             let answer = PacketBytes(answer.emit().unwrap());
-            self.later(WAY, Event::ToHost(answer));
+            self.later(DELAY, Event::ToHost(answer));
         }
-        let at = u64::from(ack.since(Seq::new(self.weather.isn)));
+        let at = u64::from(ack.since(Seq::new(self.impairment.isn)));
         if at > self.nxt || at < self.una {
             return;
         }
         if segment.window() == 0 {
-            self.edge = at;
-            self.stilled += u64::from(at == self.nxt);
+            self.right_edge = at;
+            self.frozen += u64::from(at == self.nxt);
         }
-        self.edge = self.edge.max(at + (u64::from(segment.window()) << SCALE));
+        self.right_edge = self.right_edge.max(at + (u64::from(segment.window()) << SCALE));
         if at > self.una {
             self.una = at;
-            self.moved = self.now;
+            self.last_progress = self.now;
         }
         let has_hole = segment.sack_blocks().blocks().iter().any(|block| block.start.is_after(ack));
-        if has_hole && self.now.since(self.repaired) >= Duration::from_millis(60) {
+        if has_hole && self.now.since(self.last_repair) >= Duration::from_millis(60) {
             self.repair();
         }
     }
 
     // The own stack.
 
-    /// `is_given`: the machine has made it.
-    fn on_packet(&mut self, packet: &PacketBytes, is_given: bool) {
+    /// `is_made`: the accelerator has made it.
+    fn on_packet(&mut self, packet: &PacketBytes, is_made: bool) {
         let segment = Segment::parse(&packet.0).unwrap();
         if segment.flags().contains(Flags::RST) {
-            if self.is_dead && segment.seq() != self.seq(self.here) {
+            if self.has_crashed && segment.seq() != self.seq(self.received) {
                 return;
             }
-            assert_eq!(segment.seq(), self.seq(self.here), "a reset that nobody would believe");
+            assert_eq!(segment.seq(), self.seq(self.received), "a reset that the stack would ignore");
             self.is_reset = true;
             return;
         }
         if segment.payload().is_empty() {
             return;
         }
-        let at = u64::from(segment.seq().since(Seq::new(self.weather.isn)));
+        let at = u64::from(segment.seq().since(Seq::new(self.impairment.isn)));
         let ts_val = segment.timestamps().unwrap().ts_val.ticks();
         if ts_val < self.recent {
-            // PAWS. Of what the machine makes only what a packet has overtaken in this very moment may be so old.
-            self.aged += u64::from(is_given && at >= self.here);
+            // PAWS. A packet of the accelerator may be so old only if another one has just overtaken it.
+            self.aged += u64::from(is_made && at >= self.received);
             return self.acknowledge();
         }
         let new = PosRange::new(at, at + segment.payload().len() as u64);
-        let capacity = PosRange::new(self.here, self.here + BUFFER);
-        assert!(capacity.end >= new.end, "more was sent than there is room for");
+        let window = PosRange::new(self.received, self.received + BUFFER);
+        assert!(window.end >= new.end, "more was sent than the window allows");
         assert_eq!(
             segment.payload(),
             &self.stream[new.start as usize..new.end as usize],
             "other bytes than were sent"
         );
-        if at <= self.here {
+        if at <= self.received {
             self.recent = self.recent.max(ts_val);
         }
-        self.beyond.insert(new.intersection(&capacity));
-        let here = self.beyond.run_from(self.here);
-        self.here = here;
-        self.beyond.remove_before(here);
-        if self.chance(self.weather.forgets) {
+        self.beyond.insert(new.intersection(&window));
+        let received = self.beyond.run_from(self.received);
+        self.received = received;
+        self.beyond.remove_before(received);
+        if self.chance(self.impairment.renege) {
             (self.beyond, self.blocks) = (PosRangeSet::default(), Vec::new());
         }
         let block = self.beyond.iter().find(|block| block.contains(at));
         let mut blocks: Vec<PosRange> = block.into_iter().collect();
-        let others: Vec<PosRange> = self.blocks.iter().copied().filter(|old| old.start > here).collect();
+        let others: Vec<PosRange> = self.blocks.iter().copied().filter(|old| old.start > received).collect();
         blocks.extend(others.into_iter().filter(|old| block.is_none_or(|block| !block.covers(old))));
         blocks.truncate(4);
         self.blocks = blocks;
@@ -409,7 +413,7 @@ impl World {
         let ranges: Vec<SeqRange> = self.blocks.iter().take(3).map(to_range).collect();
         let ack = Ack {
             seq: Seq::new(127),
-            ack: self.seq(self.here),
+            ack: self.seq(self.received),
             window: (BUFFER >> SCALE) as u16,
             flags: Flags::ACK,
             timestamps: Some(Timestamps {
@@ -422,28 +426,31 @@ impl World {
         self.hand(Input::Outgoing(packet.clone()), Some(packet));
     }
 
-    /// A packet leaves for the server. Nobody may promise room that is not there.
+    /// A packet leaves for the server. It must not offer more window than the stack has.
     fn leave(&mut self, packet: PacketBytes) {
         if let Ok(segment) = Segment::parse(&packet.0)
             && let Some(ack) = segment.pure_ack()
         {
-            let edge = u64::from(ack.right_edge(SCALE).since(Seq::new(self.weather.isn)));
-            let at = u64::from(ack.ack.since(Seq::new(self.weather.isn)));
-            assert!(edge <= self.here + BUFFER || ack.window == 0, "beyond the right edge: {edge}");
-            assert!(at <= self.stream.len() as u64, "beyond what there is");
+            let right_edge = u64::from(ack.right_edge(SCALE).since(Seq::new(self.impairment.isn)));
+            let at = u64::from(ack.ack.since(Seq::new(self.impairment.isn)));
+            assert!(
+                right_edge <= self.received + BUFFER || ack.window == 0,
+                "beyond the right right_edge: {right_edge}"
+            );
+            assert!(at <= self.stream.len() as u64, "beyond the stream");
         }
-        if !self.is_dark() && !self.chance(self.weather.loss / 4) {
-            self.later(WAY, Event::ToServer(packet));
+        if !self.is_down() && !self.chance(self.impairment.loss / 4) {
+            self.later(DELAY, Event::ToServer(packet));
         }
     }
 
-    fn is_dark(&self) -> bool {
+    fn is_down(&self) -> bool {
         let millis = u64::from(self.millis()) - 1000;
-        self.weather.outage.is_some_and(|(from, to)| (from..to).contains(&millis))
+        self.impairment.outage.is_some_and(|(from, to)| (from..to).contains(&millis))
     }
 
     fn seq(&self, at: u64) -> Seq {
-        Seq::new(self.weather.isn).plus(at as u32)
+        Seq::new(self.impairment.isn).plus(at as u32)
     }
 
     fn millis(&self) -> u32 {
@@ -466,9 +473,9 @@ impl World {
         self.number() % 1000 < of_a_thousand
     }
 
-    /// How long the stream is, with its head.
+    /// Length of the stream, with its head.
     pub(super) fn end(&self) -> u64 {
-        self.head + self.weather.body
+        self.head + self.impairment.body
     }
 }
 
@@ -482,5 +489,5 @@ fn byte(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// What the own stack has room for.
+/// Receive buffer of the local stack.
 const BUFFER: u64 = 1_048_576;
