@@ -46,7 +46,7 @@ impl Capture {
             // The unprivileged limit is better than nothing.
             let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         }
-        Ok(Some(Self { socket, batch: batch_for(level), level: level }))
+        Ok(Some(Self { socket, batch: batch_for(level), level }))
     }
 
     /// Captures more or less of each packet from now on.

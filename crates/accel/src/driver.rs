@@ -109,7 +109,7 @@ impl Driver {
     ) -> Result<Self, AccelError> {
         Ok(Self {
             machine,
-            pending_file: pending_file,
+            pending_file,
             links: links.into_iter().map(LinkSockets::open).collect::<Result<_, _>>()?,
             capture: None,
             reserved_ports: ReservedPorts::default(),
@@ -117,7 +117,7 @@ impl Driver {
             started: clock::now(),
             local_injector: LocalInjector::open()?,
             route_socket: RouteSocket::open().map_err(AccelError::kernel("a socket for counters"))?,
-            fetch_commands: fetch_commands,
+            fetch_commands,
             deferred: VecDeque::new(),
             capture_level: CaptureLevel::None,
             is_capture_refused: false,

@@ -161,7 +161,7 @@ fn take_condition(rest: &mut &[&str]) -> Result<Condition, String> {
         values.push(parse_value(kind, second)?);
         *rest = behind;
     }
-    Ok(Condition { is_source: is_source, values })
+    Ok(Condition { is_source, values })
 }
 
 const KEYWORDS: [&str; 8] = ["tcp", "dst", "src", "port", "host", "net", "and", "or"];

@@ -84,7 +84,7 @@ impl Engine {
         let primary =
             setup.links.first().ok_or_else(|| AccelError::Usage("there is no primary link".into()))?.clone();
         let incoming = needs_incoming(&setup.config).then(|| incoming_queue(&primary));
-        let numbers = QueueNumbers { outgoing: outgoing_queue(&primary), incoming: incoming };
+        let numbers = QueueNumbers { outgoing: outgoing_queue(&primary), incoming };
         // A run from before its interface was plugged in again has another number.
         let was_served = iptables::is_in_use(&primary.name);
         // The owner of the queue is the only accelerator of this link.
@@ -124,16 +124,7 @@ impl Engine {
             RouteSocket::listen(NETLINK_GROUPS).map_err(AccelError::kernel("a socket for events of links"))?;
         let flow_filter = setup.flow_filter.to_string();
         let mut engine = Self::run(move |wake, commands| {
-            PacketLoop {
-                poller: Poller::new()?,
-                queue,
-                driver: driver,
-                monitor,
-                wake,
-                commands: commands,
-                flow_filter: flow_filter,
-            }
-            .run()
+            PacketLoop { poller: Poller::new()?, queue, driver, monitor, wake, commands, flow_filter }.run()
         })?;
         engine.rules = Some(Rules::set(&primary.name, &setup.flow_filter, numbers)?);
         Ok(engine)

@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn the_first_value_is_read_whatever_follows() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("ledger");
+        let path = directory.path().join("pending");
         let hole = |seq| PendingHole { seq, ts_val: Some(7), fetch: None };
         let pending = PendingRepair {
             local: ([10, 0, 0, 2], 40_000).into(),

@@ -54,7 +54,7 @@ impl ReservedPorts {
         let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let capture = packet::open(link.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
         self.batch.get_or_insert_with(|| Batch::new(MAX_BATCH, MAX_PACKET));
-        self.ports.push(ReservedPort { conn_id: conn, capture: capture, _socket: socket });
+        self.ports.push(ReservedPort { conn_id: conn, capture, _socket: socket });
         self.is_new = true;
         Ok(local)
     }

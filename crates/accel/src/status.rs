@@ -164,10 +164,10 @@ pub struct Counts {
 }
 
 impl Link {
-    pub(super) fn of(road: &AccelLink, view: Option<&LinkStatus>) -> Self {
-        let role = if road.link.0 == 0 { "primary" } else { "secondary" };
+    pub(super) fn of(link: &AccelLink, view: Option<&LinkStatus>) -> Self {
+        let role = if link.link.0 == 0 { "primary" } else { "secondary" };
         let plain =
-            Self { name: road.name.clone(), role: role.to_owned(), gateway: Some(road.gateway), ..Self::default() };
+            Self { name: link.name.clone(), role: role.to_owned(), gateway: Some(link.gateway), ..Self::default() };
         let Some(view) = view else { return plain };
         Self {
             down: view.is_down,

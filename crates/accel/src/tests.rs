@@ -1,4 +1,5 @@
-//! The drivers on a real kernel, in a network of their own: the other end of each link is a TUN device's file.
+//! Tests of the driver on a real kernel, in a network namespace; the other end of each link is the file of a TUN
+//! device.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -32,7 +33,7 @@ use crate::gateway_probe::GatewayProber;
 use crate::iptables::{self, QueueNumbers, Rules};
 use crate::raw_socket::{LocalInjector, RawSocket};
 
-/// A link whose other end is in a test's hands. Strict reverse-path filters are on.
+/// A link whose other end is controlled by the test. Strict reverse-path filters are on.
 struct Line {
     tun: Tun,
     index: u32,
@@ -52,7 +53,7 @@ impl Line {
         Self { tun, index: survey().unwrap().named(name).unwrap().index }
     }
 
-    /// The next packet that leaves and is asked for, within ten seconds: a busy machine may take some.
+    /// The next packet that leaves and is wanted, within ten seconds: a busy machine may need some.
     fn next(&self, wanted: impl Fn(&Packet<'_>) -> bool) -> Option<Vec<u8>> {
         self.next_within(Duration::from_secs(10), wanted)
     }
@@ -74,12 +75,12 @@ impl Line {
         None
     }
 
-    /// The next segment of TCP that leaves for this server.
+    /// The next TCP segment for this server.
     fn segment(&self, server: SocketAddr) -> Option<Vec<u8>> {
         self.next(is_for(server))
     }
 
-    /// Whether no segment of TCP leaves for this server within a second.
+    /// Whether no TCP segment leaves for this server within a second.
     fn is_silent(&self, server: SocketAddr) -> bool {
         self.next_within(Duration::from_secs(1), is_for(server)).is_none()
     }
@@ -93,17 +94,17 @@ fn wait(on: impl AsFd) {
     let _ = poll(&mut [PollFd::new(&on, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 }));
 }
 
-/// A connection of this host's stack, and what its server knows of it.
+/// A connection of the local stack, and the state of its server.
 struct Session {
     stream: TcpStream,
-    /// From the server to here.
+    /// From the server to this host.
     flow: FourTuple,
-    /// What the server sends next, and what it has received.
+    /// The server's next sequence number, and below what it has received.
     next: Seq,
     received: Seq,
 }
 
-/// Connects to a server that is played here.
+/// Connects to a server that the test plays.
 fn connect(line: &Line, server: SocketAddr, device: Option<&str>) -> Session {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).unwrap();
     if let Some(device) = device {
@@ -125,7 +126,7 @@ fn connect(line: &Line, server: SocketAddr, device: Option<&str>) -> Session {
         ..NewSegment::data(&flow, Seq::new(1000), received, 60_000, None, &[])
     };
     let answer = answer.emit().unwrap();
-    // As a server does: on a busy machine the queue of a link that has just come up may drop the first packets.
+    // Repeated, as by a server: on a busy machine the queue of a link that has just come up may drop the first packets.
     let is_acknowledged = (0..20).any(|_| {
         line.tun.send(&answer).unwrap();
         line.next_within(Duration::from_millis(500), is_for(server)).is_some()
@@ -141,7 +142,7 @@ impl Session {
         NewSegment::data(&self.flow, self.next, self.received, 60_000, None, payload).emit().unwrap()
     }
 
-    fn heard(&mut self) -> String {
+    fn read_text(&mut self) -> String {
         let mut bytes = [0; 100];
         self.stream.read(&mut bytes).map_or_else(
             |error| error.kind().to_string(),
@@ -157,15 +158,15 @@ fn server(text: &str) -> SocketAddr {
 }
 
 #[test]
-fn a_socket_takes_a_segment_that_is_delivered_here_and_acknowledges_it_to_the_server() {
+fn a_socket_accepts_an_injected_segment_and_acknowledges_it_to_the_server() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
-        let inward = LocalInjector::open().unwrap();
+        let injector = LocalInjector::open().unwrap();
         for (address, device) in SERVERS.into_iter().flat_map(|address| [(address, None), (address, Some("wlan0"))])
         {
             let mut session = connect(&line, server(address), device);
-            inward.inject(&session.data(b"from the side")).unwrap();
-            assert_eq!(session.heard(), "from the side", "{address} {device:?}");
+            injector.inject(&session.data(b"injected data")).unwrap();
+            assert_eq!(session.read_text(), "injected data", "{address} {device:?}");
             let answer = line.segment(server(address)).unwrap();
             let answer = Segment::of(Packet::parse(&answer).unwrap()).unwrap();
             assert_eq!(
@@ -178,20 +179,20 @@ fn a_socket_takes_a_segment_that_is_delivered_here_and_acknowledges_it_to_the_se
 }
 
 #[test]
-fn the_own_stack_repeats_sooner_when_it_hears_that_there_was_no_way() {
+fn the_local_stack_retransmits_sooner_after_unreachable_messages() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
-        let inward = LocalInjector::open().unwrap();
+        let injector = LocalInjector::open().unwrap();
         for address in SERVERS {
             let mut session = connect(&line, server(address), None);
             session.stream.write_all(b"a request").unwrap();
-            // It is repeated after 0.2, 0.4 and 0.8 s; the next is due after 1.6.
+            // It is retransmitted after 0.2, 0.4 and 0.8 s; the next time would be after 1.6 s.
             for _ in 0..4 {
                 assert!(line.segment(server(address)).is_some());
             }
-            let word = IcmpUnreachable { four_tuple: session.flow.reversed(), seq: session.received };
+            let message = IcmpUnreachable { four_tuple: session.flow.reversed(), seq: session.received };
             for _ in 0..4 {
-                inward.inject(&word.emit(IpParams::default())).unwrap();
+                injector.inject(&message.emit(IpParams::default())).unwrap();
             }
             let again = line.next_within(Duration::from_secs(1), is_for(server(address))).expect("before 1.6 s");
             assert_eq!(Segment::of(Packet::parse(&again).unwrap()).unwrap().payload(), b"a request", "{address}");
@@ -200,7 +201,7 @@ fn the_own_stack_repeats_sooner_when_it_hears_that_there_was_no_way() {
 }
 
 #[test]
-fn a_packet_leaves_over_the_link_that_is_named_whatever_the_routes_say() {
+fn a_raw_packet_leaves_over_its_link_whatever_the_routes() {
     in_a_network(|| {
         let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
@@ -219,13 +220,13 @@ fn a_packet_leaves_over_the_link_that_is_named_whatever_the_routes_say() {
 }
 
 #[test]
-fn a_gateway_that_answers_is_heard_and_others_are_not() {
+fn only_valid_replies_of_a_gateway_are_accepted() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         for gateway in ["10.1.0.1", "fd00:1::1"] {
             let gateway: IpAddr = gateway.parse().unwrap();
-            let mut pinger = GatewayProber::open("wlan0", line.index, gateway).unwrap();
-            pinger.probe(7).unwrap();
+            let mut prober = GatewayProber::open("wlan0", line.index, gateway).unwrap();
+            prober.probe(7).unwrap();
             let question = line
                 .next(|packet| {
                     packet.addrs().destination() == gateway
@@ -243,13 +244,13 @@ fn a_gateway_that_answers_is_heard_and_others_are_not() {
             for packet in wrong {
                 line.tun.send(&packet.unwrap()).unwrap();
             }
-            assert!(pinger.take_replies().is_empty());
+            assert!(prober.take_replies().is_empty());
             line.tun.send(&echo.emit(&pair, IpParams::default()).unwrap()).unwrap();
             // The kernel may deliver the wrong packets only now.
             let mut answers = Vec::new();
             for _ in 0..250 {
-                wait(&pinger);
-                answers.extend(pinger.take_replies());
+                wait(&prober);
+                answers.extend(prober.take_replies());
                 if !answers.is_empty() {
                     break;
                 }
@@ -260,46 +261,52 @@ fn a_gateway_that_answers_is_heard_and_others_are_not() {
 }
 
 #[test]
-fn a_link_in_another_network_asks_the_gateway_there_unless_one_was_named() {
+fn a_link_in_another_network_probes_the_new_gateway_unless_one_was_set() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         ip("route add default via 10.1.0.1 dev wlan0 metric 50");
         let config = || Config::new(LinkId(0), None);
-        let works = |gateway: Option<IpAddr>| {
+        let driver = |gateway: Option<IpAddr>| {
             let wanted = [LinkArg { name: "wlan0".into(), gateway }];
             let machine = Logged::new(Accelerator::new(config()), config(), None).unwrap();
             Driver::new(machine, None, resolve_links(&survey().unwrap(), &wanted).unwrap(), None).unwrap()
         };
-        let mut both = [works(None), works(Some("10.1.0.1".parse().unwrap()))];
-        let asks = |works: &Driver| {
-            let _ = works.links[0].prober.probe(7);
+        let mut both = [driver(None), driver(Some("10.1.0.1".parse().unwrap()))];
+        let probed = |driver: &Driver| {
+            let _ = driver.links[0].prober.probe(7);
             let packet = line.next(|packet| IcmpEcho::of(*packet).is_ok_and(|echo| !echo.is_reply))?;
             let pair = Packet::parse(&packet).unwrap().addrs();
             Some(format!("{} {}", pair.source(), pair.destination()))
         };
-        assert_eq!(both.each_ref().map(asks), [Some("10.1.0.2 10.1.0.1".into()), Some("10.1.0.2 10.1.0.1".into())]);
+        assert_eq!(
+            both.each_ref().map(probed),
+            [Some("10.1.0.2 10.1.0.1".into()), Some("10.1.0.2 10.1.0.1".into())]
+        );
         let monitor = RouteSocket::listen(NETLINK_GROUPS).unwrap();
         ip("address del 10.1.0.2/24 dev wlan0");
         ip("address add 10.9.0.2/24 dev wlan0");
         ip("route add default via 10.9.0.1 dev wlan0 metric 50");
         while let Ok(bytes) = monitor.event() {
-            messages(&bytes).for_each(|message| both.iter_mut().for_each(|works| works.on_event(&message)));
+            messages(&bytes).for_each(|message| both.iter_mut().for_each(|driver| driver.on_event(&message)));
         }
-        assert_eq!(both.each_ref().map(asks), [Some("10.9.0.2 10.9.0.1".into()), Some("10.9.0.2 10.1.0.1".into())]);
+        assert_eq!(
+            both.each_ref().map(probed),
+            [Some("10.9.0.2 10.9.0.1".into()), Some("10.9.0.2 10.1.0.1".into())]
+        );
     });
 }
 
 #[test]
-fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
+fn capture_shows_arrivals_and_only_those_departures_that_are_not_queued() {
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         for address in SERVERS {
             let mut session = connect(&line, server(address), None);
-            let mut eye = Capture::open("wlan0", line.index, CaptureLevel::Headers).unwrap().unwrap();
+            let mut capture = Capture::open("wlan0", line.index, CaptureLevel::Headers).unwrap().unwrap();
             line.tun.send(&session.data(&[7; 1000])).unwrap();
-            assert!(line.segment(server(address)).is_some(), "a small acknowledgement leaves");
+            assert!(line.segment(server(address)).is_some(), "an ACK is sent");
             session.stream.write_all(&[8; 500]).unwrap();
-            assert!(line.segment(server(address)).is_some(), "and much data");
+            assert!(line.segment(server(address)).is_some(), "and data");
             RawSocket::open(Some("wlan0"))
                 .unwrap()
                 .send(
@@ -308,28 +315,29 @@ fn what_comes_is_seen_and_of_what_leaves_only_what_the_queue_does_not_show() {
                         .unwrap(),
                 )
                 .unwrap();
-            assert!(line.segment(server(address)).is_some(), "and a packet of our own");
-            assert!(eye.receive().unwrap());
+            assert!(line.segment(server(address)).is_some(), "and a packet of the accelerator");
+            assert!(capture.receive().unwrap());
             let header = if server(address).is_ipv4() { 40 } else { 60 };
-            let seen: Vec<(usize, u32)> = eye.packets().map(|(packet, length, _)| (packet.len(), length)).collect();
+            let seen: Vec<(usize, u32)> =
+                capture.packets().map(|(packet, length, _)| (packet.len(), length)).collect();
             assert_eq!(seen, [(160, header + 1000), (160, header + 500)], "{address}");
-            assert!(!eye.receive().unwrap());
-            assert_eq!(eye.drops(), 0);
-            eye.set_level(CaptureLevel::Full).unwrap();
+            assert!(!capture.receive().unwrap());
+            assert_eq!(capture.drops(), 0);
+            capture.set_level(CaptureLevel::Full).unwrap();
             session.next = session.next.plus(1000);
             line.tun.send(&session.data(&[7; 1000])).unwrap();
-            assert!(eye.receive().unwrap());
+            assert!(capture.receive().unwrap());
             assert_eq!(
-                eye.packets().map(|(packet, _, _)| packet.len()).collect::<Vec<_>>(),
+                capture.packets().map(|(packet, _, _)| packet.len()).collect::<Vec<_>>(),
                 [1000 + header as usize]
             );
-            eye.close_in_background();
+            capture.close_in_background();
         }
         assert!(Capture::open("wlan0", line.index, CaptureLevel::None).unwrap().is_none());
     });
 }
 
-/// Whether rules can be set here; if not, why, on standard error.
+/// Whether rules can be set here; otherwise the reason is printed.
 fn has_rules() -> bool {
     let has = Command::new("iptables").arg("--version").output().is_ok();
     if !has {
@@ -353,7 +361,7 @@ fn setup(flows: &str) -> EngineConfig {
     }
 }
 
-fn rules_there() -> usize {
+fn rule_count() -> usize {
     let count = |program: &str| {
         let listed = Command::new(program).args(["-t", "mangle", "-S"]).output().unwrap();
         String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.contains("marline")).count()
@@ -367,17 +375,17 @@ fn status(engine: &Engine) -> super::status::Status {
 }
 
 #[test]
-fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_before_at_the_end() {
+fn small_packets_of_filtered_flows_are_queued_and_rules_are_removed_at_the_end() {
     if !has_rules() {
         return;
     }
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         let engine = Engine::start(setup("port 443")).unwrap();
-        assert_eq!(rules_there(), 12);
+        assert_eq!(rule_count(), 12);
         let mut session = connect(&line, server(SERVERS[0]), None);
         let _v6 = connect(&line, server(SERVERS[1]), None);
-        assert_eq!(status(&engine).counts.queued, 6, "of both: SYN, its answer, acknowledgement");
+        assert_eq!(status(&engine).counts.queued, 6, "of both: SYN, SYN-ACK, ACK");
         let _other = connect(&line, server("198.51.100.1:80"), None);
         session.stream.write_all(&[1; 400]).unwrap();
         assert!(line.segment(server(SERVERS[0])).is_some());
@@ -391,8 +399,8 @@ fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_befo
             NewSegment::data(&to, session.next, acknowledged, 60_000, None, b"a packet that carries something");
         let carries = NewSegment { flags: Flags::ACK | Flags::PSH, ..carries };
         line.tun.send(&carries.emit().unwrap()).unwrap();
-        assert_eq!(session.heard(), "a packet that carries something");
-        // The packet behind it waits for nobody, and may be heard first.
+        assert_eq!(session.read_text(), "a packet that carries something");
+        // The packet behind it is not held, and may arrive first.
         let mut counts = status(&engine).counts;
         for _ in 0..100 {
             if counts.incoming == 3 {
@@ -401,23 +409,23 @@ fn small_packets_of_the_flows_that_are_meant_pass_the_machine_and_all_is_as_befo
             std::thread::sleep(Duration::from_millis(10));
             counts = status(&engine).counts;
         }
-        assert_eq!((counts.incoming, counts.rewritten), (3, 0), "of what comes, acknowledgements alone");
+        assert_eq!((counts.incoming, counts.rewritten), (3, 0), "of arrivals, only ACKs");
         let second = Engine::start(setup("port 443")).unwrap_err().to_string();
         assert!(second.contains("another `marline accel` serves it already"), "{second}");
-        assert_eq!(rules_there(), 12, "and the first one goes on");
+        assert_eq!(rule_count(), 12, "and the first one continues");
         drop(engine);
-        assert_eq!(rules_there(), 0);
+        assert_eq!(rule_count(), 0);
     });
 }
 
 #[test]
-fn rules_of_a_run_that_was_killed_let_packets_pass_and_are_found_and_removed() {
+fn rules_of_a_killed_run_let_packets_pass_and_are_removed() {
     if !has_rules() {
         return;
     }
     in_a_network(|| {
         let line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
-        // Its queue went with it.
+        // Its queue has ended with it.
         std::mem::forget(
             Rules::set("wlan0", &FlowFilter::default(), QueueNumbers { outgoing: 27_906, incoming: Some(28_162) })
                 .unwrap(),
@@ -427,16 +435,16 @@ fn rules_of_a_run_that_was_killed_let_packets_pass_and_are_found_and_removed() {
         );
         drop(connect(&line, server(SERVERS[0]), None));
         let engine = Engine::start(setup("tcp")).unwrap();
-        assert_eq!(iptables::orphaned_devices(), ["wwan0"], "a run begins with its own link swept");
+        assert_eq!(iptables::orphaned_devices(), ["wwan0"], "a run removes orphaned rules of its own link first");
         assert_eq!(restore().unwrap(), ["wwan0"]);
-        assert_eq!(rules_there(), 12, "what is in use stays");
+        assert_eq!(rule_count(), 12, "rules in use remain");
         drop(engine);
-        assert_eq!((rules_there(), restore().unwrap()), (0, Vec::new()));
+        assert_eq!((rule_count(), restore().unwrap()), (0, Vec::new()));
     });
 }
 
 #[test]
-fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hole_are_not() {
+fn acks_of_a_busy_flow_are_redirected_to_the_second_link_and_those_with_holes_are_not() {
     in_a_network(|| {
         let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
@@ -444,14 +452,14 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             .map(|(name, gateway)| LinkArg { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
         let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
         let up = Bitrate::from_mbps(100);
-        let mut steer = match BpfRedirect::attach(&links[0], &links[1], up) {
+        let mut redirect = match BpfRedirect::attach(&links[0], &links[1], up) {
             Err(error)
                 if error.to_string().contains("the kernel refuses it")
                     || error.to_string().contains("not attached") =>
             {
                 return eprintln!("skipped: {error}");
             }
-            steer => steer.unwrap(),
+            redirect => redirect.unwrap(),
         };
         cable("eth0", "10.3.0.2/24");
         let eth = super::AccelLink {
@@ -463,9 +471,9 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
         assert!(error.contains("link eth0: it has neighbours"), "{error}");
         for (address, families) in SERVERS.into_iter().zip([AddressFamilies::V4, AddressFamilies::V6]) {
             let to = server(address);
-            steer.set_families(Some(families)).unwrap();
-            let before = steer.counters();
-            // Of the host's own stack, as it acknowledges what comes: all of it is in order, and fast.
+            redirect.set_families(Some(families)).unwrap();
+            let before = redirect.counters();
+            // ACKs of the local stack: everything is in order, and fast.
             let mut session = connect(&wlan, to, None);
             let mut send = |bytes: usize, skipped: u32| {
                 wlan.tun.send(&session.data(&vec![7; bytes])).unwrap();
@@ -478,24 +486,25 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             (0..60).for_each(|_| send(1400, 0));
             std::thread::sleep(Duration::from_millis(150));
             (0..60).for_each(|_| send(1400, 0));
-            assert!(wwan.segment(to).is_some(), "{address}: over the second link, its source unchanged");
-            let busy = steer.counters();
+            assert!(wwan.segment(to).is_some(), "{address}: over the second link, with its source address");
+            let busy = redirect.counters();
             assert!(busy.redirected > before.redirected && busy.holes == before.holes, "{address}: {busy:?}");
-            // A hole: the acknowledgements that tell of it stay, and those behind it.
+            // A hole: ACKs that report it stay on the primary link, and so do later ones.
             send(1400, 100);
             (0..20).for_each(|_| send(1400, 100));
-            let holes = steer.counters();
+            let holes = redirect.counters();
             assert!(holes.holes > busy.holes, "{address}: {holes:?}");
             (0..5).for_each(|_| send(1400, 100));
-            assert_eq!(steer.counters().redirected, holes.redirected, "{address}");
+            assert_eq!(redirect.counters().redirected, holes.redirected, "{address}");
         }
-        // All of them come again, as where the second link's provider lets none pass; nobody else is led meanwhile.
+        // The data is retransmitted, as if the second link's provider dropped the ACKs; no other flow is redirected
+        // meanwhile.
         let to = server(SERVERS[0]);
         let mut session = connect(&wlan, to, None);
-        let mut led = |families: AddressFamilies, pause: Duration| {
-            steer.set_families(Some(families)).unwrap();
+        let mut redirects = |families: AddressFamilies, pause: Duration| {
+            redirect.set_families(Some(families)).unwrap();
             std::thread::sleep(pause);
-            let before = steer.counters().redirected;
+            let before = redirect.counters().redirected;
             for pause in [Duration::from_millis(150), Duration::ZERO] {
                 for _ in 0..60 {
                     wlan.tun.send(&session.data(&[7; 1400])).unwrap();
@@ -507,25 +516,28 @@ fn acknowledgements_of_a_busy_flow_are_led_to_the_second_link_and_those_of_a_hol
             let old = session.next.plus(0_u32.wrapping_sub(1400));
             let again = NewSegment::data(&session.flow, old, session.received, 60_000, None, &[7; 1400]);
             wlan.tun.send(&again.emit().unwrap()).unwrap();
-            steer.counters().redirected > before
+            redirect.counters().redirected > before
         };
-        assert!(!led(AddressFamilies::V6, Duration::ZERO), "to the second link leads no way of this family");
-        assert!(led(AddressFamilies::V4, Duration::from_millis(1200)));
+        assert!(
+            !redirects(AddressFamilies::V6, Duration::ZERO),
+            "the second link does not have this address family"
+        );
+        assert!(redirects(AddressFamilies::V4, Duration::from_millis(1200)));
         let begun = Instant::now();
-        let is_led = led(AddressFamilies::V4, Duration::from_millis(1100));
-        assert!(!is_led || begun.elapsed() > Duration::from_millis(1900), "twice as long as for a hole");
-        assert!(led(AddressFamilies::V4, Duration::from_millis(2200)));
-        drop(steer);
+        let is_redirected = redirects(AddressFamilies::V4, Duration::from_millis(1100));
+        assert!(!is_redirected || begun.elapsed() > Duration::from_millis(1900), "twice as long as for a hole");
+        assert!(redirects(AddressFamilies::V4, Duration::from_millis(2200)));
+        drop(redirect);
         let mut session = connect(&wlan, server(SERVERS[0]), None);
         while wwan.next(|_| true).is_some() {}
         wlan.tun.send(&session.data(b"x")).unwrap();
-        assert_eq!(session.heard(), "x");
-        assert!(wlan.segment(server(SERVERS[0])).is_some(), "without the process all is as before");
+        assert_eq!(session.read_text(), "x");
+        assert!(wlan.segment(server(SERVERS[0])).is_some(), "without the process ACKs leave unchanged");
     });
 }
 
 #[test]
-fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_router() {
+fn acks_between_links_with_neighbors_are_redirected_to_the_second_router() {
     in_a_network(|| {
         for (name, n) in [("eth0", 1), ("eth1", 2)] {
             cable(name, &format!("10.{n}.0.2/24"));
@@ -539,13 +551,13 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
         let wanted = ["eth0", "eth1"].map(|name| LinkArg { name: name.into(), gateway: None });
         let survey = survey().unwrap();
         let links = resolve_links(&survey, &wanted).unwrap();
-        let mut steer = match BpfRedirect::attach(&links[0], &links[1], Bitrate::from_mbps(100)) {
+        let mut redirect = match BpfRedirect::attach(&links[0], &links[1], Bitrate::from_mbps(100)) {
             Err(error) => return eprintln!("skipped: {error}"),
-            Ok(steer) => steer,
+            Ok(redirect) => redirect,
         };
-        steer.set_families(Some(links[1].families)).unwrap();
+        redirect.set_families(Some(links[1].families)).unwrap();
         let index = survey.named("eth1x").unwrap().index;
-        let mut far = Capture::open("eth1x", index, CaptureLevel::Headers).unwrap().unwrap();
+        let mut peer = Capture::open("eth1x", index, CaptureLevel::Headers).unwrap().unwrap();
         let primary = RawSocket::open(Some("eth0")).unwrap();
         for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {
             let flow = FourTuple::new(server(from), server(to)).unwrap();
@@ -554,10 +566,10 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
                 let ack = NewSegment::data(&flow, Seq::new(7), Seq::new(1000 + n * 28_960), 500, None, &[]);
                 primary.send(&ack.emit().unwrap()).unwrap();
                 std::thread::sleep(Duration::from_millis(5));
-                while far.receive().unwrap() {
+                while peer.receive().unwrap() {
                     let is_ack =
                         |packet: &[u8]| Segment::parse_head(packet).is_ok_and(|ack| ack.four_tuple() == flow);
-                    came += far.packets().filter(|(packet, ..)| is_ack(packet)).count();
+                    came += peer.packets().filter(|(packet, ..)| is_ack(packet)).count();
                 }
             }
             assert!(came >= 10, "{to}: {came}");
@@ -566,17 +578,17 @@ fn acknowledgements_are_led_between_links_with_neighbours_to_the_second_ones_rou
 }
 
 #[test]
-fn a_program_that_leads_acknowledgements_follows_links_that_change() {
+fn the_bpf_driver_follows_changes_of_links() {
     in_a_network(|| {
         let wlan = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
         ip("route add default via 10.2.0.1 dev wwan0 metric 150");
         let wanted = [("wlan0", Some("10.1.0.1".parse().unwrap())), ("wwan0", None)]
             .map(|(name, gateway)| LinkArg { name: name.into(), gateway });
-        let helper = SecondaryLink { up: Some(Bitrate::from_mbps(1)), ..SecondaryLink::new(LinkId(1)) };
+        let secondary = SecondaryLink { up: Some(Bitrate::from_mbps(1)), ..SecondaryLink::new(LinkId(1)) };
         let config = Config {
             mechanisms: Mechanisms::of(&[Mechanism::AckOffload]),
-            secondary_links: vec![helper],
+            secondary_links: vec![secondary],
             ..Config::new(LinkId(0), None)
         };
         let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
@@ -584,26 +596,26 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
         let setup = EngineConfig { config, links, ..setup("tcp") };
         let engine = Engine::start(setup).unwrap();
         if status(&engine).driver != "bpf" {
-            return eprintln!("skipped: the kernel does not lead acknowledgements");
+            return eprintln!("skipped: the kernel does not redirect ACKs");
         }
-        let asked = |line: &Line, gateway: &str| {
+        let probe = |line: &Line, gateway: &str| {
             let gateway: IpAddr = gateway.parse().unwrap();
             let is_question = |packet: &Packet<'_>| {
                 packet.addrs().destination() == gateway && IcmpEcho::of(*packet).is_ok_and(|echo| !echo.is_reply)
             };
-            (0..10).find_map(|_| line.next(is_question)).expect("the gateway is asked")
+            (0..10).find_map(|_| line.next(is_question)).expect("the gateway is probed")
         };
-        asked(&wwan, "10.2.0.1");
+        probe(&wwan, "10.2.0.1");
         let again = Engine::start(EngineConfig { flow_filter: "port 80".parse().unwrap(), ..again }).unwrap_err();
         assert_eq!(
             again.to_string(),
             super::AccelError::already_running("wlan0").to_string(),
-            "though it has no rules"
+            "although it has no rules"
         );
         ip("address del 10.2.0.2/24 dev wwan0");
         ip("address add 10.9.0.2/24 dev wwan0");
         ip("route add default via 10.9.0.1 dev wwan0 metric 150");
-        asked(&wwan, "10.9.0.1");
+        probe(&wwan, "10.9.0.1");
         assert!(status(&engine).links[1].down);
         // A modem that is plugged in again is another interface.
         drop(wwan);
@@ -612,8 +624,8 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
         ip("route add default via 10.8.0.1 dev wwan0 metric 150");
         let begun = Instant::now();
         let answer = || {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it follows");
-            let question = asked(&wwan, "10.8.0.1");
+            assert!(begun.elapsed() < Duration::from_secs(20), "the driver follows the link");
+            let question = probe(&wwan, "10.8.0.1");
             let question = Packet::parse(&question).unwrap();
             let echo = IcmpEcho { is_reply: true, ..IcmpEcho::of(question).unwrap() };
             wwan.tun.send(&echo.emit(&question.addrs().reversed(), IpParams::default()).unwrap()).unwrap();
@@ -632,7 +644,7 @@ fn a_program_that_leads_acknowledgements_follows_links_that_change() {
 }
 
 #[test]
-fn what_cannot_be_a_link_is_refused_in_one_line() {
+fn unusable_links_are_refused_in_one_line() {
     in_a_network(|| {
         let _line = Line::new("wlan0", "10.1.0.2/24", "fd00:1::2/64", 100);
         ip("link add off0 type veth peer name off0x");

@@ -118,7 +118,7 @@ grep -c "the links are not steered from here: a .marline paths. (process $paths)
 # Neither is a link called unused: the other program steers both.
 sleep 2; grep -c "is not used" edge.log || true
 "$MARLINE" accel --primary wan1 --secondary wan2 --run-dir accel 2>accel.log & accel=$!
-until grep -q "helping" accel.log; do sleep 0.05; kill -0 $accel; done
+until grep -q "accelerating" accel.log; do sleep 0.05; kill -0 $accel; done
 HOST=45.2.0.20
 carried 4000000 1088 wan1 wan2
 kill $accel; wait $accel; stop; kill $paths; wait $paths

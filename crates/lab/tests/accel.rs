@@ -1,8 +1,8 @@
-//! `marline accel`: what it refuses, and a real curl over a link of a lab whose packets pass it, while it comes, is killed and
-//! ends.
+//! `marline accel`: invalid arguments, and downloads with curl over an accelerated link of a laboratory, while the accelerator
+//! starts, is killed and stops.
 //!
-//! No timed figure decides: bytes, rules and exit codes do. Where the machine permits no lab, or has no iptables, the reason is
-//! printed and the test is passed over.
+//! No timing decides, but bytes, packet rules and exit codes. Where the machine permits no laboratory, or has no iptables, the
+//! reason is printed and the test is skipped.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
@@ -17,7 +17,7 @@ fn marline(words: &[&str]) -> Output {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
+fn invalid_arguments_are_refused_in_one_line_before_anything_changes() {
     for (words, code, says) in [
         ("", 64, "--primary <IFACE>"),
         ("--primary lo", 64, "link lo: it is the loopback"),
@@ -35,12 +35,12 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
             64,
             "--enable eifel-undo: it is in --disable, too",
         ),
-        ("--primary lo --disable eifel-undo,withheld-ack,outage-revert", 64, "nothing is left to be done"),
+        ("--primary lo --disable eifel-undo,withheld-ack,outage-revert", 64, "no mechanism is left"),
         ("--primary lo --flows tcp~dst~prot~443", 64, "`prot`: expected `port N`"),
         ("--primary lo --flows port~443~or", 64, "it ends where"),
         ("--primary lo --secondary x --secondary-up 5", 64, "a rate such as 20Mbit/s"),
-        ("--primary lo --secondary x --secondary-down 0bit/s", 64, "helps nobody"),
-        ("--primary lo --secondary-up 5Mbit/s", 64, "--secondary-up: it is there 1 times, and --secondary 0 times"),
+        ("--primary lo --secondary x --secondary-down 0bit/s", 64, "is of no use"),
+        ("--primary lo --secondary-up 5Mbit/s", 64, "--secondary-up: it is given 1 times, and --secondary 0 times"),
         ("--primary lo --primary-gateway here", 64, "invalid value 'here'"),
         ("--primary lo --via relay.example:4443", 64, "a relay ends the connections that it carries"),
         ("status --run-dir /nonexistent/marline", 1, "no marline accel daemon runs in this network namespace"),
@@ -55,7 +55,7 @@ fn what_makes_no_sense_is_refused_in_one_line_before_anything_changes() {
     }
 }
 
-/// Ends with a code of its own at whatever is wrong.
+/// Exits with a different code for each failure.
 const CLIENT: &str = r#"
 cd "$PLACE"
 rules() { iptables -t mangle -S 2>/dev/null; ip6tables -t mangle -S 2>/dev/null; }
@@ -67,7 +67,7 @@ start() {
         sleep 0.1
     done
 }
-whole() { [ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ]; }
+intact() { [ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ]; }
 rules >before
 # A run from beginning to end.
 start --json
@@ -82,7 +82,7 @@ for n in 1 2; do
 done
 curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" || exit 12
 [ $(ours) = 12 ] || exit 11
-whole || exit 13
+intact || exit 13
 "$MARLINE" accel status --run-dir run --json >status.json || exit 14
 "$MARLINE" accel status --run-dir run >status.txt || exit 14
 "$MARLINE" accel --primary wifi --run-dir run 2>second.log && exit 15
@@ -91,7 +91,7 @@ whole || exit 13
 wait $daemon || exit 18
 mv last.json first.json
 rules | cmp -s before - || exit 19
-# One that is killed while it is at work: the download goes on.
+# It is killed during a download: the download goes on.
 start
 rm -f got
 curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" & curl=$!
@@ -99,16 +99,16 @@ until [ -s got ]; do kill -0 $curl || exit 21; sleep 0.1; done
 kill -9 $daemon; wait $daemon
 [ $(ours) = 12 ] || exit 22
 wait $curl || exit 23
-whole || exit 24
-# The next start takes their place, and a signal ends it.
+intact || exit 24
+# The next start replaces its rules, and a signal stops it.
 start --flows 'tcp dst port 1'
 [ $(ours) = 12 ] || exit 31
 curl -sS --max-time 60 -o got "$MARLINE_LAB_URL" || exit 32
-whole || exit 33
+intact || exit 33
 "$MARLINE" accel status --run-dir run --json >unmeant.json || exit 34
 kill -INT $daemon; wait $daemon || exit 35
 rules | cmp -s before - || exit 36
-# `stop` from elsewhere leaves the rules of one that runs, whatever flows it has; and none begins beside one that only leads.
+# `stop` with another run directory leaves the rules of one that runs. No second one starts, also beside the BPF driver.
 start --flows 'host 10.99.0.1'
 "$MARLINE" accel stop --run-dir elsewhere 2>/dev/null || exit 37
 [ $(ours) = 10 ] || exit 38
@@ -116,7 +116,7 @@ start --flows 'host 10.99.0.1'
 start --disable eifel-undo,withheld-ack,outage-revert --secondary-up 400kbit/s
 "$MARLINE" accel --primary wifi --run-dir run 2>third.log && exit 40
 "$MARLINE" accel stop --run-dir run 2>/dev/null && wait $daemon || exit 40
-# What is left behind is removed by `stop` as well.
+# `stop` removes rules of a killed run as well.
 start
 kill -9 $daemon; wait $daemon
 "$MARLINE" accel stop --run-dir run 2>swept.log || exit 41
@@ -125,9 +125,9 @@ rules | cmp -s before - || exit 42
 exit 0
 "#;
 
-/// Kills it while bytes are acknowledged that are not here, until the repair process has reported that it filled some. How long a
-/// download takes at this loss without help is no matter: it must only get on.
-const DEBTOR: &str = r#"
+/// Kills it while early-acked holes are open, until the repair process has reported that it filled some. The download may be
+/// slow, as it runs at this loss without acceleration, but must make progress.
+const KILLED_WITH_HOLES: &str = r#"
 cd "$PLACE"
 start() {
     "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable early-ack 2>>daemon.log & daemon=$!
@@ -136,8 +136,8 @@ start() {
         sleep 0.1
     done
 }
-# Starts a download, and kills the daemon with a hole outstanding; false: the download was over before.
-rob() {
+# Starts a download, and kills the daemon with a hole open; false: the download was over before.
+kill_with_hole() {
     rm -f got
     curl -sS --speed-limit 1 --speed-time 30 -o got "$MARLINE_LAB_URL" 2>curl.log & curl=$!
     until grep -q '"missing_bytes": *[1-9]' status.json; do
@@ -148,10 +148,10 @@ rob() {
     kill -9 $daemon; wait $daemon
     return 0
 }
-paid() { for i in $(seq 300); do ls run/*.pending >/dev/null 2>&1 || return 0; sleep 0.1; done; ls run; return 1; }
+repaired() { for i in $(seq 300); do ls run/*.pending >/dev/null 2>&1 || return 0; sleep 0.1; done; ls run; return 1; }
 for turn in $(seq 20); do
     start
-    if ! rob; then
+    if ! kill_with_hole; then
         wait $curl || exit 21
         kill -9 $daemon; wait $daemon
         continue
@@ -161,34 +161,34 @@ done
 exit 26
 "#;
 
-/// The download that was robbed comes to its end, whole.
-const WHOLE: &str = r#"
+/// The download completes, and is intact.
+const INTACT: &str = r#"
 wait $curl || { echo "curl: $?: $(cat curl.log)" >&2; exit 23; }
 [ "$(sha256sum got | cut -d' ' -f1)" = "$MARLINE_LAB_SHA256" ] || exit 24
-paid || exit 25
-[ $(grep -c ' 0 flows ended' daemon.log) = $(grep -c 'flows ended' daemon.log) ] || exit 27
-[ $(grep -c '[1-9] holes are filled' daemon.log) -lt 3 ] || exit 0
+repaired || exit 25
+[ $(grep -c ' 0 flows were reset' daemon.log) = $(grep -c 'flows were reset' daemon.log) ] || exit 27
+[ $(grep -c '[1-9] holes were filled' daemon.log) -lt 3 ] || exit 0
 "#;
 
 /// Nothing can be fetched: the repair process's connections cannot be opened.
 const BARRED: &str = "iptables -I OUTPUT -p tcp --syn -j DROP";
 
-/// The download ends with an error of its connection (56), not with that of a stall (28), and the server knows of it, too.
+/// The download ends with a connection error (56), not with a stall (28), and the server is reset, too.
 const RESET: &str = r#"
 killed=$(date +%s%3N)
 wait $curl; code=$?
 echo "ended after $(($(date +%s%3N) - killed)) ms with $code" >>ended.log
 iptables -D OUTPUT -p tcp --syn -j DROP
-paid || exit 25
-# The hole may have come by itself in the moment before the kill.
+repaired || exit 25
+# The hole may have been filled just before the kill.
 if [ $code = 0 ]; then continue; fi
 [ $code = 56 ] || { cat curl.log >&2; exit 23; }
-grep -q ' 1 flows ended' daemon.log || exit 27
+grep -q ' 1 flows were reset' daemon.log || exit 27
 exit 0
 "#;
 
-/// Downloads until a hole was filled by the replayed connection, then does `$THEN`; the download goes on to its end.
-const REPLAYER: &str = r#"
+/// Downloads until the mirrored connection has filled a hole, then runs `$THEN`; the download completes.
+const MIRRORED: &str = r#"
 cd "$PLACE"
 "$MARLINE" accel --primary wifi --secondary lte --run-dir run --enable fast-fetch,early-ack 2>>daemon.log & daemon=$!
 until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
@@ -196,7 +196,7 @@ until "$MARLINE" accel status --run-dir run --json >status.json 2>/dev/null; do
     sleep 0.1
 done
 curl -sS --max-time 150 -o got "$MARLINE_LAB_URL" & curl=$!
-until grep -q '"filled": *[1-9]' status.json; do
+until grep -q '"filled_holes": *[1-9]' status.json; do
     kill -0 $curl 2>/dev/null || exit 21
     sleep 0.1
     "$MARLINE" accel status --run-dir run --json >status.json || exit 22
@@ -213,12 +213,12 @@ wait $daemon || exit 27
 exit 0
 "#;
 
-/// As root, in a run directory that another user owns, and in one of its own with what another user has left in it. The victim is
-/// root's, and the planted names are those that a run of the next process numbers would take for its own.
+/// As root, in a run directory of another user, and in one of its own where another user has planted files. The victim belongs
+/// to root, and the planted names are those that a run with one of the next process numbers would use.
 const PLANTED: &str = r#"
 cd "$PLACE"
 echo 'secret of root' >victim; chmod 600 victim
-keepers() { for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$p 2>/dev/null; echo; done | grep -c "accel [k]eep.*$PLACE"; }
+repairers() { for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$p 2>/dev/null; echo; done | grep -c "accel [r]epair.*$PLACE"; }
 plant() {
     mkdir $1
     for n in $(seq $(( $$ + 1 )) $(( $$ + 300 ))); do ln -s ../victim $1/accel-wifi-$n.pending; done
@@ -230,40 +230,40 @@ plant() {
     # The hard link is the victim itself.
     chown root victim
 }
-whole() { [ "$(cat victim)" = 'secret of root' ] && [ "$(stat -c %a victim)" = 600 ]; }
+intact() { [ "$(cat victim)" = 'secret of root' ] && [ "$(stat -c %a victim)" = 600 ]; }
 plant given; chown nobody given
 timeout 20 "$MARLINE" accel --primary wifi --enable early-ack --run-dir "$PLACE/given" 2>refused.log; echo $? >refused.code
 cannot='not permitted|NFQUEUE'
 grep -qE "$cannot" refused.log && { cat refused.log >&2; exit 99; }
-whole || exit 51
-[ $(keepers) = 0 ] || exit 52
+intact || exit 51
+[ $(repairers) = 0 ] || exit 52
 plant own
 "$MARLINE" accel --primary wifi --enable early-ack --run-dir "$PLACE/own" 2>own.log & daemon=$!
 until "$MARLINE" accel status --run-dir "$PLACE/own" --json >status.json 2>/dev/null; do
     kill -0 $daemon 2>/dev/null || { cat own.log >&2; exit 99; }
     sleep 0.1
 done
-whole || exit 53
-[ $(keepers) = 1 ] || exit 54
+intact || exit 53
+[ $(repairers) = 1 ] || exit 54
 [ "$(stat -c '%F %a' own/accel-wifi.sock)" = 'socket 600' ] || exit 55
 "$MARLINE" accel stop --run-dir "$PLACE/own" 2>/dev/null || exit 56
 wait $daemon || exit 57
-whole || exit 58
+intact || exit 58
 exit 0
 "#;
 
-/// A file that a script left.
+/// A file that a script has written.
 fn read(place: &Path, name: &str) -> String {
     std::fs::read_to_string(place.join(name)).unwrap_or_default()
 }
 
-/// Plays a script over two links beside a server of so many bytes; false: this machine cannot, which is said.
-fn plays(place: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
-    plays_with(place, bytes, links, script, &[])
+/// Runs a script over two links with a server of so many bytes; false: this machine cannot, and the reason is printed.
+fn run_script(place: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
+    run_script_with(place, bytes, links, script, &[])
 }
 
 /// The same, with these variables.
-fn plays_with(place: &Path, bytes: &str, links: [&str; 2], script: &str, variables: &[(&str, &str)]) -> bool {
+fn run_script_with(place: &Path, bytes: &str, links: [&str; 2], script: &str, variables: &[(&str, &str)]) -> bool {
     let lacks = |program: &str, word: &str| Command::new(program).arg(word).output().is_err();
     if lacks("iptables", "--version") || lacks("curl", "-V") {
         eprintln!("skipped: needs the programs iptables and curl");
@@ -289,14 +289,14 @@ fn plays_with(place: &Path, bytes: &str, links: [&str; 2], script: &str, variabl
     false
 }
 
-/// A link that loses one packet in fifty, and one to fetch over.
+/// A link with 2 % of loss, and one for fetches.
 const LOSSY: [&str; 2] = ["wifi,rate=20Mbit/s,rtt=50ms,loss=2%,uploss=0%", "lte,rate=2Mbit/s,rtt=120ms"];
 
 #[test]
-fn what_flows_are_owed_when_it_is_killed_is_paid() {
+fn early_acked_holes_are_filled_after_it_is_killed() {
     let place = tempfile::tempdir().unwrap();
-    let variables = [("BEFORE", "true"), ("AFTER", WHOLE)];
-    if plays_with(place.path(), "3MB", LOSSY, DEBTOR, &variables) {
+    let variables = [("BEFORE", "true"), ("AFTER", INTACT)];
+    if run_script_with(place.path(), "3MB", LOSSY, KILLED_WITH_HOLES, &variables) {
         println!("{}", read(place.path(), "daemon.log"));
     }
 }
@@ -305,7 +305,7 @@ fn what_flows_are_owed_when_it_is_killed_is_paid() {
 fn a_flow_that_cannot_be_repaired_when_it_is_killed_ends_with_an_error() {
     let place = tempfile::tempdir().unwrap();
     let variables = [("BEFORE", BARRED), ("AFTER", RESET)];
-    if plays_with(place.path(), "3MB", LOSSY, DEBTOR, &variables) {
+    if run_script_with(place.path(), "3MB", LOSSY, KILLED_WITH_HOLES, &variables) {
         println!("{}{}", read(place.path(), "ended.log"), read(place.path(), "daemon.log"));
     }
 }
@@ -318,7 +318,7 @@ fn a_run_directory_of_another_user_is_refused_and_nothing_planted_is_followed() 
     }
     let place = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=20Mbit/s,rtt=20ms", "lte,rate=2Mbit/s,rtt=50ms"];
-    if plays(place.path(), "1MB", links, PLANTED) {
+    if run_script(place.path(), "1MB", links, PLANTED) {
         let said = read(place.path(), "refused.log");
         assert_eq!(read(place.path(), "refused.code").trim(), "1", "{said}");
         assert!(said.lines().count() == 1 && said.contains("given: it belongs to another user"), "{said}");
@@ -327,12 +327,12 @@ fn a_run_directory_of_another_user_is_refused_and_nothing_planted_is_followed() 
 }
 
 #[test]
-fn holes_are_filled_from_a_replayed_connection_and_without_its_link_it_ends_whole() {
+fn a_mirrored_connection_fills_holes_and_the_download_is_intact_without_its_link() {
     for then in ["true", "ip link set lte down"] {
         let place = tempfile::tempdir().unwrap();
         let links = ["wifi,rate=10Mbit/s,rtt=50ms,loss=1%,uploss=0%", "lte,rate=900kbit/s,up=400kbit/s,rtt=100ms"];
-        let script = format!("THEN='{then}'\n{REPLAYER}");
-        if !plays(place.path(), "20MB", links, &script) {
+        let script = format!("THEN='{then}'\n{MIRRORED}");
+        if !run_script(place.path(), "20MB", links, &script) {
             return;
         }
         let filled: Value = serde_json::from_str(&read(place.path(), "filled.json")).unwrap();
@@ -343,16 +343,16 @@ fn holes_are_filled_from_a_replayed_connection_and_without_its_link_it_ends_whol
         );
         assert!(conn["received_bytes"].as_u64() > conn["filled_bytes"].as_u64(), "{conn}");
         let text = read(place.path(), "status.txt");
-        assert!(text.contains("a replayed connection has filled"), "{text}");
+        assert!(text.contains("a mirrored connection has filled"), "{text}");
         println!("{then}: {}", read(place.path(), "status.json"));
     }
 }
 
 #[test]
-fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
+fn a_download_is_intact_while_the_accelerator_starts_is_killed_and_stops() {
     let place = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=30Mbit/s,rtt=30ms", "lte,rate=2Mbit/s,rtt=80ms"];
-    if !plays(place.path(), "6MB", links, CLIENT) {
+    if !run_script(place.path(), "6MB", links, CLIENT) {
         return;
     }
     let read = |name: &str| read(place.path(), name);
@@ -361,20 +361,16 @@ fn a_download_is_whole_while_the_accelerator_comes_is_killed_and_ends() {
     let names: Vec<&str> =
         status["links"].as_array().unwrap().iter().map(|l| l["name"].as_str().unwrap()).collect();
     assert_eq!((names, &status["links"][0]["gateway"]), (vec!["wifi", "lte"], &Value::from("10.1.0.1")));
-    assert_eq!(json("unmeant.json")[0]["counts"]["queued"], 0, "what is not meant does not pass");
+    assert_eq!(json("unmeant.json")[0]["counts"]["queued"], 0, "flows outside of the filter are not queued");
     let first = json("first.json");
     assert!(first["counts"]["queued"].as_u64().unwrap() > 100, "{first}");
     let mechanisms = ["ack-offload", "eifel-undo", "withheld-ack", "outage-revert"];
     assert_eq!(first["mechanisms"], serde_json::json!(mechanisms));
-    assert_eq!(read("last.json"), "", "only who asks for it is told how it stood");
+    assert_eq!(read("last.json"), "", "the final status is printed only with --json");
     assert!(read("second.log").contains("another `marline accel` serves it already"), "{}", read("second.log"));
     assert!(read("third.log").contains("another `marline accel` serves it already"), "{}", read("third.log"));
     assert!(read("stop.log").contains("wifi: stopped; everything is as it was before"), "{}", read("stop.log"));
-    assert!(
-        read("swept.log").contains("wifi: rules that a run had left behind are removed"),
-        "{}",
-        read("swept.log")
-    );
+    assert!(read("swept.log").contains("wifi: removed packet rules of a killed run"), "{}", read("swept.log"));
     assert!(read("again.log").contains("no `marline accel` runs here"), "{}", read("again.log"));
     assert!(read("status.txt").contains("wifi  primary"), "{}", read("status.txt"));
 }

@@ -1,7 +1,8 @@
-//! `marline-lab bench accel` and `marline-lab reproduce super`: the accelerator between a stock kernel's TCP and curl, in a lab.
+//! `marline-lab bench accel` and `marline-lab reproduce super`: the accelerator between a stock kernel's TCP and curl,
+//! in a lab.
 //!
-//! No timed figure decides: that there are figures, whose, and that each byte was the file's, does (a wrong one is a failed run,
-//! and the exit code says so). Where the machine permits no lab the reason is printed and the test is passed over.
+//! No timing decides, but that there are figures, and that each byte is correct (a wrong one is a failed run with an
+//! exit code of its own). Where the machine permits no lab, the reason is printed and the test is skipped.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
@@ -30,7 +31,7 @@ fn refusal(place: &Path) -> Option<String> {
 }
 
 #[test]
-fn a_lossy_link_has_figures_of_plain_and_of_ours() {
+fn a_lossy_link_has_figures_of_plain_tcp_and_of_the_accelerator() {
     let place = tempfile::tempdir().unwrap();
     if let Some(why) = refusal(place.path()) {
         eprintln!("skipped: {why}");
@@ -58,13 +59,13 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
         eprintln!("skipped: {why}");
         return;
     }
-    // Random losses decide when a trial begins (`core::accel::trust`), so a run may end before one does.
+    // Random losses decide when the trial of the path test begins, so a run may end before it.
     let mut undone = false;
     let mut lines = Vec::new();
     for _ in 0..3 {
         let words = ["bench", "accel", "--quick", "--case", "upload 1% 50ms", "--json", "record.json"];
         let output = lab(&words, place.path());
-        assert_eq!(output.status.code(), Some(0), "a byte was wrong, or nobody sent: {}", said(&output));
+        assert_eq!(output.status.code(), Some(0), "a byte was wrong, or there was no sender: {}", said(&output));
         let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
         let record: Value = serde_json::from_str(&record).unwrap();
         let rows = record["rows"].as_array().unwrap();
@@ -73,8 +74,7 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
         assert_eq!(figures.len(), 2, "plain and ours: {figures:?}");
         assert!(figures.iter().all(|figure| figure[1][0].as_f64().unwrap() > 0.0), "{figures:?}");
         let text = said(&output);
-        let line =
-            text.lines().find(|line| line.contains("upload 1% 50ms") && line.contains(": in force:")).unwrap();
+        let line = text.lines().find(|line| line.contains("upload 1% 50ms") && line.contains(": active:")).unwrap();
         undone = line.contains("undo") && !line.contains("; 0 reductions undone");
         lines.push(line.to_owned());
         std::fs::remove_file(place.path().join("record.json")).unwrap();
@@ -86,7 +86,7 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
 }
 
 #[test]
-fn a_cell_has_figures_of_tcp_and_of_udp_beside_the_papers() {
+fn a_cell_has_figures_of_tcp_and_udp_and_of_the_paper() {
     let place = tempfile::tempdir().unwrap();
     let words = ["reproduce", "super", "--quick", "--case", "F2a 11b-paper", "--json"];
     let output = lab(&words, place.path());
@@ -104,7 +104,7 @@ fn a_cell_has_figures_of_tcp_and_of_udp_beside_the_papers() {
 }
 
 #[test]
-fn what_is_written_wrongly_is_said_before_anything_is_made() {
+fn invalid_arguments_are_refused_before_anything_is_created() {
     let place = tempfile::tempdir().unwrap();
     for (words, expected) in [
         (&["bench", "accel", "--case", "los"][..], "no case `los` of the accelerator; there are: loss, loss-http"),

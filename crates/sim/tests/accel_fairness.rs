@@ -1,13 +1,15 @@
-//! A plain flow beside helped ones in virtual time: what it gets and what the link drops, beside the same with plain flows alone.
+//! A plain flow beside accelerated ones in simulated time: its goodput and the link's drops, compared with plain flows
+//! alone.
 //!
-//! | rows | links | what must hold of the medians of ten pairs |
+//! | rows | links | what must hold for the medians of ten pairs |
 //! |---|---|---|
-//! | congestion | policer, CoDel, drop tail of 1 to 100 ms; one helped flow or two beside a plain one | the plain flow's goodput at least 0.9, drops at most 1.1 |
-//! | random | a hop that loses packets of the helped flow alone, in front of a queue that both share | the plain flow has at least 0.9 of what it has without that loss |
-//! | alone | a helped flow over a link that loses packets at random | nothing: it shows what `undo` still brings |
+//! | congestion | policer, CoDel, drop tail of 1 to 100 ms; one or two accelerated flows beside a plain one | the plain flow's goodput at least 0.9, drops at most 1.1 |
+//! | random | a hop that loses packets of the accelerated flow alone, in front of a queue that both share | the plain flow has at least 0.9 of its goodput without that loss |
+//! | alone | an accelerated flow over a link with random loss | nothing: it shows the remaining gain of `eifel-undo` |
 //!
-//! A pair is one start with help and without, of 60 s. Everything is kept in `tables/accel-fairness.txt`; `UPDATE_TABLES=1` writes it
-//! anew. `PAIRS=40` plays 40 pairs of each row and only prints the table.
+//! A pair is one start with acceleration and one without, of 60 s. The results are compared with
+//! `tables/accel-fairness.txt`; `UPDATE_TABLES=1` writes it anew. `PAIRS=40` runs 40 pairs of each row and only prints
+//! the table.
 
 mod review;
 
@@ -23,11 +25,11 @@ use review::compare;
 const PAIRS: u64 = 10;
 
 /// The number of pairs that the environment asks for.
-fn asked() -> Option<u64> {
+fn pair_count() -> Option<u64> {
     std::env::var("PAIRS").ok().and_then(|pairs| pairs.parse().ok())
 }
 
-/// What all rows of a kind are about.
+/// What the rows of a kind are about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Congestion,
@@ -39,13 +41,13 @@ enum Kind {
 struct Row {
     kind: Kind,
     link: &'static str,
-    /// Of the helped flows' own hop.
+    /// Loss of the accelerated flows' own hop.
     hop: &'static str,
-    helped: usize,
+    accelerated: usize,
 }
 
-const fn row(kind: Kind, link: &'static str, hop: &'static str, helped: usize) -> Row {
-    Row { kind, link, hop, helped }
+const fn row(kind: Kind, link: &'static str, hop: &'static str, accelerated: usize) -> Row {
+    Row { kind, link, hop, accelerated }
 }
 
 use Kind::{Alone, Congestion, Random};
@@ -78,38 +80,42 @@ const ROWS: &[Row] = &[
 
 /// What a run brought: Mbit/s of the plain flow, of the others together, and drops because of congestion.
 #[derive(Clone, Copy)]
-struct Brought {
+struct RunResult {
     other: f64,
-    helped: f64,
+    accelerated: f64,
     drops: f64,
 }
 
-fn play(row: &Row, hop: &str, seed: u64, is_helped: bool) -> Brought {
+fn play(row: &Row, hop: &str, seed: u64, is_accelerated: bool) -> RunResult {
     let lasts = Duration::from_secs(60);
     let link: LinkSpec = format!("wifi,{}", row.link).parse().expect("a link");
     let hop: Loss = hop.parse().expect("a loss");
     let flow = |n: usize| FlowScript {
-        is_accelerated: is_helped,
+        is_accelerated,
         start: Duration::from_millis(seed * 13 % 100 * n as u64),
         loss: hop,
         ..FlowScript::download(400_000_000)
     };
-    let mut scene = Scenario::new(link, flow(0));
-    scene.seed = seed + 1;
-    scene.flows = (0..row.helped).map(flow).collect();
+    let mut scenario = Scenario::new(link, flow(0));
+    scenario.seed = seed + 1;
+    scenario.flows = (0..row.accelerated).map(flow).collect();
     if row.kind != Alone {
-        scene.flows.push(FlowScript { is_accelerated: false, loss: Loss::NONE, ..flow(row.helped) });
+        scenario.flows.push(FlowScript { is_accelerated: false, loss: Loss::NONE, ..flow(row.accelerated) });
     }
-    scene.config = is_helped.then(|| Config {
+    scenario.config = is_accelerated.then(|| Config {
         mechanisms: Mechanisms::of(&[Mechanism::EifelUndo, Mechanism::WithheldAck, Mechanism::OutageRevert]),
         ..Config::new(Scenario::PRIMARY, None)
     });
-    let mut world = World::new(scene);
+    let mut world = World::new(scenario);
     world.run_until(Instant::ZERO + lasts);
     let defects = world.outcome().defects;
     assert!(defects.is_empty(), "{defects:?}");
     let mbps = |n: usize| world.read(n) as f64 * 8.0 / lasts.as_secs_f64() / 1e6;
-    Brought { other: mbps(row.helped), helped: (0..row.helped).map(mbps).sum(), drops: world.dropped() as f64 }
+    RunResult {
+        other: mbps(row.accelerated),
+        accelerated: (0..row.accelerated).map(mbps).sum(),
+        drops: world.dropped() as f64,
+    }
 }
 
 fn median(figures: impl Iterator<Item = f64>) -> f64 {
@@ -118,21 +124,21 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0
 }
 
-/// Medians: goodput of the helped without help and with it, of the plain flow beside them, and the pairs' ratios of the plain flow and
-/// of drops.
+/// Medians: goodput of the accelerated flows without and with acceleration, of the plain flow beside them, and the
+/// ratios of each pair for the plain flow and for drops.
 fn medians(row: &Row) -> [f64; 6] {
-    let pairs: Vec<[Brought; 3]> = (0..asked().unwrap_or(PAIRS))
+    let pairs: Vec<[RunResult; 3]> = (0..pair_count().unwrap_or(PAIRS))
         .map(|seed| {
             let plain = play(row, row.hop, seed, false);
-            // What a random loss costs is no measure of what a plain flow leaves to others.
+            // The cost of random loss does not measure what a plain flow leaves to others.
             let clean = if row.kind == Random { play(row, "0%", seed, false) } else { plain };
             [plain, play(row, row.hop, seed, true), clean]
         })
         .collect();
-    let of = |figure: fn(&[Brought; 3]) -> f64| median(pairs.iter().map(figure));
+    let of = |figure: fn(&[RunResult; 3]) -> f64| median(pairs.iter().map(figure));
     [
-        of(|[plain, ..]| plain.helped),
-        of(|[_, ours, _]| ours.helped),
+        of(|[plain, ..]| plain.accelerated),
+        of(|[_, ours, _]| ours.accelerated),
         of(|[_, _, clean]| clean.other),
         of(|[_, ours, _]| ours.other),
         of(|[_, ours, clean]| ours.other / clean.other.max(1e-3)),
@@ -141,15 +147,15 @@ fn medians(row: &Row) -> [f64; 6] {
 }
 
 #[test]
-fn a_plain_flow_beside_helped_ones_loses_nothing_by_their_help() {
+fn a_plain_flow_beside_accelerated_ones_loses_nothing() {
     let names = ["congestion", "random", "alone"];
     let mut table = String::from(
-        "a plain flow beside helped ones, 60 s, medians of ten pairs of starts; the helped flows' own hop loses packets at random\n\n",
+        "a plain flow beside accelerated ones, 60 s, medians of ten pairs of starts; the accelerated flows' own hop loses packets at random\n\n",
     );
     writeln!(
         table,
         "{:11}{:58}{:17}{:>7}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}",
-        "", "link", "hop loses", "helped", "plain", "ours", "other", "beside", "ratio", "drops"
+        "", "link", "hop loses", "flows", "plain", "ours", "other", "beside", "ratio", "drops"
     )
     .expect("text");
     #[allow(clippy::disallowed_methods, reason = "each row has a world of its own, and rows are put in order")]
@@ -163,7 +169,7 @@ fn a_plain_flow_beside_helped_ones_loses_nothing_by_their_help() {
         write!(
             table,
             "{:11}{:58}{:17}{:>7}{plain:8.1}{ours:8.1}",
-            names[row.kind as usize], row.link, row.hop, row.helped
+            names[row.kind as usize], row.link, row.hop, row.accelerated
         )
         .expect("text");
         match row.kind {
@@ -180,7 +186,7 @@ fn a_plain_flow_beside_helped_ones_loses_nothing_by_their_help() {
         }
     }
     println!("{table}");
-    if asked().is_some() {
+    if pair_count().is_some() {
         return;
     }
     assert!(missed.is_empty(), "{missed:#?}");

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Leads acknowledgements that leave over the primary link to a second one, as they leave (tc egress, TCX).
+// Redirects ACKs that leave over the primary link to a second one (tc egress, TCX). Every other packet leaves unchanged.
 //
-// In: each packet that leaves. Out: pure ACKs of busy flows go over the second link, all else as it came.
-//
-// 1. A pure ACK has no payload and no flag but ACK, and of options timestamps at most. One with SACK blocks stays, and so do all
-//    of its flow for a while: a hole is open. One that says that something has come twice, soon after the switch, says perhaps
-//    that ACKs do not arrive by the second link: then the while is twice as long each time.
-// 2. A flow is busy when it has acknowledged THRESHOLD segments in a tenth of a second (the paper's threshold is of segments in
-//    flight, which cannot be seen from here).
-// 3. What the second link cannot bear stays (a token bucket, as time), and all ACKs of a flow of which it could bear but few:
-//    that one's sender would hear of its data by two ways of which neither says enough.
-// 4. The user's end switches it off where the second link is dark, and for families to which that does not lead; and it is gone
-//    with the user's end.
+// 1. A pure ACK has no payload, no flag but ACK, and no options but timestamps. An ACK with SACK blocks stays on the
+//    primary link, and so do all of its flow for a while, because a hole is open. An ACK that reports a duplicate soon
+//    after the switch suggests that ACKs do not arrive over the second link: then the while doubles each time.
+// 2. A flow is busy when it has acknowledged THRESHOLD segments in a tenth of a second (the threshold of
+//    Super-aggregation counts segments in flight, which are not visible here).
+// 3. ACKs beyond the second link's rate stay on the primary link (a token bucket, as time), and so do all ACKs of a flow
+//    of which it could carry only few: its sender would get reports over two paths, both of them incomplete.
+// 4. The user-space process disables it while the second link is down, and for address families that this link does not
+//    have. It is removed with that process.
 
 #include <linux/bpf.h>
 
@@ -22,34 +20,34 @@
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*const map_update)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
-// To a few milliseconds, which nothing here is too coarse for.
+// Exact to a few milliseconds, which is enough here.
 static __u64 (*const now_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*const pull_data)(void *skb, __u32 length) = (void *)BPF_FUNC_skb_pull_data;
 static long (*const redirect)(__u32 index, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*const redirect_neigh)(__u32 index, struct bpf_redir_neigh *next, int length, __u64 flags) =
 	(void *)BPF_FUNC_redirect_neigh;
 
-// What the user's end says. All of it is read for each packet.
+// Settings of the user-space process, read for each packet.
 struct settings {
-	__u32 on;           // for flows of these families: 1 IPv4, 2 IPv6
-	__u32 second;       // number of the device
-	__u32 header;       // bytes before the header of IP on the primary device
-	__u32 has_hardware; // the second device has neighbours
+	__u32 on;           // address families: 1 IPv4, 2 IPv6
+	__u32 second;       // index of the device
+	__u32 header;       // bytes before the IP header on the primary device
+	__u32 has_hardware; // the second device has neighbors
 	__u64 ns_per_kib;   // the second link's rate
-	__u64 burst_ns;     // how far it may be ahead
-	__u64 most;         // bytes in a tenth of a second; of faster flows the second link bears too few ACKs
-	__u32 router[4];    // of IPv6, where the second device has neighbours
+	__u64 burst_ns;     // the burst that it allows
+	__u64 most;         // bytes in a tenth of a second; of faster flows the second link can carry too few ACKs
+	__u32 router[4];    // of IPv6, if the second device has neighbors
 };
 
 // Each processor has its own.
 struct counters {
 	__u64 seen;    // pure ACKs
-	__u64 steered; // over the second link
+	__u64 steered; // redirected
 	__u64 holes;   // with SACK blocks, or of a flow that had them
-	__u64 full;    // the second link had no room
+	__u64 full;    // the second link was at its rate
 };
 
-// Both addresses, and both ports: as they stand in the packet, one behind the other.
+// Both addresses and both ports, in the order of the packet.
 struct flow4 {
 	__u32 words[3];
 };
@@ -60,11 +58,11 @@ struct flow6 {
 
 struct state {
 	__u64 hole;    // when the last SACK block left
-	__u64 led;     // when the last one was led over the second link
-	__u64 twice;   // when something had come twice soon behind that
+	__u64 led;     // when the last one was redirected
+	__u64 twice;   // when a duplicate was reported soon after that
 	__u64 window;  // when the running tenth of a second began
-	__u32 first;   // the acknowledgement at its beginning
-	__u32 bytes;   // what the one before has acknowledged
+	__u32 first;   // the ACK number at its beginning
+	__u32 bytes;   // what the previous one has acknowledged
 	__u32 strikes; // how often that was so
 };
 
@@ -82,7 +80,7 @@ struct {
 	struct counters *value;
 } COUNTERS SEC(".maps");
 
-// The token bucket: when what was sent will have gone.
+// The token bucket: when what was redirected will have been sent.
 struct {
 	DECLARED(type, BPF_MAP_TYPE_ARRAY);
 	DECLARED(max_entries, 1);
@@ -141,7 +139,7 @@ int steer(struct __sk_buff *skb)
 	if (at > 64 || skb->len > at + 120)
 		return TCX_NEXT;
 
-	// In one piece it is already, as a rule.
+	// Usually it is linear already.
 	if (skb->data_end - skb->data < skb->len && pull_data(skb, skb->len) < 0)
 		return TCX_NEXT;
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
@@ -152,7 +150,7 @@ int steer(struct __sk_buff *skb)
 	if (!(settings->on & (is_4 ? 1 : 2)))
 		return TCX_NEXT;
 	if (is_4) {
-		// Without options, whole.
+		// Without options or fragments.
 		if (ip + 20 > end || ip[0] != 0x45 || ip[9] != TCP || ((ip[6] & 0x3f) | ip[7]))
 			return TCX_NEXT;
 		length = (((__u32)ip[2] << 8) | ip[3]) - 20;
@@ -173,14 +171,14 @@ int steer(struct __sk_buff *skb)
 	__u32 ack = ((__u32)tcp[8] << 24) | ((__u32)tcp[9] << 16) | ((__u32)tcp[10] << 8) | tcp[11];
 	counters->seen++;
 
-	// No options, or timestamps as everybody writes them: anything else may be SACK.
+	// No options, or timestamps in the usual layout: anything else may be SACK.
 	int plain = words == 5;
 	if (words == 8 && tcp + 24 <= end)
 		plain = tcp[20] == 1 && tcp[21] == 1 && tcp[22] == 8 && tcp[23] == 10;
 	__u64 now = now_ns();
 	struct state fresh = { .hole = plain ? 0 : now, .window = now, .first = ack };
 	struct state *state;
-	// The header has no options: the ports stand behind the addresses.
+	// The IP header has no options: the ports follow the addresses.
 	if (is_4) {
 		struct flow4 flow;
 		__builtin_memcpy(flow.words, tcp - 8, sizeof(flow.words));
@@ -197,7 +195,7 @@ int steer(struct __sk_buff *skb)
 	if (!state)
 		return TCX_NEXT;
 	if (now - state->window > TENTH) {
-		// What came in a longer time counts for its share.
+		// Bytes of a longer time count for its share.
 		__u64 tenths = (now - state->window) / TENTH;
 		state->bytes = (__u32)((__u64)(ack - state->first) / (tenths ? tenths : 1));
 		state->window = now;
@@ -205,7 +203,7 @@ int steer(struct __sk_buff *skb)
 	}
 	if (!plain)
 		state->hole = now;
-	// The first SACK block, behind timestamps or alone, lies before the acknowledgement: RFC 2883.
+	// The first SACK block, after timestamps or alone, lies before the ACK number: a duplicate (RFC 2883).
 	const __u8 *sack = 0;
 	if (words >= 11 && tcp + 44 <= end && tcp[34] == 5)
 		sack = tcp + 40;
@@ -237,7 +235,7 @@ int steer(struct __sk_buff *skb)
 		return redirect(settings->second, 0);
 	if (is_4)
 		return redirect_neigh(settings->second, 0, 0, 0);
-	// Of IPv6 the kernel would find the best router of any device, and look for that one on the second.
+	// For IPv6 the kernel would find the best router of any device, and look for it on the second one.
 	struct bpf_redir_neigh next = { .nh_family = AF_INET6 };
 	__builtin_memcpy(next.ipv6_nh, settings->router, sizeof(next.ipv6_nh));
 	return redirect_neigh(settings->second, &next, sizeof(next), 0);

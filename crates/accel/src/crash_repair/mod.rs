@@ -97,9 +97,9 @@ impl CrashRepair {
         Ok(Self {
             started: begun,
             repairs,
-            requests: requests,
+            requests,
             links,
-            commands: commands,
+            commands,
             fetched,
             local_stack: stack,
             raw_socket: out,

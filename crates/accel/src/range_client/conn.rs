@@ -89,8 +89,7 @@ pub(super) async fn run_conn(
     load: Arc<AtomicUsize>,
     callback: FetchCallback,
 ) {
-    let mut queue =
-        FetchJobs { queue: VecDeque::new(), callback: callback, load: load, last_id: 0, answered: (true, true) };
+    let mut queue = FetchJobs { queue: VecDeque::new(), callback, load, last_id: 0, answered: (true, true) };
     loop {
         if queue.queue.is_empty() {
             match timeout(IDLE_TIMEOUT, commands.recv()).await {
@@ -284,7 +283,8 @@ impl Sink for FetchJobs {
 
 impl FetchJob {
     fn send_request(&self, connection: &mut Connection) {
-        // One that was cancelled before it was asked is asked for a byte: the order of answers stays simple.
+        // A fetch that was canceled before its request was sent requests one byte: so responses stay in the order of
+        // requests.
         let range = self.assembler.range_field().unwrap_or_else(|| "bytes=0-0".to_owned());
         let head = format!("{}Range: {range}\r\nIf-Range: {}\r\n\r\n", self.fetch.request, self.fetch.etag);
         connection.pass(self.req, head.as_bytes());

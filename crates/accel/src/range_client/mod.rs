@@ -49,8 +49,8 @@ pub struct LinkDevices {
 
 impl LinkDevices {
     /// For these links, with the mark that the packet rules skip.
-    pub fn of(roads: &[AccelLink]) -> Self {
-        let devices = roads.iter().map(|road| (road.link, road.name.clone())).collect();
+    pub fn of(links: &[AccelLink]) -> Self {
+        let devices = links.iter().map(|link| (link.link, link.name.clone())).collect();
         Self { devices, mark: Some(MARK) }
     }
 }
@@ -105,7 +105,7 @@ fn dispatch(
         let load = Arc::new(AtomicUsize::new(0));
         let endpoint = conn::Endpoint { device: device.clone(), mark: devices.mark, server: fetch.server };
         tokio::spawn(conn::run_conn(endpoint, receiver, Arc::clone(&load), Arc::clone(callback)));
-        server_conns.push(ConnTask { commands: commands, load: load });
+        server_conns.push(ConnTask { commands, load });
     }
     let Some(conn) = server_conns.iter().min_by_key(|conn| load(conn)) else {
         return conn::fail_all(&fetch, callback);

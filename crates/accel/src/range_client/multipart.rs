@@ -5,7 +5,7 @@
 //! 1. A part is as long as its Content-Range says; its end is not searched for, so its bytes may look like anything.
 //! 2. What a part says must fit what was asked for: the whole's length, and a range within it. Anything else ends the
 //!    answer, for what follows could be of anything.
-//! 3. Kept is at most one line of [`LINE_MOST`]; a part has at most [`LINES_MOST`] lines of fields.
+//! 3. Kept is at most one line of [`MAX_LINE`]; a part has at most [`MAX_LINES`] lines of fields.
 
 use super::InvalidBody;
 

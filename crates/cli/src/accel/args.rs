@@ -1,4 +1,4 @@
-//! What can be written behind `marline accel`.
+//! Arguments of `marline accel`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -14,32 +14,38 @@ use marline_core::units::Bitrate;
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline accel check
-      Is this machine fit, and what helps where it is not?
+      Can this machine run it? If not, what is missing, and what is the remedy?
   sudo marline accel --primary wlan0
-      Help the TCP flows of wlan0 by what needs no second link, until Ctrl-C; then all is as before.
+      Accelerate the TCP flows of wlan0 with the mechanisms that need no second link, until Ctrl-C restores everything.
   sudo marline accel --primary wlan0 --secondary wwan0 --flows 'tcp dst port 443'
-      With a second link beside it, and only flows to servers' port 443.
-  sudo marline accel --primary wlan0 --secondary wwan0 --enable hide
-      With early ACK: losses of plain HTTP are acknowledged before their bytes are there, and fetched over the second link.
+      With a second link, and only flows to port 443 of servers.
+  sudo marline accel --primary wlan0 --secondary wwan0 --enable early-ack
+      With early ACK: lost bytes of plain HTTP are acknowledged before they arrive, and fetched over the second link.
   marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
       A camera's stream for a player on this machine, with reports and commands over the second link.
   marline accel status
-      Which mechanism is in force for each flow, and what it gains.
+      Which mechanisms are active for each flow, and what they gain.
 
-Mechanisms, on unless disabled: offload, undo, reserve, revert. Off unless enabled, as it acknowledges data that has not
-arrived: hide. Off unless enabled, for comparison: offload-as-published, freeze, freeze-flight and
-fast-fetch, forms of the mechanisms of a paper of 2009 (freeze-flight is its form for Linux senders; fast-fetch takes all
-that the second link brings). offload and these four need a second link. undo, reserve and revert help what this machine
-sends as well.
+Mechanisms, on unless disabled:
+  ack-offload      ACKs leave over the second link, if a trial shows that the flow gains
+  eifel-undo       the sender undoes reductions after random losses
+  withheld-ack     one byte is acknowledged when an outage ends, which restarts the sender
+  outage-revert    the sender reverts the timeouts of an outage
+Off unless enabled, as it acknowledges data that has not arrived:
+  early-ack        holes of plain HTTP are acknowledged, and fetched with range requests
+Off unless enabled, for comparison with Super-aggregation (CoNEXT 2009):
+  ack-offload-as-published, zero-window-freeze, freeze-in-flight (its form for Linux senders), and fast-fetch (a
+  mirrored connection fills holes, and uses the whole second link)
+ack-offload, and those for comparison, need a second link. eifel-undo, withheld-ack and outage-revert work for uploads as well.
 
---flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, with `dst` (the server's end, the default) or `src` before
-them, joined by `and` and `or` (`tcp dst port 80 or 443`).
+--flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, preceded by `dst` (the server, the default) or `src`, and
+joined by `and` and `or` (`tcp dst port 80 or 443`).
 
-Changed while it runs: at most two chains of packet rules for the primary link (iptables -t mangle -S). They go at the end
-or, after a crash, at the next start or by `marline accel stop`; until then packets pass them untouched. It needs
-CAP_NET_ADMIN and CAP_NET_RAW. docs/accel.md tells what is done to flows, and when nothing is.
+While it runs there are at most two chains of packet rules for the primary link (iptables -t mangle -S). They are removed
+at its end or, after a crash, at the next start or by `marline accel stop`; until then packets pass them unchanged. It needs
+CAP_NET_ADMIN and CAP_NET_RAW. docs/accel.md describes what is done to flows, and when nothing is.
 
-Exit codes: 0 stopped and all put back, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
+Exit codes: 0 stopped and everything restored, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
 
 /// `marline accel`.
 #[derive(Debug, Args)]
@@ -52,23 +58,23 @@ pub struct AccelArgs {
     pub(super) run: RunArgs,
 }
 
-/// The verbs of `marline accel`.
+/// Subcommands of `marline accel`.
 #[derive(Debug, Subcommand)]
 pub(super) enum AccelCommand {
-    /// Show links and flows, and what is done for them.
+    /// Show links and flows, and which mechanisms are active.
     Status {
         #[command(flatten)]
         daemon: DaemonArgs,
-        /// Print a JSON array, one object for each that runs.
+        /// Print a JSON array with one object for each accelerator that runs.
         #[arg(long)]
         json: bool,
     },
-    /// End what runs, and remove what a crash has left.
+    /// Stop accelerators, and remove packet rules that a crash has left.
     Stop {
         #[command(flatten)]
         daemon: DaemonArgs,
     },
-    /// Examine this machine: what stands in the way, and what helps.
+    /// Check this machine: what is missing, and what is the remedy.
     Check {
         /// Print one JSON array.
         #[arg(long)]
@@ -77,7 +83,7 @@ pub(super) enum AccelCommand {
     /// Play a stream of RTSP over two links: reports, commands and the base layer over the second, too.
     #[command(after_help = RTP_HELP)]
     Rtp(Box<RtpArgs>),
-    /// Wait for a run's end, and pay what it has left owed to flows; runs start it.
+    /// Wait for the end of a run, and fill holes that it acknowledged early; started by each run.
     #[command(hide = true)]
     Repair(RepairArgs),
 }
@@ -131,10 +137,10 @@ fn hold(s: &str) -> Result<Duration, String> {
     if hold > Duration::from_secs(5) { Err("no player waits for longer than 5s".into()) } else { Ok(hold) }
 }
 
-/// What a keeper is told by the run that starts it.
+/// Arguments of the repair process, given by the run that starts it.
 #[derive(Debug, Args)]
 pub(super) struct RepairArgs {
-    /// Where what is owed is written down.
+    /// File that lists the early-acked holes.
     #[arg(long, value_name = "FILE")]
     pub(super) file: PathBuf,
     /// The run's links, the primary one first.
@@ -142,65 +148,65 @@ pub(super) struct RepairArgs {
     pub(super) links: Vec<String>,
 }
 
-/// Which daemon.
+/// Selects accelerators.
 #[derive(Debug, Args)]
 pub(super) struct DaemonArgs {
-    /// The one that helps this link, where there are several.
+    /// Only the accelerator of this primary link.
     #[arg(long, value_name = "IFACE")]
     pub(super) primary: Option<String>,
-    /// Where its socket is [default: /run/marline-accel].
+    /// Directory of its control socket [default: /run/marline-accel].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
 }
 
-/// A run's words.
+/// Arguments of a run.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// The link whose flows are helped.
+    /// The link whose flows are accelerated.
     #[arg(long, value_name = "IFACE", required = true)]
     pub(super) primary: Option<String>,
-    /// A link that helps; repeat for more, the best first.
+    /// A second link; repeat for more, the best first.
     #[arg(long, value_name = "IFACE")]
     pub(super) secondary: Vec<String>,
-    /// Help only these flows, such as 'tcp dst port 443' [default: all TCP].
-    #[arg(long, value_name = "WORDS")]
+    /// Accelerate only these flows, such as 'tcp dst port 443' [default: all TCP].
+    #[arg(long, value_name = "FILTER")]
     pub(super) flows: Option<FlowFilter>,
-    /// Switch these on, too.
+    /// Enable these mechanisms in addition.
     #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
     pub(super) enable: Vec<Mechanism>,
-    /// Switch these off.
+    /// Disable these mechanisms.
     #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
     pub(super) disable: Vec<Mechanism>,
-    /// What a secondary link carries from here; once for each, in their order [default: found out].
+    /// Upstream rate of a secondary link; once for each, in their order [default: measured].
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) secondary_up: Vec<Bitrate>,
-    /// What a secondary link carries to here; once for each, in their order [default: found out].
+    /// Downstream rate of a secondary link; once for each, in their order [default: measured].
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(super) secondary_down: Vec<Bitrate>,
-    /// Who is asked whether the primary link is alive [default: its gateway].
+    /// Address that is probed to detect outages of the primary link [default: its gateway].
     #[arg(long, value_name = "ADDRESS")]
     pub(super) primary_gateway: Option<IpAddr>,
-    /// Who is asked whether a secondary link is alive; once for each, in their order [default: its gateway].
+    /// Address that is probed to check a secondary link; once for each, in their order [default: its gateway].
     #[arg(long, value_name = "ADDRESS")]
     pub(super) secondary_gateway: Vec<IpAddr>,
-    /// Have a relay send acknowledgements: refused, for there are none that it could send.
+    /// Have a relay send ACKs: refused, as a relay has none that it could send.
     #[arg(long, value_name = "RELAY", hide = true)]
     pub(super) via: Option<String>,
-    /// Write every decision and its inputs to FILE, for `marline replay`. Each packet's bytes are in it.
+    /// Log every decision and its inputs to FILE, for `marline replay`. It contains the bytes of packets.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Where the socket for `status` and `stop` is made [default: /run/marline-accel].
+    /// Directory of the control socket for `status` and `stop` [default: /run/marline-accel].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
-    /// Print how it stood at its end, as one JSON object.
+    /// Print the final status as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
-    /// Say nothing but errors.
+    /// Print errors only.
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
 fn rate(s: &str) -> Result<Bitrate, String> {
     let rate: Bitrate = s.parse().map_err(|error: marline_core::units::ParseUnitError| error.to_string())?;
-    if rate.is_zero() { Err("a link without any rate helps nobody; leave it out instead".into()) } else { Ok(rate) }
+    if rate.is_zero() { Err("a link without any rate is of no use; leave it out instead".into()) } else { Ok(rate) }
 }

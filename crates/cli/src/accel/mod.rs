@@ -1,8 +1,9 @@
-//! `marline accel`: from words to a process that helps the flows of a link, and to questions that it answers.
+//! `marline accel`: runs an accelerator, and queries or stops those that run.
 //!
-//! 1. Everything that the user wrote, and whether this machine is fit for it, is looked at before anything is changed.
-//! 2. What is said about the run goes to standard error, results to standard output; each result has a `--json` twin.
-//! 3. Nothing here decides or changes anything: `core::accel` and `marline_accel` do.
+//! 1. Arguments and the requirements of this machine are checked before anything is changed.
+//! 2. Messages about the run go to standard error, results to standard output; each result is also available as JSON
+//!    (`--json`).
+//! 3. Decisions are made in `core::accel`, and the system is changed in `marline_accel`.
 
 mod args;
 mod options;
@@ -26,7 +27,7 @@ use crate::paths::unanswered;
 
 pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 
-/// Does what was asked for.
+/// Executes the command.
 pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
     match args.verb {
         None => run::run(args.run),
@@ -50,20 +51,20 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
     }
 }
 
-/// Of its own: it runs as root, and keeps nothing where the daemons of other users have their files.
+/// A directory of its own: it runs as root, and must not share a directory with daemons of other users.
 const RUN_DIR: &str = "/run/marline-accel";
 
 fn run_dir(named: Option<&Path>) -> PathBuf {
     named.unwrap_or(Path::new(RUN_DIR)).to_owned()
 }
 
-/// The primary links of the daemons that may run there.
+/// The primary links of the accelerators that may run there.
 fn primaries(daemon: &DaemonArgs) -> Vec<String> {
     let dir = run_dir(daemon.run_dir.as_deref());
     daemon.primary.clone().map_or_else(|| control::primaries(&dir), |primary| vec![primary])
 }
 
-/// How those that run stand.
+/// The status of each that runs.
 fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, Exit> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
@@ -85,7 +86,7 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, Exit> {
     }
 }
 
-/// Ends those that run, waits until they have, and removes what others have left.
+/// Stops those that run, waits until they have ended, and removes what killed runs have left.
 fn stop(daemon: &DaemonArgs) -> Result<(), Exit> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let mut ended = Vec::new();
@@ -96,31 +97,31 @@ fn stop(daemon: &DaemonArgs) -> Result<(), Exit> {
                 ended.push(primary);
             }
             Ok(_) => return Err(unexpected_response()),
-            // Whoever has left it there does not run any more.
+            // The socket was left by a process that has ended.
             Err(AskError::Nobody { .. } | AskError::Ended(_)) => {}
             Err(error) => return Err(unanswered(&error)),
         }
     }
     let swept = match restore() {
-        // Those that have ended have removed what was theirs.
+        // Those that were stopped have removed their own rules.
         Err(AccelError::NotPermitted(_)) if !ended.is_empty() => Vec::new(),
         swept => swept.map_err(exit)?,
     };
     ended.iter().for_each(|primary| say(&format!("{primary}: stopped; everything is as it was before")));
-    swept.iter().for_each(|device| say(&format!("{device}: rules that a run had left behind are removed")));
+    swept.iter().for_each(|device| say(&format!("{device}: removed packet rules of a killed run")));
     if ended.is_empty() && swept.is_empty() {
-        say("no `marline accel` runs here, and none has left anything");
+        say("no `marline accel` runs here, and no packet rules are left");
     }
     Ok(())
 }
 
-/// Until the process has put everything back.
+/// Waits until the process has restored everything.
 fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), Exit> {
     let begun = Instant::now();
     while control::socket(dir, primary).exists() {
         if begun.elapsed() > STOP_TIMEOUT {
             return Err(Exit::failed(format!(
-                "{primary}: process {pid} does not end; `kill -9 {pid}` does no harm, run this again then"
+                "{primary}: process {pid} does not end; `kill -9 {pid}` is safe, and then run this command again"
             )));
         }
         std::thread::sleep(STOP_TIMEOUT / 500);
@@ -128,10 +129,10 @@ fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), Exit> {
     Ok(())
 }
 
-/// chosen: programs that change rules wait five seconds for one another.
+/// chosen: programs that change packet rules wait five seconds for each other.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How the accelerator's errors end the process.
+/// The exit code of an error.
 fn exit(error: AccelError) -> Exit {
     let code = match &error {
         AccelError::Usage(_) => Exit::USAGE,
@@ -142,7 +143,7 @@ fn exit(error: AccelError) -> Exit {
     Exit::new(code, error.to_string())
 }
 
-/// An answer to another question.
+/// A response to another request.
 fn unexpected_response() -> Exit {
-    Exit::failed("the daemon answers something else than it was asked: it may be of another version")
+    Exit::failed("the accelerator sends an unexpected response: its version may differ; restart it")
 }

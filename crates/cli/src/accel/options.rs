@@ -1,7 +1,8 @@
-//! From the words of a run to the configuration that they mean, or the line that says which word is wrong.
+//! The configuration of a run from its arguments.
 //!
-//! 1. What is on by default and has no second link to use is off without a word; what was asked for is refused then.
-//! 2. Rates and gateways of secondary links are told once for each of them, in their order, or not at all.
+//! 1. Mechanisms that are on by default and need a second link are off without one; those that were enabled explicitly
+//!    are refused then.
+//! 2. Rates and gateways of secondary links are given once for each of them, in their order, or not at all.
 
 use marline_accel::LinkArg;
 use marline_core::accel::{Config, Mechanism, Mechanisms, SecondaryLink};
@@ -13,8 +14,7 @@ use crate::Exit;
 /// The links by name, the primary first.
 pub(super) fn link_args(args: &RunArgs) -> Result<Vec<LinkArg>, Exit> {
     check_count("--secondary-gateway", args.secondary_gateway.len(), args)?;
-    let name =
-        args.primary.clone().ok_or_else(|| Exit::usage("say which link is to be helped: --primary IFACE"))?;
+    let name = args.primary.clone().ok_or_else(|| Exit::usage("no link is named; add --primary IFACE"))?;
     let primary = LinkArg { name, gateway: args.primary_gateway };
     let secondary = args
         .secondary
@@ -24,7 +24,7 @@ pub(super) fn link_args(args: &RunArgs) -> Result<Vec<LinkArg>, Exit> {
     Ok(std::iter::once(primary).chain(secondary).collect())
 }
 
-/// What the machine is told.
+/// The configuration of the accelerator.
 pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
     if let Some(relay) = &args.via {
         return Err(Exit::usage(format!(
@@ -61,18 +61,18 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
         }
     }
     if mechanisms.iter().next().is_none() {
-        return Err(Exit::usage("--disable: nothing is left to be done; leave something enabled"));
+        return Err(Exit::usage("--disable: no mechanism is left; keep one enabled"));
     }
     Ok(mechanisms)
 }
 
-/// An option of secondary links is told for each of them or for none.
+/// An option of secondary links is given for each of them or for none.
 fn check_count(option: &str, count: usize, args: &RunArgs) -> Result<(), Exit> {
     let links = args.secondary.len();
     if count == 0 || count == links {
         return Ok(());
     }
     Err(Exit::usage(format!(
-        "{option}: it is there {count} times, and --secondary {links} times; say it once for each of them"
+        "{option}: it is given {count} times, and --secondary {links} times; give it once for each of them"
     )))
 }

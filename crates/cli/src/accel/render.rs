@@ -1,4 +1,4 @@
-//! How an accelerator stands, and what it needs, for people.
+//! Status and requirements as text for a terminal.
 
 use std::fmt::Write as _;
 
@@ -8,13 +8,13 @@ use marline_accel::status::{Flow, Link, Status};
 use crate::energy::table;
 use crate::progress::{rate, size, time};
 
-/// Everything, for a terminal.
+/// The status of one accelerator.
 pub(super) fn status(status: &Status) -> String {
     let mechanisms: Vec<String> = status.mechanisms.iter().map(ToString::to_string).collect();
     let counts = &status.counts;
     let mut text = format!(
-        "marline accel {}, process {}, for {}: {} by {}; {}\n{} packets asked about, {} changed, {} held; {} sent, {} delivered, {} \
-         failed; {} seen\n\n",
+        "marline accel {}, process {}, for {}: {} by {}; {}\n{} packets queued, {} rewritten, {} suppressed; {} sent, {} delivered, {} \
+         failed; {} captured\n\n",
         status.version,
         status.pid,
         time(status.uptime_s),
@@ -35,12 +35,12 @@ pub(super) fn status(status: &Status) -> String {
     text
 }
 
-/// What is said in place of flows that nobody keeps a table of.
+/// Shown in place of flows while the BPF driver runs.
 const BPF_NOTE: &str =
-    "Its program leads acknowledgements and keeps no table of flows; `sent` counts those it has led.\n";
+    "The BPF driver offloads ACKs in the kernel and keeps no table of flows; `sent` counts offloaded ACKs.\n";
 
 fn links(status: &Status) -> String {
-    let head = ["LINK", "ROLE", "STATE", "BLACKOUTS", "DARK", "GATEWAY", "RTT", "UP", "DOWN", "SENT", "FETCHED"];
+    let head = ["LINK", "ROLE", "STATE", "OUTAGES", "DOWN FOR", "GATEWAY", "RTT", "UP", "DOWN", "SENT", "FETCHED"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for link in &status.links {
         rows.push(vec![
@@ -62,9 +62,9 @@ fn links(status: &Status) -> String {
 
 fn state(link: &Link) -> &'static str {
     match (link.down, link.unresponsive) {
-        (true, _) => "dark",
-        (false, true) => "unasked",
-        (false, false) => "bright",
+        (true, _) => "down",
+        (false, true) => "unresponsive",
+        (false, false) => "up",
     }
 }
 
@@ -74,17 +74,17 @@ fn flows(flows: &[Flow]) -> String {
     }
     let head = [
         "SERVER",
-        "FROM",
-        "WAY",
-        "IN FORCE",
+        "LOCAL",
+        "DIRECTION",
+        "ACTIVE",
         "RATE",
         "GAIN",
         "HOLES",
         "UNDONE",
-        "HIDDEN",
+        "EARLY-ACKED",
         "ACKS",
         "OFFLOADED",
-        "KICKS",
+        "RESTARTS",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for flow in flows {
@@ -109,20 +109,20 @@ fn flows(flows: &[Flow]) -> String {
             flow.restarts.to_string(),
         ]);
     }
-    let replays: String = flows.iter().filter_map(mirrored_conn).collect();
-    if replays.is_empty() { table(&rows) } else { table(&rows) + "\n" + &replays }
+    let mirrored: String = flows.iter().filter_map(mirrored_conn).collect();
+    if mirrored.is_empty() { table(&rows) } else { table(&rows) + "\n" + &mirrored }
 }
 
-/// What a replayed connection has brought, a line.
+/// What a mirrored connection has contributed, in one line.
 fn mirrored_conn(flow: &Flow) -> Option<String> {
     let conn = flow.mirrored_conn.as_ref()?;
     let state = match (&conn.failure, conn.open) {
-        (_, true) => "it goes on".to_owned(),
-        (Some(reason), false) => format!("it was given up: {reason}"),
-        (None, false) => "it is done".to_owned(),
+        (_, true) => "it is open".to_owned(),
+        (Some(reason), false) => format!("it was closed: {reason}"),
+        (None, false) => "it has ended".to_owned(),
     };
     Some(format!(
-        "{}: a replayed connection has filled {} holes ({}); {} came for that over the second link, {} were passed over; {state}\n",
+        "{}: a mirrored connection has filled {} holes ({}); {} were received over the second link, {} skipped; {state}\n",
         flow.remote,
         conn.filled_holes,
         size(conn.filled_bytes),
@@ -131,7 +131,7 @@ fn mirrored_conn(flow: &Flow) -> Option<String> {
     ))
 }
 
-/// ` (not undo: it has no timestamps; not hide, fast-fetch: its answer has no strong validator)`, or nothing.
+/// ` (not eifel-undo: it has no timestamps; not early-ack, fast-fetch: the server supports no ranges)`, or nothing.
 fn inactive(flow: &Flow) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for entry in &flow.inactive {
@@ -145,7 +145,7 @@ fn inactive(flow: &Flow) -> String {
     if each.is_empty() { String::new() } else { format!(" ({})", each.join("; ")) }
 }
 
-/// What is needed, a line each.
+/// Requirements, one line each.
 pub(super) fn requirements(needs: &[Requirement]) -> String {
     let mut text = String::new();
     let width = needs.iter().map(|need| need.name.len()).max().unwrap_or(0);
@@ -157,14 +157,14 @@ pub(super) fn requirements(needs: &[Requirement]) -> String {
         };
         let _ = writeln!(text, "{mark}  {:<width$}  {}", need.name, need.finding);
         if !need.remedy.is_empty() {
-            let _ = writeln!(text, "{:width$}  what helps: {}", "", need.remedy, width = width + 7);
+            let _ = writeln!(text, "{:width$}  remedy: {}", "", need.remedy, width = width + 7);
         }
     }
     let fit = needs.iter().all(|need| need.is_met || !need.is_required);
     text += if fit {
-        "\nNothing stands in the way of `marline accel`.\n"
+        "\n`marline accel` can run on this machine.\n"
     } else {
-        "\nWhat is marked WRONG stands in the way of `marline accel`.\n"
+        "\n`marline accel` cannot run on this machine: see WRONG.\n"
     };
     text
 }
@@ -188,7 +188,7 @@ mod tests {
     use marline_core::accel::{InactiveReason, Mechanism};
 
     #[test]
-    fn what_a_replayed_connection_has_brought_stands_behind_the_table() {
+    fn mirrored_connections_are_listed_after_the_table() {
         let conn = MirroredConn {
             filled_holes: 3,
             filled_bytes: 4200,
@@ -198,14 +198,14 @@ mod tests {
         let mut flow = Flow { remote: "192.0.2.1:80".into(), mirrored_conn: Some(conn), ..Flow::default() };
         let text = flows(std::slice::from_ref(&flow));
         let line = text.lines().last().unwrap_or_default();
-        assert!(line.starts_with("192.0.2.1:80: a replayed connection has filled 3 holes"), "{text}");
-        assert!(line.ends_with("it was given up: x"), "{text}");
+        assert!(line.starts_with("192.0.2.1:80: a mirrored connection has filled 3 holes"), "{text}");
+        assert!(line.ends_with("it was closed: x"), "{text}");
         flow.mirrored_conn = None;
-        assert!(!flows(&[flow]).contains("replayed"));
+        assert!(!flows(&[flow]).contains("mirrored"));
     }
 
     #[test]
-    fn what_is_in_force_stands_before_what_is_not_and_why() {
+    fn active_mechanisms_are_listed_before_inactive_ones_and_their_reasons() {
         let not = |mechanism, reason: &str| InactiveReason { mechanism, reason: reason.into() };
         let mut flow = Flow {
             active: vec![Mechanism::EifelUndo, Mechanism::WithheldAck],
@@ -217,7 +217,10 @@ mod tests {
             ..Flow::default()
         };
         let text = flows(std::slice::from_ref(&flow));
-        assert!(text.contains("undo, reserve (not offload: a; not hide, fast-fetch: b)"), "{text}");
+        assert!(
+            text.contains("eifel-undo, withheld-ack (not ack-offload: a; not early-ack, fast-fetch: b)"),
+            "{text}"
+        );
         (flow.active, flow.inactive_reason) = (Vec::new(), Some("a; b".into()));
         assert!(flows(&[flow]).contains("left alone: a; b"));
     }

@@ -1,11 +1,11 @@
-//! `marline accel keep`: the process that outlives a run, and pays what it has left owed.
+//! `marline accel repair`: the process that outlives a run, and fills holes that the run has acknowledged early.
 //!
-//! In: a ledger, and an input whose other end the run holds. Out: when that end closes, however the run ended, flows get the
-//! bytes that they were told they have, or an error.
+//! Its standard input is a pipe whose other end the run holds. When that end closes, however the run ended, it reads the
+//! pending file; each flow listed there receives the acknowledged bytes, or is reset.
 //!
-//! 1. It sleeps until then, and signals that end the run do not end it: Ctrl-C in a terminal goes to both.
-//! 2. Nobody has to start it: a run does, with the names of its links, and so does the next run for what is left of one that was
-//!    killed together with its keeper.
+//! 1. It sleeps until then, and ignores signals that end the run: Ctrl-C in a terminal goes to both.
+//! 2. A run starts it, with the names of its links. The next run starts it again for a run that was killed together with
+//!    its repair process.
 
 use std::io::Read;
 use std::path::Path;
@@ -20,16 +20,16 @@ use super::{exit, say};
 use crate::Exit;
 use crate::confine::{Daemon, confine};
 
-/// Waits for the run's end, and pays.
+/// Waits for the end of the run, and repairs its flows.
 pub(super) fn run(args: &RepairArgs) -> Result<(), Exit> {
     confine(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();
-    // Whoever is listened for does not end the process any more.
+    // A signal that is handled does not end the process any more.
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let _signals: Vec<_> = kinds.into_iter().filter_map(|kind| signal(kind).ok()).collect();
-    // Nothing is ever written there; an error is an end, too.
+    // Nothing is ever written to it; an error counts as its end.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let devices = args.links.iter().cloned().zip(0..).map(|(name, number)| (LinkId(number), name)).collect();
     let devices = LinkDevices { devices, ..LinkDevices::of(&[]) };
@@ -37,30 +37,30 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Exit> {
     if report != RepairReport::default() {
         let RepairReport { filled, reset: ended } = report;
         say(&format!(
-            "what flows were owed: {filled} holes are filled, {ended} flows ended with an error as their bytes could not be restored"
+            "repair after the end of a run: {filled} holes were filled, {ended} flows were reset, as their bytes could not be fetched"
         ));
     }
     Ok(())
 }
 
-/// Starts it beside this process. It acts when the child's input is closed, by hand or by this process's end.
+/// Starts it beside this process. It acts when the child's input is closed, explicitly or by the end of this process.
 pub(super) fn start(file: &Path, links: &[AccelLink]) -> Result<Child, Exit> {
-    spawn(file, links, Stdio::piped()).map_err(|error| {
-        Exit::failed(format!("the process that pays what flows are owed cannot be started: {error}"))
-    })
+    spawn(file, links, Stdio::piped())
+        .map_err(|error| Exit::failed(format!("the repair process cannot be started: {error}")))
 }
 
-/// Repairs what the last run has left that was killed together with its keeper: one process at most for each primary link.
+/// Repairs the flows of the last run, if it was killed together with its repair process: at most one process for each
+/// primary link.
 ///
 /// # Errors
 /// Another user can write the directory.
 pub(super) fn repair_orphan(dir: &Path, primary: &str, links: &[AccelLink]) -> Result<(), Exit> {
     let orphan = orphaned_path(dir, primary).map_err(|error| {
-        Exit::failed(format!("{error}: it cannot be the run directory; name another one with --run-dir"))
+        Exit::failed(format!("{error}: it cannot be the run directory; choose another one with --run-dir"))
     })?;
     let Some(orphan) = orphan else { return Ok(()) };
     match spawn(&orphan, links, Stdio::null()) {
-        // Nothing waits for its end; the thread only spares a zombie.
+        // Nothing waits for its end; the thread only prevents a zombie.
         Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
         Err(error) => tracing::warn!(file = %orphan.display(), %error, "flows of a killed run are not repaired"),
     }
@@ -68,10 +68,10 @@ pub(super) fn repair_orphan(dir: &Path, primary: &str, links: &[AccelLink]) -> R
 }
 
 fn spawn(file: &Path, links: &[AccelLink], input: Stdio) -> std::io::Result<Child> {
-    // This very program, even if another has taken its place on the disk.
+    // The running program, even if its file was replaced.
     let mut command = Command::new("/proc/self/exe");
     command.args(["accel", "repair", "--file"]).arg(file);
-    // One word each: a name may begin with a hyphen.
+    // One argument each: a name may begin with a hyphen.
     command.args(links.iter().map(|link| format!("--link={}", link.name)));
     command.stdin(input).stdout(Stdio::null()).spawn()
 }

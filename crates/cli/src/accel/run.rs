@@ -1,8 +1,8 @@
 //! A run of `marline accel`, until it is stopped.
 //!
-//! 1. Signals are heard before anything is changed: whoever starts it may stop it at once.
-//! 2. However it ends here, the engine is dropped, which puts everything back. What `kill -9` leaves lets packets pass.
-//! 3. Where bytes may be acknowledged ahead, somebody is there first who outlives this process (`repair`).
+//! 1. Signals are handled before anything is changed, so that it can be stopped at any time.
+//! 2. However it ends here, the engine is dropped, which restores everything. Rules that `kill -9` leaves let packets pass.
+//! 3. If bytes may be acknowledged early, the repair process (`repair`) is started first.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::Exit;
 use crate::confine::{Daemon, confine};
 use crate::hangup::Hangup;
 
-/// Helps flows until stopped.
+/// Accelerates flows until it is stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let mut config = options::config(&args)?;
     let link_args = options::link_args(&args)?;
@@ -43,7 +43,8 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let names: Vec<&str> = link_args.iter().map(|link_args| link_args.name.as_str()).collect();
     let (primary, others) = names.split_first().map_or(("", &[][..]), |(primary, others)| (*primary, others));
     let with = if others.is_empty() { "alone".to_owned() } else { format!("with {}", others.join(" and ")) };
-    let beginning = format!("helping {flow_filter} of {primary} {with}: {}; Ctrl-C stops it", config.mechanisms);
+    let beginning =
+        format!("accelerating {flow_filter} of {primary} {with}: {}; press Ctrl-C to stop", config.mechanisms);
     let dir = run_dir(args.run_dir.as_deref());
     if control::is_taken(&dir, primary) {
         return Err(exit(AccelError::already_running(primary)));
@@ -53,7 +54,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     let devices = LinkDevices::of(&links);
     repair::repair_orphan(&dir, primary, &links)?;
     let pending_file = config.mechanisms.acknowledge_early().then(|| pending_path(&dir, primary));
-    // Closes its input when this is dropped, as any end of this process does.
+    // Dropping it closes its input, as any end of this process does.
     let repairer = pending_file.as_ref().map(|file| repair::start(file, &links)).transpose();
     let setup = EngineConfig {
         config,
@@ -67,14 +68,14 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         let repairer = repairer?;
         let mut engine = Engine::start(setup).map_err(exit)?;
         let handle = engine.handle();
-        // Ends with the engine, which alone sends errands.
+        // Ends with the engine, the only sender of fetch commands.
         let callback = Arc::new(move |fetch, range, bytes| handle.fetched(fetch, range, bytes));
         tokio::spawn(run_range_client(devices, fetch_receiver, callback));
         let stop = Arc::new(Notify::new());
         let listener = control::listen(&dir, primary, engine.handle(), Arc::clone(&stop));
         let listener = listener.map_err(|error| {
             Exit::failed(format!(
-                "{}: {error}: the control socket cannot be made; name another directory with --run-dir",
+                "{}: {error}: the control socket cannot be created; choose another directory with --run-dir",
                 dir.display()
             ))
         })?;
@@ -93,18 +94,18 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             };
             (lost, engine.handle().status().await)
         });
-        // `stop` waits for the socket to go: by then everything is put back.
+        // `marline accel stop` waits until the socket is removed: everything must be restored before.
         drop(engine);
         drop(repairer);
         if lost.is_none() {
-            // Its answer is on its way to whoever wanted the end.
+            // Lets the response to `marline accel stop` be sent.
             runtime.block_on(async { tokio::task::yield_now().await });
         }
         drop(listener);
         lost.map_or(Ok(last), |error| Err(exit(error)))
     })();
     if made {
-        // Where something is left in it, it is needed.
+        // Fails if a file is left in it, and that file is still needed.
         let _ = std::fs::remove_dir(&dir);
     }
     let last: Option<Status> = ended?;

@@ -2,8 +2,8 @@
 //!
 //! 1. Early ACK comes first: it replaces what the receiver reports by what the sender is to learn, as if early-acked
 //!    bytes had arrived. Whatever follows sees that ACK.
-//! 2. One observation pass ([`super::flow`]) updates all estimators and returns an [`AckObservation`], which nobody
-//!    changes afterwards.
+//! 2. One observation pass ([`super::flow`]) updates all estimators and returns an [`AckObservation`], which is not
+//!    changed afterwards.
 //! 3. Each [`AckRewriter`] of one list (`FlowState::rewriters`) takes the observation and what the rewriters before it
 //!    have changed, and returns its own change. The Eifel undo comes before the withheld ACK, because its ACKs must
 //!    carry the exact number.

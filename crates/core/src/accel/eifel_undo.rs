@@ -11,8 +11,8 @@
 //!    chain that is older than [`MAX_ECHO_AGE`] gets a newer timestamp, which costs one reduction.
 //! 2. A loss that is classified as congestion makes the reduction of the current episode stand. The sender's recovery
 //!    episode ends when everything is acknowledged that it had sent when the episode began, about one round trip after
-//!    the hole showed; holes that are open behind that are helped again.
-//! 3. So does an episode of many round trips: a sender that was told of delay repairs a burst segment by segment, and
+//!    the hole showed; reductions for holes behind it are undone again.
+//! 3. So does an episode of many round trips: a sender that concludes delay repairs a burst segment by segment, and
 //!    each old timestamp is a sample of all the time since.
 //! 4. ACKs get lost, too: the two after the closing one echo the same timestamp.
 //! 5. While a long hole is open, such as an outage leaves, only the ACK that closes it echoes the old timestamp. After

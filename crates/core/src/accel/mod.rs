@@ -184,11 +184,7 @@ impl Accelerator {
             let Some(flow) = self.flows.get_mut(&key) else { return };
             let old_deadline = flow.deadline();
             let is_captured = self.capture_level != CaptureLevel::None;
-            let context = FlowContext {
-                mechanisms: &self.config.mechanisms,
-                is_captured,
-                early_ack_budget: early_ack_budget,
-            };
+            let context = FlowContext { mechanisms: &self.config.mechanisms, is_captured, early_ack_budget };
             flow.on_data_out(now, &mut packet.0, &context);
             self.secondary.withdraw(&key);
             self.outputs.push_back(Output::Forward(packet));
@@ -289,8 +285,7 @@ impl Accelerator {
         let early_ack_budget = self.early_ack_budget(&key);
         let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, direction));
         let old_deadline = flow.deadline();
-        let context =
-            FlowContext { mechanisms: &self.config.mechanisms, is_captured, early_ack_budget: early_ack_budget };
+        let context = FlowContext { mechanisms: &self.config.mechanisms, is_captured, early_ack_budget };
         let path = key.addrs.destination();
         if self.paths.len() >= MAX_PATHS && !self.paths.contains_key(&path) {
             let oldest = self.paths.iter().min_by_key(|(_, trust)| trust.last_used()).map(|(path, _)| *path);

@@ -1,36 +1,34 @@
-//! What the accelerator's BPF program costs.
+//! Cost of the accelerator's BPF program: the time that it takes for an ACK of a busy flow, many runs in a row, and the
+//! time that the kernel has counted at the link.
 //!
-//! In: the process. Out: how long its program takes for an acknowledgement of a busy flow, run by run, in a row; and what the kernel
-//! has counted where it stands.
-//!
-//! 1. In a row means that the processor has the program and its maps at hand. Where packets come one by one it has not, and the
-//!    kernel's own counting is in its figure: both are told.
-//! 2. The acknowledgement is one of no connection's. It counts as busy from the second on, which acknowledges much more than the
-//!    first, a tenth of a second later.
+//! 1. In a row, the program and its maps are in the processor's caches. For single packets they are not, and the
+//!    kernel's counting is included: both are reported.
+//! 2. The ACK belongs to no connection. Its flow counts as busy from the second ACK on, which acknowledges much more
+//!    than the first, a tenth of a second later.
 
 use std::io;
 use std::time::Duration;
 
 use marline_sys::bpf;
 
-/// See the [module](self).
+/// The program of a process; see the [module documentation](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bpf {
     /// The program's number in the kernel.
     program: u32,
-    /// Its runs, where the kernel counts them, and their nanoseconds.
+    /// Its runs, if the kernel counts them, and below their nanoseconds.
     runs: u64,
     nanos: u64,
 }
 
 impl Bpf {
-    /// The program of this process; none: it has none.
+    /// The program of this process, if it has one.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
         files.flatten().filter_map(|file| std::fs::read_to_string(file.path()).ok()).find_map(|text| read(&text))
     }
 
-    /// Nanoseconds of a run where it stands; none: nobody has counted.
+    /// Nanoseconds of a run at the link; none: the kernel has not counted.
     pub(crate) fn in_place(&self) -> Option<f64> {
         (self.runs > 0).then(|| self.nanos as f64 / self.runs as f64)
     }
@@ -44,15 +42,15 @@ impl Bpf {
     }
 }
 
-/// What the kernel says of a descriptor that is a BPF program.
+/// Reads the kernel's description of a descriptor that is a BPF program.
 fn read(text: &str) -> Option<Bpf> {
     let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     let program = u32::try_from(of("prog_id:")?).ok()?;
     Some(Bpf { program, runs: of("run_cnt:")?, nanos: of("run_time_ns:")? })
 }
 
-/// A pure ACK with timestamps, of IPv4. Links of a lab have no header before that of IP, but a trial run takes the first bytes
-/// for an Ethernet's: so the beginning of the source's address is that of IP in an Ethernet (0x0800).
+/// A pure ACK of IPv4 with timestamps. Links of a lab have no header before that of IP, but a trial run takes the first
+/// bytes for an Ethernet header: so the beginning of the source address is the type of IP in Ethernet (0x0800).
 fn acknowledgement(number: u32) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 52, 0, 1, 0x40, 0, 64, 6, 0, 0, 0x08, 0x00, 0, 1, 10, 9, 9, 9];
     packet.extend([0xc0, 0, 1, 187, 0, 0, 0, 1]);
@@ -61,7 +59,7 @@ fn acknowledgement(number: u32) -> Vec<u8> {
     packet
 }
 
-/// What the program takes for a flow's tenth of a second, and a little.
+/// A little more than the tenth of a second after which the program counts a flow as busy.
 const BUSY_AFTER: Duration = Duration::from_millis(120);
 /// chosen: some milliseconds, in which the flow stays busy.
 const RUNS: u32 = 100_000;
@@ -81,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_is_as_long_as_it_says() {
+    fn an_ack_has_the_length_of_its_header() {
         assert_eq!(acknowledgement(7).len(), 52);
     }
 }

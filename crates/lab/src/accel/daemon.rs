@@ -1,9 +1,7 @@
-//! `marline accel` as a process at the client's end, or nobody.
+//! `marline accel` as a process at the client's end, or plain TCP.
 //!
-//! In: who helps. Out: the running accelerator; what it says of its flows; the processor time that it took.
-//!
-//! 1. It is `marline` as a child process, with a home of nobody's, and its files are in a folder of its own.
-//! 2. It is ready when it answers for its state.
+//! 1. It is `marline` as a child process without a configuration, and its files are in a folder of its own.
+//! 2. It is ready when it answers `marline accel status`.
 
 use std::fs::File;
 use std::io;
@@ -18,27 +16,27 @@ use crate::accel::topology::{CELL, PRIMARY};
 use crate::server::Folder;
 use crate::{Lab, LabError};
 
-/// Who helps.
+/// What is compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Contender {
-    /// Nobody.
+    /// Plain TCP.
     Plain,
-    /// `marline accel`, with these words more.
+    /// `marline accel` under this name, with these arguments.
     Accel(&'static str, Vec<String>),
 }
 
-/// What is on unless it is switched off.
+/// Mechanisms that are on by default.
 const DEFAULT_MECHANISMS: &str = "ack-offload,eifel-undo,withheld-ack,outage-revert";
-/// What acknowledges data before it has arrived.
+/// Acknowledges data before it has arrived.
 const EARLY_ACK: &str = "early-ack";
 
 impl Contender {
-    /// Everything that is on by default.
+    /// The mechanisms that are on by default.
     pub(crate) fn default_mechanisms() -> Self {
         Self::Accel("ours", Vec::new())
     }
 
-    /// What is on by default, and early ACK: what a flow of plain HTTP may have.
+    /// The default mechanisms and early ACK: what a flow of plain HTTP can use.
     pub(crate) fn with_early_ack() -> Self {
         Self::Accel("ours", vec!["--enable".to_owned(), EARLY_ACK.to_owned()])
     }
@@ -56,7 +54,7 @@ impl Contender {
         Self::Accel(name, words)
     }
 
-    /// For these flows alone.
+    /// Only for these flows.
     pub(crate) fn with_flows(mut self, filter: &str) -> Self {
         if let Self::Accel(_, words) = &mut self {
             words.extend(["--flows".to_owned(), filter.to_owned()]);
@@ -64,7 +62,7 @@ impl Contender {
         self
     }
 
-    /// Told what the second link carries from here.
+    /// With the upstream rate of the second link.
     pub(crate) fn with_uplink(mut self, kbps: u32) -> Self {
         if let Self::Accel(_, words) = &mut self {
             words.extend(["--secondary-up".to_owned(), format!("{kbps}kbit/s")]);
@@ -72,14 +70,14 @@ impl Contender {
         self
     }
 
-    /// The mechanisms that it names, without those that are on by default.
+    /// The mechanisms that are enabled explicitly.
     pub(crate) fn enabled(&self) -> Vec<&str> {
         let Self::Accel(_, words) = self else { return Vec::new() };
         let list = words.iter().skip_while(|word| *word != "--enable").nth(1);
         list.map(|list| list.split(',').collect()).unwrap_or_default()
     }
 
-    /// As tables name it.
+    /// Its name in tables.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -97,7 +95,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, and waits until it answers; none: nobody is to help.
+    /// Starts it, and waits until it answers; none for plain TCP.
     pub(crate) fn start(
         lab: &Lab,
         who: &Contender,
@@ -150,13 +148,13 @@ impl Daemon {
         Bpf::of(self.child.id())
     }
 
-    /// Why it is gone, if it is.
+    /// Why it has ended, if it has.
     pub(crate) fn has_ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("{status}: {}", self.output()))
     }
 
-    /// The last line that it said.
+    /// The last line of its output.
     fn output(&self) -> String {
         let text = std::fs::read_to_string(self.folder.path().join(OUTPUT_FILE)).unwrap_or_default();
         text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
@@ -175,10 +173,10 @@ impl Drop for Daemon {
     }
 }
 
-/// The answer is a list of all accelerators in one place; here there is one.
+/// `marline accel status` prints a list of all accelerators; in a lab there is one.
 fn first(text: &[u8]) -> io::Result<Value> {
     let all: Vec<Value> = serde_json::from_slice(text).map_err(io::Error::other)?;
-    all.into_iter().next().ok_or_else(|| io::Error::other("nobody answers"))
+    all.into_iter().next().ok_or_else(|| io::Error::other("no accelerator answers"))
 }
 
 fn command(program: &Path, folder: &Path, words: &[&str]) -> Command {
@@ -190,7 +188,7 @@ fn command(program: &Path, folder: &Path, words: &[&str]) -> Command {
 }
 
 const OUTPUT_FILE: &str = "said.log";
-/// It has little to do before it answers.
+/// chosen: its start takes far less.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -198,13 +196,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_is_the_first_of_a_list() {
+    fn the_status_is_the_first_of_a_list() {
         assert_eq!(first(b"[{\"pid\": 4}]").unwrap()["pid"], 4);
         assert!(first(b"[]").is_err() && first(b"{}").is_err());
     }
 
     #[test]
-    fn what_is_not_wanted_is_switched_off() {
+    fn mechanisms_that_are_not_wanted_are_disabled() {
         let words = |who: Contender| match who {
             Contender::Accel(_, words) => words.join(" "),
             Contender::Plain => String::new(),

@@ -1,11 +1,9 @@
-//! One download by curl, followed as it goes: how many bytes when, and whether each was right.
+//! One download by curl, observed while it runs: how many bytes arrived when, and whether each was correct.
 //!
-//! In: an address, a device if it is to be bound to one, the file that is served. Out: bytes by slots of 50 ms, the first wrong
-//! one if any, the longest pause.
-//!
-//! 1. What comes is compared with the file while it comes, so that a run that is ended early is judged as well as a whole one.
-//! 2. A pause lasts from one byte to the next, or to the end of the run; the time before the first byte is none.
-//! 3. curl speaks HTTP/1.1: with HTTP/2 there would be a second window beside TCP's.
+//! 1. Bytes are compared with the file as they arrive, so that a run that is stopped early is judged like a complete
+//!    one.
+//! 2. A pause lasts from one byte to the next, or to the end of the run; the time before the first byte does not count.
+//! 3. curl uses HTTP/1.1: HTTP/2 would add a second window to that of TCP.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,32 +21,32 @@ use crate::{Lab, LabError};
 /// The length of a slot.
 pub(crate) const SLOT: Duration = Duration::from_millis(50);
 
-/// What came.
+/// What has arrived.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Received {
-    /// Bytes, by slots since the start of the run.
+    /// Bytes in each slot since the start of the run.
     pub(crate) slots: Vec<u64>,
     pub(crate) bytes: u64,
-    /// The place of the first byte that is not the file's.
+    /// The offset of the first byte that differs from the file.
     pub(crate) wrong: Option<u64>,
-    /// It came to its end.
+    /// It is complete.
     pub(crate) whole: bool,
-    /// Since the start of the run; none: nothing came.
+    /// When the last byte arrived, since the start of the run.
     pub(crate) last: Option<Duration>,
     pub(crate) pause: Duration,
-    /// Why it ended before its time.
+    /// Why it ended early.
     pub(crate) said: Option<String>,
 }
 
 impl Received {
-    /// Mbit/s from one time to another.
+    /// Mbit/s between two times.
     pub(crate) fn mbps(&self, from: Duration, to: Duration) -> f64 {
         let slot = |at: Duration| (at.as_nanos() / SLOT.as_nanos()) as usize;
         let bytes: u64 = self.slots.iter().take(slot(to)).skip(slot(from)).sum();
         bytes as f64 * 8e-6 / to.saturating_sub(from).as_secs_f64().max(1e-3)
     }
 
-    /// What makes it no result.
+    /// Why it is no result.
     pub(crate) fn problem(&self) -> Option<String> {
         match (self.wrong, &self.said) {
             (Some(at), _) => Some(format!("byte {at} is not the file's")),
@@ -80,12 +78,12 @@ pub(crate) struct Download {
     child: Child,
     reader: Option<JoinHandle<io::Result<Received>>>,
     zero: Instant,
-    /// Tells a reader that has not curl's output before it to end.
+    /// Stops a reader that does not read from curl.
     stop: Arc<AtomicBool>,
 }
 
 impl Download {
-    /// What is followed elsewhere, and ends when it is told so.
+    /// A transfer that is observed by another thread, which ends with `stop`.
     pub(super) fn of(
         child: Child,
         reader: JoinHandle<io::Result<Received>>,
@@ -95,7 +93,7 @@ impl Download {
         Self { child, reader: Some(reader), zero, stop }
     }
 
-    /// Starts it; its clock began at `zero`.
+    /// Starts curl; times count from `zero`.
     pub(crate) fn start(
         lab: &Lab,
         secure: bool,
@@ -127,7 +125,7 @@ impl Download {
         self.reader.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it, and gives what came.
+    /// Stops it, and returns what has arrived.
     pub(crate) fn end(mut self) -> Result<Received, LabError> {
         let by_itself = self.has_ended();
         if !by_itself {
@@ -181,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_byte_is_found_at_its_place_and_pauses_are_between_bytes() {
+    fn a_wrong_byte_is_found_and_pauses_are_between_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, b"0123456789").unwrap();
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_the_time_that_is_asked_for() {
+    fn the_rate_is_that_of_the_requested_time() {
         let received = Received { slots: vec![125_000; 40], bytes: 1, ..Received::default() };
         let s = Duration::from_secs;
         assert!((received.mbps(s(0), s(2)) - 20.0).abs() < 1e-9);

@@ -1,8 +1,6 @@
-//! What the sender's TCP says of itself: TCP_INFO of its connections, by `ss -tin` at the server's end.
+//! TCP_INFO of the sender's connections, read by `ss -tin` at the server's end.
 //!
-//! In: a running lab. Out: one [`Sample`] for each established connection of the server.
-//!
-//! `ss` and not a socket of our own: the sender is nginx, whose sockets are not ours to ask.
+//! It uses `ss` and no socket of its own, because the sender is nginx.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +17,7 @@ pub(crate) struct Sample {
     pub(crate) at: f64,
     /// The server's port: 443 or 80.
     pub(crate) port: u16,
-    /// Which connection: the client's port.
+    /// The client's port.
     pub(crate) peer: u16,
     /// In segments.
     pub(crate) cwnd: u32,
@@ -31,17 +29,17 @@ pub(crate) struct Sample {
     pub(crate) rto: f64,
     /// How often the retransmission timer has doubled.
     pub(crate) backoff: u32,
-    /// Segments on their way.
+    /// Segments in flight.
     pub(crate) unacked: u32,
-    /// Retransmitted segments in all.
+    /// Retransmitted segments in total.
     pub(crate) retransmitted: u64,
-    /// Payload in all, retransmissions included.
+    /// Payload in total, retransmissions included.
     pub(crate) sent: u64,
     /// Of these, retransmitted.
     pub(crate) sent_again: u64,
 }
 
-/// The server's established connections.
+/// Samples of the server's established connections.
 pub(crate) fn samples(lab: &Lab, at: Duration) -> Result<Vec<Sample>, LabError> {
     let program =
         crate::server::find("ss").ok_or(LabError::Missing { program: "ss".into(), package: "iproute2" })?;
@@ -71,7 +69,7 @@ fn parse(line: &str, at: Duration) -> Option<Sample> {
             "rto" => sample.rto = first.parse().unwrap_or(0.0),
             "backoff" => sample.backoff = whole(),
             "unacked" => sample.unacked = whole(),
-            // Now outstanding / in all.
+            // Outstanding / in total.
             "retrans" => sample.retransmitted = value.split('/').nth(1)?.parse().unwrap_or(0),
             "bytes_sent" => sample.sent = first.parse().unwrap_or(0),
             "bytes_retrans" => sample.sent_again = first.parse().unwrap_or(0),

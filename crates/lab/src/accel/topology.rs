@@ -1,13 +1,11 @@
-//! The links of a trial, and how a lab of them is built.
+//! The links of a trial, and the [`Lab`] that is built of them.
 //!
-//! In: what carries, round trips, losses, blackouts, the sender's congestion control. Out: a running [`Lab`] in which the
-//! server stands behind two ways of different length.
-//!
-//! 1. Both links' other ends are one machine, the gateways; from there each link has a way of its own to the server, so that
-//!    either round trip can be chosen. Which way a packet takes is decided by the link that it came over, and back by the
-//!    address that it goes to: an ACK that leaves over the second link goes the second link's way, whatever its source.
-//! 2. The first link's queue towards the client holds 100 ms, as an access point's; the second link's 600 ms, as a base
-//!    station's.
+//! 1. The other ends of both links are one machine, the gateways. From there each link has a path of its own to the
+//!    server, so that either round-trip time can be chosen. A packet takes the path of the link on which it arrived,
+//!    and a packet from the server that of its destination address. So an ACK that leaves over the second link takes
+//!    the second path, whatever its source address.
+//! 2. The primary link's queue towards the client holds 100 ms, as in an access point; the second link's 600 ms, as in
+//!    a base station.
 
 use std::process::Command;
 use std::time::Duration;
@@ -21,66 +19,65 @@ use crate::{Congestion, Lab, LabError, LabSpec, Segment, Service};
 /// The links' names.
 pub(crate) const PRIMARY: &str = "primary";
 pub(crate) const CELL: &str = "cell";
-/// The round trip to the first link's gateway. chosen: an access point that is idle.
+/// The round-trip time to the primary link's gateway. chosen: an idle access point.
 pub(crate) const GATEWAY_RTT: Duration = Duration::from_millis(4);
-/// The round trip to the second link's gateway. chosen: a base station.
+/// The round-trip time to the second link's gateway. chosen: a base station.
 const CELL_GATEWAY_RTT: Duration = Duration::from_millis(30);
-/// Where the server stands.
+/// The place of the server.
 const SERVER_PLACE: usize = 1;
-/// The routing table of the gateways for what came over the second link. chosen: any that is free.
+/// The gateways' routing table for packets of the second link. chosen: any that is free.
 const ROUTING_TABLE: &str = "77";
 
-/// What carries the first link's packets.
+/// What limits the primary link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Medium {
-    /// So many kbit/s each way.
+    /// So many kbit/s in each direction.
     Rate(u32),
-    /// An 802.11 cell, by the word of its preset.
+    /// An 802.11 cell, by the name of its preset.
     Medium(&'static str),
 }
 
-/// What the first link's queue is.
+/// The primary link's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queue {
     /// Drop tail, of so many milliseconds.
     Time(u32),
-    /// CoDel (RFC 8289), of 200 ms at the most.
+    /// CoDel (RFC 8289), of at most 200 ms.
     CoDel,
     /// A policer of this rate and burst in front of a queue of 100 ms.
     Policer(&'static str),
 }
 
-/// See the [module](self).
+/// See the [module documentation](self).
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Topology {
     pub(crate) medium: Medium,
-    /// Of the first link, to the server.
+    /// Of the primary link, to the server.
     pub(crate) rtt: Duration,
-    /// Of packets that carry data over the first link.
+    /// Of packets that carry data over the primary link.
     pub(crate) loss: Ratio,
     /// The same in bursts, in place of `loss`.
     pub(crate) bursts: Option<Loss>,
-    /// What the first link's queue is.
+    /// The primary link's queue.
     pub(crate) queue: Queue,
-    /// A hop of their own that loses packets of flows from this port of the server, in front of the first link.
+    /// A separate hop in front of the primary link that loses packets of flows from this port of the server.
     pub(crate) hop: Option<(u16, Ratio)>,
-    /// Data goes from the client; else it comes to it.
+    /// The client sends.
     pub(crate) is_upload: bool,
-    /// The second link towards the client, in kbit/s; nothing: there is none.
+    /// Downstream and upstream rate of the second link in kbit/s, if there is one.
     pub(crate) cell: Option<(u32, u32)>,
     /// Of the second link, to the server.
     pub(crate) cell_rtt: Duration,
     pub(crate) events: Vec<Event>,
     pub(crate) congestion: Congestion,
-    /// The client acknowledges each segment, as Super-aggregation's user-space TCP did (§6.2).
+    /// The client acknowledges each segment, as Super-aggregation's user-space TCP (§6.2).
     pub(crate) each_acknowledged: bool,
-    /// Decides every loss.
+    /// Determines every loss.
     pub(crate) seed: u64,
 }
 
 impl Topology {
-    /// What is asked for where nothing else is said: 20 Mbit/s, 50 ms, no loss; a second link of 900 kbit/s down and 400 up,
-    /// 150 ms; cubic.
+    /// The default: 20 Mbit/s, 50 ms, no loss; a second link of 900 kbit/s down and 400 up, 150 ms; CUBIC.
     pub(crate) fn default_links(seed: u64) -> Self {
         Self {
             medium: Medium::Rate(20_000),
@@ -122,7 +119,7 @@ impl Topology {
         [Some(primary), cell].into_iter().flatten().map(read).collect()
     }
 
-    /// From the gateways to the server; the one that other packets take is the last.
+    /// From the gateways to the server; the path of other packets is the last.
     fn segments(&self) -> Vec<Segment> {
         let way = |name: &str, rtt: Duration, near: Duration| {
             let rest = rtt.saturating_sub(near).as_millis();
@@ -134,7 +131,7 @@ impl Topology {
         cell.into_iter().chain([way(WAN, self.rtt, GATEWAY_RTT)]).collect()
     }
 
-    /// Builds it.
+    /// Builds the lab.
     pub(crate) fn build(&self, payload: &Payload) -> Result<Lab, LabError> {
         let lab = Lab::start(&LabSpec {
             events: self.events.clone(),
@@ -207,7 +204,7 @@ fn run(
     }
 }
 
-/// The place at which the server stands.
+/// The place of the server.
 pub(crate) const fn server_place() -> usize {
     SERVER_PLACE
 }
@@ -220,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trips_are_those_of_the_link_and_its_way() {
+    fn round_trips_are_those_of_the_link_and_its_path() {
         let world = Topology { rtt: Duration::from_millis(200), ..Topology::default_links(1) };
         let (links, ways) = (world.links(), world.segments());
         assert_eq!(links[0].rtt + ways[1].link.rtt, world.rtt);
@@ -231,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_of_what_carries_data_alone() {
+    fn only_packets_with_data_are_lost() {
         let world = Topology { loss: Ratio::from_percent(1), ..Topology::default_links(1) };
         let primary = &world.links()[0];
         assert_eq!(primary.loss.mean(), Ratio::from_percent(1));

@@ -1,8 +1,8 @@
-//! One trial: a fresh world, who helps, one or more downloads for a time, and everything that is known of it afterwards.
+//! One trial: a new lab, a contender, one or more transfers for a time, and everything that is measured.
 //!
-//! 1. The accelerator is ready before the links' clock starts; plain TCP waits for nothing, and meets the same links, losses
-//!    and blackouts.
-//! 2. A figure is that of a part of the run: what comes before belongs to the start of a connection.
+//! 1. The accelerator is ready before the clock of the links starts; plain TCP starts at once, and meets the same
+//!    links, losses and outages.
+//! 2. A figure is that of a part of the run, because the beginning belongs to the start of a connection.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use crate::bench::is_stopped;
 use crate::server::Payload;
 use crate::{Emulation, LabError};
 
-/// A download; an upload where the world's data goes up.
+/// A download; an upload if the topology uploads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stream {
     /// Over TLS.
     pub(crate) secure: bool,
-    /// Bound to this link; none: the first one, as everybody's.
+    /// Bound to this link; none: the primary one.
     pub(crate) over: Option<&'static str>,
-    /// It begins then.
+    /// When it starts.
     pub(crate) begins: Duration,
 }
 
@@ -34,21 +34,21 @@ impl Stream {
     }
 }
 
-/// What is done.
+/// What is measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial<'a> {
     pub(crate) world: &'a Topology,
     pub(crate) who: &'a Contender,
     pub(crate) streams: &'a [Stream],
-    /// How long; a download that comes to its end ends it.
+    /// For how long; it ends earlier if a download is complete.
     pub(crate) length: Duration,
-    /// How often the sender is looked at; it is always looked at once, at the end.
+    /// How often the sender is sampled; it always is once, at the end.
     pub(crate) look: Option<Duration>,
     pub(crate) payload: &'a Payload,
     pub(crate) workshop: &'a TrialEnv,
 }
 
-/// What came of it.
+/// The result of a trial.
 #[derive(Clone, Debug)]
 pub(crate) struct TrialResult {
     /// In the order of the streams.
@@ -57,11 +57,11 @@ pub(crate) struct TrialResult {
     pub(crate) emulation: Emulation,
     /// The accelerator's processor time.
     pub(crate) cpu: Option<Duration>,
-    /// Nanoseconds of its BPF program for each packet: in a row, and where it stands, if the kernel counts.
+    /// Nanoseconds of its BPF program for each packet: in a row, and at the link, if the kernel counts.
     pub(crate) bpf: Option<(f64, Option<f64>)>,
-    /// What it said last.
+    /// Its last status.
     pub(crate) status: Option<Value>,
-    /// Mechanisms that were in force at one time at least.
+    /// Mechanisms that were active at some time.
     pub(crate) active: Vec<String>,
     /// Why it is no result.
     pub(crate) problem: Option<String>,
@@ -73,18 +73,18 @@ impl TrialResult {
         self.flows.get(stream).map_or(0.0, |flow| flow.mbps(from, to))
     }
 
-    /// The sender of one port as it was seen last.
+    /// The last sample of the sender at one port.
     pub(crate) fn last(&self, port: u16) -> Option<&Sample> {
         self.samples.iter().rfind(|sample| sample.port == port)
     }
 
-    /// Reductions that senders were told to take back.
+    /// Reductions that senders have undone.
     pub(crate) fn undone(&self) -> u64 {
         let flows = self.status.as_ref().and_then(|status| status.get("flows")?.as_array());
         flows.into_iter().flatten().filter_map(|flow| flow.get("undone_reductions")?.as_u64()).sum()
     }
 
-    /// Why the accelerator left a flow alone, or else which mechanisms it did not use for one and why, if it says so.
+    /// Why the accelerator left a flow alone, or which mechanisms it did not use for one and why.
     pub(crate) fn inactive_reason(&self) -> Option<String> {
         let flows = self.status.as_ref()?.get("flows")?.as_array()?;
         let alone = flows.iter().find_map(|flow| flow.get("inactive_reason")?.as_str().map(str::to_owned));
@@ -93,7 +93,7 @@ impl TrialResult {
 }
 
 impl Trial<'_> {
-    /// Does it.
+    /// Runs it.
     pub(crate) fn run(&self) -> Result<TrialResult, LabError> {
         let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.who)?;
         lab.begin()?;
@@ -145,34 +145,34 @@ impl Trial<'_> {
     }
 }
 
-/// `undo: it has no timestamps`, and so on.
+/// `eifel-undo: it has no timestamps`, and so on.
 fn inactive_reasons(flow: &Value) -> Option<String> {
     let mut all: Vec<String> = Vec::new();
-    for excuse in flow.get("inactive")?.as_array()? {
-        all.push(format!("{}: {}", excuse["mechanism"].as_str()?, excuse["reason"].as_str()?));
+    for inactive in flow.get("inactive")?.as_array()? {
+        all.push(format!("{}: {}", inactive["mechanism"].as_str()?, inactive["reason"].as_str()?));
     }
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Keeps what the accelerator says of its flows; and of a freeze, which is over before anybody asks, that there was a blackout
-/// that it noticed.
-fn add_active(in_force: &mut Vec<String>, status: &Value) {
+/// Adds the active mechanisms of a status; and for a freeze, which is over before the status is requested, that it
+/// noticed an outage.
+fn add_active(active: &mut Vec<String>, status: &Value) {
     let flows = status["flows"].as_array().cloned().unwrap_or_default();
     let words = flows.iter().filter_map(|flow| flow["active"].as_array()).flatten().filter_map(Value::as_str);
     let was_dark = status["links"][0]["outages"].as_u64().is_some_and(|outages| outages > 0);
     let may = status["mechanisms"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let frozen = may.filter(|word| was_dark && !flows.is_empty() && word.contains("freeze"));
     for word in words.chain(frozen) {
-        if !in_force.iter().any(|known| known == word) {
-            in_force.push(word.to_owned());
+        if !active.iter().any(|known| known == word) {
+            active.push(word.to_owned());
         }
     }
 }
 
-/// How often something may be due.
+/// How often due work is checked.
 const LOOP_INTERVAL: Duration = Duration::from_millis(10);
-/// How often the accelerator is asked. chosen: half of the shortest blackout, so that what is in force only then is seen;
-/// asking is a process of its own, and costs what is measured.
+/// How often the status is requested. chosen: half of the shortest outage, so that mechanisms that are active only then
+/// are seen; each request is a process, which affects what is measured.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -180,25 +180,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_of_no_use_is_named_with_its_reason() {
-        let excuse = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "reason": "no"});
-        let flow = serde_json::json!({"inactive": [excuse("eifel-undo"), excuse("early-ack")]});
+    fn inactive_mechanisms_are_named_with_their_reasons() {
+        let inactive = |mechanism: &str| serde_json::json!({"mechanism": mechanism, "reason": "no"});
+        let flow = serde_json::json!({"inactive": [inactive("eifel-undo"), inactive("early-ack")]});
         assert_eq!(inactive_reasons(&flow).as_deref(), Some("eifel-undo: no; early-ack: no"));
         assert_eq!(inactive_reasons(&serde_json::json!({"inactive": []})), None);
     }
 
     #[test]
-    fn what_was_in_force_once_is_kept_once() {
+    fn a_mechanism_is_listed_once() {
         let status = |words: &[&str]| serde_json::json!({"flows": [{"active": words}, {}]});
         let mut kept = Vec::new();
         add_active(&mut kept, &status(&["eifel-undo", "withheld-ack"]));
         add_active(&mut kept, &status(&["ack-offload", "eifel-undo"]));
         add_active(&mut kept, &serde_json::json!({}));
         assert_eq!(kept, ["eifel-undo", "withheld-ack", "ack-offload"]);
-        let dark = |outages| serde_json::json!({"mechanisms": ["zero-window-freeze"], "links": [{"outages": outages}], "flows": [{}]});
-        add_active(&mut kept, &dark(0));
+        let with_outages = |outages| serde_json::json!({"mechanisms": ["zero-window-freeze"], "links": [{"outages": outages}], "flows": [{}]});
+        add_active(&mut kept, &with_outages(0));
         assert_eq!(kept.len(), 3);
-        add_active(&mut kept, &dark(1));
+        add_active(&mut kept, &with_outages(1));
         assert_eq!(kept[3], "zero-window-freeze");
     }
 }

@@ -1,9 +1,9 @@
-//! What all trials of a command have in common.
+//! What all trials of a command share.
 //!
-//! 1. Whatever a trial has is its own: namespaces, TUNs and rules without names outside of them, folders with a number each, the
-//!    accelerator's socket in such a folder. So several trials may run side by side in one process, each by a thread.
-//! 2. Labs are built, and accelerators started, one at a time: that is short, takes a whole processor, and would delay the
-//!    packets of the others twice as long if two did it together.
+//! 1. Everything of a trial is its own: namespaces, TUNs and rules without names outside of them, numbered folders, the
+//!    accelerator's socket in such a folder. So several trials may run side by side, one thread each.
+//! 2. Labs are built, and accelerators started, one at a time. That is short and uses a whole processor; two at once
+//!    would delay the packets of other trials twice as long.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -13,29 +13,29 @@ use super::{Contender, Topology};
 use crate::server::Payload;
 use crate::{Lab, LabError};
 
-/// See the [module](self).
+/// See the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct TrialEnv {
-    /// marline's executable.
+    /// The executable of `marline`.
     program: PathBuf,
     building: Mutex<()>,
 }
 
 impl TrialEnv {
-    /// Finds the accelerator's program.
+    /// Finds the executable of `marline`.
     pub(crate) fn new() -> Result<Self, LabError> {
         let program = crate::program::marline()?;
         Ok(Self { program, building: Mutex::default() })
     }
 
-    /// A lab of this world, and who helps in it, ready; nobody for plain TCP. The links' clock is to be started.
+    /// Builds a lab of this topology with its contender, ready for the start of the clock.
     pub(crate) fn build(
         &self,
         world: &Topology,
         payload: &Payload,
         who: &Contender,
     ) -> Result<(Lab, Option<Daemon>), LabError> {
-        // Nothing is behind this lock that a failure of another thread could have spoilt.
+        // The lock protects no data that a failed thread could have damaged.
         let _one_at_a_time = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         let lab = world.build(payload)?;
         lab.begin()?;

@@ -1,8 +1,6 @@
-//! What a link carries without any answer: datagrams at more than its rate, counted where they arrive.
+//! The capacity of a link without ACKs: datagrams at more than its rate, counted where they arrive.
 //!
-//! In: a running lab, a rate that is more than the link's, a time. Out: Mbit/s of payload.
-//!
-//! 1. Datagrams of 1464 bytes, as Super-aggregation's (§3.1).
+//! 1. Datagrams have 1464 bytes, as in Super-aggregation §3.1.
 //! 2. The first second is not counted: the queue fills in it.
 
 use std::io;
@@ -16,21 +14,21 @@ use crate::accel::topology;
 
 /// Bytes of a datagram's payload.
 const PAYLOAD: usize = 1464;
-/// Where the client listens.
+/// The client's port.
 const PORT: u16 = 9001;
 /// How often datagrams are sent. chosen: few enough at once for the queue.
 const SEND_INTERVAL: Duration = Duration::from_millis(2);
-/// What is not counted.
+/// The time that is not counted.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// See the [module](self). `mbps` is what is offered.
+/// Mbit/s of payload that arrive if `mbps` are sent.
 pub(crate) fn goodput(lab: &Lab, mbps: f64, length: Duration) -> io::Result<f64> {
     let receiver = lab.inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
     let sender = lab.inside_at(topology::server_place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
     receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
     let over = Arc::new(AtomicBool::new(false));
-    let told = over.clone();
-    let flood = std::thread::spawn(move || flood(&sender, mbps, &told));
+    let stop = over.clone();
+    let flood = std::thread::spawn(move || flood(&sender, mbps, &stop));
     let counted = count(&receiver, length);
     over.store(true, Ordering::Relaxed);
     let sent = flood.join().map_err(|_| io::Error::other("the sender broke down"))?;
@@ -47,7 +45,7 @@ fn flood(socket: &UdpSocket, mbps: f64, over: &AtomicBool) -> io::Result<()> {
         while sent < due {
             match socket.send_to(&datagram, to) {
                 Ok(_) => {}
-                // Full buffers are what a flood meets.
+                // Buffers are full when more is sent than the link carries.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error),
             }
@@ -58,7 +56,7 @@ fn flood(socket: &UdpSocket, mbps: f64, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that come within `length` after [`BEFORE`].
+/// Bytes that arrive within `length` after [`WARM_UP`].
 fn count(socket: &UdpSocket, length: Duration) -> io::Result<u64> {
     let (began, mut buffer, mut bytes) = (Instant::now(), [0_u8; 2048], 0);
     loop {

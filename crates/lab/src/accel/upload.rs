@@ -1,12 +1,10 @@
-//! One upload by curl, followed at the server's end as it arrives.
+//! One upload by curl, observed at the server's end as it arrives. Its result is that of a download
+//! ([`super::download`]).
 //!
-//! In: the file that is sent, where the server stands. Out: as of a download ([`super::download`]): bytes by slots, the first wrong
-//! one if any, the longest pause.
-//!
-//! 1. The receiver is a socket of this process in the server's network, with a stock kernel's TCP behind it; nginx would tell
-//!    what came only when all of it is there.
-//! 2. The sender is curl at the client's end, and the client's kernel: the one whose losses are to be undone.
-//! 3. `Expect: 100-continue` is not sent: it costs a round trip and is none of what is compared.
+//! 1. The receiver is a socket of this process in the server's network, with a stock kernel's TCP; nginx would report
+//!    the bytes only when all have arrived.
+//! 2. The sender is curl at the client's end with the client's kernel, whose reductions are to be undone.
+//! 3. `Expect: 100-continue` is not sent: it costs a round trip that is not part of the comparison.
 
 use std::io::{self, Read, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -21,14 +19,14 @@ use crate::accel::topology;
 use crate::server::Payload;
 use crate::{Lab, LabError};
 
-/// The port that takes uploads. chosen: any that nginx does not have.
+/// The port for uploads. chosen: any that nginx does not use.
 const PORT: u16 = 8080;
-/// How often a receiver looks whether it is to end.
+/// How often a receiver checks whether it is to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// A request's head is shorter.
+/// Longer than the head of a request.
 const MAX_HEAD: usize = 4096;
 
-/// Starts it; its clock began at `zero`.
+/// Starts curl; times count from `zero`.
 pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
     let address = crate::places::address(topology::server_place());
     let listen = || {
@@ -52,7 +50,7 @@ pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Downl
     Ok(Download::of(child, reader, zero, stop))
 }
 
-/// Takes one upload; what is not whole when it is stopped counts as far as it came.
+/// Receives one upload; if it is stopped, what has arrived counts.
 fn receive(listener: &TcpListener, file: &Path, zero: Instant, stop: &AtomicBool) -> io::Result<Received> {
     let stream = loop {
         match listener.accept() {
@@ -78,14 +76,14 @@ fn receive(listener: &TcpListener, file: &Path, zero: Instant, stop: &AtomicBool
     Ok(received)
 }
 
-/// What comes, until it ends or is to end.
+/// The body of the request, until it ends or is stopped.
 struct Body<'a> {
     stream: TcpStream,
     stop: &'a AtomicBool,
 }
 
 impl Body<'_> {
-    /// One byte after another: what follows the head is the file's.
+    /// Skips the head one byte at a time: what follows belongs to the file.
     fn skip_head(&mut self) -> io::Result<()> {
         let mut head = Vec::new();
         let mut byte = [0];
@@ -104,7 +102,7 @@ impl Read for Body<'_> {
         loop {
             match self.stream.read(into) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-                // Whoever is killed in the middle may reset it.
+                // A sender that is killed during the upload may reset it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
                 read => return read,
             }
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_compared_as_it_comes_and_answered_when_it_is_whole() {
+    fn an_upload_is_compared_as_it_arrives_and_answered_when_complete() {
         let whole = run(b"0123456789", b"0123456789").unwrap();
         assert_eq!((whole.bytes, whole.wrong), (10, None));
         let part = run(b"0123x", b"0123456789").unwrap();

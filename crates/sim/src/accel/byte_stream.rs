@@ -1,10 +1,8 @@
-//! What the bytes of a flow are, both ways.
+//! The bytes of a flow, in both directions: any range of either stream, from the requests and responses of a script.
 //!
-//! In: what is asked and answered. Out: any stretch of either stream.
-//!
-//! 1. A stream is a row of texts and resources; a resource's byte is a function of its name and its place, so that nothing
-//!    has to be kept and everything can be compared.
-//! 2. A flow of plain HTTP has heads that can be read; any other looks like TLS: bytes that mean nothing.
+//! 1. A stream is a sequence of texts and resources. A resource's byte is a function of its number and its offset, so
+//!    nothing has to be stored and everything can be compared.
+//! 2. A flow of plain HTTP has readable heads; any other looks like TLS.
 
 use std::net::SocketAddr;
 
@@ -16,7 +14,7 @@ use crate::link::Direction;
 pub struct ByteStreams {
     up: Vec<Piece>,
     down: Vec<Piece>,
-    /// Where each request and each answer ends.
+    /// Where each request ends in the upstream, and below each response in the downstream.
     requests: Vec<u64>,
     responses: Vec<u64>,
 }
@@ -35,12 +33,12 @@ enum PieceContent {
 }
 
 impl ByteStreams {
-    /// Of the flow that is the n-th of its scene.
-    pub(super) fn new(plan: &FlowScript, n: usize, server: SocketAddr) -> Self {
+    /// Of the n-th flow of a scenario.
+    pub(super) fn new(script: &FlowScript, n: usize, server: SocketAddr) -> Self {
         let mut content = Self { up: Vec::new(), down: Vec::new(), requests: Vec::new(), responses: Vec::new() };
-        for (exchange, k) in plan.exchanges.iter().zip(0_u64..) {
+        for (exchange, k) in script.exchanges.iter().zip(0_u64..) {
             let name = resource_id(n as u64, k);
-            if plan.is_http {
+            if script.is_http {
                 let request = format!("GET /{name} HTTP/1.1\r\nHost: {server}\r\nAccept: */*\r\n\r\n");
                 push(&mut content.up, request.len() as u64, PieceContent::Text(request.into_bytes()));
                 let head = response_head(name, exchange.response);
@@ -55,7 +53,7 @@ impl ByteStreams {
         content
     }
 
-    /// Of a connection that asks for one resource.
+    /// Of a connection that requests one resource.
     pub(super) fn single_response(name: u64, length: u64) -> Self {
         let mut content = Self::default();
         let head = response_head(name, length);
@@ -65,17 +63,17 @@ impl ByteStreams {
         content
     }
 
-    /// Where the requests end in the stream up.
+    /// Where the requests end in the upstream.
     pub(super) fn requests(&self) -> &[u64] {
         &self.requests
     }
 
-    /// Where the answers end in the stream down.
+    /// Where the responses end in the downstream.
     pub(super) fn responses(&self) -> &[u64] {
         &self.responses
     }
 
-    /// The bytes `from..to` of a stream; what lies behind its end is zero.
+    /// The bytes `from..to` of a stream; bytes beyond its end are zero.
     pub(super) fn bytes(&self, direction: Direction, from: u64, to: u64) -> Vec<u8> {
         let pieces = match direction {
             Direction::Up => &self.up,
@@ -99,7 +97,7 @@ impl ByteStreams {
     }
 }
 
-/// The name of what the k-th request of the n-th flow asks for.
+/// The number of the resource of the n-th flow's k-th request.
 pub(super) const fn resource_id(n: u64, k: u64) -> u64 {
     n * 1000 + k + 1
 }
@@ -137,7 +135,7 @@ fn end(pieces: &[Piece]) -> u64 {
     pieces.last().map_or(0, |piece| piece.end)
 }
 
-/// A word that differs for each name and place.
+/// A different word for each resource and offset.
 const fn scramble(name: u64, word: u64) -> u64 {
     let z = (name << 40 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -154,11 +152,11 @@ mod tests {
     use crate::accel::scenario::Exchange;
 
     #[test]
-    fn any_cut_of_a_stream_gives_the_same_bytes() {
-        let mut plan = FlowScript::download(20_000);
-        plan.is_http = true;
-        plan.exchanges.push(Exchange { response: 77, ..plan.exchanges[0] });
-        let content = ByteStreams::new(&plan, 0, "192.0.2.1:80".parse().unwrap());
+    fn any_range_of_a_stream_gives_the_same_bytes() {
+        let mut script = FlowScript::download(20_000);
+        script.is_http = true;
+        script.exchanges.push(Exchange { response: 77, ..script.exchanges[0] });
+        let content = ByteStreams::new(&script, 0, "192.0.2.1:80".parse().unwrap());
         let end = *content.responses().last().unwrap();
         let whole = content.bytes(Direction::Down, 0, end);
         assert!(whole.starts_with(b"HTTP/1.1 200 OK\r\n"));

@@ -1,6 +1,5 @@
-//! What an accelerator must never do, as far as it can be seen at once.
-//!
-//! In: what it answers to a packet that it holds, and what it sends and delivers. Out: what was wrong, in words.
+//! Invariants that can be checked with each output of an accelerator: verdicts, packets that it sends, packets that it
+//! delivers.
 
 use marline_core::accel::{Mechanism, Mechanisms, Output};
 use marline_core::wire::packet::{Checksum, Packet, Segment as View};
@@ -10,31 +9,31 @@ use crate::accel::tcp_pair::TcpPair;
 use crate::link::Direction;
 use crate::tcp::Segment;
 
-/// What may be done with acknowledgements.
+/// The checks for one accelerator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InvariantChecker {
-    /// Bytes may be acknowledged before they are here.
+    /// Bytes may be acknowledged before they arrive.
     pub(super) allows_early_ack: bool,
 }
 
 impl InvariantChecker {
     pub(super) fn new(mechanisms: &Mechanisms) -> Self {
-        let hiding = [Mechanism::EarlyAck, Mechanism::FreezeInFlight, Mechanism::FastFetch];
-        Self { allows_early_ack: mechanisms.has_any(&hiding) }
+        let early = [Mechanism::EarlyAck, Mechanism::FreezeInFlight, Mechanism::FastFetch];
+        Self { allows_early_ack: mechanisms.has_any(&early) }
     }
 
-    /// The answers of one drain; `held` is the packet, if the drain follows one.
+    /// Checks the verdicts of one drain; `queued` is the packet, if the drain follows one.
     pub(super) fn check_verdicts(self, queued: Option<&[u8]>, outputs: &[Output]) -> Result<(), String> {
-        let answers =
+        let verdicts =
             outputs.iter().filter(|output| matches!(output, Output::Forward(_) | Output::Suppress)).count();
         match queued {
-            None if answers > 0 => return Err(format!("{answers} answers to nothing that was held")),
-            Some(_) if answers != 1 => return Err(format!("{answers} answers to a packet that was held")),
+            None if verdicts > 0 => return Err(format!("{verdicts} verdicts without a held packet")),
+            Some(_) if verdicts != 1 => return Err(format!("{verdicts} verdicts for one held packet")),
             Some(packet) if View::parse(packet).is_err() => {
                 let left =
                     outputs.iter().any(|output| matches!(output, Output::Forward(bytes) if bytes.0 == packet));
                 if !left {
-                    return Err("what is not TCP did not leave as it came".into());
+                    return Err("a packet that is not TCP was changed".into());
                 }
             }
             _ => {}
@@ -42,7 +41,7 @@ impl InvariantChecker {
         Ok(())
     }
 
-    /// A packet to the server of this connection, from the accelerator.
+    /// Checks a packet to the server of this connection.
     pub(super) fn check_sent(self, pair: &TcpPair, bytes: &[u8], parsed: &Read) -> Result<(), String> {
         check_checksum(bytes)?;
         let segment = match parsed {
@@ -58,12 +57,12 @@ impl InvariantChecker {
         }
         let next = pair.received();
         if segment.ack > next && !self.allows_early_ack {
-            return Err(format!("{} is acknowledged, and {next} bytes are here", segment.ack));
+            return Err(format!("{} is acknowledged, and {next} bytes have arrived", segment.ack));
         }
         Ok(())
     }
 
-    /// A packet for the stack. Nothing is acknowledged to it that the server's has not.
+    /// Checks a packet for the local stack. Nothing is acknowledged to it that the server has not received.
     pub(super) fn check_delivered(pair: &TcpPair, bytes: &[u8], parsed: &Read) -> Result<Segment, String> {
         check_checksum(bytes)?;
         let segment = match parsed {
@@ -77,7 +76,7 @@ impl InvariantChecker {
         }
         let taken = pair.server_received();
         if segment.flags.ack && segment.ack > taken {
-            return Err(format!("{} is acknowledged, and the server has {taken}", segment.ack));
+            return Err(format!("{} is acknowledged, and the server has received {taken}", segment.ack));
         }
         Ok(*segment)
     }
@@ -87,6 +86,6 @@ fn check_checksum(bytes: &[u8]) -> Result<(), String> {
     match Packet::parse(bytes).map(|packet| packet.checksum()) {
         Ok(Checksum::Valid) => Ok(()),
         Ok(other) => Err(format!("a packet's checksum: {other:?}")),
-        Err(refusal) => Err(format!("no packet: {refusal}")),
+        Err(refusal) => Err(format!("not a packet: {refusal}")),
     }
 }

@@ -1,4 +1,4 @@
-//! The client's links, and whether they are dark.
+//! The client's links and their outages.
 
 use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, Duration, Instant};
@@ -9,7 +9,7 @@ use crate::link::{Direction, Link};
 use crate::rng::{Purpose, Stream};
 use crate::spec::{Carrier, Change, LinkSpec, Uplink};
 
-/// The primary link first.
+/// The links, the primary one first.
 #[derive(Debug)]
 pub(super) struct Links {
     links: Vec<(LinkId, LinkSpec, Link<LinkPayload>)>,
@@ -18,22 +18,23 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(scene: &Scenario) -> Self {
-        let specs = std::iter::once((Scenario::PRIMARY, &scene.primary))
-            .chain(scene.secondary.as_ref().map(|spec| (Scenario::SECONDARY, spec)));
-        let mut links: Vec<_> = specs.map(|(id, spec)| (id, spec.clone(), Link::new(spec, scene.seed))).collect();
-        for outage in &scene.outages {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let specs = std::iter::once((Scenario::PRIMARY, &scenario.primary))
+            .chain(scenario.secondary.as_ref().map(|spec| (Scenario::SECONDARY, spec)));
+        let mut links: Vec<_> =
+            specs.map(|(id, spec)| (id, spec.clone(), Link::new(spec, scenario.seed))).collect();
+        for outage in &scenario.outages {
             if let Some((.., link)) = links.iter_mut().find(|(id, ..)| *id == outage.link) {
                 let at = Instant::ZERO + outage.at;
                 link.schedule(at, Change::Down);
                 link.schedule(at + outage.duration, Change::Back);
             }
         }
-        let chance = Stream::new(scene.seed, "gateway", 0, Purpose::Other);
-        Self { links, outages: scene.outages.clone(), rng: chance }
+        let rng = Stream::new(scenario.seed, "gateway", 0, Purpose::Other);
+        Self { links, outages: scenario.outages.clone(), rng }
     }
 
-    /// Whether a link carries nothing now. One that is not there is dark.
+    /// Whether a link carries nothing now. A link that does not exist is down.
     pub(super) fn is_down(&self, id: LinkId, now: Instant) -> bool {
         let covers = |outage: &&Outage| {
             let start = Instant::ZERO + outage.at;
@@ -42,7 +43,7 @@ impl Links {
         self.spec(id).is_none() || self.outages.iter().any(|outage| covers(&outage))
     }
 
-    /// When a link's gateway answers a question that is asked now, if it gets it.
+    /// When a link's gateway replies to a probe that is sent now, if it receives it.
     pub(super) fn probe_reply_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
         let spec = self.spec(id)?;
         let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(MAX_GATEWAY_RTT));
@@ -52,7 +53,7 @@ impl Links {
         (!lost && !self.is_down(id, now) && !self.is_down(id, at)).then_some(at)
     }
 
-    /// How long what leaves over a link now waits in its queue; on a medium or a trace that is not told.
+    /// How long a packet that leaves over a link now waits in its queue; zero for a medium or a trace.
     fn queueing_delay(&self, id: LinkId) -> Duration {
         let Some((_, spec, link)) = self.links.iter().find(|(other, ..)| *other == id) else {
             return Duration::ZERO;
@@ -65,12 +66,12 @@ impl Links {
         if rate.is_zero() { Duration::ZERO } else { link.stats(Direction::Up).queued.size / rate }
     }
 
-    /// The round trip to a server, without queues.
+    /// The round-trip time to a server, without queues.
     pub(super) fn rtt(&self, id: LinkId) -> Duration {
         self.spec(id).map_or(Duration::ZERO, |spec| spec.rtt)
     }
 
-    /// What a link brings.
+    /// A link's downstream rate.
     pub(super) fn rate(&self, id: LinkId) -> Bitrate {
         match self.spec(id).map(|spec| &spec.down) {
             Some(Carrier::Rate { first, .. }) => *first,
@@ -78,14 +79,14 @@ impl Links {
         }
     }
 
-    /// Packets that a link has brought.
+    /// Packets that a link has delivered.
     pub(super) fn received_packets(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
         found.map_or(0, |(.., link)| link.stats(Direction::Down).delivered.packets)
     }
 
-    /// Packets towards the client that a link dropped because more came than it carries: its queue was full or, by CoDel,
-    /// stood too long, or its policer let no more pass.
+    /// Packets towards the client that a link dropped because of congestion: its queue was full or, with CoDel, too
+    /// slow, or its policer dropped them.
     pub(super) fn dropped(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
         found.map_or(0, |(.., link)| {
@@ -94,27 +95,27 @@ impl Links {
         })
     }
 
-    /// IP bytes that were given to a link, from here.
+    /// IP bytes that the client has sent over a link.
     pub(super) fn sent(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
         found.map_or(0, |(.., link)| link.stats(Direction::Up).pushed.size.bytes())
     }
 
-    /// Gives a packet to a link. False if there is no such link.
-    pub(super) fn push(&mut self, id: LinkId, direction: Direction, carried: LinkPayload, now: Instant) -> bool {
+    /// Sends a packet over a link. False if there is no such link.
+    pub(super) fn push(&mut self, id: LinkId, direction: Direction, payload: LinkPayload, now: Instant) -> bool {
         let found = self.links.iter_mut().find(|(other, ..)| *other == id);
-        found.map(|(.., link)| link.push(direction, carried, now)).is_some()
+        found.map(|(.., link)| link.push(direction, payload, now)).is_some()
     }
 
-    /// The next packet that has come by now.
+    /// The next packet that has arrived by now.
     pub(super) fn pop(&mut self, now: Instant) -> Option<(LinkId, Direction, LinkPayload)> {
         self.links.iter_mut().find_map(|(id, _, link)| {
-            let (direction, carried) = link.pop(now)?;
-            Some((*id, direction, carried))
+            let (direction, payload) = link.pop(now)?;
+            Some((*id, direction, payload))
         })
     }
 
-    /// When one may come next.
+    /// When the next one may arrive.
     pub(super) fn next(&self) -> Option<Instant> {
         self.links.iter().filter_map(|(.., link)| link.next_event()).min()
     }
@@ -124,5 +125,5 @@ impl Links {
     }
 }
 
-/// Chosen: a gateway is near, whatever lies behind it.
+/// Chosen: a gateway is near, wherever the server is.
 const MAX_GATEWAY_RTT: Duration = Duration::from_millis(8);

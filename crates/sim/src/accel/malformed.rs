@@ -1,13 +1,11 @@
-//! Packets that nobody expects.
-//!
-//! In: packets that were really there. Out: random bytes, and packets like those with some of their bytes changed.
+//! Unexpected packets: random bytes, and copies of real packets with some bytes changed.
 
 use marline_core::accel::{CaptureLevel, Input, PacketBytes, SNAP_LENGTH};
 
 use crate::accel::scenario::Malformed;
 use crate::rng::{Purpose, Stream};
 
-/// Where they come from.
+/// The source of such packets.
 #[derive(Debug)]
 pub(super) struct MalformedPackets {
     rng: Stream,
@@ -19,20 +17,20 @@ impl MalformedPackets {
         Self { rng: Stream::new(seed, "hostile", 0, Purpose::Other), last: vec![0x45, 0, 0, 40] }
     }
 
-    /// A packet that was really there.
+    /// A real packet, which the next copies are made of.
     pub(super) fn remember(&mut self, packet: &[u8]) {
         self.last.clear();
         self.last.extend_from_slice(packet);
     }
 
-    /// What the driver tells of such a packet; nothing, if it passes and nobody looks.
+    /// The input with such a packet; none if it is not held and capture is off.
     pub(super) fn input(&mut self, hostility: Malformed, level: CaptureLevel) -> Option<Input> {
         let bytes = match hostility {
             Malformed::NoiseOut | Malformed::NoiseIn => self.noise(),
             Malformed::MutantIn => self.mutant(0),
             Malformed::MutantOut => {
                 let mut bytes = self.mutant(24);
-                // Another port than any of a flow here, so that what becomes of it is nobody's loss.
+                // A port that no flow uses here, so that no flow depends on what becomes of it.
                 let port = if bytes.first().is_some_and(|first| first >> 4 == 6) { 40 } else { 20 };
                 if let Some(port) = bytes.get_mut(port..port + 2) {
                     port.copy_from_slice(&[0x13, 0x88]);

@@ -1,10 +1,8 @@
-//! Servers that the accelerator calls itself, over a helping link.
+//! Servers of mirrored connections, which the accelerator opens itself over a secondary link.
 //!
-//! In: its packets, the time. Out: packets for it, whole, over the link that it called over.
-//!
-//! 1. Such a server is the kernel's TCP as any other here, without SACK and timestamps, for they are not offered. It
-//!    answers one request for a resource of the address that it was called at.
-//! 2. Its packets reach the accelerator only while it holds that port; else nobody answers them.
+//! 1. Such a server is the kernel's TCP as any other here, without SACK and timestamps, as they are not offered. It
+//!    answers one request for a resource.
+//! 2. Its packets reach the accelerator only while that has reserved the port; otherwise they are dropped.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +28,7 @@ pub(super) struct MirroredServers {
 #[derive(Debug)]
 struct MirroredServer {
     link: LinkId,
-    /// Which server it is.
+    /// The index of the server's flow.
     server_index: usize,
     params: WireParams,
     content: Option<ByteStreams>,
@@ -38,7 +36,7 @@ struct MirroredServer {
 }
 
 impl MirroredServers {
-    /// The accelerator wants a port on a link: its address, and a number to begin with.
+    /// Reserves a port on a link. Returns its address and an initial sequence number.
     pub(super) fn reserve_port(&mut self, conn: ConnId, link: LinkId, server: SocketAddr) -> (SocketAddr, u32) {
         let port = FIRST_PORT + (conn.0 % PORTS) as u16;
         self.ports.insert((link, port), conn);
@@ -46,33 +44,33 @@ impl MirroredServers {
             IpAddr::V4(_) => IpAddr::from([10, 1, 0, 2]),
             IpAddr::V6(_) => IpAddr::from([0x2001, 0xdb8, 2, 0, 0, 0, 0, 2]),
         };
-        // Some of them go round soon.
+        // Some of them wrap soon.
         (SocketAddr::new(address, port), u32::MAX - (conn.0 as u32).wrapping_mul(77) % 1000)
     }
 
-    /// It does not need it any more.
+    /// Releases the port.
     pub(super) fn release_port(&mut self, conn: ConnId) {
         self.ports.retain(|_, owner| *owner != conn);
     }
 
-    /// For which call a packet has come over this link.
+    /// The connection of a packet that has arrived over this link.
     pub(super) fn conn_of(&self, link: LinkId, bytes: &[u8]) -> Option<ConnId> {
         let port = View::parse(bytes).ok()?.four_tuple().destination_port;
         self.ports.get(&(link, port)).copied()
     }
 
-    /// Nobody is there any more.
+    /// The accelerator was killed.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// A packet has reached the other side that is of no flow there.
+    /// A packet has arrived at the servers that belongs to no flow.
     pub(super) fn on_packet(
         &mut self,
         now: Instant,
         link: LinkId,
         bytes: &[u8],
-        plans: &[FlowScript],
+        scripts: &[FlowScript],
         servers: &[FourTuple],
     ) {
         let Ok(view) = View::parse(bytes) else { return };
@@ -80,17 +78,11 @@ impl MirroredServers {
         let known = self.servers.iter().position(|server| server.params.flow == flow);
         let Some(n) = servers.iter().position(|server| server.destination() == flow.destination()) else { return };
         if known.is_none() && view.flags().contains(Flags::SYN) {
-            let names = WireParams::of(flow, [view.seq().number(), !view.seq().number()], WINDOW_SCALE);
-            if let Read::Segment(syn) = names.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, now) {
+            let params = WireParams::of(flow, [view.seq().number(), !view.seq().number()], WINDOW_SCALE);
+            if let Read::Segment(syn) = params.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, now) {
                 let config = Config { sack: false, timestamps: false, exact: true, ..Config::default() };
                 let server = Socket::accept(config, &syn, now);
-                self.servers.push(MirroredServer {
-                    link,
-                    server_index: n,
-                    params: names,
-                    content: None,
-                    socket: server,
-                });
+                self.servers.push(MirroredServer { link, server_index: n, params, content: None, socket: server });
             }
             return;
         }
@@ -99,11 +91,11 @@ impl MirroredServers {
         let Read::Segment(segment) = server.params.read(Direction::Up, &view, place, now) else { return };
         server.socket.on_segment(now, &segment);
         if server.content.is_none() && !view.payload().is_empty() {
-            server.respond(view.payload(), plans);
+            server.respond(view.payload(), scripts);
         }
     }
 
-    /// Time has passed: what they send, and over which link.
+    /// Time has passed. Returns what they send, with the link of each packet.
     pub(super) fn run(&mut self, now: Instant) -> Vec<(LinkId, Vec<u8>)> {
         let mut sent = Vec::new();
         for server in &mut self.servers {
@@ -125,11 +117,11 @@ impl MirroredServers {
 }
 
 impl MirroredServer {
-    fn respond(&mut self, request: &[u8], plans: &[FlowScript]) {
+    fn respond(&mut self, request: &[u8], scripts: &[FlowScript]) {
         let text = String::from_utf8_lossy(request);
         let path = text.strip_prefix("GET /").and_then(|rest| rest.split_once(' ')).map(|(path, _)| path);
         let name = path.and_then(|path| path.parse::<u64>().ok());
-        let exchanges = plans.get(self.server_index).map_or(&[][..], |plan| &plan.exchanges);
+        let exchanges = scripts.get(self.server_index).map_or(&[][..], |script| &script.exchanges);
         let of = |k: u64| resource_id(self.server_index as u64, k);
         let found = exchanges.iter().zip(0..).find(|(_, k)| Some(of(*k)) == name && text.ends_with("\r\n\r\n"));
         if let Some((exchange, k)) = found {
@@ -142,8 +134,8 @@ impl MirroredServer {
     }
 }
 
-/// That of the accelerator's own SYN.
+/// That of the accelerator's SYN.
 const WINDOW_SCALE: u8 = 7;
-/// chosen: ports that nothing else has here.
+/// chosen: ports that nothing else uses here.
 const FIRST_PORT: u16 = 24_000;
 const PORTS: u64 = 4_000;

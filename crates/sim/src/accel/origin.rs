@@ -1,12 +1,9 @@
-//! Who serves ranges, over a connection of their own.
+//! The origin of range requests, whose responses share the links with all other packets.
 //!
-//! In: fetches, the time, pieces that arrived. Out: pieces to be sent, and each range's answer, once.
-//!
-//! 1. A range comes in pieces of an MTU, at nine tenths of its link's rate, after a round trip and a half; all fetches of
-//!    a link share that. A piece that did not come is sent again, after longer and longer times.
-//! 2. Ranges can fail, be short, or be late, as the scene's manners say. What was not all there after half a minute fails.
-//! 3. What cannot be served because it was asked wrongly is said to the world: another server, another resource, another
-//!    validator, numbers beyond the resource's end.
+//! 1. A range arrives in pieces of an MTU, at nine tenths of its link's rate, after one and a half round trips; all
+//!    fetches of a link share that rate. A lost piece is sent again, with growing intervals.
+//! 2. Ranges can fail, be short, or be late ([`ServerBehavior`]). A range that is incomplete after half a minute fails.
+//! 3. A wrong request (another server, resource or validator, offsets beyond the end) is an error for the caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,18 +16,18 @@ use crate::accel::payload::Piece;
 use crate::accel::scenario::{FlowScript, ServerBehavior};
 use crate::rng::{Purpose, Stream};
 
-/// All fetches that are not answered yet.
+/// All pending fetches.
 #[derive(Debug)]
 pub(super) struct OriginServer {
     behavior: ServerBehavior,
     rng: Stream,
     fetches: BTreeMap<u64, PendingFetch>,
-    /// What is to be sent when, if it has not come by then, and how often it was sent.
+    /// When each piece is to be sent unless it has arrived, and how often it was sent.
     due: BTreeMap<(Instant, Piece), u32>,
-    /// Ranges that are answered badly, and when.
+    /// Ranges that fail, and when.
     failures: BTreeSet<(Instant, u64, u32)>,
     link_free_at: BTreeMap<LinkId, Instant>,
-    /// Bytes of ranges that were answered.
+    /// Bytes of ranges that were served.
     pub(super) served: u64,
 }
 
@@ -39,14 +36,14 @@ struct PendingFetch {
     fetch: Fetch,
     resource: u64,
     since: Instant,
-    /// Of each range, the pieces that are missing; none: it was answered.
+    /// Of each range, the missing pieces; none: it was answered.
     missing: Vec<Option<BTreeSet<Piece>>>,
 }
 
 impl OriginServer {
-    pub(super) fn new(manners: ServerBehavior, seed: u64) -> Self {
+    pub(super) fn new(behavior: ServerBehavior, seed: u64) -> Self {
         Self {
-            behavior: manners,
+            behavior,
             rng: Stream::new(seed, "origin", 0, Purpose::Other),
             fetches: BTreeMap::new(),
             due: BTreeMap::new(),
@@ -56,7 +53,7 @@ impl OriginServer {
         }
     }
 
-    /// Somebody asks. The n-th plan has the n-th server.
+    /// A fetch starts. The n-th script has the n-th server.
     ///
     /// # Errors
     /// What is wrong with the request.
@@ -64,11 +61,11 @@ impl OriginServer {
         &mut self,
         now: Instant,
         fetch: Fetch,
-        plans: &[FlowScript],
+        scripts: &[FlowScript],
         servers: &[std::net::SocketAddr],
         link_info: (Bitrate, Duration),
     ) -> Result<(), String> {
-        let (name, length) = find_resource(&fetch, plans, servers)?;
+        let (name, length) = find_resource(&fetch, scripts, servers)?;
         if fetch.ranges.is_empty() || fetch.ranges.iter().any(|(from, to)| from >= to || *to > length) {
             return Err(format!("ranges {:?} of {length} bytes", fetch.ranges));
         }
@@ -99,17 +96,17 @@ impl OriginServer {
         Ok(())
     }
 
-    /// Nobody waits any more.
+    /// A fetch is canceled.
     pub(super) fn on_cancel(&mut self, fetch: u64) {
         self.fetches.remove(&fetch);
     }
 
-    /// Nobody is there any more.
+    /// The accelerator was killed.
     pub(super) fn clear(&mut self) {
         (self.fetches, self.due, self.failures) = Default::default();
     }
 
-    /// The next piece to be sent now, and over which link.
+    /// The next piece to be sent now, and its link.
     pub(super) fn next_piece(&mut self, now: Instant, rtt: impl Fn(LinkId) -> Duration) -> Option<(LinkId, Piece)> {
         loop {
             let (&(at, piece), &tries) = self.due.first_key_value()?;
@@ -127,7 +124,7 @@ impl OriginServer {
         }
     }
 
-    /// A piece has come. The answer, if it was the last one of its range.
+    /// A piece has arrived. Returns the response if its range is complete.
     pub(super) fn on_piece(&mut self, piece: Piece) -> Option<Input> {
         let open = self.fetches.get_mut(&piece.fetch)?;
         let missing = open.missing.get_mut(piece.range as usize)?.as_mut()?;
@@ -143,7 +140,7 @@ impl OriginServer {
         self.respond(piece.fetch, piece.range, Some(PacketBytes(bytes)))
     }
 
-    /// A range that is answered badly by now.
+    /// A range that has failed by now.
     pub(super) fn next_failure(&mut self, now: Instant) -> Option<Input> {
         while let Some((at, fetch, range)) = self.failures.first().copied().filter(|(at, ..)| *at <= now) {
             self.failures.remove(&(at, fetch, range));
@@ -157,7 +154,7 @@ impl OriginServer {
         self.respond(fetch, range, None)
     }
 
-    /// When to look again.
+    /// When something is due.
     pub(super) fn next(&self) -> Option<Instant> {
         let due = self.due.first_key_value().map(|((at, _), _)| *at);
         let bad = self.failures.first().map(|(at, ..)| *at);
@@ -182,17 +179,17 @@ impl OriginServer {
     }
 }
 
-/// The resource that is asked for, and its length.
+/// The requested resource, and its length.
 fn find_resource(
     fetch: &Fetch,
-    plans: &[FlowScript],
+    scripts: &[FlowScript],
     servers: &[std::net::SocketAddr],
 ) -> Result<(u64, u64), String> {
     let n = servers.iter().position(|server| *server == fetch.server).ok_or("another server")?;
     let path = fetch.request.strip_prefix("GET /").and_then(|rest| rest.split_once(' ')).map(|(path, _)| path);
     let name: u64 =
         path.and_then(|path| path.parse().ok()).ok_or_else(|| format!("request {:?}", fetch.request))?;
-    let exchanges = plans.get(n).map_or(&[][..], |plan| &plan.exchanges);
+    let exchanges = scripts.get(n).map_or(&[][..], |script| &script.exchanges);
     let exchange = exchanges.iter().zip(0..).find(|(_, k)| resource_id(n as u64, *k) == name);
     let (exchange, _) = exchange.ok_or_else(|| format!("resource {name} of another server"))?;
     if fetch.etag != etag(name) || fetch.length.bytes() != exchange.response {
@@ -203,7 +200,7 @@ fn find_resource(
 
 /// Payload of a packet.
 const PIECE_SIZE: u64 = 1448;
-/// How long a piece is waited for at first, beside two round trips. Chosen: a queue and a half.
+/// Until a piece is sent again for the first time, in addition to two round trips. Chosen: a queue and a half.
 const RETRY_AFTER: Duration = Duration::from_millis(400);
 /// Chosen: longer than any outage here.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,10 +1,9 @@
-//! Segments as packets, and packets as segments.
+//! Converts segments of one connection into packets, and packets into segments.
 //!
-//! In: a [`Segment`] of one connection; or the bytes that left. Out: the other one.
-//!
-//! 1. On the wire numbers begin where the plan says and go round; the nearest one to what the reading end waits for is meant.
-//! 2. Clocks tick in milliseconds from where the plan says. A segment without its timestamps, where they were agreed on,
-//!    has no place here: [`Read::Odd`].
+//! 1. On the wire, sequence numbers start where the script says and wrap. A number means the one nearest to what the
+//!    reader expects.
+//! 2. Timestamps tick in milliseconds and start where the script says. A segment without timestamps, if they were
+//!    agreed on, is [`Read::Invalid`].
 //! 3. Windows are scaled, rounded down; those of SYNs are not.
 
 use std::net::SocketAddr;
@@ -20,7 +19,7 @@ use crate::accel::scenario::FlowScript;
 use crate::link::Direction;
 use crate::tcp::{Flags as Bits, Sacks as Blocks, Segment, Seqs};
 
-/// What both ends have agreed on, and who they are.
+/// Addresses of a connection, and what both ends have agreed on.
 #[derive(Clone, Debug)]
 pub(super) struct WireParams {
     /// From the client to the server.
@@ -32,30 +31,30 @@ pub(super) struct WireParams {
     timestamps: bool,
 }
 
-/// Where the end that reads a packet stands.
+/// The state of the end that reads a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadPosition {
-    /// The number it waits for.
+    /// The sequence number that it expects.
     pub(super) next: u64,
-    /// The first of its own that is unacknowledged.
+    /// Its own first unacknowledged one.
     pub(super) una: u64,
 }
 
-/// A packet, read.
+/// A packet that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Read {
-    /// What it says.
+    /// Its content.
     Segment(Segment),
-    /// No packet of this connection as its ends would make it.
+    /// Not a packet that an end of this connection would send.
     Invalid(&'static str),
 }
 
 impl WireParams {
-    /// Of the n-th flow; none where the addresses do not fit.
-    pub(super) fn new(plan: &FlowScript, n: usize) -> Option<Self> {
+    /// Of the n-th flow; none if there is no address for it.
+    pub(super) fn new(script: &FlowScript, n: usize) -> Option<Self> {
         let port = 40_000 + u16::try_from(n).ok()?;
-        let server = if plan.is_http { 80 } else { 443 };
-        let (from, to) = if plan.is_v6 {
+        let server = if script.is_http { 80 } else { 443 };
+        let (from, to) = if script.is_v6 {
             (format!("[2001:db8::2]:{port}"), format!("[2001:db8:1::{}]:{server}", n + 1))
         } else {
             (format!("10.0.0.2:{port}"), format!("192.0.2.{}:{server}", n + 1))
@@ -63,20 +62,20 @@ impl WireParams {
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().ok()?, to.parse().ok()?);
         Some(Self {
             flow: FourTuple::new(from, to)?,
-            first_seqs: plan.numbers,
-            first_timestamps: plan.clocks,
-            scale: plan.scale,
-            sack: plan.sack,
-            timestamps: plan.timestamps,
+            first_seqs: script.numbers,
+            first_timestamps: script.clocks,
+            scale: script.scale,
+            sack: script.sack,
+            timestamps: script.timestamps,
         })
     }
 
-    /// Of a connection without SACK and timestamps, whose numbers begin there.
+    /// Of a connection without SACK and timestamps, with these initial sequence numbers.
     pub(super) const fn of(flow: FourTuple, numbers: [u32; 2], scale: u8) -> Self {
         Self { flow, first_seqs: numbers, first_timestamps: [0, 0], scale, sack: false, timestamps: false }
     }
 
-    /// The packet that carries a segment, whole.
+    /// The packet of a segment.
     pub(super) fn emit(&self, direction: Direction, segment: &Segment, content: &ByteStreams) -> Vec<u8> {
         let [own, other] = self.ends(direction);
         let flow = if direction == Direction::Up { self.flow } else { self.flow.reversed() };
@@ -100,7 +99,7 @@ impl WireParams {
         new.emit().unwrap_or_default()
     }
 
-    /// What a packet says to the end that it is for.
+    /// The segment of a packet, as its receiver reads it.
     pub(super) fn read(&self, direction: Direction, packet: &View<'_>, at: ReadPosition, now: Instant) -> Read {
         let [own, other] = self.ends(direction);
         let flags = packet.flags();
@@ -119,7 +118,7 @@ impl WireParams {
                 (self.instant(own, timestamps.ts_val, now), echo)
             }
             (None, false) => (now, None),
-            (Some(_), false) => return Read::Invalid("timestamps that nobody agreed on"),
+            (Some(_), false) => return Read::Invalid("timestamps that were not agreed on"),
             (None, true) if flags.contains(Flags::RST) => (now, None),
             (None, true) => return Read::Invalid("no timestamps"),
         };
@@ -133,7 +132,7 @@ impl WireParams {
             }
         }
         if !packet.sack_blocks().is_empty() && !self.sack {
-            return Read::Invalid("SACK blocks that nobody agreed on");
+            return Read::Invalid("SACK blocks that were not agreed on");
         }
         let length = u64::from(end.since(packet.payload_range().start));
         let window = u64::from(packet.window()) << if syn { 0 } else { self.scale };
@@ -154,7 +153,7 @@ impl WireParams {
         })
     }
 
-    /// The number that a message about a segment of this direction means, to its sender, who stands there.
+    /// The sequence number that an ICMP message about a segment of this direction means for its sender.
     pub(super) fn number(&self, direction: Direction, seq: Seq, una: u64) -> Option<u64> {
         let [own, _] = self.ends(direction);
         self.near(own, seq, una)
@@ -220,14 +219,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_read_back_as_it_was_over_the_seam() {
-        let plan = FlowScript {
+    fn a_segment_survives_conversion_across_sequence_wraparound() {
+        let script = FlowScript {
             numbers: [u32::MAX - 5, u32::MAX - 100],
             clocks: [u32::MAX - 3, 9],
             ..FlowScript::download(9000)
         };
-        let params = WireParams::new(&plan, 3).unwrap();
-        let content = ByteStreams::new(&plan, 3, params.flow.destination());
+        let params = WireParams::new(&script, 3).unwrap();
+        let content = ByteStreams::new(&script, 3, params.flow.destination());
         let now = Instant::from_millis(5000);
         let mut sacks = Blocks::default();
         sacks.push(Seqs::new(6000, 7448));
@@ -248,15 +247,15 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_is_read_back() {
-        let plan = FlowScript::download(10);
-        let params = WireParams::new(&plan, 0).unwrap();
-        let content = ByteStreams::new(&plan, 0, params.flow.destination());
+    fn a_syn_survives_conversion() {
+        let script = FlowScript::download(10);
+        let params = WireParams::new(&script, 0).unwrap();
+        let content = ByteStreams::new(&script, 0, params.flow.destination());
         let bits = Bits { syn: true, ..Bits::default() };
         let syn = Segment { flags: bits, window: DataSize::from_bytes(65_535), ..Segment::default() };
         let bytes = params.emit(Direction::Up, &syn, &content);
         let view = View::parse(&bytes).unwrap();
-        assert_eq!(view.seq().number(), plan.numbers[0]);
+        assert_eq!(view.seq().number(), script.numbers[0]);
         let read = params.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, Instant::ZERO);
         assert_eq!(read, Read::Segment(syn));
     }

@@ -1,4 +1,4 @@
-//! What the links of this world carry.
+//! What the simulated links carry.
 
 use marline_core::units::DataSize;
 
@@ -15,9 +15,9 @@ pub(super) enum LinkPayload {
         /// What.
         segment: Segment,
     },
-    /// From the client, as it left.
+    /// From the client, as bytes.
     Packet(Vec<u8>),
-    /// From a server that the accelerator has called.
+    /// From the server of a mirrored connection.
     MirroredServer(Vec<u8>),
     /// A piece of a fetched range.
     Piece(Piece),
@@ -26,13 +26,13 @@ pub(super) enum LinkPayload {
 /// A piece of a fetched range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Piece {
-    /// Of which fetch.
+    /// Its fetch.
     pub(super) fetch: u64,
-    /// Of which range.
+    /// Its range within the fetch.
     pub(super) range: u32,
-    /// Which, from zero.
+    /// Its index in the range.
     pub(super) at: u64,
-    /// How many bytes.
+    /// Its length.
     pub(super) bytes: u64,
 }
 

@@ -1,7 +1,5 @@
-//! What a world is made of, as plain data.
-//!
-//! In: links, flows, what happens to them, and what the accelerator may do. Out: everything that a [`World`](super::World)
-//! needs; equal scenes give equal outcomes.
+//! What a [`World`](super::World) is made of, as plain data: links, flows, events, and the accelerator. Equal scenarios
+//! have equal outcomes.
 
 use marline_core::accel::Config;
 use marline_core::link::LinkId;
@@ -13,44 +11,44 @@ use crate::tcp::Algorithm;
 /// A client with its links, and servers behind them.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where all chance comes from.
+    /// The source of all randomness.
     pub seed: u64,
-    /// The link whose flows are helped.
+    /// The link whose flows are accelerated.
     pub primary: LinkSpec,
-    /// The link that helps, if there is one.
+    /// The second link, if there is one.
     pub secondary: Option<LinkSpec>,
-    /// When links are dark.
+    /// Outages of links.
     pub outages: Vec<Outage>,
     /// The connections.
     pub flows: Vec<FlowScript>,
     /// The accelerator; none: plain TCP.
     pub config: Option<Config>,
-    /// When it comes; what is there by then it has not seen begin.
+    /// When it starts; it has not observed the beginning of earlier flows.
     pub attached_at: Duration,
-    /// When it dies.
+    /// When it is killed.
     pub killed_at: Option<Duration>,
-    /// Packets that nobody expects.
+    /// Unexpected packets.
     pub malformed: Vec<(Duration, Malformed)>,
     /// How ranges are served.
     pub server: ServerBehavior,
-    /// When the world ends at the latest.
+    /// When the simulation ends at the latest.
     pub limit: Duration,
 }
 
 impl Scenario {
     /// The primary link.
     pub const PRIMARY: LinkId = LinkId(1);
-    /// The link that helps.
+    /// The second link.
     pub const SECONDARY: LinkId = LinkId(2);
 
-    /// One flow over one link, nothing happens, plain TCP.
-    pub fn new(primary: LinkSpec, plan: FlowScript) -> Self {
+    /// One flow over one link without events, plain TCP.
+    pub fn new(primary: LinkSpec, script: FlowScript) -> Self {
         Self {
             seed: 1,
             primary,
             secondary: None,
             outages: Vec::new(),
-            flows: vec![plan],
+            flows: vec![script],
             config: None,
             attached_at: Duration::ZERO,
             killed_at: None,
@@ -67,16 +65,16 @@ impl Scenario {
     }
 }
 
-/// A link carries nothing for a while, and says nothing of it.
+/// A link carries nothing for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outage {
     /// Which link.
     pub link: LinkId,
     /// Since the start.
     pub at: Duration,
-    /// For how long.
+    /// Its length.
     pub duration: Duration,
-    /// The interface tells that its carrier is gone, and when it is back.
+    /// The interface reports that its carrier is lost, and when it is back.
     pub is_carrier_lost: bool,
 }
 
@@ -85,13 +83,13 @@ pub struct Outage {
 pub struct FlowScript {
     /// When the client opens it.
     pub start: Duration,
-    /// What is asked and answered, one after the other.
+    /// Requests and responses, one after the other.
     pub exchanges: Vec<Exchange>,
     /// How it ends.
     pub close: Close,
-    /// Plain HTTP; else nobody can read it.
+    /// Plain HTTP; otherwise its bytes cannot be parsed.
     pub is_http: bool,
-    /// The accelerator is meant for it; else no packet of it comes near.
+    /// Its packets pass the accelerator.
     pub is_accelerated: bool,
     /// IPv6.
     pub is_v6: bool,
@@ -101,19 +99,19 @@ pub struct FlowScript {
     pub sack: bool,
     /// Timestamps are agreed on.
     pub timestamps: bool,
-    /// What its packets towards the client lose on a hop of its own behind the primary link, such as a radio link that
-    /// other flows do not share.
+    /// Loss towards the client on a hop of its own behind the primary link, such as a radio link that other flows do
+    /// not share.
     pub loss: Loss,
     /// The client's window scale; zero bounds its window to 64 KiB.
     pub scale: u8,
-    /// Where the sequence numbers of client and server begin.
+    /// Initial sequence numbers of client and server.
     pub numbers: [u32; 2],
-    /// Where their clocks stand at time zero.
+    /// Their timestamps at time zero.
     pub clocks: [u32; 2],
 }
 
 impl FlowScript {
-    /// One answer of so many bytes to a request of 200; the server closes. CUBIC, SACK, timestamps.
+    /// One response of so many bytes to a request of 200; the server closes. CUBIC, SACK, timestamps.
     pub fn download(bytes: u64) -> Self {
         Self {
             start: Duration::ZERO,
@@ -132,7 +130,7 @@ impl FlowScript {
         }
     }
 
-    /// The same the other way: what was answered is sent, and what was sent is the answer.
+    /// The same in the other direction: requests are as long as responses were, and vice versa.
     #[must_use]
     pub fn reversed(mut self) -> Self {
         for exchange in &mut self.exchanges {
@@ -147,30 +145,30 @@ impl FlowScript {
         Self { is_http: false, close, ..self }
     }
 
-    /// The client sends more than it gets.
+    /// Whether the client sends more than it receives.
     pub fn is_upload(&self) -> bool {
         let sum = |part: fn(&Exchange) -> u64| self.exchanges.iter().map(part).sum::<u64>();
         sum(|exchange| exchange.request) > sum(|exchange| exchange.response)
     }
 }
 
-/// A request and its answer.
+/// A request and its response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exchange {
-    /// After the answer before.
+    /// After the previous response.
     pub pause: Duration,
-    /// Bytes; where the flow is plain HTTP, its text is as long as it is.
+    /// Bytes; ignored for plain HTTP, whose text determines its length.
     pub request: u64,
     /// Bytes of the resource.
     pub response: u64,
 }
 
-/// Who ends a connection.
+/// How a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Close {
-    /// The server, behind its last answer.
+    /// The server closes, after its last response.
     Server,
-    /// The client, when it has it all.
+    /// The client closes when it has received everything.
     Client,
     /// The server resets it after so many acknowledged bytes.
     ServerReset(u64),
@@ -178,26 +176,26 @@ pub enum Close {
     ClientReset(u64),
 }
 
-/// A packet that nobody expects.
+/// An unexpected packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Malformed {
     /// Random bytes leave.
     NoiseOut,
-    /// Random bytes pass.
+    /// Random bytes arrive.
     NoiseIn,
-    /// A packet of a flow that is there passes with some of its bytes changed; the stack throws it away.
+    /// A packet of a flow arrives with some bytes changed; the stack discards it.
     MutantIn,
-    /// A packet like one of a flow that is there leaves, from another port, with some of its bytes changed.
+    /// A copy of a packet of a flow leaves from another port, with some bytes changed.
     MutantOut,
 }
 
 /// How ranges are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerBehavior {
-    /// How often a range cannot be had.
+    /// How often a range fails.
     pub failure: Ratio,
-    /// How often fewer bytes come than were asked for.
+    /// How often a range is shorter than requested.
     pub truncation: Ratio,
-    /// How long an answer takes at most, beside the link's time.
+    /// The greatest delay of a response, in addition to that of the link.
     pub max_delay: Duration,
 }

@@ -1,6 +1,4 @@
-//! One connection: both of its ends, and what their applications do.
-//!
-//! In: a [`Plan`], segments, the time. Out: segments, how far the client has read, and how long it has waited.
+//! One connection: its two TCP ends, and their applications as a [`FlowScript`] describes them.
 
 use marline_core::units::{DataSize, Duration, Instant};
 use marline_core::wire::packet::Seq;
@@ -18,43 +16,43 @@ pub(super) struct TcpPair {
     pub(super) content: ByteStreams,
     pub(super) client: Option<Socket>,
     pub(super) server: Option<Socket>,
-    /// The last number that the client's stack has said it has room for.
+    /// The highest right edge of the window that the client's stack has offered.
     pub(super) right_edge: u64,
-    /// Segments that the server has sent again.
+    /// Segments that the server has retransmitted.
     pub(super) retransmitted: u64,
-    /// The end of what it has sent.
+    /// The end of what the server has sent.
     sent_end: u64,
     script: FlowScript,
     config: Config,
     requests_sent: usize,
     responses_sent: usize,
     next_request_at: Option<Instant>,
-    /// How far the client has read, and since when no further. Of an upload the server's reading counts as well, for the
-    /// time.
+    /// How far the client has read, and since when no further. Of an upload, progress of the server counts as well for
+    /// the time.
     read: (u64, Instant),
-    /// How far the server has read, of an upload.
+    /// How far the server of an upload has read.
     server_read: u64,
     stall: (Duration, Instant),
     finished: Option<Instant>,
 }
 
 impl TcpPair {
-    pub(super) fn new(plan: &FlowScript, n: usize) -> Option<Self> {
-        let names = WireParams::new(plan, n)?;
-        let content = ByteStreams::new(plan, n, names.flow.destination());
-        let window = if plan.scale == 0 { DataSize::from_bytes(65_535) } else { Config::default().window };
-        let (sack, timestamps) = (plan.sack, plan.timestamps);
+    pub(super) fn new(script: &FlowScript, n: usize) -> Option<Self> {
+        let params = WireParams::new(script, n)?;
+        let content = ByteStreams::new(script, n, params.flow.destination());
+        let window = if script.scale == 0 { DataSize::from_bytes(65_535) } else { Config::default().window };
+        let (sack, timestamps) = (script.sack, script.timestamps);
         let config =
-            Config { algorithm: plan.algorithm, window, sack, timestamps, exact: true, ..Config::default() };
+            Config { algorithm: script.algorithm, window, sack, timestamps, exact: true, ..Config::default() };
         Some(Self {
-            params: names,
+            params,
             content,
             client: None,
             server: None,
             right_edge: 0,
             retransmitted: 0,
             sent_end: 0,
-            script: plan.clone(),
+            script: script.clone(),
             config,
             requests_sent: 0,
             responses_sent: 0,
@@ -82,7 +80,7 @@ impl TcpPair {
         }
     }
 
-    /// There was no way for a segment of this direction, its sender is told.
+    /// The sender of this direction learns that a segment had no route.
     pub(super) fn on_unreachable(&mut self, now: Instant, direction: Direction, seq: Seq) {
         let una = self.read_position(if direction == Direction::Up { Direction::Down } else { Direction::Up }).una;
         let sender = if direction == Direction::Up { &mut self.client } else { &mut self.server };
@@ -98,13 +96,13 @@ impl TcpPair {
         }
     }
 
-    /// Both applications do what is to be done.
+    /// Runs both applications.
     pub(super) fn run_applications(&mut self, now: Instant) {
         self.run_client(now);
         self.run_server();
     }
 
-    /// The next segment to go out, and which way.
+    /// The next segment to be sent, and its direction.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(Direction, Segment)> {
         if let Some(segment) = self.client.as_mut().and_then(|client| client.poll(now)) {
             self.right_edge = self.right_edge.max(segment.ack + segment.window.bytes());
@@ -116,7 +114,7 @@ impl TcpPair {
         Some((Direction::Down, segment))
     }
 
-    /// When to call [`Self::on_timers`] and [`Self::act`] again.
+    /// When to call [`Self::on_timers`] and [`Self::run_applications`] again.
     pub(super) fn next(&self) -> Option<Instant> {
         let timers = [&self.client, &self.server].map(|end| end.as_ref().and_then(Socket::timer));
         let next_action = match self.state() {
@@ -127,7 +125,7 @@ impl TcpPair {
         [timers[0], timers[1], next_action].into_iter().flatten().min()
     }
 
-    /// Where an end stands that gets a packet of this direction.
+    /// The state of the end that receives packets of this direction.
     pub(super) fn read_position(&self, direction: Direction) -> ReadPosition {
         let reader = if direction == Direction::Up { &self.server } else { &self.client };
         reader.as_ref().map_or(ReadPosition { next: 0, una: 0 }, |end| ReadPosition {
@@ -136,28 +134,28 @@ impl TcpPair {
         })
     }
 
-    /// The number that the client's stack waits for.
+    /// The sequence number that the client's stack expects.
     pub(super) fn received(&self) -> u64 {
         self.client.as_ref().map_or(0, Socket::awaited)
     }
 
-    /// The first byte that the server waits to see acknowledged.
+    /// The server's first unacknowledged byte.
     pub(super) fn acknowledged(&self) -> u64 {
         self.server.as_ref().map_or(0, Socket::acknowledged)
     }
 
-    /// Both ends, as a line.
+    /// Both ends in one line.
     pub(super) fn summary(&self) -> String {
         let end = |end: &Option<Socket>| end.as_ref().map_or("none".into(), describe);
         format!("read {}, client {}; server {}", self.read.0, end(&self.client), end(&self.server))
     }
 
-    /// What the client has told its application.
+    /// Bytes that the client's application has read.
     pub(super) const fn read(&self) -> u64 {
         self.read.0
     }
 
-    /// When the client had everything.
+    /// When the client had received everything.
     pub(super) const fn finished(&self) -> Option<Instant> {
         self.finished
     }
@@ -168,23 +166,23 @@ impl TcpPair {
         if still > self.stall.0 { (still, now) } else { self.stall }
     }
 
-    /// How the client's end stands; none before it was opened.
+    /// The state of the client's end; none before it was opened.
     pub(super) fn state(&self) -> Option<State> {
         self.client.as_ref().map(Socket::state)
     }
 
-    /// How the server's end stands; none before it was called.
+    /// The state of the server's end; none before its first SYN.
     pub(super) fn server_state(&self) -> Option<State> {
         self.server.as_ref().map(Socket::state)
     }
 
-    /// Nothing more will happen to it.
+    /// Whether nothing more will happen to it.
     pub(super) fn is_over(&self) -> bool {
         let over = |state| matches!(state, Some(State::Over(_)));
         over(self.state()) && (over(self.server_state()) || self.server.is_none())
     }
 
-    /// The client waits for bytes.
+    /// Whether the client waits for bytes.
     fn waits(&self) -> bool {
         let wanted = self.requests_sent.checked_sub(1).and_then(|last| self.content.responses().get(last));
         let over = matches!(self.state(), Some(State::Over(_)));
@@ -231,12 +229,12 @@ impl TcpPair {
         }
     }
 
-    /// The server's end has told its application so much.
+    /// Bytes that the server's application has read.
     pub(super) fn server_read(&self) -> u64 {
         self.server.as_ref().map_or(0, Socket::complete)
     }
 
-    /// The number that the server's stack waits for.
+    /// The sequence number that the server's stack expects.
     pub(super) fn server_received(&self) -> u64 {
         self.server.as_ref().map_or(0, Socket::awaited)
     }
@@ -275,7 +273,7 @@ impl TcpPair {
     }
 }
 
-/// What an end says of what it has sent.
+/// The state of an end in one line.
 fn describe(end: &Socket) -> String {
     let info = end.info();
     format!(

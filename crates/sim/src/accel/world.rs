@@ -1,11 +1,10 @@
-//! Runs a scene.
+//! Runs a scenario.
 //!
-//! In: a [`Scene`]. Out: an [`Outcome`].
-//!
-//! 1. At one instant: what was planned, what has come over links, what both ends do, answers of gateways and origins, the
-//!    machine's deadline; again until nothing is left of that instant.
-//! 2. The machine is told one thing at a time and drained; what it asks for is done after the drain, in its order.
-//! 3. After the last flow's end the machine goes on for a while, so that what it keeps for ever is seen.
+//! 1. At one instant, in this order: planned events, arrivals over links, both ends of each flow, replies of gateways
+//!    and origins, the accelerator's deadline; repeated until nothing more happens at that instant.
+//! 2. The accelerator gets one input at a time and is drained. Its outputs are executed after the drain, in their
+//!    order.
+//! 3. After the end of the last flow the accelerator runs for a while, which shows state that it keeps forever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,35 +28,36 @@ use crate::link::Direction;
 use crate::link::loss::LossProcess;
 use crate::tcp::{Ending, Segment, State};
 
-/// What became of a flow.
+/// The outcome of a flow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowOutcome {
-    /// When the client had everything.
+    /// When the client had received everything.
     pub finished: Option<Instant>,
-    /// How far it has read.
+    /// Bytes that it has read.
     pub read: u64,
     /// The longest time that it has waited for a byte, and when that ended.
     pub stall: (Duration, Instant),
-    /// How the client's end stood at the end.
+    /// The final state of the client's end.
     pub state: Option<State>,
-    /// How the server's end stood.
+    /// The final state of the server's end.
     pub server: Option<State>,
     /// The accelerator has reset it.
     pub was_reset: bool,
-    /// When the accelerator died, bytes were missing that the server took for arrived, then or soon afterwards.
+    /// When the accelerator was killed, or soon after, bytes were acknowledged to the server that the client did not
+    /// have.
     pub lost_early_acked: bool,
 }
 
-/// What became of a scene.
+/// The outcome of a scenario.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// Of each flow.
     pub flows: Vec<FlowOutcome>,
-    /// What must not be.
+    /// Violations of invariants.
     pub defects: Vec<String>,
-    /// How often each output was asked for, by its name.
+    /// How often there was each output, by its name.
     pub outputs: BTreeMap<&'static str, u64>,
-    /// IP bytes that went up the helping link.
+    /// IP bytes that were sent over the secondary link.
     pub secondary_up: u64,
     /// Bytes that were fetched.
     pub fetched: u64,
@@ -65,13 +65,13 @@ pub struct Outcome {
     pub ended: Instant,
 }
 
-/// A running scene.
+/// A running scenario.
 pub struct World {
-    scene: Scenario,
+    scenario: Scenario,
     now: Instant,
     links: Links,
     connections: Vec<TcpPair>,
-    /// Of each flow's own hop.
+    /// Loss of each flow's own hop.
     hops: Vec<LossProcess>,
     origin: OriginServer,
     mirrored_servers: MirroredServers,
@@ -80,9 +80,9 @@ pub struct World {
     invariants: Option<InvariantChecker>,
     capture_level: CaptureLevel,
     events: VecDeque<Event>,
-    /// The packet that is held came; else it leaves.
+    /// The held packet has arrived; otherwise it leaves.
     is_incoming: bool,
-    /// Planned: times, in order, and what.
+    /// Planned events, in the order of their times.
     planned: VecDeque<(Instant, Planned)>,
     gateways: BTreeSet<(Instant, LinkId, u16)>,
     malformed: MalformedPackets,
@@ -100,10 +100,10 @@ enum Planned {
     Kill,
 }
 
-/// What has happened and is to be told or done, in its order.
+/// Something that is to be passed on, in its order.
 #[derive(Debug)]
 enum Event {
-    /// For the machine.
+    /// An input for the accelerator.
     Input(Input),
     /// A packet leaves without being held.
     PassThrough(Vec<u8>),
@@ -114,45 +114,45 @@ impl World {
     ///
     /// # Panics
     /// When there are more flows than ports.
-    pub fn new(scene: Scenario) -> Self {
-        let stations: Vec<TcpPair> = scene
+    pub fn new(scenario: Scenario) -> Self {
+        let connections: Vec<TcpPair> = scenario
             .flows
             .iter()
             .enumerate()
-            .map(|(n, plan)| TcpPair::new(plan, n).expect("a handful of flows have ports and addresses"))
+            .map(|(n, script)| TcpPair::new(script, n).expect("there are ports and addresses for some flows"))
             .collect();
         Self {
             now: Instant::ZERO,
-            links: Links::new(&scene),
-            origin: OriginServer::new(scene.server, scene.seed),
+            links: Links::new(&scenario),
+            origin: OriginServer::new(scenario.server, scenario.seed),
             mirrored_servers: MirroredServers::default(),
             machine: None,
             log: None,
-            invariants: scene.config.as_ref().map(|config| InvariantChecker::new(&config.mechanisms)),
+            invariants: scenario.config.as_ref().map(|config| InvariantChecker::new(&config.mechanisms)),
             capture_level: CaptureLevel::None,
             events: VecDeque::new(),
             is_incoming: false,
-            planned: planned_events(&scene),
+            planned: planned_events(&scenario),
             gateways: BTreeSet::new(),
-            malformed: MalformedPackets::new(scene.seed),
+            malformed: MalformedPackets::new(scenario.seed),
             reset: BTreeSet::new(),
             lost_early_acked: BTreeSet::new(),
             ticks: 0,
             outcome: Outcome::default(),
-            hops: hops(&scene),
-            connections: stations,
-            scene,
+            hops: hops(&scenario),
+            connections,
+            scenario,
         }
     }
 
-    /// Lets everything happen up to `until`. False when nothing is left that could.
+    /// Runs up to `until`. False when nothing is left that could happen.
     pub fn run_until(&mut self, until: Instant) -> bool {
         let mut again = 0;
         loop {
             let Some(next) = self.step() else { return false };
             again = if next <= self.now { again + 1 } else { 0 };
             if again > MAX_SPINS {
-                self.report_defect("does not get on".into());
+                self.report_defect("makes no progress".into());
                 return false;
             }
             if next > until {
@@ -164,7 +164,7 @@ impl World {
 
     /// Runs until all flows are over, and a while longer.
     pub fn run(&mut self) -> Outcome {
-        let limit = Instant::ZERO + self.scene.limit;
+        let limit = Instant::ZERO + self.scenario.limit;
         let mut until = Instant::ZERO;
         while !self.connections.iter().all(TcpPair::is_over) && until < limit {
             until = (until + CHECK_INTERVAL).min(limit);
@@ -179,7 +179,7 @@ impl World {
         self.outcome()
     }
 
-    /// What may still be there long after the last flow's end.
+    /// Checks what is left long after the end of the last flow.
     fn check_after_end(&mut self, ticks: u64) {
         let Some(machine) = &mut self.machine else { return };
         machine.tick(self.now);
@@ -200,14 +200,14 @@ impl World {
         }
     }
 
-    /// What has become of everything by now.
+    /// The outcome so far.
     pub fn outcome(&self) -> Outcome {
-        let flow = |(n, station): (usize, &TcpPair)| FlowOutcome {
-            finished: station.finished(),
-            read: station.read(),
-            stall: station.stall(self.outcome.ended.max(Instant::ZERO)),
-            state: station.state(),
-            server: station.server_state(),
+        let flow = |(n, pair): (usize, &TcpPair)| FlowOutcome {
+            finished: pair.finished(),
+            read: pair.read(),
+            stall: pair.stall(self.outcome.ended.max(Instant::ZERO)),
+            state: pair.state(),
+            server: pair.server_state(),
             was_reset: self.reset.contains(&n),
             lost_early_acked: self.lost_early_acked.contains(&n),
         };
@@ -229,9 +229,9 @@ impl World {
         self.connections.get(n).map_or(0, TcpPair::server_read)
     }
 
-    /// Segments that the n-th flow's server has sent again.
+    /// Segments that the n-th flow's server has retransmitted.
     pub fn retransmitted(&self, n: usize) -> u64 {
-        self.connections.get(n).map_or(0, |station| station.retransmitted)
+        self.connections.get(n).map_or(0, |pair| pair.retransmitted)
     }
 
     /// Packets towards the client that the primary link dropped because of congestion.
@@ -239,30 +239,30 @@ impl World {
         self.links.dropped(Scenario::PRIMARY)
     }
 
-    /// How the n-th flow stands, as a line for people.
+    /// The state of the n-th flow in one line.
     pub fn summary(&self, n: usize) -> String {
-        self.connections.get(n).map_or_else(String::new, |station| format!("{}: {}", self.now, station.summary()))
+        self.connections.get(n).map_or_else(String::new, |pair| format!("{}: {}", self.now, pair.summary()))
     }
 
-    /// What the machine says of its flows, and everything that it has been through.
+    /// The log of the accelerator.
     pub fn into_log(self) -> Option<Log<Config, Accelerator>> {
         self.machine.map(|machine| machine.into_parts().1).or(self.log)
     }
 
-    /// The machine.
+    /// The accelerator, if it runs.
     pub fn accelerator(&self) -> Option<&Accelerator> {
         self.machine.as_ref().map(Checked::machine)
     }
 
-    /// Everything that happens now. When to come again.
+    /// Everything that happens now. Returns when to step next.
     fn step(&mut self) -> Option<Instant> {
         while let Some((_, planned)) = self.planned.front().copied().filter(|(at, _)| *at <= self.now) {
             self.planned.pop_front();
             self.on_planned(planned);
         }
         self.run_events();
-        while let Some((link, direction, carried)) = self.links.pop(self.now) {
-            self.on_arrival(link, direction, carried);
+        while let Some((link, direction, payload)) = self.links.pop(self.now) {
+            self.on_arrival(link, direction, payload);
             self.run_events();
         }
         for n in 0..self.connections.len() {
@@ -308,22 +308,22 @@ impl World {
     fn on_planned(&mut self, planned: Planned) {
         match planned {
             Planned::Attach => {
-                let config = self.scene.config.clone();
+                let config = self.scenario.config.clone();
                 self.machine = config.map(|config| Checked::new(config.clone(), Accelerator::new(config)));
             }
             Planned::Kill => self.kill(),
             Planned::Carrier(link, is_up) if self.machine.is_some() => {
                 self.push_input(Input::Carrier { link, is_up });
             }
-            Planned::Malformed(hostility) if self.machine.is_some() => {
-                let input = self.malformed.input(hostility, self.capture_level);
+            Planned::Malformed(kind) if self.machine.is_some() => {
+                let input = self.malformed.input(kind, self.capture_level);
                 self.events.extend(input.map(Event::Input));
             }
             Planned::Carrier(..) | Planned::Malformed(_) => {}
         }
     }
 
-    /// From now on everything passes untouched, and what was held is gone.
+    /// From now on every packet passes unchanged, and held packets are lost.
     fn kill(&mut self) {
         let Some(machine) = self.machine.take() else { return };
         self.log = Some(machine.into_parts().1);
@@ -331,7 +331,7 @@ impl World {
             self.connections
                 .iter()
                 .enumerate()
-                .filter_map(|(n, station)| (station.acknowledged() > station.received()).then_some(n)),
+                .filter_map(|(n, pair)| (pair.acknowledged() > pair.received()).then_some(n)),
         );
         self.events.clear();
         self.gateways.clear();
@@ -340,8 +340,8 @@ impl World {
         self.capture_level = CaptureLevel::None;
     }
 
-    fn on_arrival(&mut self, link: LinkId, direction: Direction, carried: LinkPayload) {
-        match carried {
+    fn on_arrival(&mut self, link: LinkId, direction: Direction, payload: LinkPayload) {
+        match payload {
             LinkPayload::Packet(bytes) => self.on_server(link, &bytes),
             LinkPayload::MirroredServer(bytes) => {
                 if let Some(conn) = self.mirrored_servers.conn_of(link, &bytes) {
@@ -360,32 +360,32 @@ impl World {
                         return self.run_events();
                     }
                 }
-                if let Some(station) = self.connections.get_mut(flow) {
-                    station.on_client(self.now, &segment);
+                if let Some(pair) = self.connections.get_mut(flow) {
+                    pair.on_client(self.now, &segment);
                 }
                 self.run_connection(flow);
             }
         }
     }
 
-    /// A packet has reached the other side, where the servers are.
+    /// A packet has arrived at the servers.
     fn on_server(&mut self, link: LinkId, bytes: &[u8]) {
         if let Some((n, message)) = self.unreachable_of(bytes, Direction::Down) {
             return self.on_unreachable(n, Direction::Down, message.seq);
         }
         let Some((n, view)) = self.flow_of(bytes, Direction::Up) else {
-            let servers: Vec<_> = self.connections.iter().map(|station| station.params.flow).collect();
-            self.mirrored_servers.on_packet(self.now, link, bytes, &self.scene.flows, &servers);
+            let servers: Vec<_> = self.connections.iter().map(|pair| pair.params.flow).collect();
+            self.mirrored_servers.on_packet(self.now, link, bytes, &self.scenario.flows, &servers);
             return;
         };
-        let Some(station) = self.connections.get_mut(n) else { return };
-        let read = station.params.read(Direction::Up, &view, station.read_position(Direction::Up), self.now);
+        let Some(pair) = self.connections.get_mut(n) else { return };
+        let read = pair.params.read(Direction::Up, &view, pair.read_position(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
-            let due = station.content.bytes(Direction::Up, segment.data.start, segment.data.end);
+            let due = pair.content.bytes(Direction::Up, segment.data.start, segment.data.end);
             let is_right = view.payload() == due;
-            station.on_server(self.now, &segment);
-            // What the dead one has acknowledged may have been on its way still.
-            if self.log.is_some() && station.acknowledged() > station.received() {
+            pair.on_server(self.now, &segment);
+            // ACKs of the killed accelerator may still have been in flight.
+            if self.log.is_some() && pair.acknowledged() > pair.received() {
                 self.lost_early_acked.insert(n);
             }
             if !is_right {
@@ -395,43 +395,41 @@ impl World {
         }
     }
 
-    /// The sender of this direction hears that a segment of its had no way to go.
+    /// The sender of this direction learns that a segment had no route.
     fn on_unreachable(&mut self, n: usize, direction: Direction, seq: Seq) {
-        if let Some(station) = self.connections.get_mut(n) {
-            station.on_unreachable(self.now, direction, seq);
+        if let Some(pair) = self.connections.get_mut(n) {
+            pair.on_unreachable(self.now, direction, seq);
             self.run_connection(n);
         }
     }
 
-    /// Both ends of a flow do what is due, and say what they have to say: the stacks first, then what applications do
-    /// upon it, so that a handshake ends with an ACK of its own.
+    /// Both ends of a flow do what is due: the stacks first, then the applications, so that a handshake ends with an
+    /// ACK of its own.
     fn run_connection(&mut self, n: usize) {
-        let Some(station) = self.connections.get_mut(n) else { return };
-        station.on_timers(self.now);
+        let Some(pair) = self.connections.get_mut(n) else { return };
+        pair.on_timers(self.now);
         self.flush(n);
-        if let Some(station) = self.connections.get_mut(n) {
-            station.run_applications(self.now);
+        if let Some(pair) = self.connections.get_mut(n) {
+            pair.run_applications(self.now);
             self.flush(n);
         }
     }
 
     fn flush(&mut self, n: usize) {
-        while let Some((direction, segment)) =
-            self.connections.get_mut(n).and_then(|station| station.poll(self.now))
-        {
+        while let Some((direction, segment)) = self.connections.get_mut(n).and_then(|pair| pair.poll(self.now)) {
             if direction == Direction::Down {
-                let carried = LinkPayload::Segment { flow: n, segment };
-                self.links.push(Scenario::PRIMARY, Direction::Down, carried, self.now);
+                let payload = LinkPayload::Segment { flow: n, segment };
+                self.links.push(Scenario::PRIMARY, Direction::Down, payload, self.now);
             } else {
                 self.send_from_client(n, &segment);
             }
         }
     }
 
-    /// The client's stack sends this.
+    /// The client's stack sends a segment.
     fn send_from_client(&mut self, n: usize, segment: &Segment) {
-        let Some(station) = self.connections.get(n) else { return };
-        let bytes = station.params.emit(Direction::Up, segment, &station.content);
+        let Some(pair) = self.connections.get(n) else { return };
+        let bytes = pair.params.emit(Direction::Up, segment, &pair.content);
         if !self.is_accelerated(n) {
             self.links.push(Scenario::PRIMARY, Direction::Up, LinkPayload::Packet(bytes), self.now);
             return;
@@ -441,32 +439,31 @@ impl World {
             self.push_input(Input::Outgoing(PacketBytes(bytes)));
         } else {
             self.capture(n, Direction::Up, segment);
-            // It does not overtake what is held before it.
+            // It does not overtake packets that were held before it.
             self.events.push_back(Event::PassThrough(bytes));
         }
     }
 
-    /// Whether there is a machine that is meant for this flow.
+    /// Whether packets of this flow pass an accelerator now.
     fn is_accelerated(&self, n: usize) -> bool {
-        self.machine.is_some() && self.scene.flows.get(n).is_some_and(|plan| plan.is_accelerated)
+        self.machine.is_some() && self.scenario.flows.get(n).is_some_and(|script| script.is_accelerated)
     }
 
-    /// Whether a packet that came waits for a word: an acknowledgement without more, where something may be done for
-    /// uploads. What it becomes is delivered.
+    /// Whether an arriving packet is held: a pure ACK, if a mechanism for uploads is enabled. What it becomes is
+    /// delivered.
     fn queue_incoming(&mut self, n: usize, segment: &Segment) -> bool {
         let has_uploads =
-            self.scene.config.as_ref().is_some_and(|config| config.mechanisms.has_any(&UPLOAD_MECHANISMS));
+            self.scenario.config.as_ref().is_some_and(|config| config.mechanisms.has_any(&UPLOAD_MECHANISMS));
         let flags = segment.flags;
-        let Some(station) =
-            self.connections.get(n).filter(|_| has_uploads && flags.ack && !flags.fin && !flags.rst)
+        let Some(pair) = self.connections.get(n).filter(|_| has_uploads && flags.ack && !flags.fin && !flags.rst)
         else {
             return false;
         };
-        // What a real kernel sends of an application's last bytes has PSH.
+        // A real kernel sets PSH on the last bytes of an application.
         if !segment.data.is_empty() {
             return false;
         }
-        let bytes = station.params.emit(Direction::Down, segment, &station.content);
+        let bytes = pair.params.emit(Direction::Down, segment, &pair.content);
         self.malformed.remember(&bytes);
         self.events.push_back(Event::Input(Input::Incoming(PacketBytes(bytes))));
         true
@@ -477,8 +474,8 @@ impl World {
         if self.capture_level == CaptureLevel::None {
             return;
         }
-        let Some(station) = self.connections.get(n) else { return };
-        let mut bytes = station.params.emit(direction, segment, &station.content);
+        let Some(pair) = self.connections.get(n) else { return };
+        let mut bytes = pair.params.emit(direction, segment, &pair.content);
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.malformed.remember(&bytes);
         if self.capture_level == CaptureLevel::Headers {
@@ -491,10 +488,10 @@ impl World {
         self.events.push_back(Event::Input(input));
     }
 
-    /// Tells the machine what there is to be told, and does what it asks for.
+    /// Passes the events on, and executes the outputs.
     fn run_events(&mut self) {
-        while let Some(news) = self.events.pop_front() {
-            let input = match news {
+        while let Some(event) = self.events.pop_front() {
+            let input = match event {
                 Event::Input(input) => input,
                 Event::PassThrough(packet) => {
                     self.links.push(Scenario::PRIMARY, Direction::Up, LinkPayload::Packet(packet), self.now);
@@ -515,7 +512,7 @@ impl World {
     fn execute_outputs(&mut self, queued: Option<&[u8]>) {
         let Some(machine) = &mut self.machine else { return };
         let outputs: Vec<Output> = std::iter::from_fn(|| machine.poll()).collect();
-        if let Some(Err(defect)) = self.invariants.map(|watch| watch.check_verdicts(queued, &outputs)) {
+        if let Some(Err(defect)) = self.invariants.map(|checker| checker.check_verdicts(queued, &outputs)) {
             self.report_defect(defect);
         }
         for output in outputs {
@@ -542,12 +539,12 @@ impl World {
                 Output::ReleasePort(conn) => self.mirrored_servers.release_port(conn),
                 Output::Fetch(fetch) => {
                     let servers: Vec<_> =
-                        self.connections.iter().map(|station| station.params.flow.destination()).collect();
+                        self.connections.iter().map(|pair| pair.params.flow.destination()).collect();
                     let link_info = (self.links.rate(fetch.link), self.links.rtt(fetch.link));
                     if let Err(defect) =
-                        self.origin.on_fetch(self.now, fetch, &self.scene.flows, &servers, link_info)
+                        self.origin.on_fetch(self.now, fetch, &self.scenario.flows, &servers, link_info)
                     {
-                        self.report_defect(format!("a fetch that cannot be: {defect}"));
+                        self.report_defect(format!("an invalid fetch: {defect}"));
                     }
                 }
                 Output::Cancel(fetch) => self.origin.on_cancel(fetch.0),
@@ -557,20 +554,20 @@ impl World {
 
     /// The accelerator sends a packet to a server.
     fn send(&mut self, link: LinkId, bytes: Vec<u8>) {
-        if let (Some(watch), Some((n, view))) = (self.invariants, self.flow_of(&bytes, Direction::Up))
-            && let Some(station) = self.connections.get(n)
+        if let (Some(invariants), Some((n, view))) = (self.invariants, self.flow_of(&bytes, Direction::Up))
+            && let Some(pair) = self.connections.get(n)
         {
-            let read = station.params.read(Direction::Up, &view, station.read_position(Direction::Up), self.now);
-            if let Err(defect) = watch.check_sent(station, &bytes, &read) {
+            let read = pair.params.read(Direction::Up, &view, pair.read_position(Direction::Up), self.now);
+            if let Err(defect) = invariants.check_sent(pair, &bytes, &read) {
                 self.report_defect(format!("flow {n}: {defect}"));
             }
         }
         if !self.links.push(link, Direction::Up, LinkPayload::Packet(bytes), self.now) {
-            self.report_defect(format!("a packet over {link:?}, which is not there"));
+            self.report_defect(format!("a packet over {link:?}, which does not exist"));
         }
     }
 
-    /// The accelerator gives a packet to the stack.
+    /// The accelerator delivers a packet to the client's stack.
     fn deliver(&mut self, bytes: &[u8]) {
         if let Some((n, message)) = self.unreachable_of(bytes, Direction::Up) {
             return self.on_unreachable(n, Direction::Up, message.seq);
@@ -578,13 +575,13 @@ impl World {
         let Some((n, view)) = self.flow_of(bytes, Direction::Down) else {
             return self.report_defect("delivered: a packet of no flow".into());
         };
-        let Some(station) = self.connections.get_mut(n) else { return };
-        let read = station.params.read(Direction::Down, &view, station.read_position(Direction::Down), self.now);
-        match InvariantChecker::check_delivered(station, bytes, &read) {
+        let Some(pair) = self.connections.get_mut(n) else { return };
+        let read = pair.params.read(Direction::Down, &view, pair.read_position(Direction::Down), self.now);
+        match InvariantChecker::check_delivered(pair, bytes, &read) {
             Err(defect) => self.report_defect(format!("flow {n}: delivered: {defect}")),
             Ok(segment) => {
-                station.on_client(self.now, &segment);
-                if segment.flags.rst && station.state() == Some(State::Over(Ending::Reset)) {
+                pair.on_client(self.now, &segment);
+                if segment.flags.rst && pair.state() == Some(State::Over(Ending::Reset)) {
                     self.reset.insert(n);
                 }
                 self.run_connection(n);
@@ -592,22 +589,22 @@ impl World {
         }
     }
 
-    /// Whose packet it is, if it is one of a flow here.
+    /// The flow of a packet.
     fn flow_of<'a>(&self, bytes: &'a [u8], direction: Direction) -> Option<(usize, View<'a>)> {
         let view = View::parse(bytes).ok()?;
         let flow = if direction == Direction::Up { view.four_tuple() } else { view.four_tuple().reversed() };
-        Some((self.connections.iter().position(|station| station.params.flow == flow)?, view))
+        Some((self.connections.iter().position(|pair| pair.params.flow == flow)?, view))
     }
 
-    /// Whose segment of this direction had no way to go, if that is what the packet says.
+    /// The flow whose segment of this direction had no route, if the packet is such a message.
     fn unreachable_of(&mut self, bytes: &[u8], direction: Direction) -> Option<(usize, IcmpUnreachable)> {
         let packet = Packet::parse(bytes).ok()?;
         let message = IcmpUnreachable::of(packet).ok()?;
         if packet.checksum() != Checksum::Valid {
-            self.report_defect("a message of ICMP with a wrong checksum".into());
+            self.report_defect("an ICMP message with a wrong checksum".into());
         }
         let flow = if direction == Direction::Up { message.four_tuple } else { message.four_tuple.reversed() };
-        Some((self.connections.iter().position(|station| station.params.flow == flow)?, message))
+        Some((self.connections.iter().position(|pair| pair.params.flow == flow)?, message))
     }
 
     fn report_defect(&mut self, what: String) {
@@ -617,24 +614,24 @@ impl World {
     }
 }
 
-/// What each flow loses on its own.
-fn hops(scene: &Scenario) -> Vec<LossProcess> {
-    let hop = |(n, plan): (usize, &crate::accel::scenario::FlowScript)| {
-        LossProcess::new(plan.loss, scene.seed, &format!("hop {n}"), Direction::Down)
+/// The loss process of each flow's own hop.
+fn hops(scenario: &Scenario) -> Vec<LossProcess> {
+    let hop = |(n, script): (usize, &crate::accel::scenario::FlowScript)| {
+        LossProcess::new(script.loss, scenario.seed, &format!("hop {n}"), Direction::Down)
     };
-    scene.flows.iter().enumerate().map(hop).collect()
+    scenario.flows.iter().enumerate().map(hop).collect()
 }
 
-/// What happens at fixed times.
-fn planned_events(scene: &Scenario) -> VecDeque<(Instant, Planned)> {
+/// Events at fixed times.
+fn planned_events(scenario: &Scenario) -> VecDeque<(Instant, Planned)> {
     let at = |since: Duration| Instant::ZERO + since;
-    let mut planned = vec![(at(scene.attached_at), Planned::Attach)];
-    planned.extend(scene.killed_at.map(|killed| (at(killed), Planned::Kill)));
-    for outage in scene.outages.iter().filter(|outage| outage.is_carrier_lost) {
+    let mut planned = vec![(at(scenario.attached_at), Planned::Attach)];
+    planned.extend(scenario.killed_at.map(|killed| (at(killed), Planned::Kill)));
+    for outage in scenario.outages.iter().filter(|outage| outage.is_carrier_lost) {
         planned.push((at(outage.at), Planned::Carrier(outage.link, false)));
         planned.push((at(outage.at + outage.duration), Planned::Carrier(outage.link, true)));
     }
-    planned.extend(scene.malformed.iter().map(|(since, hostility)| (at(*since), Planned::Malformed(*hostility))));
+    planned.extend(scenario.malformed.iter().map(|(since, kind)| (at(*since), Planned::Malformed(*kind))));
     planned.sort();
     planned.into()
 }
@@ -642,27 +639,27 @@ fn planned_events(scene: &Scenario) -> VecDeque<(Instant, Planned)> {
 /// An output's name.
 fn output_name(output: &Output) -> &'static str {
     match output {
-        Output::Forward(_) => "leave",
-        Output::Suppress => "hold",
+        Output::Forward(_) => "forward",
+        Output::Suppress => "suppress",
         Output::Send { link, .. } if *link == Scenario::PRIMARY => "send over primary",
-        Output::Send { .. } => "send over helper",
+        Output::Send { .. } => "send over secondary",
         Output::Deliver(_) => "deliver",
         Output::CountPackets { .. } => "count",
-        Output::Probe { .. } => "ask",
-        Output::Capture(_) => "watch",
-        Output::ReservePort { .. } => "conn",
-        Output::ReleasePort(_) => "hang up",
+        Output::Probe { .. } => "probe",
+        Output::Capture(_) => "capture",
+        Output::ReservePort { .. } => "reserve port",
+        Output::ReleasePort(_) => "release port",
         Output::Fetch(_) => "fetch",
         Output::Cancel(_) => "cancel",
     }
 }
 
-/// Whether one of these mechanisms needs bytes that can be fetched.
+/// Whether this mechanism needs bytes that can be fetched.
 pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::EarlyAck | Mechanism::FreezeInFlight | Mechanism::FastFetch)
 }
 
-/// What may be done for uploads.
+/// Mechanisms for uploads.
 const UPLOAD_MECHANISMS: [Mechanism; 5] = [
     Mechanism::EifelUndo,
     Mechanism::WithheldAck,
@@ -670,17 +667,17 @@ const UPLOAD_MECHANISMS: [Mechanism; 5] = [
     Mechanism::ZeroWindowFreeze,
     Mechanism::FreezeInFlight,
 ];
-/// What leaves with so many bytes or fewer is held: all pure ACKs, and little else.
+/// Packets of at most so many bytes are held when they leave: all pure ACKs, and little else.
 const MAX_QUEUED_PACKET: usize = 160;
-/// Chosen: an instant at which more than this happens never ends.
+/// Chosen: more than this at one instant means that it never ends.
 const MAX_SPINS: u32 = 100_000;
-/// Of a scene that is all wrong, so much is enough.
+/// Defects that are kept of a scenario.
 const MAX_DEFECTS: usize = 8;
-/// How often it is asked whether all is over.
+/// How often it is checked whether all flows are over.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Chosen: questions every 20 ms for ten seconds where a link stays dark, then fewer; and some figures.
+/// Chosen: probes every 20 ms for ten seconds during an outage, then fewer; and some more.
 const MAX_IDLE_TICKS: u64 = 2500;
-/// Chosen: longer than any silence after which a flow may still come back.
+/// Chosen: longer than any pause after which a flow may still continue.
 const IDLE_TIME: Duration = Duration::from_secs(1200);
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl AckDelayQueue {
         {
             first.due = now;
         }
-        self.queue.push_back(QueuedAck { since: now, due, info: info, packet });
+        self.queue.push_back(QueuedAck { since: now, due, info, packet });
         None
     }
 

@@ -2,7 +2,7 @@
 //!
 //! 1. A flow to the port of HTTPS is not followed. Any other is, until its first bytes show what it is.
 //! 2. At most [`MAX_FLOWS`] flows are followed at a time. A flow that has received all that it requested, or cannot be
-//!    followed, is removed; an idle one when another flow needs its slot. Later flows are helped by other mechanisms.
+//!    followed, is removed; an idle one when another flow needs its slot. Later flows use the other mechanisms.
 //! 3. The gateway of a secondary link is probed only while something is wanted over it.
 
 use alloc::vec::Vec;
@@ -128,27 +128,27 @@ impl Accelerator {
     /// The status of a flow, with its mirrored connection.
     pub(in crate::accel) fn with_mirrored_conn(&self, flow: &FlowState, view: FlowStatus) -> FlowStatus {
         let conn = flow.early_ack().and_then(|early_ack| self.mirrored_conns.status(early_ack.id()));
-        let FlowStatus { active: mut in_force, inactive: mut not_in_force, .. } = view;
+        let FlowStatus { mut active, mut inactive, .. } = view;
         let mechanism = Mechanism::FastFetch;
-        let is_refused = not_in_force.iter().any(|excuse| excuse.mechanism == mechanism);
+        let is_refused = inactive.iter().any(|one| one.mechanism == mechanism);
         match &conn {
-            Some(conn) if conn.is_open && !is_refused => in_force.push(mechanism),
+            Some(conn) if conn.is_open && !is_refused => active.push(mechanism),
             Some(MirroredConnStatus { failure: Some(why), .. }) => {
-                not_in_force.push(InactiveReason { mechanism, reason: why.clone() });
+                inactive.push(InactiveReason { mechanism, reason: why.clone() });
             }
             _ => {}
         }
-        FlowStatus { mirrored_conn: conn, active: in_force, inactive: not_in_force, ..view }
+        FlowStatus { mirrored_conn: conn, active, inactive, ..view }
     }
 
     /// Requests missing bytes that are due.
     pub(in crate::accel) fn run_fetcher(&mut self) {
         let mut links: Vec<LinkInfo> = self.secondary.fetch_links(self.now).collect();
-        let (link, is_dark) = (self.config.primary, self.detector.is_down());
+        let (link, is_down) = (self.config.primary, self.detector.is_down());
         links.push(LinkInfo {
             link,
             is_primary: true,
-            is_down: is_dark,
+            is_down,
             receive_rate: None,
             rtt: self.detector.rtt(),
             families: AddressFamilies::Both,

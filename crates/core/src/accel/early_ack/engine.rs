@@ -14,7 +14,7 @@
 //! 2. A hole is acknowledged early when its loss is classified as random, its bytes can be fetched, and the budget
 //!    permits: what the fetching link delivers in two seconds. Any other hole is reported to the sender, with all that
 //!    were known by then. While one of these is open, SACK blocks cover the early-acked holes behind it; else the
-//!    sender would be told of every hole in a flow that always has one.
+//!    sender would learn of every hole in a flow that always has one.
 //! 3. An acknowledged byte is never the sender's again: such a hole is early-acked whatever the budget.
 //! 4. Never acknowledged are: bytes beyond what is early-acked or has arrived; bytes beyond the local stack's right
 //!    edge, because the stack would drop them for good; a FIN that the local stack has not acknowledged.
@@ -135,7 +135,7 @@ impl EarlyAckEngine {
     /// Of a flow whose local stack has acknowledged up to here.
     pub(in crate::accel) fn new(next_expected: u64) -> Self {
         Self {
-            next_expected: next_expected,
+            next_expected,
             right_edge: next_expected,
             received_beyond: PosRangeSet::default(),
             acked: next_expected,

@@ -146,12 +146,7 @@ impl EarlyAckFlow {
             engine.on_peer_seq(
                 now,
                 segment.seq(),
-                &EarlyAckPolicy {
-                    http_map: &self.http_map,
-                    allows_new: false,
-                    budget: 0,
-                    newest_tsval: newest_tsval,
-                },
+                &EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval },
             );
         }
     }
@@ -180,7 +175,7 @@ impl EarlyAckFlow {
             http_map: &self.http_map,
             allows_new: allowed.allows_new,
             budget: allowed.budget,
-            newest_tsval: newest_tsval,
+            newest_tsval,
         };
         let verdict = engine.on_ack_out(now, ack, carries_data, allowed.scale, &terms);
         self.holes += u64::from(engine.total_bytes() > before);
@@ -206,7 +201,7 @@ impl EarlyAckFlow {
     ) -> Vec<FetchRequest> {
         let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
         let flow = self.id;
-        let request = |range, offset| FetchRequest { flow, range: range, source: offset, server };
+        let request = |range, offset| FetchRequest { flow, range, source: offset, server };
         let mut requests: Vec<FetchRequest> =
             self.http_map.take_check().into_iter().map(|(range, offset)| request(range, offset)).collect();
         let to_fetch = self.engine.as_mut().map(EarlyAckEngine::take_to_fetch).unwrap_or_default();
@@ -250,7 +245,7 @@ impl EarlyAckFlow {
         let ts_val = missing.first().and_then(|first| self.engine.as_ref()?.tsval_at(first.start));
         let is_longer = |old: &InjectedRange| old.bytes.len() >= bytes.len();
         if !self.injected.get(&start).is_some_and(is_longer) {
-            self.injected.insert(start, InjectedRange { bytes, at: now, ts_val: ts_val });
+            self.injected.insert(start, InjectedRange { bytes, at: now, ts_val });
         }
         missing.into_iter().flat_map(|range| self.inject(now, range)).collect()
     }
@@ -371,8 +366,7 @@ impl EarlyAckFlow {
         let from = standing.map_or(front, |standing| standing.saturating_sub(1));
         let can = top > from && self.http_map.locate(PosRange::new(from, top)).is_some();
         let Some(top) = standing.filter(|_| !can).or(can.then_some(top)) else { return Vec::new() };
-        let terms =
-            EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval: newest_tsval };
+        let terms = EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval };
         engine.sweep(now, top, step, &terms)
     }
 
@@ -426,8 +420,8 @@ impl EarlyAckFlow {
     /// Changes with [`pending_repair`](Self::pending_repair).
     pub(in crate::accel) fn pending_fingerprint(&self) -> (u64, u64) {
         let sweep = self.engine.as_ref().and_then(EarlyAckEngine::sweep_top).unwrap_or(0);
-        let (hidden, missing, _) = self.counters();
-        (hidden, missing.wrapping_add(sweep))
+        let (early_acked, missing, _) = self.counters();
+        (early_acked, missing.wrapping_add(sweep))
     }
 
     /// What was acknowledged, or may have been, and has not arrived; none if there is nothing.
@@ -449,7 +443,7 @@ impl EarlyAckFlow {
             local: SocketAddr::new(self.key.addrs.source(), self.key.source_port),
             server,
             acked_by_server: (self.peer.ack().number(), self.peer.window),
-            timestamps: timestamps,
+            timestamps,
             next_expected: seq_of(engine.next_expected()).number(),
             acked_to_server: Some(seq_of(engine.acked()).number()),
             is_acked_known: is_sure,

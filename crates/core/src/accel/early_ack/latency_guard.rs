@@ -69,7 +69,7 @@ impl FetchLatencyGuard {
 const MAX_LATENCY: Duration = Duration::from_secs(3);
 /// chosen: compared with it, a wait of some seconds is a tenth.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
-/// chosen: as long as many downloads take; a longer one is helped after it.
+/// chosen: as long as many downloads take; early ACK resumes in a longer one.
 const MIN_PAUSE: Duration = Duration::from_secs(10);
 /// chosen: one late response in this time costs a tenth.
 const PAUSE_FACTOR: u32 = 10;

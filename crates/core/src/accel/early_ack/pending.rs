@@ -172,8 +172,8 @@ mod tests {
     use super::*;
     use crate::wire::packet::{Flags, Segment};
 
-    fn owed() -> PendingRepair {
-        let hole = |seq, ts_val| PendingHole { seq, ts_val: ts_val, fetch: None };
+    fn pending_repair() -> PendingRepair {
+        let hole = |seq, ts_val| PendingHole { seq, ts_val, fetch: None };
         PendingRepair {
             local: ([10, 0, 0, 2], 40_000).into(),
             server: ([192, 0, 2, 1], 80).into(),
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_filled_by_segments_of_the_sender_across_wraparound() {
-        let pending = owed();
+        let pending = pending_repair();
         let bytes: Vec<u8> = (0..3000_u32).map(|at| (at % 251) as u8).collect();
         let packets = pending.fill_segments(&pending.holes[0], &bytes, None);
         let mut all = Vec::new();
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_reset_at_each_number_that_the_stack_may_wait_for() {
-        let packets = owed().local_resets(Seq::new(owed().next_expected));
+        let packets = pending_repair().local_resets(Seq::new(pending_repair().next_expected));
         let seqs: Vec<Seq> = packets.iter().map(|packet| Segment::parse(&packet.0).unwrap().seq()).collect();
         assert_eq!(seqs, [Seq::new(u32::MAX - 99), Seq::new(5000)]);
         assert!(packets.iter().all(|packet| Segment::parse(&packet.0).unwrap().flags().contains(Flags::RST)));

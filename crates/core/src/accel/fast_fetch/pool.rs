@@ -103,7 +103,7 @@ impl MirroredConnPool {
         self.outputs.push(Output::ReservePort { conn, link: link.link, server });
         let slot = Slot {
             conn_id: conn,
-            link: link,
+            link,
             server,
             resource,
             flow_offset: place.offset,

@@ -241,7 +241,7 @@ impl FlowState {
     }
 
     /// Whether it is a subflow of an MPTCP connection, as far as is known. Its data has sequence numbers of the
-    /// connection, which nobody here knows.
+    /// connection, which are unknown here.
     pub(super) const fn is_multipath(&self) -> bool {
         self.is_multipath
     }

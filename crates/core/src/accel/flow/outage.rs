@@ -4,7 +4,7 @@
 //! 2. A packet that repeats the receiver's last ACK echoes a timestamp of the present, not of before the outage: the
 //!    sender would measure the outage as a round-trip time.
 //! 3. What restarts the sender must be news to it: a withheld byte, or without one the ICMP messages of the outage
-//!    revert, which tell it that its retransmissions had no route. Holes from before the outage are not reported again
+//!    revert, which report that its retransmissions had no route. Holes from before the outage are not reported again
 //!    then (see [`crate::accel::withheld_ack`]). The cumulative ACK is repeated, as it may be lost, and the ICMP
 //!    message is only about the first segment beyond it.
 //! 4. For an upload the same packets are delivered to the local stack instead of sent.
@@ -188,7 +188,7 @@ impl FlowState {
     }
 
     /// How many retransmission timeouts the sender may have had during the outage; 0 if it had nothing to retransmit,
-    /// or was told that everything has arrived.
+    /// or learned that everything has arrived.
     fn timeouts_to_revert(&self, now: Instant) -> u32 {
         let has_sweep = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
         let is_known = self.direction == Direction::Download || self.upload.has_clock();

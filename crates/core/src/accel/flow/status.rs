@@ -15,33 +15,33 @@ impl FlowState {
     /// The flow as it is now.
     pub(in crate::accel) fn status(&self, now: Instant, mechanisms: &Mechanisms) -> FlowStatus {
         let has_timestamps = self.last_ack.is_some_and(|(last, _)| last.timestamps.is_some());
-        let (early_acked, missing, hidden_holes) =
+        let (early_acked, missing, early_acked_holes) =
             self.early_ack.as_ref().map(EarlyAckFlow::counters).unwrap_or_default();
-        let mut in_force = Vec::new();
+        let mut active = Vec::new();
         let is_mirrored =
             self.early_ack.as_ref().is_some_and(EarlyAckFlow::is_fetchable) && !self.fetch_latency.is_paused(now);
         let is_of_use = |m: &Mechanism| *m != Mechanism::EarlyAck || self.has_window_for_holes(now);
-        in_force.extend(NEEDS_FETCH.into_iter().filter(|m| is_mirrored && mechanisms.has(*m) && is_of_use(m)));
+        active.extend(NEEDS_FETCH.into_iter().filter(|m| is_mirrored && mechanisms.has(*m) && is_of_use(m)));
         if mechanisms.has(Mechanism::EifelUndo)
             && has_timestamps
             && !self.congestion_response.is_unresponsive()
             && self.path_verdict == PathVerdict::Trusted
         {
-            in_force.push(Mechanism::EifelUndo);
+            active.push(Mechanism::EifelUndo);
         }
         if self.withheld_ack.can_restart_sender() {
-            in_force.push(Mechanism::WithheldAck);
+            active.push(Mechanism::WithheldAck);
         }
         if mechanisms.has(Mechanism::OutageRevert) && self.recovery.is_active() {
-            in_force.push(Mechanism::OutageRevert);
+            active.push(Mechanism::OutageRevert);
         }
         if self.ack_path.is_on() {
-            in_force.push(Mechanism::AckOffload);
+            active.push(Mechanism::AckOffload);
         } else if self.counts.offloaded > 0 && mechanisms.has(Mechanism::AckOffloadAsPublished) {
-            in_force.push(Mechanism::AckOffloadAsPublished);
+            active.push(Mechanism::AckOffloadAsPublished);
         }
         if self.is_frozen {
-            in_force.push(Mechanism::ZeroWindowFreeze);
+            active.push(Mechanism::ZeroWindowFreeze);
         }
         let is_upload = self.direction == Direction::Upload;
         FlowStatus {
@@ -49,12 +49,12 @@ impl FlowState {
             is_upload,
             opened: self.opened,
             inactive: self.inactive(now, mechanisms, has_timestamps),
-            active: in_force,
+            active,
             received: self.goodput.total(),
             goodput: self.goodput.rate(now),
             plain_tcp: self.plain_tcp(self.local_holes.count()),
             holes: self.local_holes.count(),
-            random_losses: self.eifel_undo.random_losses() + hidden_holes,
+            random_losses: self.eifel_undo.random_losses() + early_acked_holes,
             undone_reductions: self.eifel_undo.undone_reductions(),
             early_acked: DataSize::from_bytes(early_acked),
             missing: DataSize::from_bytes(missing),
@@ -88,7 +88,7 @@ impl FlowState {
         let mut reasons = Vec::new();
         let mut inactive = |mechanism, reason: String| {
             if mechanisms.has(mechanism) {
-                reasons.push(InactiveReason { mechanism, reason: reason });
+                reasons.push(InactiveReason { mechanism, reason });
             }
         };
         if self.congestion_response.is_unresponsive() {
@@ -117,17 +117,17 @@ impl FlowState {
             let of_bytes = [Mechanism::EarlyAck, Mechanism::FastFetch];
             of_bytes.into_iter().for_each(|one| inactive(one, refusal.to_string()));
         }
-        let can_be_had = self.early_ack.as_ref().is_some_and(|hiding| hiding.not_fetchable().is_none());
-        if can_be_had && self.fetch_latency.is_paused(now) {
+        let is_fetchable = self.early_ack.as_ref().is_some_and(|early_ack| early_ack.not_fetchable().is_none());
+        if is_fetchable && self.fetch_latency.is_paused(now) {
             let all = [Mechanism::EarlyAck, Mechanism::FastFetch, Mechanism::FreezeInFlight];
             all.into_iter().for_each(|one| inactive(one, "missing bytes come too late".into()));
-        } else if can_be_had && !self.has_window_for_holes(now) {
+        } else if is_fetchable && !self.has_window_for_holes(now) {
             let of_holes = [Mechanism::EarlyAck, Mechanism::FastFetch];
             of_holes
                 .into_iter()
                 .for_each(|one| inactive(one, "its window is used up before missing bytes come".into()));
         }
-        if !can_be_had {
+        if !is_fetchable {
             inactive(Mechanism::FreezeInFlight, "it is not frozen, as its bytes cannot be had elsewhere".into());
         }
         reasons

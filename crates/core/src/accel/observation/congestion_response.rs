@@ -66,7 +66,7 @@ impl CongestionResponse {
         self.totals.queueing = self.totals.queueing.saturating_add(u64::try_from(waited).unwrap_or(u64::MAX));
     }
 
-    /// Whether the flow can be helped now. To be called with each ACK.
+    /// Whether the sender responds to congestion, so that its reductions may be undone. To be called with each ACK.
     pub(in crate::accel) fn is_responsive(&mut self, now: Instant, sample: &AckSample) -> bool {
         self.totals.at = now;
         let (mark, window) = (self.totals, sample.rtt * SAMPLE_RTTS);
@@ -159,7 +159,7 @@ mod tests {
 
     /// A flow that fills a link and a queue of 50 ms, with a congestion loss each second, after which this percentage
     /// of the bytes is in flight; half a second later all is as before. Returns for how many of the 20 losses the flow
-    /// was helped.
+    /// was accelerated.
     fn run(percent: u64) -> (u32, bool) {
         let (mut response, mut helped_losses) = (CongestionResponse::default(), 0);
         for ms in 0..20_000_u64 {

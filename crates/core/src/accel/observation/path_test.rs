@@ -1,10 +1,11 @@
-//! Tests whether the losses of a path depend on the sending rate. If they do, they are congestion, whatever the queueing delay says,
-//! and reductions of the congestion window stand.
+//! Tests whether the losses of a path depend on the sending rate. If they do, they are congestion, whatever the
+//! queueing delay, and reductions of the congestion window remain.
 //!
-//! Policers and buffers of a millisecond drop packets without a queueing delay that could be measured. They differ from a lossy radio
-//! link in one thing: they drop fewer packets when the sender slows down. So reductions are undone only on a path that has passed
-//! this test, and one of them is left in place from time to time to repeat it (an A/B probe). Only bytes and losses that come
-//! while the queue is empty count ([`super::loss_classifier::Gate::is_empty`]).
+//! Policers and buffers of a millisecond drop packets without a queueing delay that could be measured. They differ from
+//! a lossy radio link in one thing: they drop fewer packets when the sender slows down. So reductions are undone only
+//! on a path that has passed this test, and one of them is left in place from time to time to repeat it (an A/B probe).
+//! Only bytes and losses count that arrive while the queue is empty
+//! ([`super::loss_classifier::LossClassifier::is_queue_empty`]).
 //!
 //! ```text
 //!   Plain ── six losses in ≥ 4 s, and a queue has stood ──▶ Trial ── as rare as before ──▶ Due ── a loss ──▶ Probe
@@ -14,21 +15,24 @@
 //!     └───────────────────────── more frequent ─────────────────────────────────────────── Trusted ◀─ as before ─┘
 //! ```
 //!
-//! 1. **Plain:** every reduction stands. Losses per byte are counted. A burst resets the counts: it is the overshoot of
-//!    slow start, and would make every later loss look rare. Losses within four round trips count once ([`APART`]).
-//! 2. **Trial:** reductions are undone, and the sender speeds up. If there are more losses per byte, they are congestion.
-//!    The trial ends at the first significant result, so that it costs a policed path a few packets.
-//! 3. **Probe:** one reduction is left in place. If there are fewer losses per byte at the lower rate, they are congestion.
+//! 1. **Plain:** every reduction remains. Losses per byte are counted. A burst resets the counts: it is the overshoot
+//!    of slow start, and would make every later loss look rare. Losses within four round trips count once
+//!    ([`MIN_LOSS_RTTS`]).
+//! 2. **Trial:** reductions are undone, and the sender speeds up. If there are more losses per byte, they are
+//!    congestion. The trial ends at the first significant result, so that it costs a policed path a few packets.
+//! 3. **Probe:** one reduction is left in place. If there are fewer losses per byte at the lower rate, they are
+//!    congestion.
 //! 4. Losses of one flow within a round trip count once, since a sender reacts to them once (RFC 6675 section 5).
-//! 5. A trial needs a standing queue: for a quarter of a round trip, and for [`QUEUE`] at least, every packet waited for [`QUEUE`]
-//!    or longer ([`Standing`]). A path on which none ever stands may have a policer as its bottleneck. A trial does not detect
-//!    that where several flows share the policer: it drops packets of each flow whatever the rate of that flow is, and such a
-//!    trial undoes several reductions before it ends. A single packet that has waited is no evidence: a burst that a policer
-//!    lets through queues at the next link.
-//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARKED`] after it.
+//! 5. A trial needs a standing queue: for a quarter of a round trip, and for [`STANDING_QUEUE`] at least, every packet
+//!    waited for [`STANDING_QUEUE`] or longer ([`Standing`]). A path without one may have a policer as its bottleneck.
+//!    A trial does not detect that if several flows share the policer: it drops packets of each flow whatever the rate
+//!    of that flow is, and such a trial undoes several reductions before it ends. A single packet that has waited is no
+//!    evidence: a burst that a policer lets through queues at the next link.
+//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARK_TIME`]
+//!    after it.
 //!
-//! A path is the address of a server. Its flows are counted together, so that two flows through one policer do not mistake each
-//! other's losses for random loss, and a later flow begins with the result.
+//! A path is the address of a server. Its flows are counted together, so that two flows through one policer do not
+//! mistake each other's losses for random loss, and a later flow begins with the result.
 
 use crate::units::{Duration, Instant};
 
@@ -55,7 +59,7 @@ enum Phase {
     #[default]
     Plain,
     Trial,
-    /// Waits for the next loss, whose reduction will stand.
+    /// Waits for the next loss, whose reduction will remain.
     ProbeDue,
     Probe,
     Trusted {
@@ -102,8 +106,8 @@ impl PathTest {
         }
     }
 
-    /// A flow with this round trip has a loss while the queue is empty, its first in a round trip. Returns true if the reduction
-    /// may be undone.
+    /// A flow with this round-trip time has a loss while the queue is empty, its first in a round trip. Returns true if
+    /// the reduction may be undone.
     pub(in crate::accel) fn on_loss(&mut self, now: Instant, rtt: Duration) -> bool {
         self.last_used = now;
         // One overshoot of a token bucket causes several losses. The baseline counts overshoots, not those losses.
@@ -238,8 +242,9 @@ impl Counts {
 const BASELINE_LOSSES: u64 = 6;
 /// A shorter delay counts as an empty queue. The usual timestamp clock is finer (1 ms).
 const STANDING_QUEUE: Duration = Duration::from_millis(3);
-/// The part of a round trip for which a queue must stand. chosen: `accel-fairness.txt`; a burst of 64 KiB stands for a tenth of 50 ms at 100 Mbit/s, and a flow that fills its link
-/// for all of it. With a half, flows that lose 1 % at random never begin.
+/// The part of a round trip for which a queue must stand. chosen: `accel-fairness.txt`; a burst of 64 KiB stands for a
+/// tenth of 50 ms at 100 Mbit/s, and a flow that fills its link for all of it. With a half, the trial never begins for
+/// flows that lose 1 % at random.
 const STANDING_RTT_PART: u32 = 4;
 /// Round trips between two losses of a baseline. chosen: the same table; an overshoot of a policed sender takes one to three.
 const MIN_LOSS_RTTS: u32 = 4;
@@ -249,14 +254,14 @@ const MIN_BASELINE_TIME: Duration = Duration::from_secs(4);
 const MIN_EXPECTED: f64 = 6.0;
 /// From this many expected losses on, both counts are halved.
 const MAX_EXPECTED: f64 = 24.0;
-/// Fewer losses than this where [`ENOUGH`] were expected: by chance once in 57 times.
+/// Fewer losses than this where [`MIN_EXPECTED`] were expected: by chance once in 57 times.
 const PROBE_LOSSES: u64 = 2;
 /// chosen: longer than any cycle of a sender on a queue that marks.
 const MARK_TIME: Duration = Duration::from_secs(60);
 /// chosen: one trial costs a policed path about as much as one cycle of its sender does.
 const FIRST_REFUSAL: Duration = Duration::from_secs(60);
 const MAX_REFUSAL: Duration = Duration::from_secs(960);
-/// chosen: a reduction that stands costs CUBIC about five seconds among random losses.
+/// chosen: a reduction that remains costs CUBIC about five seconds among random losses.
 const FIRST_PROBE_INTERVAL: Duration = Duration::from_secs(20);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(160);
 
@@ -266,8 +271,9 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(50);
 
-    /// A minute of a sender on a path: each round trip brings `full` segments while reductions are undone and `plain` ones while they
-    /// stand, and shows a loss where `loses` says so. For how many of its last 20 seconds reductions were undone.
+    /// A minute of a sender on a path: each round trip delivers `full` segments while reductions are undone and `plain`
+    /// ones while they remain, and has a loss if `loses` says so. Returns for how many of its last 20 seconds
+    /// reductions were undone.
     fn run(trust: &mut PathTest, plain: u64, full: u64, mut loses: impl FnMut(u64, bool) -> bool) -> u64 {
         (0..20).for_each(|ms| trust.on_queueing_delay(Instant::from_millis(ms), STANDING_QUEUE, RTT));
         let (mut undone, mut is_fast) = (0, false);

@@ -68,7 +68,7 @@ impl LinkProber {
     /// A prober of this link.
     pub(in crate::accel) fn new(link: SecondaryLink) -> Self {
         Self {
-            link: link,
+            link,
             allowance: link.up.map_or(FIRST_ALLOWANCE, |up| up.share(USABLE_SHARE)),
             allowance_changed: Instant::ZERO,
             is_growing: false,
@@ -117,7 +117,7 @@ impl LinkProber {
             && self.last_reply.is_some_and(|replied| now.since(replied) < MAX_REPLY_AGE)
     }
 
-    /// Whether it is known to bring nothing: no carrier, or it owes answers. A link that nobody has asked is not.
+    /// Whether it is known to deliver nothing: no carrier, or replies are missing. A link that was never probed is not.
     pub(in crate::accel) fn is_down(&self, now: Instant) -> bool {
         self.is_down || self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= REPLY_TIMEOUT)
     }

@@ -88,7 +88,7 @@ impl SecondaryLinks {
 
     /// The link for a mirrored connection, and how often it may send an ACK.
     pub(super) fn mirrored_conn_link(&self, now: Instant) -> Option<ConnLink> {
-        let link = self.fetch_links(now).find(|road| !road.is_down)?.link;
+        let link = self.fetch_links(now).find(|link| !link.is_down)?.link;
         let link_state = self.links.iter().find(|link_state| link_state.prober.link_id() == link)?;
         let beat = DataSize::from_bytes(CONN_ACK_SIZE) / link_state.send_rate().share(CONN_SHARE);
         Some(ConnLink { link, ack_interval: beat.clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL) })

@@ -35,12 +35,7 @@ fn hole(flow: u64, start: u64, bytes: u64) -> FetchRequest {
     let resource =
         Resource { request: "GET / HTTP/1.1\r\n".to_string(), etag: "\"x\"".to_string(), length: 1 << 20 };
     let source = ResourceOffset { resource: Arc::new(resource), offset: start - 1000 };
-    FetchRequest {
-        flow,
-        range: PosRange::new(start, start + bytes),
-        source: source,
-        server: ([10, 0, 0, 1], 80).into(),
-    }
+    FetchRequest { flow, range: PosRange::new(start, start + bytes), source, server: ([10, 0, 0, 1], 80).into() }
 }
 
 fn at(millis: u64) -> Instant {

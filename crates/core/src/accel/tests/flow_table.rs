@@ -103,7 +103,7 @@ fn a_second_connection_between_the_same_ports_is_a_new_flow() {
     for n in 0..100 {
         send(&mut machine, 1050 + u64::from(n), &segment(&key, Flags::ACK, 2, 1000 + n * 2896, &[STAMPS]));
     }
-    // The SYN-ACK arrives again: the ACK was lost, or somebody forges it.
+    // The SYN-ACK arrives again: the ACK was lost, or the packet is forged.
     let again = segment(&key.reversed(), Flags::SYN | Flags::ACK, 1, 2, &[]);
     machine.handle(Instant::from_millis(1500), Input::Incoming(PacketBytes(again)));
     assert_eq!(received(&machine), 99 * 2896);

@@ -358,7 +358,7 @@ impl World {
         }
     }
 
-    // The own stack.
+    // The local stack.
 
     /// `is_made`: the accelerator has made it.
     fn on_packet(&mut self, packet: &PacketBytes, is_made: bool) {

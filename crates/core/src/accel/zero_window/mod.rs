@@ -174,8 +174,7 @@ mod tests {
         let rate = |bytes| DataSize::from_bytes(bytes) / Duration::from_millis(100);
         // Six times as long as the flow's round trip.
         let in_flight_rate = Some(rate(max_acks * 72 / 6 + 1));
-        let params =
-            FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate: in_flight_rate, sent_acks: 0 };
+        let params = FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate, sent_acks: 0 };
         let pace = (rate(likely * 1000), Duration::from_millis(100));
         params.ack_steps(pace, DataSize::from_bytes(limit * 1000), 1000)
     }
@@ -220,12 +219,8 @@ mod tests {
     #[test]
     fn flows_share_the_capacity_of_the_link() {
         let in_flight_rate = Some(Bitrate::from_bits_per_sec(360_000));
-        let params = |spent| FreezeParams {
-            link: LinkId(1),
-            is_first_form: false,
-            in_flight_rate: in_flight_rate,
-            sent_acks: spent,
-        };
+        let params =
+            |spent| FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate, sent_acks: spent };
         let steps = |spent| {
             let pace = (Bitrate::from_mbps(10), Duration::from_millis(100));
             params(spent).ack_steps(pace, DataSize::from_bytes(200_000), 1448)

@@ -1,17 +1,19 @@
-//! What the accelerator costs: processor time for each packet that it handles, and speed where it has nothing to do.
+//! Cost of the accelerator: processor time for each packet that it handles, and speed of links on which it has nothing
+//! to do.
 //!
 //! | row | what |
 //! |---|---|
-//! | `user` | processor time of the accelerator over the packets that it was asked about or looked at; 1 % loss, all mechanisms |
-//! | `bpf` | time of the accelerator's BPF program for an acknowledgement, in a row (`BPF_PROG_TEST_RUN`); beside it what the kernel counts of its runs where it stands (`kernel.bpf_stats_enabled`) |
-//! | `300` | speed of a link of 300 Mbit/s, beside nobody |
+//! | `user` | processor time of the accelerator over the packets that it held or captured; 1 % loss, all mechanisms |
+//! | `bpf` | time of the accelerator's BPF program for an ACK, in a row (`BPF_PROG_TEST_RUN`); also what the kernel counts of its runs at the link (`kernel.bpf_stats_enabled`) |
+//! | `300` | speed of a link of 300 Mbit/s |
 //! | `1000` | the same of 1 Gbit/s with ACK offload by BPF alone |
 //!
-//! 1. Processor time is the process's own with the kernel's on its behalf, from its start of work to the end of the download.
-//! 2. The BPF program is what offloads where nothing else is to be done and the second link's rate is told: so it is.
-//! 3. What the kernel counts where the program stands has its own counting in it, and a processor that had forgotten the program
-//!    since the packet before: a program that does nothing counts half a microsecond there.
-//! 4. The emulator needs a quiet machine for 1 Gbit/s; what it cannot carry is named suspect. So nothing goes on beside these.
+//! 1. Processor time is that of the process and of the kernel on its behalf, from its start to the end of the download.
+//! 2. The BPF program offloads if only ACK offload is enabled and the second link's rate is given.
+//! 3. What the kernel counts at the link includes its counting, and the cache misses of a program that has not run
+//!    since the previous packet: a program that does nothing counts half a microsecond there.
+//! 4. The emulator needs an idle machine for 1 Gbit/s; runs that it cannot carry are named suspect. So these runs are
+//!    exclusive.
 
 use std::time::Duration;
 
@@ -58,7 +60,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     units.into_iter().map(BenchRun::exclusive).collect()
 }
 
-/// Offloading by BPF, over the usual second link.
+/// ACK offload by BPF, over the usual second link.
 fn steered() -> Contender {
     let up = Topology::default_links(0).cell.map_or(0, |(_, up)| up);
     Contender::only("ours", "ack-offload").with_uplink(up)
@@ -72,7 +74,7 @@ fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, who: &Contender)
     let unit = |run: u32| {
         let who = who.clone();
         BenchRun::new(run, length, move |sheet| {
-            // Where the kernel does not count, the trial runs are left.
+            // If the kernel does not count, only the runs in a row are measured.
             let _counting = (case == BPF).then(Counting::start);
             let world = Topology { loss: Ratio::from_percent(loss), ..Topology::default_links(u64::from(run) + 1) };
             match bench.trial(&world, &who, &[Stream::new(true)], length) {
@@ -99,9 +101,9 @@ fn figures(sheet: &mut Sheet, case: &str, taken: &TrialResult) {
         }
         return;
     }
-    // Those that it was asked about, and those that it looked at.
+    // Packets that it held, and packets that it captured.
     let counted = |name: &str| taken.status.as_ref().and_then(|status| status["counts"][name].as_u64());
-    let packets = counted("queued").unwrap_or(0) + counted("seen").unwrap_or(0);
+    let packets = counted("queued").unwrap_or(0) + counted("captured").unwrap_or(0);
     if packets == 0 {
         sheet.tell(case, ": no packet came to the accelerator");
         return;

@@ -1,16 +1,17 @@
-//! What must be left as it is: a clean link, a sender that loss does not slow down, loss that is congestion.
+//! Cases without a gain, in which nothing may become worse: a clean link, a sender that does not slow down after loss,
+//! loss that is congestion.
 //!
 //! | row | links and sender |
 //! |---|---|
-//! | `clean` | no loss, cubic |
+//! | `clean` | no loss, CUBIC |
 //! | `bbr` | 1 % loss, BBR |
 //! | `bbr clean` | no loss, BBR |
-//! | `congestion` | no loss, cubic; a flow over plain HTTP, not helped, beside one over TLS that is |
-//! | `congestion http` | the same the other way round |
+//! | `congestion` | no loss, CUBIC; a plain flow over HTTP beside an accelerated one over TLS |
+//! | `congestion http` | the same with the protocols exchanged |
 //!
-//! In the last two one flow is helped (`--flows`), and what is judged is the other one: segments that its sender sent again,
-//! and packets that the queue dropped, beside the same with two flows that nobody helps. Both ways round, for the flow whose
-//! bytes come first (no handshake of TLS) has more of the link with nobody's help.
+//! In the last two rows one flow is accelerated (`--flows`), and the other one is judged: its retransmitted segments,
+//! and the packets that the queue dropped, compared with two plain flows. Both combinations are measured because the
+//! flow whose bytes arrive first (without a TLS handshake) gets more of the link.
 
 use std::time::Duration;
 
@@ -55,18 +56,18 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
 
 const STREAMS: [Stream; 2] = [Stream::new(true), Stream::new(false)];
 
-/// Who of [`STREAMS`] is helped, and who is not.
+/// Which of [`STREAMS`] is accelerated, and which is not.
 struct Pair {
     name: &'static str,
-    helped: &'static str,
+    accelerated: &'static str,
     other: usize,
     /// The other one's port of the server.
     port: u16,
 }
 
 const PAIRS: [Pair; 2] = [
-    Pair { name: "congestion", helped: "tcp dst port 443", other: 1, port: 80 },
-    Pair { name: "congestion http", helped: "tcp dst port 80", other: 0, port: 443 },
+    Pair { name: "congestion", accelerated: "tcp dst port 443", other: 1, port: 80 },
+    Pair { name: "congestion http", accelerated: "tcp dst port 80", other: 0, port: 443 },
 ];
 
 fn congestion(
@@ -79,7 +80,7 @@ fn congestion(
     let case = &format!("harmless {}", pair.name);
     let world = Topology { congestion: bench.congestion, ..Topology::default_links(u64::from(run) + 1) };
     let mut turns = vec![Contender::Plain];
-    turns.extend(bench.ours.then(|| Contender::default_mechanisms().with_flows(pair.helped)));
+    turns.extend(bench.ours.then(|| Contender::default_mechanisms().with_flows(pair.accelerated)));
     let first = run as usize % turns.len();
     turns.rotate_left(first);
     for who in &turns {

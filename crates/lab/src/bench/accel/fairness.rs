@@ -1,16 +1,16 @@
-//! A plain flow beside a helped one: does it get less, and does the link drop more, than beside a plain flow?
+//! A plain flow beside an accelerated one: is it slower, and does the link drop more, than beside a plain flow?
 //!
 //! | rows | links | compared with |
 //! |---|---|---|
 //! | `policer`, `codel`, `queue 1ms` to `queue 100ms` | all loss is congestion | two plain flows |
-//! | `two policer`, `two queue 20ms` | the same, two helped flows beside a plain one | three plain flows |
+//! | `two policer`, `two queue 20ms` | the same, two accelerated flows beside a plain one | three plain flows |
 //! | `ge` | the link loses packets of both flows in bursts | two plain flows |
-//! | `hop 0.1%`, `hop 1%`, `hop 3%` | a hop loses packets of the helped flow alone, at random | two plain flows without that loss |
+//! | `hop 0.1%`, `hop 1%`, `hop 3%` | a hop loses packets of the accelerated flow alone, at random | two plain flows without that loss |
 //!
-//! 1. The helped flows come from port 443, the other one from port 80.
-//! 2. What is judged are ratios within a run, whose trials take turns with the same seed: the goodput of the other flow, and the
-//!    packets that the link dropped because of congestion.
-//! 3. How much faster the helped flow is, beside a plain one with the same loss, is stated.
+//! 1. The accelerated flows come from port 443, the other one from port 80.
+//! 2. Ratios within a run are judged, whose trials take turns with the same seed: the goodput of the other flow, and
+//!    the packets that the link dropped because of congestion.
+//! 3. The gain of the accelerated flow, compared with a plain one with the same loss, is reported.
 
 use std::time::Duration;
 
@@ -28,16 +28,16 @@ use crate::accel::{Contender, Medium, Queue, Stream, Topology, TrialResult};
 struct Case {
     name: &'static str,
     queue: Queue,
-    /// Helped flows.
-    helped: usize,
+    /// Number of accelerated flows.
+    accelerated: usize,
     /// Loss of the link, as a description writes it.
     bursts: Option<&'static str>,
-    /// In a million, of the helped flow's own hop.
+    /// In a million, of the accelerated flow's own hop.
     hop: u32,
 }
 
 const fn case(name: &'static str, queue: Queue) -> Case {
-    Case { name, queue, helped: 1, bursts: None, hop: 0 }
+    Case { name, queue, accelerated: 1, bursts: None, hop: 0 }
 }
 
 const POLICER: Queue = Queue::Policer("20Mbit/s:64KiB");
@@ -49,8 +49,8 @@ const CASES: [Case; 12] = [
     case("queue 5ms", Queue::Time(5)),
     case("queue 20ms", Queue::Time(20)),
     case("queue 100ms", Queue::Time(100)),
-    Case { helped: 2, ..case("two policer", POLICER) },
-    Case { helped: 2, ..case("two queue 20ms", Queue::Time(20)) },
+    Case { accelerated: 2, ..case("two policer", POLICER) },
+    Case { accelerated: 2, ..case("two queue 20ms", Queue::Time(20)) },
     Case { bursts: Some("ge:0.1%/20%/50%"), ..case("ge", Queue::Time(100)) },
     Case { hop: 1_000, ..case("hop 0.1%", Queue::Time(100)) },
     Case { hop: 10_000, ..case("hop 1%", Queue::Time(100)) },
@@ -60,10 +60,10 @@ const CASES: [Case; 12] = [
 /// Who takes a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Nobody is helped.
+    /// No flow is accelerated.
     Plain,
     Ours,
-    /// Nobody is helped, and the hop loses nothing.
+    /// No flow is accelerated, and the hop loses nothing.
     Clean,
 }
 
@@ -77,11 +77,11 @@ impl Kind {
     }
 }
 
-/// What a trial brought: Mbit/s of the other flow, of those that may be helped, and drops.
+/// What a trial brought: Mbit/s of the other flow, of those that may be accelerated, and drops.
 #[derive(Clone, Copy)]
 struct Brought {
     other: f64,
-    helped: f64,
+    accelerated: f64,
     drops: f64,
 }
 
@@ -115,7 +115,7 @@ fn each(
     let mut kinds = kinds(case, bench.ours);
     let first = run as usize % kinds.len();
     kinds.rotate_left(first);
-    let mut streams = vec![Stream::new(true); case.helped];
+    let mut streams = vec![Stream::new(true); case.accelerated];
     streams.push(Stream::new(false));
     let mut all: Vec<(Kind, Brought)> = Vec::new();
     for kind in kinds {
@@ -140,7 +140,7 @@ fn each(
 fn world(bench: &Bench, case: &Case, kind: Kind, run: u32) -> Topology {
     let bursts: Option<Loss> = case.bursts.and_then(|written| written.parse().ok());
     let hop = (case.hop > 0 && kind != Kind::Clean).then_some((443, Ratio::from_ppm(case.hop)));
-    // A policer is what limits, and no queue of the link behind it.
+    // The policer limits the rate, not the link behind it.
     let air = if case.queue == POLICER { Medium::Rate(100_000) } else { Medium::Rate(20_000) };
     let congestion = bench.congestion;
     Topology {
@@ -164,11 +164,13 @@ fn brought(
 ) -> Brought {
     let down = taken.emulation.links.first().map(|link| link.down).unwrap_or_default();
     let drops = down.dropped_full.packets + down.dropped_codel.packets + down.dropped_police.packets;
-    let helped = (0..case.helped).map(|stream| taken.mbps(stream, from, length)).sum();
-    let brought = Brought { other: taken.mbps(case.helped, from, length), helped, drops: drops as f64 };
-    for (what, figure) in
-        [("Mbit/s of the other", brought.other), ("Mbit/s of the helped", helped), ("drops", brought.drops)]
-    {
+    let accelerated = (0..case.accelerated).map(|stream| taken.mbps(stream, from, length)).sum();
+    let brought = Brought { other: taken.mbps(case.accelerated, from, length), accelerated, drops: drops as f64 };
+    for (what, figure) in [
+        ("Mbit/s of the other", brought.other),
+        ("Mbit/s of the accelerated", accelerated),
+        ("drops", brought.drops),
+    ] {
         sheet.add(name, what, ("ours", &Floor::Stated), kind.name(), figure);
     }
     if kind == Kind::Ours {
@@ -190,7 +192,13 @@ fn judge(sheet: &mut Sheet, name: &str, all: &[(Kind, Brought)]) {
     sheet.add(name, "the other, of plain", ("ours", &least), "ours", ratio(ours.other, clean.other));
     let most = Floor::AtMost(1.1);
     sheet.add(name, "drops, of plain", ("ours", &most), "ours", ratio(ours.drops, clean.drops.max(1.0)));
-    sheet.add(name, "the helped, of plain", ("ours", &Floor::Stated), "ours", ratio(ours.helped, plain.helped));
+    sheet.add(
+        name,
+        "the accelerated, of plain",
+        ("ours", &Floor::Stated),
+        "ours",
+        ratio(ours.accelerated, plain.accelerated),
+    );
 }
 
 #[cfg(test)]
@@ -199,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_lossy_hop_is_compared_with_links_that_lose_nothing() {
-        let brought = |other, helped, drops| Brought { other, helped, drops };
+        let brought = |other, accelerated, drops| Brought { other, accelerated, drops };
         let all = [
             (Kind::Ours, brought(9.5, 10.0, 30.0)),
             (Kind::Clean, brought(10.0, 10.0, 30.0)),
@@ -210,7 +218,7 @@ mod tests {
         let rows: Vec<String> = sheet.table().rows.iter().map(|cells| cells[..3].join("|")).collect();
         assert!(rows[0].ends_with("the other, of plain|0.950"), "{rows:?}");
         assert!(
-            rows[1].ends_with("drops, of plain|1.000") && rows[2].ends_with("the helped, of plain|10.0"),
+            rows[1].ends_with("drops, of plain|1.000") && rows[2].ends_with("the accelerated, of plain|10.0"),
             "{rows:?}"
         );
         assert_eq!(kinds(&CASES[0], true).len(), 2);

@@ -1,10 +1,10 @@
-//! Each mechanism over second links from good to useless, and without loss and with much of it: none may cost throughput.
+//! Each mechanism over second links from good to useless, without loss and with much of it: none may cost goodput.
 //!
-//! | mechanism | second link, kbit/s each way | loss |
+//! | mechanism | second link, kbit/s in each direction | loss |
 //! |---|---|---|
-//! | `offload` | 50, 100, 400, 1000 | 0, 1, 3 % |
-//! | `hide`, plain HTTP | 50, 100, 400, 1000 | 1, 3 % |
-//! | `undo`, `reserve` and `revert`, which need no second link | 400 | 0, 1, 3 % |
+//! | `ack-offload` | 50, 100, 400, 1000 | 0, 1, 3 % |
+//! | `early-ack`, plain HTTP | 50, 100, 400, 1000 | 1, 3 % |
+//! | `eifel-undo`, `withheld-ack` and `outage-revert`, which need no second link | 400 | 0, 1, 3 % |
 //! | all | 50 | 1 % |
 //!
 //! Nine pairs of each, and the median of their ratios.
@@ -42,7 +42,7 @@ fn cells() -> Vec<Cell> {
 
 pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let mut units = Vec::new();
-    // chosen: at 3 % plain TCP needs some seconds for a figure; all cells together take less than two hours.
+    // chosen: at 3 % plain TCP needs some seconds for a stable figure; all cells together take less than two hours.
     let (length, from) = bench.time(15, 3);
     for cell in cells() {
         let name = format!("{} {}k {}%", cell.name, cell.kbps, cell.loss);

@@ -1,8 +1,8 @@
-//! Whole files through everything at once: loss, a blackout, a shared cell or none, TLS or not, each time others.
+//! Whole files with all impairments at once: loss, an outage, a shared cell or none, TLS or not, different in each run.
 //!
-//! 1. Each byte is compared with the file's as it comes, the length with the file's, and curl must be content.
-//! 2. No run may stand still for longer than its blackout and five seconds.
-//! 3. What is drawn for a run follows from its number.
+//! 1. Each byte is compared with the file's as it arrives, also the length, and curl must exit without an error.
+//! 2. No run may pause for longer than its outage and five seconds.
+//! 3. The impairments of a run are determined by its number.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::accel::{Contender, Medium, Stream, Topology, topology};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
 
-/// chosen: a few seconds of the link, so that what is drawn falls into it.
+/// chosen: a few seconds of the link, so that the impairments happen during the transfer.
 const SIZE: DataSize = DataSize::from_bytes(8_000_000);
-/// A file that has not come by then is stuck: at 3 % and 200 ms plain TCP brings 0.3 Mbit/s.
+/// A transfer that is incomplete by then is stuck: at 3 % and 200 ms plain TCP has 0.3 Mbit/s.
 const LIMIT: Duration = Duration::from_secs(300);
-/// How long one takes on the average, for the estimate. chosen: as a hundred did.
+/// The mean duration of a run, for the estimate. chosen: the mean of a hundred.
 const USUAL: Duration = Duration::from_secs(15);
-/// Beyond its blackout no run stands still for longer (issue 6).
+/// The longest pause in addition to the outage.
 const STALL: Duration = Duration::from_secs(5);
 
-/// What a run meets.
+/// The impairments of a run.
 struct RandomCase {
     world: Topology,
     secure: bool,
-    dark: Duration,
+    outage: Duration,
 }
 
 impl fmt::Display for RandomCase {
@@ -43,9 +43,9 @@ impl fmt::Display for RandomCase {
             Medium::Medium(preset) => (*preset).to_owned(),
         };
         let cell = cell.map_or("no cell".to_owned(), |(down, up)| format!("cell {down}/{up} kbit/s"));
-        let (rtt, dark) = (rtt.as_millis(), self.dark.as_millis());
+        let (rtt, outage) = (rtt.as_millis(), self.outage.as_millis());
         let over = if self.secure { "TLS" } else { "HTTP" };
-        write!(f, "{air}, {rtt} ms, {loss} lost, {dark} ms dark, {cell}, {congestion}, {over}")
+        write!(f, "{air}, {rtt} ms, {loss} lost, outage of {outage} ms, {cell}, {congestion}, {over}")
     }
 }
 
@@ -53,12 +53,12 @@ fn random_case(run: u32) -> RandomCase {
     let mut random = Numbers::new(u64::from(run) + 1, "integrity", 0, Purpose::Other);
     let mut below = |n: usize| usize::try_from(random.below(n as u64)).unwrap_or(0);
     let loss = [0, 1_000, 10_000, 30_000][below(4)];
-    let dark = Duration::from_millis([0, 300, 1000, 2000, 5000][below(5)]);
+    let outage = Duration::from_millis([0, 300, 1000, 2000, 5000][below(5)]);
     let from = Duration::from_millis(300 + 100 * below(25) as u64);
     let event = |at, change| Event { at, link: topology::PRIMARY.into(), change };
-    let events = match dark.is_zero() {
+    let events = match outage.is_zero() {
         true => Vec::new(),
-        false => vec![event(from, Change::Down), event(from + dark, Change::Back)],
+        false => vec![event(from, Change::Down), event(from + outage, Change::Back)],
     };
     let drawn = Topology {
         medium: [Medium::Rate(20_000), Medium::Rate(5_000), Medium::Medium("11g")][below(3)],
@@ -69,7 +69,7 @@ fn random_case(run: u32) -> RandomCase {
         congestion: Congestion::ALL[below(3)],
         ..Topology::default_links(u64::from(run) + 1)
     };
-    RandomCase { world: drawn, secure: below(2) == 0, dark }
+    RandomCase { world: drawn, secure: below(2) == 0, outage }
 }
 
 pub(super) fn units(bench: &Bench) -> Result<Vec<BenchRun<'_>>, LabError> {
@@ -104,7 +104,7 @@ fn one(bench: &Bench, sheet: &mut Sheet, run: u32, payload: &Payload) -> Result<
         sheet.problem(CASE, who.name(), run, &format!("{why}; {drawn}"));
     }
     let (none, about) = (Floor::AtMost(0.0), who.name());
-    let stalled = flow.pause > drawn.dark + STALL;
+    let stalled = flow.pause > drawn.outage + STALL;
     if stalled {
         sheet.tell(CASE, &format!(": {about}: nothing came for {:.1} s: {drawn}", flow.pause.as_secs_f64()));
     }
@@ -124,13 +124,13 @@ mod tests {
     fn a_hundred_runs_meet_everything_and_the_same_each_time() {
         let all: Vec<RandomCase> = (0..100).map(random_case).collect();
         assert!(all.iter().any(|drawn| drawn.world.cell.is_none()));
-        assert!(all.iter().any(|drawn| !drawn.secure && drawn.world.loss > Ratio::ZERO && !drawn.dark.is_zero()));
+        assert!(all.iter().any(|drawn| !drawn.secure && drawn.world.loss > Ratio::ZERO && !drawn.outage.is_zero()));
         for congestion in Congestion::ALL {
             assert!(all.iter().any(|drawn| drawn.world.congestion == congestion));
         }
         assert_eq!(random_case(17).world, all[17].world);
         for drawn in &all {
-            assert_eq!(drawn.dark.is_zero(), drawn.world.events.is_empty());
+            assert_eq!(drawn.outage.is_zero(), drawn.world.events.is_empty());
         }
     }
 }

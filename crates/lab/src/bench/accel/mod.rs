@@ -1,25 +1,25 @@
-//! `marline-lab bench accel`: what is asked of `marline accel`, with a stock kernel's TCP at both ends.
+//! `marline-lab bench accel`: measures `marline accel` with a stock kernel's TCP at both ends.
 //!
 //! | case | what | floor |
 //! |---|---|---|
 //! | `loss` | 1 % random loss, 50 and 200 ms, TLS | 4 and 8 times plain |
 //! | `loss-http` | 1, 2 and 3 %, plain HTTP, the second link also with 600 kbit/s | 0.95 to 0.9 of loss-free; 5 times plain |
-//! | `blackout` | 2 s and 10 s of every 20 s | 0.94 and 0.95 of loss-free × availability |
-//! | `upload` | 1 % random loss of what the client sends, 50 and 200 ms; 10 s of every 20 s dark | plain |
+//! | `blackout` | outages of 2 s and 10 s every 20 s | 0.94 and 0.95 of loss-free × availability |
+//! | `upload` | 1 % random loss of what the client sends, 50 and 200 ms; outages of 10 s every 20 s | plain |
 //! | `offload` | an 802.11g cell, the second link with 400 and 100 kbit/s up | 0.95 of UDP's goodput; 1.15 times plain |
-//! | `both` | 1 % and 2 s of every 20 s | 5 and 8 times plain; no stall |
+//! | `both` | 1 % and outages of 2 s every 20 s | 5 and 8 times plain; no stall |
 //! | `harmless` | a clean link, a BBR sender, congestion alone | 0.98 of plain; a competing flow loses no more |
-//! | `fairness` | a plain flow beside a helped one: policer, CoDel, queues of 1 to 100 ms, random loss | 0.9 of what it has beside a plain one; 1.1 times the drops |
-//! | `grid` | 24 pairs of mechanism, second link and loss | 0.97 of plain in each |
-//! | `integrity` | whole files through everything at once | each byte right; no stall |
-//! | `cost` | processor time a packet, speed at 300 Mbit/s | 10 µs, 200 ns in BPF; 0.97 of plain |
+//! | `fairness` | a plain flow beside an accelerated one: policer, CoDel, queues of 1 to 100 ms, random loss | 0.9 of its goodput beside a plain one; 1.1 times the drops |
+//! | `grid` | 24 combinations of mechanism, second link and loss | 0.97 of plain in each |
+//! | `integrity` | whole files with all impairments at once | each byte correct; no stall |
+//! | `cost` | processor time per packet, speed at 300 Mbit/s | 10 µs, 200 ns in BPF; 0.97 of plain |
 //!
-//! 1. Plain TCP and ours take turns within each run, in fresh labs with the same seed, and what is judged is the ratio of such a
-//!    pair; so are loss-free goodput and UDP's.
-//! 2. Loss is towards the client alone; of an upload, from it alone.
-//! 3. A figure decides no exit code: it is 1 only if something could not be done at all, or a byte was wrong. Suspect runs are
-//!    named.
-//! 4. Runs of different seeds and rows may go on side by side (`--jobs`, [`run`]); those of `cost` are always alone.
+//! 1. Plain TCP and the accelerator take turns within each run, in new labs with the same seed. The ratio of such a
+//!    pair is judged; the same holds for loss-free goodput and UDP's.
+//! 2. Loss is towards the client only; for an upload, from it only.
+//! 3. Figures do not affect the exit code: it is 1 only if something could not be run, or a byte was wrong. Suspect
+//!    runs are named.
+//! 4. Runs of different seeds and rows may be concurrent (`--jobs`, [`run`]); those of `cost` never are.
 
 mod cost;
 mod do_no_harm;
@@ -51,29 +51,29 @@ use run::BenchRun;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct AccelArgs {
-    /// Only these: loss, loss-http, blackout, upload, offload, both, harmless, fairness, grid, integrity, cost, all; or one of their rows,
-    /// `loss 200ms`.
+    /// Only these: loss, loss-http, blackout, upload, offload, both, harmless, fairness, grid, integrity, cost, all; or
+    /// one of their rows, `loss 200ms`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
     /// Repetitions [default: 5; both 20, fairness 10, grid 9, integrity 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Only these repetitions, by their numbers from 0; of `integrity` a number says what is met.
+    /// Only these repetitions, by their numbers from 0; for `integrity` a number selects the impairments.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<u32>,
-    /// Short, and each once unless --runs says how often: a look, not a measurement.
+    /// Short runs, each once unless --runs is given: a check, not a measurement.
     #[arg(long)]
     quick: bool,
-    /// So many runs side by side, each in a lab of its own; those of `cost` are always alone.
+    /// So many concurrent runs, each in a lab of its own; those of `cost` are always alone.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_JOBS)))]
     jobs: u16,
     /// The server's congestion control where a row does not name one: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     cc: Congestion,
-    /// Only what is compared with: no accelerator.
+    /// Plain TCP only, without the accelerator.
     #[arg(long)]
     plain: bool,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -103,16 +103,16 @@ const CASES: [&str; 11] = [
     "cost",
 ];
 
-/// What all cases have in common.
+/// What all cases share.
 struct Bench {
     cases: Cases,
     runs: Option<u32>,
     quick: bool,
     congestion: Congestion,
-    /// Whether ours takes part.
+    /// Whether the accelerator is measured.
     ours: bool,
     workshop: TrialEnv,
-    /// Enough for any run.
+    /// Large enough for any run.
     payload: Payload,
 }
 
@@ -122,7 +122,7 @@ impl Bench {
         self.cases.wants(case, row)
     }
 
-    /// So many repetitions, unless others are asked for.
+    /// The number of repetitions, unless another one is given.
     fn runs(&self, usual: u32) -> u32 {
         self.runs.unwrap_or(if self.quick { 1 } else { usual })
     }
@@ -140,7 +140,7 @@ impl Bench {
         })
     }
 
-    /// One trial; none: the user ended it, so it is no result.
+    /// One trial; none: the user interrupted it, so it is no result.
     fn trial(
         &self,
         world: &Topology,
@@ -151,7 +151,7 @@ impl Bench {
         self.trial_of(&self.payload, world, who, streams, length)
     }
 
-    /// The same of another file.
+    /// The same with another file.
     fn trial_of(
         &self,
         payload: &Payload,
@@ -167,7 +167,7 @@ impl Bench {
         if is_stopped() { Ok(None) } else { done.map(Some) }
     }
 
-    /// How long a run is and from when on it counts.
+    /// The length of a run, and from when on it counts.
     fn time(&self, seconds: u64, from: u64) -> (Duration, Duration) {
         match self.quick {
             true => (Duration::from_secs(seconds.min(QUICK)), Duration::from_secs(from.min(1))),
@@ -176,7 +176,7 @@ impl Bench {
     }
 }
 
-/// Seconds of a run in a hurry.
+/// Seconds of a quick run.
 const QUICK: u64 = 6;
 /// What 20 Mbit/s carry in the longest run, and 30 Mbit/s in the shorter ones of a cell.
 const SIZE: DataSize = DataSize::from_bytes(200_000_000);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hurried_look_may_be_repeated_and_jobs_are_one_to_sixteen() {
+    fn quick_runs_may_be_repeated_and_jobs_are_one_to_sixteen() {
         let args = parse("--quick --runs 3 --jobs 6").unwrap();
         assert_eq!((args.quick, args.runs, args.jobs), (true, Some(3), 6));
         assert_eq!(parse("").unwrap().jobs, 1);

@@ -1,8 +1,9 @@
-//! ACKs that share the air with the data they are about: an 802.11g cell, with a second link for the ACKs.
+//! ACKs that share the air with their data: an 802.11g cell, with a second link for the ACKs.
 //!
-//! 1. Beside TCP stands UDP in the same cell and the same run: what the air carries when nobody answers.
-//! 2. Two cells: `11g-mixed`, in which plain TCP falls behind UDP as far as in Super-aggregation's figure 2(a), and `11g` alone.
-//! 3. The second link has 400 or 100 kbit/s up: fewer than the ACKs that there are, which is no reason to send none.
+//! 1. UDP in the same cell and run shows what the air carries without ACKs.
+//! 2. There are two cells: `11g-mixed`, in which plain TCP is slower than UDP by as much as in Super-aggregation's
+//!    figure 2(a), and `11g` alone.
+//! 3. The second link has 400 or 100 kbit/s up: it cannot carry all ACKs, but some of them.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use super::Bench;
 use crate::LabError;
 use crate::accel::{Contender, Medium, Stream, Topology, udp};
 
-/// Rows: the cell, the second link's uplink in kbit/s, and what is offered by UDP in Mbit/s: more than the cell carries.
+/// Rows: the cell, the second link's upstream rate in kbit/s, and the rate of UDP in Mbit/s, which is more than the
+/// cell carries.
 const ROWS: [(&str, &str, u32, f64); 4] = [
     ("11g-mixed", "11g-mixed", 400, 30.0),
     ("11g-mixed 100k", "11g-mixed", 100, 30.0),
@@ -63,7 +65,7 @@ fn each(
         };
         let name = who.as_ref().map_or("udp", Contender::name);
         match mbps {
-            // What the user broke off is no figure.
+            // An interrupted trial is no result.
             _ if is_stopped() => break,
             Ok(None) => break,
             Err(why) => sheet.problem(&case, name, run, &why),

@@ -1,16 +1,14 @@
-//! One row: those that are compared take turns within a run, and what is judged are ratios within the run.
+//! One row: contenders take turns within a run, and ratios within the run are judged.
 //!
-//! In: a world for each seed, how long, what is asked. Out: runs that bring the goodput of each, and the ratios that are asked for.
-//!
-//! | what | ours over |
+//! | what | the accelerator's goodput over |
 //! |---|---|
-//! | `of plain` | plain TCP in the same world |
-//! | `of ideal` | plain TCP in that world without loss and blackouts, times the share of the time in which the link was there |
+//! | `of plain` | plain TCP with the same links |
+//! | `of ideal` | plain TCP with these links without loss and outages, times the share of the time without outages |
 //!
-//! 1. Who begins changes from run to run.
-//! 2. Who cannot be started once is not tried again in that row.
-//! 3. A stall is a pause of more than the longest blackout and five seconds.
-//! 4. A run is one [`Unit`]: others of the row may go on beside it.
+//! 1. The first contender changes from run to run.
+//! 2. A contender that could not be started is not tried again in that row.
+//! 3. A stall is a pause of more than the longest outage and five seconds.
+//! 4. Each run is one [`BenchRun`]: others of the row may be concurrent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,17 +19,17 @@ use super::super::accel::run::BenchRun;
 use super::super::sheet::{Floor, Sheet};
 use super::Bench;
 use crate::LabError;
-use crate::accel::blackouts::{self, Outage};
+use crate::accel::outages::{self, Outage};
 use crate::accel::{Contender, Stream, Topology, TrialResult};
 
-/// What is asked of ours.
+/// What is required of the accelerator.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Threshold {
-    /// At least so much of plain.
+    /// At least so much of plain TCP.
     OfPlain(f64),
     /// At least so much of the ideal.
     OfIdeal(f64),
-    /// A stall in none of the runs.
+    /// No stall in any run.
     NoStall,
 }
 
@@ -41,7 +39,7 @@ pub(super) struct Row {
     /// `loss 50ms`.
     pub(super) name: String,
     pub(super) is_tls: bool,
-    /// How long each blackout is.
+    /// The length of each outage.
     pub(super) outage: Option<Duration>,
     pub(super) length: Duration,
     /// From when on it counts.
@@ -58,15 +56,15 @@ struct Pair {
     ideal: Option<f64>,
 }
 
-/// The row's runs; `world` gives the links for a seed, without blackouts.
+/// The row's runs; `world` returns the links for a seed, without outages.
 pub(super) fn units<'a>(
     bench: &'a Bench,
     row: Row,
     runs: u32,
     world: impl Fn(u64) -> Topology + Send + Sync + 'a,
 ) -> Vec<BenchRun<'a>> {
-    let needs_ideal = row.thresholds.iter().any(|asked| matches!(asked, Threshold::OfIdeal(_)));
-    // What the runs of a row know of each other: who could not be started.
+    let needs_ideal = row.thresholds.iter().any(|threshold| matches!(threshold, Threshold::OfIdeal(_)));
+    // Shared by the runs of a row: contenders that could not be started.
     let shared = Arc::new((row, world, Mutex::new(Vec::new())));
     let unit = |run| {
         let (shared, turns) = (shared.clone(), turns(run, bench.ours, needs_ideal));
@@ -80,7 +78,7 @@ pub(super) fn units<'a>(
     (0..runs).map(unit).collect()
 }
 
-/// One run: all that take turns in it, and their ratios.
+/// One run: all contenders, and their ratios.
 fn each(
     bench: &Bench,
     sheet: &mut Sheet,
@@ -90,13 +88,13 @@ fn each(
     refused: &Mutex<Vec<Kind>>,
 ) {
     let refused = || refused.lock().unwrap_or_else(PoisonError::into_inner);
-    let dark = row.outage.map_or(Vec::new(), |length| blackouts::draw(u64::from(run) + 1, length, row.length));
+    let drawn = row.outage.map_or(Vec::new(), |length| outages::draw(u64::from(run) + 1, length, row.length));
     let mut pair = Pair::default();
     for kind in turns {
         if refused().contains(kind) {
             continue;
         }
-        let taken = match one(bench, row, *kind, world.clone(), &dark) {
+        let taken = match one(bench, row, *kind, world.clone(), &drawn) {
             Ok(None) => break,
             Err(why) => {
                 sheet.problem(&row.name, kind.name(), run, &why);
@@ -114,7 +112,7 @@ fn each(
             let none = Floor::AtMost(0.0);
             sheet.count(&row.name, "runs with a stall", ("ours", &none), "ours", u32::from(stalled));
         }
-        let available = blackouts::availability(&dark, row.from, row.length);
+        let available = outages::availability(&drawn, row.from, row.length);
         let mbps = pair.take(*kind, taken.mbps(0, row.from, row.length), available);
         sheet.add(&row.name, "Mbit/s", ("ours", &Floor::Stated), kind.name(), mbps);
         add_details(sheet, &row.name, *kind, &taken);
@@ -155,11 +153,11 @@ fn one(
     row: &Row,
     kind: Kind,
     world: Topology,
-    dark: &[Outage],
+    outages: &[Outage],
 ) -> Result<Option<TrialResult>, LabError> {
     let world = match kind {
         Kind::Ideal => Topology { loss: Ratio::ZERO, ..world },
-        _ => Topology { events: blackouts::events(crate::accel::topology::PRIMARY, dark), ..world },
+        _ => Topology { events: outages::events(crate::accel::topology::PRIMARY, outages), ..world },
     };
     let who = if kind == Kind::Ours { row.contender.clone() } else { Contender::Plain };
     bench.trial(&world, &who, &[Stream::new(row.is_tls)], row.length)
@@ -185,8 +183,8 @@ impl Pair {
 
     fn judge(&self, sheet: &mut Sheet, row: &Row) {
         let over = |of: Option<f64>, with: Option<f64>| Some(of? / with.filter(|with| *with > 0.0)?);
-        for asked in &row.thresholds {
-            let (what, bound, with) = match *asked {
+        for threshold in &row.thresholds {
+            let (what, bound, with) = match *threshold {
                 Threshold::OfPlain(bound) => ("of plain", bound, self.plain),
                 Threshold::OfIdeal(bound) => ("of ideal", bound, self.ideal),
                 Threshold::NoStall => continue,
@@ -211,7 +209,7 @@ fn add_details(sheet: &mut Sheet, case: &str, kind: Kind, taken: &TrialResult) {
         let force = if taken.active.is_empty() { none() } else { taken.active.join(", ") };
         let alone = taken.inactive_reason().map(|why| format!("; inactive: {why}")).unwrap_or_default();
         let undone = taken.undone();
-        sheet.tell(case, &format!(": in force: {force}{alone}; {undone} reductions undone"));
+        sheet.tell(case, &format!(": active: {force}{alone}; {undone} reductions undone"));
     }
 }
 

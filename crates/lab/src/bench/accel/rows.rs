@@ -1,4 +1,4 @@
-//! The rows of `loss`, `loss-http`, `blackout`, `both` and `upload`: which links, and what is asked.
+//! The rows of `loss`, `loss-http`, `blackout`, `both` and `upload`: their links and floors.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use super::Bench;
 use super::paired::{self, Row, Threshold};
 use crate::accel::{Contender, Topology};
 
-/// A row as it is written.
+/// A row.
 struct RowSpec {
     case: &'static str,
     row: &'static str,
     secure: bool,
     rtt: u64,
     loss: u32,
-    /// The second link towards the client, in kbit/s.
+    /// The second link's downstream rate in kbit/s.
     down: u32,
-    /// Seconds of each blackout.
-    dark: u64,
-    /// Data goes from the client.
+    /// Seconds of each outage.
+    outage_s: u64,
+    /// The client sends.
     up: bool,
-    asked: &'static [Threshold],
+    thresholds: &'static [Threshold],
 }
 
-const fn row(case: &'static str, row: &'static str, secure: bool, asked: &'static [Threshold]) -> RowSpec {
-    RowSpec { case, row, secure, rtt: 50, loss: 0, down: 900, dark: 0, up: false, asked }
+const fn row(case: &'static str, row: &'static str, secure: bool, thresholds: &'static [Threshold]) -> RowSpec {
+    RowSpec { case, row, secure, rtt: 50, loss: 0, down: 900, outage_s: 0, up: false, thresholds }
 }
 
 use Threshold::{NoStall, OfIdeal, OfPlain};
 
-/// The floors of issue 6; of uploads it has none, and theirs is to be no slower than plain.
+/// The floors of issue 6. It has none for uploads, which must not be slower than plain TCP.
 const ROWS: [RowSpec; 15] = [
     RowSpec { loss: 1, ..row("loss", "50ms", true, &[OfPlain(4.0)]) },
     RowSpec { loss: 1, rtt: 200, ..row("loss", "200ms", true, &[OfPlain(8.0)]) },
@@ -41,33 +41,33 @@ const ROWS: [RowSpec; 15] = [
     RowSpec { loss: 1, down: 600, ..row("loss-http", "1% thin", false, &[OfIdeal(0.9)]) },
     RowSpec { loss: 2, down: 600, ..row("loss-http", "2% thin", false, &[OfIdeal(0.9)]) },
     RowSpec { loss: 3, down: 600, ..row("loss-http", "3% thin", false, &[OfPlain(5.0)]) },
-    RowSpec { dark: 10, ..row("blackout", "10s", true, &[OfIdeal(0.94)]) },
-    RowSpec { dark: 2, ..row("blackout", "2s", true, &[OfIdeal(0.95)]) },
-    RowSpec { loss: 1, dark: 2, ..row("both", "tls", true, &[OfPlain(5.0), NoStall]) },
-    RowSpec { loss: 1, dark: 2, ..row("both", "http", false, &[OfPlain(8.0), NoStall]) },
+    RowSpec { outage_s: 10, ..row("blackout", "10s", true, &[OfIdeal(0.94)]) },
+    RowSpec { outage_s: 2, ..row("blackout", "2s", true, &[OfIdeal(0.95)]) },
+    RowSpec { loss: 1, outage_s: 2, ..row("both", "tls", true, &[OfPlain(5.0), NoStall]) },
+    RowSpec { loss: 1, outage_s: 2, ..row("both", "http", false, &[OfPlain(8.0), NoStall]) },
     RowSpec { up: true, loss: 1, ..row("upload", "1% 50ms", false, &[OfPlain(1.0)]) },
     RowSpec { up: true, loss: 1, rtt: 200, ..row("upload", "1% 200ms", false, &[OfPlain(1.0)]) },
-    RowSpec { up: true, dark: 10, ..row("upload", "dark 10s", false, &[OfPlain(1.0)]) },
+    RowSpec { up: true, outage_s: 10, ..row("upload", "dark 10s", false, &[OfPlain(1.0)]) },
 ];
 
 pub(super) fn units<'a>(bench: &'a Bench, case: &str) -> Vec<BenchRun<'a>> {
     let mut units = Vec::new();
     for written in ROWS.iter().filter(|written| written.case == case && bench.wants(case, written.row)) {
-        let (length, from) = match written.dark {
-            // Reductions are undone after four seconds at the earliest, and also in a hurry it is to be seen that they are.
+        let (length, from) = match written.outage_s {
+            // Reductions are undone after four seconds at the earliest, which a quick run must cover.
             0 if written.up && bench.quick => (Duration::from_secs(12), Duration::from_secs(1)),
             0 => bench.time(36, 6),
-            // In a hurry too there is one blackout.
-            dark if bench.quick => (Duration::from_secs(18 + dark), Duration::ZERO),
+            // A quick run has one outage, too.
+            outage_s if bench.quick => (Duration::from_secs(18 + outage_s), Duration::ZERO),
             _ => (Duration::from_secs(60), Duration::ZERO),
         };
         let row = Row {
             name: format!("{case} {}", written.row),
             is_tls: written.secure,
-            outage: (written.dark > 0).then(|| Duration::from_secs(written.dark)),
+            outage: (written.outage_s > 0).then(|| Duration::from_secs(written.outage_s)),
             length,
             from,
-            thresholds: written.asked.to_vec(),
+            thresholds: written.thresholds.to_vec(),
             // Bytes of TLS cannot be fetched, and those of an upload need not be.
             contender: if written.secure || written.up {
                 Contender::default_mechanisms()

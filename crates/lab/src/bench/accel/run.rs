@@ -1,10 +1,10 @@
-//! One run of one row: what takes turns in it is done in its order by one worker, and other runs may go on beside it.
+//! One run of one row: its trials are run in their order by one worker, and other runs may be concurrent.
 //!
-//! In: the runs of all wanted rows, in the order of the table; how many at once. Out: the sheet, the same however many.
+//! The resulting sheet is the same for any number of workers.
 //!
 //! 1. Each run writes a sheet of its own; these are joined in the order of the table.
-//! 2. A run that measures processor time, or more than some tens of Mbit/s, is alone.
-//! 3. After Ctrl-C nothing more begins, and what was broken off is no figure; the sheet has what there is.
+//! 2. A run that measures processor time, or more than some tens of Mbit/s, is exclusive.
+//! 3. After Ctrl-C no run starts, and an interrupted one is not counted; the sheet has the results so far.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::crowd::{ALONE, Crowd, PLACE};
 use crate::runner::command::say;
 use crate::runner::rounded;
 
-/// See the [module](self).
+/// One run; see the [module documentation](self).
 pub(super) struct BenchRun<'a> {
     /// Which repetition of its row, from 0.
     run: u32,
-    /// Its connections last so long, one after the other.
+    /// The total duration of its transfers.
     duration: Duration,
     is_exclusive: bool,
     work: Box<Work<'a>>,
@@ -29,7 +29,7 @@ pub(super) struct BenchRun<'a> {
 type Work<'a> = dyn Fn(&mut Sheet) -> Result<(), LabError> + Send + Sync + 'a;
 
 impl<'a> BenchRun<'a> {
-    /// The run of a row that does this.
+    /// A run of a row that does this.
     pub(super) fn new(
         run: u32,
         takes: Duration,
@@ -38,7 +38,7 @@ impl<'a> BenchRun<'a> {
         Self { run, duration: takes, is_exclusive: false, work: Box::new(work) }
     }
 
-    /// The same, with nobody beside it.
+    /// The same, never concurrent with others.
     pub(super) fn exclusive(self) -> Self {
         Self { is_exclusive: true, ..self }
     }
@@ -53,7 +53,7 @@ impl<'a> BenchRun<'a> {
     }
 }
 
-/// Does them all, so many at once.
+/// Runs them all, so many at once.
 pub(super) fn each(units: &[BenchRun<'_>], jobs: usize) -> Result<Sheet, LabError> {
     say(&format!("{}; Ctrl-C ends it and shows what there is", estimate(units, jobs)));
     let sheets: Mutex<Vec<(usize, Sheet)>> = Mutex::default();
@@ -72,7 +72,7 @@ pub(super) fn each(units: &[BenchRun<'_>], jobs: usize) -> Result<Sheet, LabErro
     Ok(all)
 }
 
-/// `110 runs, about 20 minutes`: how many and how long, without what it takes to build labs.
+/// `110 runs, about 20 minutes`: number and duration, without the time to build labs.
 fn estimate(units: &[BenchRun<'_>], jobs: usize) -> String {
     let sum = |alone: bool| {
         units.iter().filter(|unit| unit.is_exclusive == alone).map(|unit| unit.duration).sum::<Duration>()
@@ -92,7 +92,7 @@ mod tests {
         let table = |jobs| {
             let unit = |at: u32| {
                 let work = move |sheet: &mut Sheet| {
-                    // Whoever comes first is done last.
+                    // The first one is done last.
                     (0..(40 - at) * 50).for_each(|_| std::thread::yield_now());
                     sheet.add(
                         &format!("row {}", at / 5),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_it_takes_is_what_is_alone_and_a_share_of_the_rest() {
+    fn the_estimate_is_the_exclusive_time_and_a_share_of_the_rest() {
         let nothing = || BenchRun::new(0, Duration::from_secs(60), |_: &mut Sheet| Ok(()));
         let units: Vec<BenchRun<'_>> = (0..12).map(|_| nothing()).chain([nothing().exclusive()]).collect();
         assert_eq!(estimate(&units, 6), "13 runs, 6 at once, about 3 minutes");

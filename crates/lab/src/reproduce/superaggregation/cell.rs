@@ -171,7 +171,7 @@ pub(super) fn measure(
 impl Measured {
     fn of(case: &Case, run: u32, taken: TrialResult) -> Self {
         let all = |from, to| (0..taken.flows.len()).map(|flow| taken.mbps(flow, from, to)).sum::<f64>();
-        let back = case.blackouts(run).last().map(|dark| dark.from + dark.length);
+        let back = case.outages(run).last().map(|dark| dark.from + dark.length);
         let mut measured = Self {
             suspect: taken.emulation.suspect(),
             mbps: rounded(all(case.from, case.length)),

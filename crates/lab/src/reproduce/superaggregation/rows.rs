@@ -10,7 +10,7 @@ use super::paper::{self, GAIN, OF_IDEAL};
 use super::reason::Told;
 use super::setting::{Case, IDEAL, Way};
 use crate::Congestion;
-use crate::accel::blackouts::availability;
+use crate::accel::outages::availability;
 use crate::evidence::{By, Row, stats, thousandths};
 use crate::reproduce::cell;
 
@@ -110,7 +110,7 @@ impl Results<'_> {
         let ideals = self.good(case, sender, way);
         let share = |(run, cell): &Run<'_>| {
             let (_, ideal) = ideals.iter().find(|(same, ideal)| same == run && ideal.mbps > 0.0)?;
-            let there = availability(&case.blackouts(*run), case.from, case.length).as_f64();
+            let there = availability(&case.outages(*run), case.from, case.length).as_f64();
             Some(cell.mbps / (ideal.mbps * there).max(1e-9) * 100.0)
         };
         cells.iter().filter_map(share).collect()
@@ -222,7 +222,7 @@ mod tests {
         assert!(gain.note.as_ref().unwrap().starts_with("§6.4"));
         assert_eq!(find(&rows, "cubic ours", GAIN).ours, Some(20.0));
         let shares: Vec<f64> = (0..3)
-            .map(|run| 100.0 * 10.0 / 16.0 / availability(&case.blackouts(run), case.from, case.length).as_f64())
+            .map(|run| 100.0 * 10.0 / 16.0 / availability(&case.outages(run), case.from, case.length).as_f64())
             .collect();
         let ours = find(&rows, "cubic plain", OF_IDEAL).ours.unwrap();
         assert!((ours - stats::median(&shares).unwrap()).abs() < 0.01, "{ours} {shares:?}");

@@ -24,7 +24,7 @@ use marline_core::units::Ratio;
 use marline_sim::spec::{Change, Event};
 
 use crate::Congestion;
-use crate::accel::blackouts::{self, Outage};
+use crate::accel::outages::{self, Outage};
 use crate::accel::topology::{CELL, PRIMARY};
 use crate::accel::{Contender, Medium, Stream, Topology};
 
@@ -102,8 +102,8 @@ impl Case {
     }
 
     /// The blackouts of a run.
-    pub(super) fn blackouts(&self, run: u32) -> Vec<Outage> {
-        self.dark.map_or(Vec::new(), |length| blackouts::draw(u64::from(run) + 1, length, self.length))
+    pub(super) fn outages(&self, run: u32) -> Vec<Outage> {
+        self.dark.map_or(Vec::new(), |length| outages::draw(u64::from(run) + 1, length, self.length))
     }
 
     /// The links of one way in a run.
@@ -118,7 +118,7 @@ impl Case {
             world.loss = Ratio::ZERO;
             world.events.clear();
         } else {
-            world.events.extend(blackouts::events(PRIMARY, &self.blackouts(run)));
+            world.events.extend(outages::events(PRIMARY, &self.outages(run)));
         }
         world
     }
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn in_a_hurry_every_blackout_case_has_a_blackout() {
         for case in cases("F6").into_iter().map(Case::quick).filter(|case| case.dark < Some(S(8))) {
-            assert!((0..5).any(|run| !case.blackouts(run).is_empty()), "{}", case.name);
+            assert!((0..5).any(|run| !case.outages(run).is_empty()), "{}", case.name);
         }
     }
 }

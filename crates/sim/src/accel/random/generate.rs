@@ -1,9 +1,8 @@
-//! What a seed means.
+//! The scenario of a seed.
 //!
-//! In: a seed. Out: a [`Scene`].
-//!
-//! Rates, round trips, queues and lengths are drawn evenly by their logarithm. Flows are as long as plain TCP would need a
-//! few seconds for (by Mathis' formula where packets are lost), so that a history costs milliseconds whatever its links.
+//! Rates, round-trip times, queues and lengths are drawn uniformly by their logarithm. A flow is as long as plain TCP
+//! would need some seconds for (by Mathis' formula if packets are lost), so that a history costs milliseconds whatever
+//! its links.
 
 use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::link::LinkId;
@@ -14,21 +13,22 @@ use crate::rng::{Purpose, Stream};
 use crate::spec::{LinkSpec, Loss, QueueLimit, Uplink};
 use crate::tcp::Algorithm;
 
-/// The scene of a seed.
+/// The scenario of a seed.
 pub fn generate(seed: u64) -> Scenario {
     let mut rng = RandomSource(Stream::new(seed, "accel", 0, Purpose::Other));
     let primary = primary_link(&mut rng);
     let secondary = (!rng.one_in(4)).then(|| secondary_link(&mut rng));
-    let lasts = 2.0 + 10.0 * rng.uniform();
+    let duration = 2.0 + 10.0 * rng.uniform();
     let count = 1 + rng.below(4);
-    let bytes = (plain_tcp_rate(&primary) * lasts / count as f64).clamp(2_000.0, MAX_BYTES as f64 / count as f64);
-    let flows = (0..count).map(|_| flow(&mut rng, bytes, lasts));
-    // By the seed and not by chance, so that what other seeds mean stays.
+    let bytes =
+        (plain_tcp_rate(&primary) * duration / count as f64).clamp(2_000.0, MAX_BYTES as f64 / count as f64);
+    let flows = (0..count).map(|_| flow(&mut rng, bytes, duration));
+    // Determined by the seed directly and not by a draw, so that other seeds keep their meaning.
     let is_upward = seed % UPLOAD_PERIOD == UPLOAD_PERIOD / 2;
-    let flows = flows.map(|plan| if is_upward { plan.reversed() } else { plan }).collect();
-    let mut outages = outages(&mut rng, Scenario::PRIMARY, lasts);
+    let flows = flows.map(|script| if is_upward { script.reversed() } else { script }).collect();
+    let mut outages = outages(&mut rng, Scenario::PRIMARY, duration);
     if secondary.is_some() && rng.one_in(3) {
-        outages.extend(self::outages(&mut rng, Scenario::SECONDARY, lasts));
+        outages.extend(self::outages(&mut rng, Scenario::SECONDARY, duration));
     }
     let mut config = Config::new(Scenario::PRIMARY, secondary.as_ref().map(|_| Scenario::SECONDARY));
     config.mechanisms = mechanisms(&mut rng, seed);
@@ -39,10 +39,10 @@ pub fn generate(seed: u64) -> Scenario {
             .iter_mut()
             .for_each(|secondary| (secondary.up, secondary.down) = (Some(up), Some(down)));
     }
-    let attached = if rng.one_in(3) { rng.seconds(lasts) } else { Duration::ZERO };
-    let killed = rng.one_in(4).then(|| attached + rng.seconds(lasts));
-    let hostile = malformed(&mut rng, lasts);
-    let manners = ServerBehavior {
+    let attached_at = if rng.one_in(3) { rng.seconds(duration) } else { Duration::ZERO };
+    let killed_at = rng.one_in(4).then(|| attached_at + rng.seconds(duration));
+    let malformed = malformed(&mut rng, duration);
+    let server = ServerBehavior {
         failure: Ratio::from_percent(*rng.pick(&[0, 0, 0, 5, 30, 100])),
         truncation: Ratio::from_percent(*rng.pick(&[0, 0, 0, 5, 30])),
         max_delay: Duration::from_millis(*rng.pick(&[0, 0, 50, 1000, 6000])),
@@ -51,19 +51,19 @@ pub fn generate(seed: u64) -> Scenario {
     Scenario {
         seed,
         primary,
-        secondary: secondary,
-        outages: outages,
+        secondary,
+        outages,
         flows,
         config: Some(config),
-        attached_at: attached,
-        killed_at: killed,
-        malformed: hostile,
-        server: manners,
+        attached_at,
+        killed_at,
+        malformed,
+        server,
         limit,
     }
 }
 
-/// Where the numbers come from.
+/// The source of random numbers.
 struct RandomSource(Stream);
 
 impl RandomSource {
@@ -80,7 +80,7 @@ impl RandomSource {
         (self.0.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Evenly by the logarithm.
+    /// Uniform by the logarithm.
     fn log(&mut self, least: f64, max: f64) -> f64 {
         least * (max / least).powf(self.uniform())
     }
@@ -94,7 +94,7 @@ impl RandomSource {
         from.get(at).unwrap_or(&from[0])
     }
 
-    /// A number of 32 bits, often near its end.
+    /// A number of 32 bits, often near its maximum.
     fn number(&mut self) -> u32 {
         let any = (self.0.draw() >> 32) as u32;
         if self.one_in(2) { u32::MAX - any % 100_000 } else { any }
@@ -131,15 +131,15 @@ fn secondary_link(rng: &mut RandomSource) -> LinkSpec {
     spec
 }
 
-/// None, each packet by itself, or in bursts; `most` in millionths.
+/// None, each packet by itself, or in bursts; `max` in millionths.
 fn loss(rng: &mut RandomSource, max: f64) -> Loss {
     let ppm = |share: f64| Ratio::from_ppm(share as u32);
     match rng.below(4) {
         0 => Loss::NONE,
         1 | 2 => Loss::Each(ppm(rng.log(200.0, max))),
         _ => {
-            // Bursts of 2 to 6 packets of which half are lost. They last in packets, not in time: a longer one would hold a
-            // sender that has timed out for minutes.
+            // Bursts of 2 to 6 packets of which half are lost. Their length is counted in packets, not in time: a
+            // longer one would hold a sender that has timed out for minutes.
             let leave = rng.log(160_000.0, 500_000.0);
             let bad = 500_000.0;
             let mean = rng.log(200.0, max);
@@ -148,7 +148,7 @@ fn loss(rng: &mut RandomSource, max: f64) -> Loss {
     }
 }
 
-/// Bytes a second that plain TCP gets.
+/// Bytes per second of plain TCP.
 fn plain_tcp_rate(spec: &LinkSpec) -> f64 {
     let rate = match spec.down {
         crate::spec::Carrier::Rate { first, .. } => first.bits_per_sec() as f64 / 8.0,
@@ -159,7 +159,7 @@ fn plain_tcp_rate(spec: &LinkSpec) -> f64 {
     rate.min(mathis)
 }
 
-fn flow(rng: &mut RandomSource, bytes: f64, lasts: f64) -> FlowScript {
+fn flow(rng: &mut RandomSource, bytes: f64, duration: f64) -> FlowScript {
     let exchanges = if rng.one_in(2) { 1 } else { 1 + rng.below(6) };
     let each = (bytes * rng.log(0.05, 1.0) / exchanges as f64) as u64;
     let exchange = |rng: &mut RandomSource| Exchange {
@@ -175,7 +175,7 @@ fn flow(rng: &mut RandomSource, bytes: f64, lasts: f64) -> FlowScript {
         _ => Close::Server,
     };
     FlowScript {
-        start: if rng.one_in(2) { Duration::ZERO } else { rng.seconds(lasts / 2.0) },
+        start: if rng.one_in(2) { Duration::ZERO } else { rng.seconds(duration / 2.0) },
         exchanges: (0..exchanges).map(|_| exchange(rng)).collect(),
         close,
         is_http: rng.one_in(2),
@@ -191,11 +191,11 @@ fn flow(rng: &mut RandomSource, bytes: f64, lasts: f64) -> FlowScript {
     }
 }
 
-fn outages(rng: &mut RandomSource, link: LinkId, lasts: f64) -> Vec<Outage> {
+fn outages(rng: &mut RandomSource, link: LinkId, duration: f64) -> Vec<Outage> {
     let mut outages: Vec<Outage> = Vec::new();
     let mut at = 0.0;
     for _ in 0..*rng.pick(&[0, 0, 1, 1, 2, 3]) {
-        at += 0.2 + lasts * rng.uniform();
+        at += 0.2 + duration * rng.uniform();
         let takes = rng.log(0.1, 12.0);
         let [since, takes_for] = [at, takes].map(Duration::from_secs_f64);
         outages.push(Outage { link, at: since, duration: takes_for, is_carrier_lost: rng.one_in(2) });
@@ -211,27 +211,27 @@ fn mechanisms(rng: &mut RandomSource, seed: u64) -> Mechanisms {
     let mut mechanisms = Mechanisms::of(&[]);
     let share = 1 + rng.below(3);
     for mechanism in Mechanism::ALL.into_iter().filter(|one| *one != Mechanism::OutageRevert) {
-        // What harms by itself is drawn more rarely.
+        // Mechanisms that are harmful by themselves are drawn more rarely.
         let share = if USUAL_MECHANISMS.contains(&mechanism) { share } else { 4 };
         mechanisms.set(mechanism, rng.one_in(share));
         if mechanism == Mechanism::EarlyAck {
-            // A mechanism that has been removed was drawn here. Without this draw all seeds would mean other histories.
+            // A removed mechanism was drawn here. Without this draw all seeds would mean other histories.
             let _ = rng.one_in(share);
         }
     }
-    // By the seed, too.
+    // Determined by the seed directly, too.
     mechanisms.set(Mechanism::OutageRevert, (seed / UPLOAD_PERIOD).is_multiple_of(OUTAGE_REVERT_PERIOD));
     mechanisms
 }
 
-fn malformed(rng: &mut RandomSource, lasts: f64) -> Vec<(Duration, Malformed)> {
+fn malformed(rng: &mut RandomSource, duration: f64) -> Vec<(Duration, Malformed)> {
     let all = [Malformed::NoiseOut, Malformed::NoiseIn, Malformed::MutantIn, Malformed::MutantOut];
     let count = if rng.one_in(3) { rng.below(30) } else { 0 };
-    (0..count).map(|_| (rng.seconds(2.0 * lasts), *rng.pick(&all))).collect()
+    (0..count).map(|_| (rng.seconds(2.0 * duration), *rng.pick(&all))).collect()
 }
 
-/// What histories have most often: all that does not harm by itself. It stays when the defaults change, so that a seed goes on
-/// to mean the same history.
+/// The most frequent set: all that are not harmful by themselves. It stays when the defaults change, so that a seed
+/// keeps its meaning.
 const USUAL_MECHANISMS: [Mechanism; 5] = [
     Mechanism::AckOffload,
     Mechanism::EifelUndo,
@@ -239,9 +239,9 @@ const USUAL_MECHANISMS: [Mechanism; 5] = [
     Mechanism::OutageRevert,
     Mechanism::EarlyAck,
 ];
-/// Of so many histories without all of [`USUAL`] one has it.
+/// One of so many histories without all of [`USUAL_MECHANISMS`] has it.
 const OUTAGE_REVERT_PERIOD: u64 = 4;
-/// Of so many histories one goes up.
+/// One of so many histories uploads.
 const UPLOAD_PERIOD: u64 = 6;
 /// Of all flows of a history together. Chosen: some ten thousand packets at most, some milliseconds.
 const MAX_BYTES: u64 = 12_000_000;

@@ -1,26 +1,25 @@
 //! Random histories: whatever happens, is the stream exact, and does no flow wait longer than with plain TCP?
 //!
-//! In: a seed. Out: a [`Report`], or a [`Defect`] that the same seed finds again.
+//! [`play`] takes a seed and returns a [`Report`], or a [`Defect`] that the same seed finds again.
 //!
-//! 1. A seed draws the scene (`draw`): links, flows, mechanisms, blackouts, an accelerator that comes late or dies, hostile
-//!    packets, ranges that fail.
-//! 2. The machine runs under [`Checked`](crate::contract::Checked), its log must replay, and what the world checks at once
-//!    must hold (see [`super`]).
-//! 3. The same scene runs without an accelerator. A flow that ends there ends here, at most the time of all blackouts and
-//!    five seconds later ([`Bounds`]), and no wait for a byte is longer than the longest blackout and five seconds, or than
-//!    the longest without an accelerator and five seconds.
-//! 4. A flow may end by a reset of the accelerator only if it had acknowledged bytes that were not there, and these could
-//!    not be had. A flow whose accelerator died while the server took missing bytes for arrived may not end at all: that is
-//!    the price of hiding, and what it has is still exact.
+//! 1. A seed determines the scenario (`generate`): links, flows, mechanisms, outages, an accelerator that starts late
+//!    or is killed, unexpected packets, ranges that fail.
+//! 2. The accelerator runs under [`Checked`](crate::contract::Checked), its log must replay, and the invariants of the
+//!    world must hold (see [`super`]).
+//! 3. The same scenario runs without an accelerator. A flow that ends there ends here, at most five seconds plus the
+//!    time of all outages later ([`Bounds`]). No wait for a byte is longer than the longest outage plus five seconds,
+//!    or than the longest wait without an accelerator plus five seconds.
+//! 4. The accelerator may reset a flow only if it had acknowledged bytes that had not arrived, and these could not be
+//!    fetched. A flow whose accelerator was killed while early-acked bytes were missing may never end: that is the
+//!    price of early ACK, and what it has received is still exact.
+//! 5. Of two runs that lose different packets, or just miss an outage, one may wait much longer without any
+//!    accelerator: a request that is lost a third time waits as long again. A flow that exceeds a bound of rule 3 is
+//!    therefore run again in neighboring scenarios, which lose other packets and whose outages come a little earlier or
+//!    later. It is a defect if the flow never ends, or if flows with an accelerator take so long clearly more often
+//!    than without: longer than the worst of sixteen plain ones allows, in more than twice as many of 64 scenarios.
+//!    Otherwise it is reported as a doubt.
 //!
-//! 5. Of two runs that lose different packets, or meet a blackout and just escape it, one may wait much longer, without any
-//!    accelerator: a request that is lost a third time waits as long again. What breaks a bound of rule 3 is therefore looked
-//!    at again in scenes beside it, which lose other packets and whose blackouts come a little earlier or later. It is a
-//!    defect if the flow never ends, or if flows with an accelerator take so long clearly more often than without: more than
-//!    the worst of sixteen plain ones allows, and that in more than twice as many of 64 scenes. Else it is a doubt,
-//!    and said.
-//!
-//! A bound on the ratio of both times was not used: it says nothing of a short flow, and too much of a long one.
+//! There is no bound on the ratio of both times: it would mean nothing for a short flow, and too much for a long one.
 
 mod generate;
 
@@ -36,15 +35,15 @@ use crate::accel::scenario::{Close, Scenario};
 use crate::contract::replay;
 use crate::rng::{Purpose, Stream};
 
-/// Something that must not be, and how to see it again.
+/// A violated rule, and how to reproduce it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Defect {
     /// The history.
     pub seed: u64,
     /// What was wrong.
     pub description: String,
-    /// The scene.
-    pub scene: String,
+    /// The scenario.
+    pub scenario: String,
 }
 
 impl fmt::Display for Defect {
@@ -55,7 +54,7 @@ impl fmt::Display for Defect {
 
 impl std::error::Error for Defect {}
 
-/// A history that was good.
+/// A history without a defect.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
     /// With the accelerator.
@@ -66,12 +65,12 @@ pub struct Report {
     pub doubts: Vec<String>,
 }
 
-/// How much longer it may take.
+/// How much longer a flow may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Beside the time of all blackouts.
+    /// In addition to the time of all outages.
     pub max_delay: Duration,
-    /// Beside the longest blackout.
+    /// In addition to the longest outage.
     pub max_stall: Duration,
 }
 
@@ -90,23 +89,23 @@ impl Default for Bounds {
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
 pub fn play(seed: u64) -> Result<Report, Defect> {
-    let scene = generate(seed);
-    check(&scene, Bounds::default()).map_err(|defect| Defect {
+    let scenario = generate(seed);
+    check(&scenario, Bounds::default()).map_err(|defect| Defect {
         seed,
         description: defect,
-        scene: format!("{scene:#?}"),
+        scenario: format!("{scenario:#?}"),
     })
 }
 
-/// Runs a scene with and without its accelerator.
+/// Runs a scenario with and without its accelerator.
 ///
 /// # Errors
 /// The first thing that was wrong, in words.
 ///
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
-pub fn check(scene: &Scenario, bounds: Bounds) -> Result<Report, String> {
-    let mut world = World::new(scene.clone());
+pub fn check(scenario: &Scenario, bounds: Bounds) -> Result<Report, String> {
+    let mut world = World::new(scenario.clone());
     let with = world.run();
     if let Some(log) = world.into_log() {
         replay(|config| Accelerator::new(config.clone()), &log).map_err(|found| format!("rule 4: {found}"))?;
@@ -114,15 +113,15 @@ pub fn check(scene: &Scenario, bounds: Bounds) -> Result<Report, String> {
     if let Some(defect) = with.defects.first() {
         return Err(defect.clone());
     }
-    let plain = World::new(scene.plain()).run();
+    let plain = World::new(scenario.plain()).run();
     if let Some(defect) = plain.defects.first() {
         return Err(format!("without an accelerator: {defect}"));
     }
     let mut doubts = Vec::new();
     for (n, (flow, alone)) in with.flows.iter().zip(&plain.flows).enumerate() {
-        if let Err(defect) = compare(scene, n, flow, alone, bounds) {
+        if let Err(defect) = compare(scenario, n, flow, alone, bounds) {
             let defect = format!("flow {n}: {defect}");
-            if is_confirmed(scene, n, flow, alone, bounds) {
+            if is_confirmed(scenario, n, flow, alone, bounds) {
                 return Err(defect);
             }
             doubts.push(defect);
@@ -131,36 +130,36 @@ pub fn check(scene: &Scenario, bounds: Bounds) -> Result<Report, String> {
     Ok(Report { with, plain, doubts })
 }
 
-/// Rule 5: flows of scenes beside this one take so long more often with the accelerator than without.
-fn is_confirmed(scene: &Scenario, n: usize, flow: &FlowOutcome, alone: &FlowOutcome, bounds: Bounds) -> bool {
-    let run = |scene: Scenario| World::new(scene).run().flows.into_iter().nth(n);
-    let others = (1..=NEIGHBORS).filter_map(|other| run(neighbor(scene, other).plain()));
+/// Rule 5: flows of neighboring scenarios take so long more often with the accelerator than without.
+fn is_confirmed(scenario: &Scenario, n: usize, flow: &FlowOutcome, alone: &FlowOutcome, bounds: Bounds) -> bool {
+    let run = |scenario: Scenario| World::new(scenario).run().flows.into_iter().nth(n);
+    let others = (1..=NEIGHBORS).filter_map(|other| run(neighbor(scenario, other).plain()));
     let worst = others.fold(alone.clone(), worse_of);
-    if compare(scene, n, flow, &worst, bounds).is_ok() {
+    if compare(scenario, n, flow, &worst, bounds).is_ok() {
         return false;
     }
     if flow.finished.is_none() && worst.finished.is_some() {
         return true;
     }
-    let takes_long = |flow: &FlowOutcome| compare(scene, n, flow, &worst, bounds).is_err();
-    if !(1..=NEIGHBORS).filter_map(|other| run(neighbor(scene, other))).any(|flow| takes_long(&flow)) {
+    let takes_long = |flow: &FlowOutcome| compare(scenario, n, flow, &worst, bounds).is_err();
+    if !(1..=NEIGHBORS).filter_map(|other| run(neighbor(scenario, other))).any(|flow| takes_long(&flow)) {
         return false;
     }
-    let many = || (NEIGHBORS + 1..=NEIGHBORS + CONFIRMING_RUNS).map(|other| neighbor(scene, other));
+    let many = || (NEIGHBORS + 1..=NEIGHBORS + CONFIRMING_RUNS).map(|other| neighbor(scenario, other));
     let with = many().filter_map(run).filter(takes_long).count();
-    let without = many().filter_map(|scene| run(scene.plain())).filter(takes_long).count();
+    let without = many().filter_map(|scenario| run(scenario.plain())).filter(takes_long).count();
     with > MAX_FREQUENCY_RATIO * without
 }
 
-/// The same scene where other packets are lost and blackouts come a little earlier or later.
-fn neighbor(scene: &Scenario, n: u64) -> Scenario {
-    let mut neighbour = Scenario { seed: scene.seed.wrapping_add(n << 40), ..scene.clone() };
-    let mut rng = Stream::new(neighbour.seed, "neighbour", 0, Purpose::Other);
-    for outage in &mut neighbour.outages {
+/// The same scenario with other packet losses, and outages a little earlier or later.
+fn neighbor(scenario: &Scenario, n: u64) -> Scenario {
+    let mut shifted = Scenario { seed: scenario.seed.wrapping_add(n << 40), ..scenario.clone() };
+    let mut rng = Stream::new(shifted.seed, "neighbour", 0, Purpose::Other);
+    for outage in &mut shifted.outages {
         let by = Duration::from_millis(rng.below(2 * MAX_SHIFT_MS));
         outage.at = (outage.at + by).saturating_sub(Duration::from_millis(MAX_SHIFT_MS));
     }
-    neighbour
+    shifted
 }
 
 /// The longer wait and the later end of two runs.
@@ -170,24 +169,24 @@ fn worse_of(one: FlowOutcome, other: FlowOutcome) -> FlowOutcome {
 }
 
 fn compare(
-    scene: &Scenario,
+    scenario: &Scenario,
     n: usize,
     flow: &FlowOutcome,
     alone: &FlowOutcome,
     bounds: Bounds,
 ) -> Result<(), String> {
-    let outage_time: Duration = scene.outages.iter().map(|outage| outage.duration).sum();
-    let longest = scene.outages.iter().map(|outage| outage.duration).max().unwrap_or_default();
-    let has_early_ack = scene.config.as_ref().is_some_and(|config| config.mechanisms.iter().any(needs_origin));
+    let outage_time: Duration = scenario.outages.iter().map(|outage| outage.duration).sum();
+    let longest = scenario.outages.iter().map(|outage| outage.duration).max().unwrap_or_default();
+    let has_early_ack = scenario.config.as_ref().is_some_and(|config| config.mechanisms.iter().any(needs_origin));
     if flow.lost_early_acked {
         return Ok(());
     }
     if flow.was_reset {
-        return if has_early_ack { Ok(()) } else { Err("was reset, and nothing hides here".into()) };
+        return if has_early_ack { Ok(()) } else { Err("was reset, and no mechanism acknowledges early".into()) };
     }
-    let close = scene.flows.get(n).map(|plan| plan.close);
+    let close = scenario.flows.get(n).map(|script| script.close);
     if matches!(close, Some(Close::ServerReset(_))) {
-        // Where its one reset is lost, the client waits for ever.
+        // If the server's single reset is lost, the client waits forever.
         return Ok(());
     }
     let most = (longest + bounds.max_stall).max(alone.stall.0 + bounds.max_stall);
@@ -205,21 +204,22 @@ fn compare(
     }
 }
 
-/// Chosen: milliseconds by which a flow may well come to meet a blackout that it had escaped.
+/// Chosen: milliseconds by which a flow may well meet an outage that it had missed.
 const MAX_SHIFT_MS: u64 = 2000;
 /// Chosen: enough that a wait which plain TCP has in one of ten runs is nearly always seen.
 const NEIGHBORS: u64 = 16;
-/// Chosen: enough that what happens in one of twenty runs is seen in both kinds.
+/// Chosen: enough that an event of one in twenty runs is seen in both kinds.
 const CONFIRMING_RUNS: u64 = 64;
-/// Chosen: of rare events, counted twice under equal conditions, one count is thrice the other or more in one of ten times or
-/// less; with the two stages before, in one of some hundred.
+/// Chosen: of rare events, counted twice under equal conditions, one count exceeds the other three times in at most one
+/// of ten cases; with the two stages before, in one of some hundred.
 const MAX_FREQUENCY_RATIO: usize = 2;
 
-/// How much faster the flows of a history were, all together: the sum of their times without over that with an accelerator.
-pub fn speedup(report: &Report, scene: &Scenario) -> Option<f64> {
+/// How much faster the flows of a history were in total: the sum of their times without the accelerator over that with
+/// it.
+pub fn speedup(report: &Report, scenario: &Scenario) -> Option<f64> {
     let time = |outcome: &Outcome| -> Option<f64> {
-        let each = outcome.flows.iter().zip(&scene.flows);
-        each.map(|(flow, plan)| Some(flow.finished?.since(Instant::ZERO + plan.start).as_secs_f64())).sum()
+        let each = outcome.flows.iter().zip(&scenario.flows);
+        each.map(|(flow, script)| Some(flow.finished?.since(Instant::ZERO + script.start).as_secs_f64())).sum()
     };
     Some(time(&report.plain)? / time(&report.with)?)
 }

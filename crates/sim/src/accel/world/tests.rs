@@ -1,4 +1,4 @@
-//! Plain TCP in this world, and an accelerator that does nothing.
+//! Plain TCP in this simulation, and an accelerator without mechanisms.
 
 use marline_core::units::{Bitrate, DataSize};
 
@@ -11,21 +11,21 @@ fn link(rtt: u64) -> LinkSpec {
     LinkSpec::constant("wifi", Bitrate::from_mbps(20), Duration::from_millis(rtt))
 }
 
-fn with_machine(scene: &Scenario) -> Scenario {
-    Scenario { config: Some(Config::new(Scenario::PRIMARY, None)), ..scene.clone() }
+fn with_machine(scenario: &Scenario) -> Scenario {
+    Scenario { config: Some(Config::new(Scenario::PRIMARY, None)), ..scenario.clone() }
 }
 
 #[test]
-fn a_download_ends_as_over_values() {
-    let scene = Scenario::new(link(50), FlowScript::download(5_000_000));
-    let outcome = World::new(scene.clone()).run();
+fn a_download_takes_as_long_as_its_link_needs() {
+    let scenario = Scenario::new(link(50), FlowScript::download(5_000_000));
+    let outcome = World::new(scenario.clone()).run();
     assert_eq!((outcome.flows[0].read, &outcome.defects), (5_000_000, &vec![]));
     let taken = outcome.flows[0].finished.expect("it ends").as_secs_f64();
     let ideal = DataSize::from_bytes(5_000_000) / Bitrate::from_mbps(20);
     assert!(taken < ideal.as_secs_f64() * 1.25, "{taken} s");
     for algorithm in [Algorithm::Cubic, Algorithm::Reno] {
         for (sack, timestamps, scale) in [(true, false, 7), (false, true, 7), (false, false, 0)] {
-            let plan = FlowScript {
+            let script = FlowScript {
                 algorithm,
                 sack,
                 timestamps,
@@ -33,11 +33,11 @@ fn a_download_ends_as_over_values() {
                 close: Close::Client,
                 ..FlowScript::download(700_000)
             };
-            let scene = Scenario {
+            let scenario = Scenario {
                 primary: "wifi,rate=20Mbit/s,rtt=50ms,loss=1%".parse().unwrap(),
-                ..Scenario::new(link(50), plan)
+                ..Scenario::new(link(50), script)
             };
-            let outcome = World::new(scene).run();
+            let outcome = World::new(scenario).run();
             assert!(outcome.flows[0].finished.is_some(), "{algorithm:?} {sack} {timestamps} {scale}: {outcome:?}");
             assert_eq!(outcome.flows[0].state, Some(State::Over(Ending::Finished)));
         }
@@ -46,20 +46,24 @@ fn a_download_ends_as_over_values() {
 
 #[test]
 fn an_accelerator_without_mechanisms_changes_nothing() {
-    let mut scene = Scenario::new(link(50), FlowScript::download(3_000_000));
-    scene.outages = vec![Outage {
+    let mut scenario = Scenario::new(link(50), FlowScript::download(3_000_000));
+    scenario.outages = vec![Outage {
         link: Scenario::PRIMARY,
         at: Duration::from_millis(700),
         duration: Duration::from_secs(2),
         is_carrier_lost: true,
     }];
-    let plain = World::new(scene.clone()).run();
-    let mut scene = with_machine(&scene);
-    if let Some(config) = &mut scene.config {
+    let plain = World::new(scenario.clone()).run();
+    let mut scenario = with_machine(&scenario);
+    if let Some(config) = &mut scenario.config {
         config.mechanisms = marline_core::accel::Mechanisms::of(&[]);
     }
-    let beside = World::new(scene).run();
-    assert_eq!(beside.outputs.keys().copied().collect::<Vec<_>>(), ["leave"], "packets go on, and nothing else");
+    let beside = World::new(scenario).run();
+    assert_eq!(
+        beside.outputs.keys().copied().collect::<Vec<_>>(),
+        ["forward"],
+        "packets are forwarded, and nothing else happens"
+    );
     assert_eq!(beside.flows, plain.flows);
     assert!(beside.defects.is_empty(), "{:?}", beside.defects);
 }

@@ -35,7 +35,7 @@ impl World {
             let blocks: &[SeqRange] = if hole { &[SeqRange::with_len(Seq::new(200), 9)] } else { &[] };
             let (seq, ack) = (Seq::new(1), Seq::new(100));
             let sacks = SackBlocks::of(blocks);
-            let timestamps = Some(Timestamps { ts_val: ts_val, ts_ecr: ts_val });
+            let timestamps = Some(Timestamps { ts_val, ts_ecr: ts_val });
             let ack = Ack { seq, ack, window: 9, flags: Flags::ACK, timestamps, sack_blocks: sacks };
             self.holes.on_ack(now, &ack, 1448);
             let queue = Duration::from_millis(60);

@@ -51,7 +51,7 @@ pub(super) struct FetchLink {
 impl FetchLink {
     pub(super) fn new(info: LinkInfo) -> Self {
         Self {
-            info: info,
+            info,
             since: Instant::ZERO,
             measured_rate: None,
             total: DataSize::ZERO,
@@ -61,7 +61,7 @@ impl FetchLink {
     }
 
     pub(super) fn with_info(self, info: LinkInfo) -> Self {
-        Self { info: info, ..self }
+        Self { info, ..self }
     }
 
     /// Its rate, as far as known.

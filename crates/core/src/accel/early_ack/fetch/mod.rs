@@ -141,9 +141,9 @@ impl RangeFetcher {
             let range = PosRange::new(start, request.range.end.min(start + MAX_RANGE_BYTES));
             let offset = request.source.offset + (start - request.range.start);
             let place = ResourceOffset { offset, ..request.source.clone() };
-            let request = FetchRequest { range: range, source: place, ..request.clone() };
+            let request = FetchRequest { range, source: place, ..request.clone() };
             self.waiting.push(WaitingRange {
-                request: request,
+                request,
                 due: now + GATHER_TIME,
                 tries: 0,
                 late: 0,
@@ -238,11 +238,11 @@ impl RangeFetcher {
         let is_up = |fetch_link: &&FetchLink| fetch_link.reaches(server);
         // With a secondary link the primary one is reserved for what that one loses.
         let is_helped = self.links.iter().filter(is_up).any(|fetch_link| !fetch_link.info.is_primary);
-        let asked = self.links.iter().filter(is_up).filter(|fetch_link| !is_helped || !fetch_link.info.is_primary);
-        let bring: DataSize = asked.map(|fetch_link| fetch_link.rate() * BUDGET_TIME).sum();
+        let usable = self.links.iter().filter(is_up).filter(|fetch_link| !is_helped || !fetch_link.info.is_primary);
+        let budget_bytes: DataSize = usable.map(|fetch_link| fetch_link.rate() * BUDGET_TIME).sum();
         let waiting: u64 = self.waiting.iter().map(|waiting| waiting.request.range.len()).sum();
         let in_flight: u64 = self.in_flight.values().map(InFlightFetch::bytes).sum();
-        bring.bytes().saturating_sub(waiting + in_flight)
+        budget_bytes.bytes().saturating_sub(waiting + in_flight)
     }
 
     /// Whether this server was late with the same bytes as often as there are links, and still has not delivered them.
@@ -295,7 +295,7 @@ impl RangeFetcher {
         }
         let request = FetchRequest { flow: part.flow, range: part.range, source: part.source, server: part.server };
         self.waiting.push(WaitingRange {
-            request: request,
+            request,
             due: now + rest,
             tries: part.tries,
             late: part.late,
@@ -311,7 +311,7 @@ impl RangeFetcher {
                 let offset = waiting.request.source.offset + (range.start - waiting.request.range.start);
                 let place = ResourceOffset { offset, ..waiting.request.source.clone() };
                 self.waiting.push(WaitingRange {
-                    request: FetchRequest { range: range, source: place, ..waiting.request.clone() },
+                    request: FetchRequest { range, source: place, ..waiting.request.clone() },
                     ..waiting.clone()
                 });
             }

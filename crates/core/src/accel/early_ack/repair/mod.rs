@@ -85,7 +85,7 @@ impl Repair {
             state: RepairState::Open,
             resets: 0,
             last_action: None,
-            pending: pending,
+            pending,
         }
     }
 
@@ -178,7 +178,7 @@ impl Repair {
 
     /// Whether more was acknowledged to the sender than the stack has received in order.
     fn is_behind_early_ack(&self) -> bool {
-        self.pending.acked_to_server.is_some_and(|told| self.next_expected.is_before(Seq::new(told).minus(1)))
+        self.pending.acked_to_server.is_some_and(|acked| self.next_expected.is_before(Seq::new(acked).minus(1)))
     }
 
     /// Whether the stack waits for bytes that the sender does not repeat.

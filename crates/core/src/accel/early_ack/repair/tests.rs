@@ -12,7 +12,7 @@ use crate::wire::packet::{FourTuple, NewSegment, SeqRange, Timestamps};
 const PORTS: [&str; 2] = ["10.0.0.2:40000", "192.0.2.1:80"];
 
 /// A flow that waits for 1000, with early acknowledged holes of 1000 bytes from these numbers on, written down at 500.
-fn owed(holes: &[u32]) -> PendingRepair {
+fn pending_repair(holes: &[u32]) -> PendingRepair {
     let hole = |seq: &u32| PendingHole {
         seq: *seq,
         ts_val: Some(500),
@@ -120,7 +120,7 @@ fn run(repair: &mut Repair, stack: &mut Stack, from: u64) -> (u64, Vec<PacketByt
 /// The case that stood still: the sender repairs an earlier hole itself, with a newer timestamp than the one written down.
 #[test]
 fn a_hole_older_than_the_senders_own_repair_is_filled_with_a_timestamp_that_the_stack_accepts() {
-    let mut repair = Repair::new(at(0), owed(&[3000]));
+    let mut repair = Repair::new(at(0), pending_repair(&[3000]));
     let mut stack = Stack::new(&[(2000, 3000), (4000, 5000)]);
     stack.hold(
         SeqRange::new(Seq::new(1000), Seq::new(2000)),
@@ -135,7 +135,7 @@ fn a_hole_older_than_the_senders_own_repair_is_filled_with_a_timestamp_that_the_
 
 #[test]
 fn a_repair_outlasts_the_senders_own_and_injects_dropped_bytes_again() {
-    let mut repair = Repair::new(at(0), owed(&[3000, 6000]));
+    let mut repair = Repair::new(at(0), pending_repair(&[3000, 6000]));
     let mut stack = Stack::new(&[(2000, 3000), (4000, 6000)]);
     (0..2).for_each(|hole| repair.on_fetched(hole, Some(vec![7; 1000])));
     // Injected once while the stack waits for 1000, and dropped for want of memory.
@@ -157,7 +157,7 @@ fn a_repair_outlasts_the_senders_own_and_injects_dropped_bytes_again() {
 #[test]
 fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
     for has_failed in [false, true] {
-        let mut repair = Repair::new(at(0), owed(&[1000]));
+        let mut repair = Repair::new(at(0), pending_repair(&[1000]));
         // The stack waits for another number than was written down.
         let mut stack = Stack::new(&[(2000, 3000)]);
         stack.next = 1200;
@@ -176,7 +176,7 @@ fn without_its_bytes_a_flow_is_reset_at_both_ends_within_five_seconds() {
 #[test]
 fn a_stack_that_waits_for_acknowledged_bytes_has_its_flow_reset() {
     // The stack has dropped the data beyond the hole, which was acknowledged up to 5000.
-    let mut repair = Repair::new(at(0), PendingRepair { acked_to_server: Some(5000), ..owed(&[1000]) });
+    let mut repair = Repair::new(at(0), PendingRepair { acked_to_server: Some(5000), ..pending_repair(&[1000]) });
     let mut stack = Stack::new(&[]);
     repair.on_fetched(0, Some(vec![7; 1000]));
     let (ended, sent) = run(&mut repair, &mut stack, 0);
@@ -186,11 +186,11 @@ fn a_stack_that_waits_for_acknowledged_bytes_has_its_flow_reset() {
 
 #[test]
 fn an_uncertain_flow_is_reset_at_once_and_one_that_is_gone_is_left_alone() {
-    let mut repair = Repair::new(at(0), PendingRepair { is_acked_known: false, ..owed(&[]) });
+    let mut repair = Repair::new(at(0), PendingRepair { is_acked_known: false, ..pending_repair(&[]) });
     let mut stack = Stack::new(&[]);
     assert!(run(&mut repair, &mut stack, 0).0 < 100);
     assert_eq!((repair.state(), stack.is_open), (RepairState::Reset, false));
-    let mut repair = Repair::new(at(0), owed(&[1000]));
+    let mut repair = Repair::new(at(0), pending_repair(&[1000]));
     run(&mut repair, &mut stack, 0);
     assert_eq!(repair.state(), RepairState::Gone);
 }

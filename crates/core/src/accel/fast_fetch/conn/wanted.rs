@@ -26,7 +26,7 @@ impl WantedRanges {
     pub(super) fn add(&mut self, request: FetchRequest, since: Instant, until: Instant) {
         let range = PosRange::new(request.source.offset, request.source.offset + request.range.len());
         let bytes = alloc::vec![0; usize::try_from(range.len()).unwrap_or(0)];
-        self.0.push(WantedRange { request: request, range, bytes, received: PosRangeSet::default(), since, until });
+        self.0.push(WantedRange { request, range, bytes, received: PosRangeSet::default(), since, until });
         self.0.sort_by_key(|entry| entry.range.start);
     }
 
