@@ -32,7 +32,7 @@ pub(crate) enum Daemon {
 
 impl Daemon {
     /// The capabilities that it uses if it has them.
-    const fn needs(self) -> CapabilitySet {
+    const fn needed_capabilities(self) -> CapabilitySet {
         // Ports below 1024; routes, rules, buffers beyond the usual limit, congestion controls that need a permission; sockets that
         // are moved to another link (before Linux 5.7).
         let network = CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_ADMIN);
@@ -53,15 +53,15 @@ impl Daemon {
 
 /// Gives up what this daemon does not need. To be called while the process has one thread. A kernel that refuses a part of it changes
 /// nothing for the daemon's work, so nothing is reported but to the log.
-pub(crate) fn confine(daemon: Daemon) {
-    let mut keep = daemon.needs();
+pub(crate) fn drop_privileges(daemon: Daemon) {
+    let mut keep = daemon.needed_capabilities();
     if rustix::process::geteuid().is_root() {
         keep |= CapabilitySet::DAC_OVERRIDE;
     }
     if let Err(error) = set_no_new_privs(true) {
         tracing::warn!(%error, "no_new_privs cannot be set");
     }
-    for capability in all() {
+    for capability in known_capabilities() {
         if keep.contains(capability) {
             continue;
         }
@@ -71,7 +71,7 @@ pub(crate) fn confine(daemon: Daemon) {
             let _ = configure_capability_in_ambient_set(capability, false);
         }
     }
-    let lowered = capabilities(None).and_then(|sets| {
+    let result = capabilities(None).and_then(|sets| {
         let CapabilitySets { effective, permitted, inheritable } = sets;
         let sets = CapabilitySets {
             effective: effective & keep,
@@ -80,13 +80,13 @@ pub(crate) fn confine(daemon: Daemon) {
         };
         set_capabilities(None, sets)
     });
-    if let Err(error) = lowered {
+    if let Err(error) = result {
         tracing::warn!(%error, "capabilities cannot be given up");
     }
 }
 
 /// All that this kernel knows.
-fn all() -> impl Iterator<Item = CapabilitySet> {
-    let each = (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number));
-    each.take_while(|capability| capability_is_in_bounding_set(*capability) != Err(Errno::INVAL))
+fn known_capabilities() -> impl Iterator<Item = CapabilitySet> {
+    let single = (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number));
+    single.take_while(|capability| capability_is_in_bounding_set(*capability) != Err(Errno::INVAL))
 }

@@ -7,31 +7,31 @@ use std::convert::Infallible;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::Exit;
+use crate::CliError;
 use crate::output::say;
 
 /// The signal, which ends this process no longer.
-pub(crate) struct Hangup(Signal);
+pub(crate) struct ReloadSignal(Signal);
 
-impl Hangup {
+impl ReloadSignal {
     /// From now on. Needs a tokio runtime.
-    pub(crate) fn caught() -> Result<Self, Exit> {
-        let caught = signal(SignalKind::hangup());
-        Ok(Self(caught.map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?))
+    pub(crate) fn register() -> Result<Self, CliError> {
+        let signals = signal(SignalKind::hangup());
+        Ok(Self(signals.map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?))
     }
 
     /// The next one.
-    pub(crate) async fn next(&mut self) {
+    pub(crate) async fn recv(&mut self) {
         if self.0.recv().await.is_none() {
             std::future::pending::<()>().await;
         }
     }
 
     /// For a daemon that holds nothing from files that could be read again: a line for each signal, unless `quiet`.
-    pub(crate) async fn changes_nothing(mut self, quiet: bool) -> Infallible {
+    pub(crate) async fn ignore_with_notice(mut self, is_quiet: bool) -> Infallible {
         loop {
-            self.next().await;
-            if !quiet {
+            self.recv().await;
+            if !is_quiet {
                 say("SIGHUP: there is nothing to read again; a changed configuration counts after a restart");
             }
         }

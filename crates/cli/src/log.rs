@@ -18,15 +18,15 @@ use marline_download::{FetchRecord, StreamRecord};
 use marline_paths::PathsRecord;
 use serde::Serialize;
 
-use crate::Exit;
+use crate::CliError;
 
 /// A line of the log.
-pub(crate) type Line = Record<Config, Input, Output>;
+pub(crate) type LogRecord = Record<MachineConfig, MachineInput, MachineOutput>;
 
 /// What the machine was made from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Config {
+pub(crate) enum MachineConfig {
     /// A download.
     Fetch(Box<fetch::Config>),
     /// A stream.
@@ -40,7 +40,7 @@ pub(crate) enum Config {
 /// What the driver reported.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Input {
+pub(crate) enum MachineInput {
     /// Of a stream, or of a download.
     Stream(stream::Input),
     /// Of MPTCP.
@@ -52,7 +52,7 @@ pub(crate) enum Input {
 /// What the machine asked for.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Output {
+pub(crate) enum MachineOutput {
     /// Of a stream, or of a download.
     Stream(stream::Output),
     /// Of MPTCP.
@@ -63,7 +63,7 @@ pub(crate) enum Output {
 
 /// Who wrote a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Writer {
+enum LogKind {
     Fetch,
     Stream,
     Paths,
@@ -71,134 +71,134 @@ enum Writer {
 }
 
 /// The log in this file; `-` is standard input.
-pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, Exit> {
+pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdin().lock()));
     }
     let file = File::open(path)
-        .map_err(|error| Exit::failed(format!("{}: {error}: the log cannot be read", path.display())))?;
+        .map_err(|error| CliError::failed(format!("{}: {error}: the log cannot be read", path.display())))?;
     Ok(Box::new(BufReader::with_capacity(1 << 16, file)))
 }
 
 /// A log that is being read.
 #[derive(Debug)]
-pub(crate) struct Log<R> {
-    from: R,
-    text: Vec<u8>,
-    line: u64,
-    begun: bool,
+pub(crate) struct LogReader<R> {
+    source: R,
+    buffer: Vec<u8>,
+    line_number: u64,
+    has_started: bool,
     /// None: nothing has been read yet.
-    writer: Option<Writer>,
-    broken_off: Option<u64>,
+    kind: Option<LogKind>,
+    truncated_at: Option<u64>,
 }
 
-impl<R: BufRead> Log<R> {
+impl<R: BufRead> LogReader<R> {
     pub(crate) fn new(from: R) -> Self {
-        Self { from, text: Vec::new(), line: 0, begun: false, writer: None, broken_off: None }
+        Self { source: from, buffer: Vec::new(), line_number: 0, has_started: false, kind: None, truncated_at: None }
     }
 
     /// The next record; none: the log is over. Trouble comes with its line, counted from 1.
-    pub(crate) fn next(&mut self) -> Result<Option<Line>, (u64, String)> {
-        if self.broken_off.is_some() {
+    pub(crate) fn next_record(&mut self) -> Result<Option<LogRecord>, (u64, String)> {
+        if self.truncated_at.is_some() {
             return Ok(None);
         }
-        self.text.clear();
-        self.line += 1;
-        let line = self.line;
-        let read = (&mut self.from).take(LONGEST_LINE).read_until(b'\n', &mut self.text);
-        if read.map_err(|error| (line, format!("the log cannot be read: {error}")))? == 0 {
-            return if self.begun { Ok(None) } else { Err((1, "the log is empty".to_owned())) };
+        self.buffer.clear();
+        self.line_number += 1;
+        let line_number = self.line_number;
+        let bytes_read = (&mut self.source).take(MAX_LINE).read_until(b'\n', &mut self.buffer);
+        if bytes_read.map_err(|error| (line_number, format!("the log cannot be read: {error}")))? == 0 {
+            return if self.has_started { Ok(None) } else { Err((1, "the log is empty".to_owned())) };
         }
-        let whole = self.text.last() == Some(&b'\n');
-        if !whole && self.text.len() as u64 == LONGEST_LINE {
-            return Err((line, format!("longer than {LONGEST_LINE} bytes: this is no log of marline")));
+        let is_complete_line = self.buffer.last() == Some(&b'\n');
+        if !is_complete_line && self.buffer.len() as u64 == MAX_LINE {
+            return Err((line_number, format!("longer than {MAX_LINE} bytes: this is no log of marline")));
         }
         let record = match self.parse() {
             Ok(record) => record,
-            Err(_) if !whole && self.begun => {
-                self.broken_off = Some(line);
+            Err(_) if !is_complete_line && self.has_started => {
+                self.truncated_at = Some(line_number);
                 return Ok(None);
             }
-            Err(error) => return Err((line, damage(&error, line))),
+            Err(error) => return Err((line_number, parse_error(&error, line_number))),
         };
-        match (self.begun, matches!(record, Record::Start { .. })) {
-            (false, false) => Err((line, "the log does not begin with its version and configuration".into())),
-            (true, true) => Err((line, "a second beginning in one log".into())),
+        match (self.has_started, matches!(record, Record::Start { .. })) {
+            (false, false) => Err((line_number, "the log does not begin with its version and configuration".into())),
+            (true, true) => Err((line_number, "a second beginning in one log".into())),
             _ => {
-                self.begun = true;
+                self.has_started = true;
                 Ok(Some(record))
             }
         }
     }
 
     /// The line as it was read.
-    fn parse(&mut self) -> serde_json::Result<Line> {
-        match self.writer {
-            Some(writer) => parse(writer, &self.text),
+    fn parse(&mut self) -> serde_json::Result<LogRecord> {
+        match self.kind {
+            Some(writer) => parse(writer, &self.buffer),
             // What it is shows in the first line; the commonest one says what is wrong.
             None => {
-                let mut error = None;
-                for writer in [Writer::Fetch, Writer::Stream, Writer::Paths, Writer::Accel] {
-                    match parse(writer, &self.text) {
+                let mut first_error = None;
+                for kind in [LogKind::Fetch, LogKind::Stream, LogKind::Paths, LogKind::Accel] {
+                    match parse(kind, &self.buffer) {
                         Ok(line) => {
-                            self.writer = Some(writer);
+                            self.kind = Some(kind);
                             return Ok(line);
                         }
-                        Err(other) => error = error.or(Some(other)),
+                        Err(parse_error) => first_error = first_error.or(Some(parse_error)),
                     }
                 }
-                error.map_or_else(|| parse(Writer::Fetch, &self.text), Err)
+                first_error.map_or_else(|| parse(LogKind::Fetch, &self.buffer), Err)
             }
         }
     }
 
     /// The line of the newest record.
-    pub(crate) fn line(&self) -> u64 {
-        self.line
+    pub(crate) fn line_number(&self) -> u64 {
+        self.line_number
     }
 
     /// The line at which the log breaks off.
-    pub(crate) fn broken_off(&self) -> Option<u64> {
-        self.broken_off
+    pub(crate) fn truncated_at(&self) -> Option<u64> {
+        self.truncated_at
     }
 }
 
-fn parse(writer: Writer, text: &[u8]) -> serde_json::Result<Line> {
+fn parse(writer: LogKind, text: &[u8]) -> serde_json::Result<LogRecord> {
     Ok(match writer {
-        Writer::Fetch => of(
+        LogKind::Fetch => map_record(
             serde_json::from_slice::<FetchRecord>(text)?,
-            |config| Config::Fetch(Box::new(config)),
-            |input| Input::Stream(input.into()),
-            |output| Output::Stream(stream::Output::Fetch(output)),
+            |config| MachineConfig::Fetch(Box::new(config)),
+            |input| MachineInput::Stream(input.into()),
+            |output| MachineOutput::Stream(stream::Output::Fetch(output)),
         ),
-        Writer::Stream => of(
+        LogKind::Stream => map_record(
             serde_json::from_slice::<StreamRecord>(text)?,
-            |config| Config::Stream(Box::new(config)),
-            Input::Stream,
-            Output::Stream,
+            |config| MachineConfig::Stream(Box::new(config)),
+            MachineInput::Stream,
+            MachineOutput::Stream,
         ),
-        Writer::Paths => of(
+        LogKind::Paths => map_record(
             serde_json::from_slice::<PathsRecord>(text)?,
-            |config| Config::Paths(Box::new(config)),
-            Input::Paths,
-            Output::Paths,
+            |config| MachineConfig::Paths(Box::new(config)),
+            MachineInput::Paths,
+            MachineOutput::Paths,
         ),
-        Writer::Accel => of(
+        LogKind::Accel => map_record(
             serde_json::from_slice::<Record<accel::Config, accel::Input, accel::Output>>(text)?,
-            |config| Config::Accel(Box::new(config)),
-            Input::Accel,
-            Output::Accel,
+            |config| MachineConfig::Accel(Box::new(config)),
+            MachineInput::Accel,
+            MachineOutput::Accel,
         ),
     })
 }
 
 /// One machine's record as any machine's.
-fn of<C, I, O>(
+fn map_record<C, I, O>(
     record: Record<C, I, O>,
-    config_of: impl Fn(C) -> Config,
-    input_of: impl Fn(I) -> Input,
-    output_of: impl Fn(O) -> Output,
-) -> Line {
+    config_of: impl Fn(C) -> MachineConfig,
+    input_of: impl Fn(I) -> MachineInput,
+    output_of: impl Fn(O) -> MachineOutput,
+) -> LogRecord {
     match record {
         Record::Start { version, config } => Record::Start { version, config: config_of(config) },
         Record::In { at, input } => Record::In { at, input: input_of(input) },
@@ -208,12 +208,12 @@ fn of<C, I, O>(
 }
 
 /// serde_json's message without its own line number, which counts within our line.
-fn damage(error: &serde_json::Error, line: u64) -> String {
+fn parse_error(error: &serde_json::Error, line: u64) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
-    let what = if line == 1 { "this is no log of marline" } else { "the log is damaged" };
-    format!("{what}: {text}, at column {}", error.column())
+    let problem = if line == 1 { "this is no log of marline" } else { "the log is damaged" };
+    format!("{problem}: {text}, at column {}", error.column())
 }
 
 /// Bytes. A record holds a few hundred; a resumed run's first line holds every span of its journal.
-const LONGEST_LINE: u64 = 16 << 20;
+const MAX_LINE: u64 = 16 << 20;

@@ -18,12 +18,12 @@ use marline_fleet::renew::MemberCert;
 use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
 
-use crate::Exit;
-use crate::fleet::unit_state;
+use crate::CliError;
+use crate::fleet::unit_state_dir;
 
 /// What is shown to others.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Shown {
+pub(crate) struct CertificateArgs {
     /// The certificate that is shown to others, as `marline fleet enrol` or `marline fleet ca issue` writes it.
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
@@ -35,17 +35,17 @@ pub(crate) struct Shown {
 /// A member's files.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("certificate", |word| word.required(true)))]
-pub(crate) struct Files {
+pub(crate) struct MemberFileArgs {
     #[command(flatten)]
-    shown: Shown,
+    certificate: CertificateArgs,
     /// The authority's certificate, or those of several [default: beside the certificate, ca.pem].
     #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    fleet_ca: Option<PathBuf>,
 }
 
 /// The list of the revoked, of who looks at it himself.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Revoked {
+pub(crate) struct RevocationArgs {
     /// The authority's list of revoked certificates, read again when it changes; with --fleet the newest one is fetched
     /// [default: beside the certificate, revoked.pem].
     #[arg(long, value_name = "FILE")]
@@ -58,16 +58,16 @@ pub(crate) struct Member {
     /// Where that stands.
     pub(crate) files: MemberFiles,
     /// The same, and where it is renewed to.
-    pub(crate) kept: MemberCert,
+    pub(crate) renewable: MemberCert,
     /// What it shows to others, and whom it trusts.
-    pub(crate) own: Credentials,
+    pub(crate) credentials: Credentials,
     /// As the certificate says.
     pub(crate) identity: Identity,
 }
 
-impl Shown {
+impl CertificateArgs {
     /// Whether there is a certificate.
-    pub(crate) fn is_named(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.certificate.is_some()
     }
 
@@ -81,84 +81,84 @@ impl Shown {
     }
 
     /// Who this is, of who may be without a certificate; its authority is this one.
-    pub(crate) fn read(&self, authority: PathBuf, role: Role) -> Result<Option<Member>, Exit> {
+    pub(crate) fn read_member(&self, authority: PathBuf, role: Role) -> Result<Option<Member>, CliError> {
         self.files(Some(authority)).map(|files| Member::read(files, Some(role))).transpose()
     }
 }
 
-impl Files {
+impl MemberFileArgs {
     /// Who this is: one of this role.
-    pub(crate) fn read(&self, role: Role) -> Result<Member, Exit> {
+    pub(crate) fn read_member(&self, role: Role) -> Result<Member, CliError> {
         Member::read(self.files()?, Some(role))
     }
 
     /// Who this is, whatever its role.
-    pub(crate) fn read_any(&self) -> Result<Member, Exit> {
+    pub(crate) fn read_any_role(&self) -> Result<Member, CliError> {
         Member::read(self.files()?, None)
     }
 
-    fn files(&self) -> Result<MemberFiles, Exit> {
+    fn files(&self) -> Result<MemberFiles, CliError> {
         // The command line requires it of who names no verb.
-        self.shown.files(self.ca.clone()).ok_or_else(|| Exit::usage("--certificate is missing"))
+        self.certificate.files(self.fleet_ca.clone()).ok_or_else(|| CliError::usage("--certificate is missing"))
     }
 }
 
-impl Revoked {
+impl RevocationArgs {
     /// The list that was named.
-    pub(crate) fn named(&self) -> Option<&Path> {
+    pub(crate) fn given_path(&self) -> Option<&Path> {
         self.revoked.as_deref()
     }
 
     /// The list: the one that was named, or the one beside the certificate; there or not.
-    pub(crate) fn place(&self, member: &Member) -> PathBuf {
+    pub(crate) fn path(&self, member: &Member) -> PathBuf {
         self.revoked.clone().unwrap_or_else(|| member.files.certificate.with_file_name("revoked.pem"))
     }
 
     /// The list, which must be there.
-    pub(crate) fn there(&self, member: &Member) -> Result<PathBuf, Exit> {
-        let place = self.place(member);
-        there(&place, "name the authority's list of revoked certificates by --revoked")?;
-        Ok(place)
+    pub(crate) fn existing_path(&self, member: &Member) -> Result<PathBuf, CliError> {
+        let path = self.path(member);
+        there(&path, "name the authority's list of revoked certificates by --revoked")?;
+        Ok(path)
     }
 }
 
 impl Member {
-    fn read(files: MemberFiles, role: Option<Role>) -> Result<Self, Exit> {
+    fn read(files: MemberFiles, role: Option<Role>) -> Result<Self, CliError> {
         let issue = role.map_or("ROLE".to_owned(), |role| role.to_string());
         there(&files.certificate, &format!("`marline fleet enrol` or `marline fleet ca issue {issue}` writes it"))?;
         there(&files.key, "name the certificate's key by --key")?;
         there(&files.authority, "name the authority's certificate by --ca")?;
-        let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
+        let usage_error = |error: &dyn std::fmt::Display| CliError::usage(error.to_string());
         // Edges and relays that run renew theirs.
-        let state = matches!(role, Some(Role::Edge | Role::Relay)).then(unit_state).flatten();
-        let kept = MemberCert::new(files.clone(), state.as_deref());
-        let own = kept.read().map_err(|error| bad(&error))?;
-        let identity = own.peer().map_err(|error| bad(&error))?.identity;
+        let state_dir = matches!(role, Some(Role::Edge | Role::Relay)).then(unit_state_dir).flatten();
+        let renewable = MemberCert::new(files.clone(), state_dir.as_deref());
+        let credentials = renewable.read().map_err(|error| usage_error(&error))?;
+        let identity = credentials.peer().map_err(|error| usage_error(&error))?.identity;
         if let Some(role) = role.filter(|role| *role != identity.role) {
-            let place = files.certificate.display();
-            return Err(Exit::usage(format!(
-                "{place}: it is the certificate of {identity}, and not of {}",
-                one(role)
+            let path = files.certificate.display();
+            return Err(CliError::usage(format!(
+                "{path}: it is the certificate of {identity}, and not of {}",
+                role_with_article(role)
             )));
         }
-        Ok(Self { files, kept, own, identity })
+        Ok(Self { files, renewable: kept: renewable, credentials: own: credentials, identity })
     }
 
     /// For asking the fleet's service as this member, over the link that reaches it.
-    pub(crate) fn client(&self, url: &str) -> Result<Client, Exit> {
-        let wrong = |error: &dyn std::fmt::Display| Exit::usage(format!("--fleet: {error}"));
-        let tls = client_config(&self.own, None, true).map_err(|error| wrong(&error))?;
-        Client::new(url, tls).map(Client::over_links).map_err(|error| wrong(&error))
+    pub(crate) fn client(&self, url: &str) -> Result<Client, CliError> {
+        let fleet_error = |error: &dyn std::fmt::Display| CliError::usage(format!("--fleet: {error}"));
+        let tls = client_config(&self.credentials, None, true).map_err(|error| fleet_error(&error))?;
+        Client::new(url, tls).map(Client::over_links).map_err(|error| fleet_error(&error))
     }
 }
 
 /// Refuses a file that is not there; one that may not be looked at is refused where it is read.
-fn there(path: &Path, help: &str) -> Result<(), Exit> {
-    let is_missing = path.try_exists().is_ok_and(|there| !there);
-    if is_missing { Err(Exit::usage(format!("{}: no such file; {help}", path.display()))) } else { Ok(()) }
+fn there(path: &Path, help: &str) -> Result<(), CliError> {
+    let is_missing = path.try_exists().is_ok_and(|exists| !exists);
+    if is_missing { Err(CliError::usage(format!("{}: no such file; {help}", path.display()))) } else { Ok(()) }
 }
 
-fn one(role: Role) -> &'static str {
+fn role_with_article(role: Role) -> &'static str {
     match role {
         Role::Edge => "an edge",
         Role::Relay => "a relay",
@@ -168,7 +168,7 @@ fn one(role: Role) -> &'static str {
 }
 
 /// How the one with this certificate goes on: the command that it is for.
-pub(crate) fn next(role: Role, certificate: &Path, fleet: &str) -> String {
+pub(crate) fn next_command(role: Role, certificate: &Path, fleet: &str) -> String {
     let certificate = certificate.display();
     match role {
         Role::Edge => format!("marline edge --certificate {certificate} --fleet {fleet}"),
@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn what_is_not_named_stands_beside_the_certificate() {
         let files = |key: Option<&str>, authority: Option<&str>| {
-            let shown = Shown { certificate: Some("a/cam-7.pem".into()), key: key.map(Into::into) };
-            let MemberFiles { certificate, key, authority } = shown.files(authority.map(Into::into)).unwrap();
+            let certificate_args = CertificateArgs { certificate: Some("a/cam-7.pem".into()), key: key.map(Into::into) };
+            let MemberFiles { certificate, key, authority } = certificate_args.files(authority.map(Into::into)).unwrap();
             [certificate, key, authority].map(|path| path.display().to_string())
         };
         assert_eq!(files(None, None), ["a/cam-7.pem", "a/cam-7.key", "a/ca.pem"]);
         assert_eq!(files(Some("k"), Some("c")), ["a/cam-7.pem", "k", "c"]);
-        assert!(Shown { certificate: None, key: None }.files(None).is_none());
+        assert!(CertificateArgs { certificate: None, key: None }.files(None).is_none());
     }
 }

@@ -229,7 +229,7 @@ fn addresses_where_no_relay_answers() {
         let at = other.local_addr().unwrap().to_string();
         std::thread::spawn(move || {
             for mut socket in other.incoming().flatten() {
-                let _ = std::io::Read::read(&mut socket, &mut [0; 4096]);
+                let _ = std::io::Read::read_all(&mut socket, &mut [0; 4096]);
                 let _ = socket.write_all(answer);
             }
         });

@@ -16,15 +16,15 @@ use core::fmt::Write as _;
 
 /// `text` as one line: control characters, line ends included, and invisible or reordering characters as `\uXXXX`.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, is_unprintable)
+    escape_chars(text, is_unprintable)
 }
 
 /// The same for a text of several lines: line feeds stay.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| c != '\n' && is_unprintable(c))
+    escape_chars(text, |c| c != '\n' && is_unprintable(c))
 }
 
-fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape_chars(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     let Some(first) = text.find(&is_escaped) else { return Cow::Borrowed(text) };
     let (clean, rest) = text.split_at(first);
     let mut out = String::with_capacity(text.len() + 16);
@@ -46,7 +46,7 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
 /// - The login: whatever stands between `//` and the last `@` of the authority.
 /// - The query: signed URLs carry their secret there (S3, CloudFront, Azure SAS). A URL is a word with `://` in it, or a path with a
 ///   query, as requests are logged.
-pub fn mask(text: &str) -> String {
+pub fn mask_secrets(text: &str) -> String {
     mask_queries(&mask_logins(text))
 }
 
@@ -166,7 +166,7 @@ mod tests {
             ("http://h/f, http://u:p@w@h/f: 404", "http://h/f, http://MASKED@h/f: 404"),
             ("http://h/path@x: me@example.org", "http://h/path@x: me@example.org"),
         ] {
-            assert_eq!(mask(text), shown);
+            assert_eq!(mask_secrets(text), shown);
         }
         for (value, shown) in [
             ("rtsp://u:pw@camera/live", "rtsp://MASKED@camera/live"),
@@ -194,7 +194,7 @@ mod tests {
             ("http://h/f?", "http://h/f?"),
             ("a captive portal?) or not? 3/4", "a captive portal?) or not? 3/4"),
         ] {
-            assert_eq!(mask(text), shown);
+            assert_eq!(mask_secrets(text), shown);
         }
     }
 

@@ -17,49 +17,49 @@
 
 mod batch;
 mod download;
-mod driven;
-mod feed;
-mod job;
-mod joules;
-mod limit;
-mod lines;
-mod links;
+mod machine;
+mod range_reader;
+mod request;
+mod energy;
+mod rate_limit;
+mod messages;
+mod uplinks;
 mod log;
 pub mod metalink;
 mod mptcp;
 mod name;
 pub mod netrc;
-mod network;
-mod origins;
-mod page;
-mod place;
-mod pump;
+mod context;
+mod url_table;
+mod html_page;
+mod body_sink;
+mod driver;
 mod report;
-mod sockets;
+mod connections;
 pub mod store;
-mod tally;
-mod through;
+mod link_stats;
+mod connect_options;
 mod traffic;
-mod verify;
-mod warm;
+mod digest_verifier;
+mod idle_pool;
 
 pub use batch::run;
-pub use feed::{Audience, Feed, Known, Learnt};
-pub use job::{
-    Accounting, Batch, BatchWatcher, CookieFiles, Credentials, Digests, Ended, File, GetError, Kind, Logins,
-    Settings, Source, Target, Watcher,
+pub use range_reader::{StreamObserver, RangeDownload, KnownResource, ResourceInfo};
+pub use request::{
+    EnergyOptions, Batch, BatchObserver, CookieFiles, Credentials, Digests, FileResult, FileRequest, DownloadError, DownloadErrorKind, Logins,
+    Settings, MirrorUrl, Target, DownloadObserver,
 };
-pub use joules::Joules;
+pub use energy::DownloadEnergy;
 pub use log::{FetchRecord, StreamRecord};
 pub use marline_net::checksum::{Checksum, ParseChecksumError};
-pub use name::{Suggested, file_name, safe_name, suggested};
-pub use network::Network;
-pub use network::NetworkError;
-pub use origins::{describes, same_origin};
-pub use report::{Failed, FileProgress, LinkEnergy, LinkProgress, LinkReport, Overview, Progress, Report, SCHEMA};
-pub use through::{IpVersion, Route};
-pub use traffic::{Counted, Flow};
-pub use verify::{PieceHash, Pieces};
+pub use name::{SuggestedName, file_name, sanitize_name, suggest_name};
+pub use context::ClientContext;
+pub use context::ClientContextError;
+pub use url_table::{is_client_description, same_origin};
+pub use report::{FailureReport, FileProgress, LinkEnergy, LinkProgress, LinkReport, BatchProgress, Progress, Report, SCHEMA};
+pub use connect_options::{IpVersion, ConnectOptions};
+pub use traffic::{CountingStream, Flow};
+pub use digest_verifier::{PieceHash, PieceDigests};
 
 /// Which links may be used.
-pub type Links = marline_net::links::Choice;
+pub type Links = marline_net::links::LinkSelection;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalAnswer};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
-use marline_net::links::{Interface, Network, Reason, Verdict, survey};
-use marline_net::reach::Zone;
+use marline_net::links::{Interface, Subnet, UnusedReason, Usability, list_interfaces};
+use marline_net::reach::AddressZone;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -63,7 +63,7 @@ struct DialerState {
     choice: LinkChoice,
     links: Vec<Arc<Interface>>,
     /// The networks of the interfaces that are no links.
-    networks: Vec<Network>,
+    networks: Vec<Subnet>,
     /// The kernel's routes lead over an interface that is down.
     misroutes: bool,
     /// The server that a flow without a relay has reached last.
@@ -93,11 +93,11 @@ impl LinkDialer {
     /// Over the links that can be used now, for a few connections; below a VPN as the kernel has it.
     pub(crate) async fn from_survey() -> Arc<Self> {
         let starts = Self::new();
-        if let Ok(Ok(survey)) = spawn_blocking(survey).await
-            && survey.vpn.is_none()
+        if let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await
+            && list_interfaces.vpn.is_none()
         {
             let (mut usable, others): (Vec<_>, Vec<_>) =
-                survey.interfaces.into_iter().partition(|interface| interface.is_usable());
+                list_interfaces.interfaces.into_iter().partition(|interface| interface.is_usable());
             usable.sort_by_key(route_preference);
             let with_observation = |link: Interface| {
                 let (name, index) = (link.name.clone(), link.index);
@@ -113,11 +113,11 @@ impl LinkDialer {
     pub(crate) fn set_links(&self, links: Vec<(LinkObservation, Interface)>, others: &[Interface]) -> bool {
         let misroutes =
             links.first().is_some_and(|(_, link)| others.iter().any(|other| takes_packets_of(other, link)));
-        let networks = others.iter().flat_map(|interface| interface.networks.clone()).collect();
+        let networks = others.iter().flat_map(|interface| interface.subnets.clone()).collect();
         self.set(links, networks, misroutes)
     }
 
-    fn set(&self, links: Vec<(LinkObservation, Interface)>, networks: Vec<Network>, misroutes: bool) -> bool {
+    fn set(&self, links: Vec<(LinkObservation, Interface)>, networks: Vec<Subnet>, misroutes: bool) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let (observations, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
@@ -126,7 +126,7 @@ impl LinkDialer {
         };
         let has_new = links.iter().any(is_new);
         if state.links.iter().map(|link| &**link).ne(links.iter()) {
-            self.resolver.forget_networks();
+            self.resolver.clear_all();
         }
         state.links = links.into_iter().map(Arc::new).collect();
         (state.networks, state.misroutes) = (networks, misroutes);
@@ -416,7 +416,7 @@ impl LinkDialer {
         link: &Interface,
     ) -> io::Result<Vec<SocketAddr>> {
         let found = self.resolver.resolve_for(asker, host, Some(link), DNS_TIMEOUT).await;
-        let found = found.map_err(|why| io::Error::new(io::ErrorKind::NotFound, why.text))?;
+        let found = found.map_err(|why| io::Error::new(io::ErrorKind::NotFound, why.message))?;
         Ok(found.addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
@@ -455,7 +455,7 @@ impl LinkDialer {
     /// Whether the address is behind the links: not this host's own, nor on a LAN of its.
     pub(crate) fn is_behind_links(&self, address: IpAddr) -> bool {
         let is_neighbour = self.lock().networks.iter().any(|network| network.contains(address));
-        !is_neighbour && Zone::of(address) != Zone::Host
+        !is_neighbour && AddressZone::of(address) != AddressZone::Host
     }
 
     fn link(&self, name: &str) -> Option<Arc<Interface>> {
@@ -504,14 +504,14 @@ impl std::fmt::Debug for LinkDialer {
 
 /// The kernel's preference: the lower the better; none: no default route.
 pub(crate) fn route_preference(link: &Interface) -> Option<(u32, u32)> {
-    let metric = [&link.v4, &link.v6].into_iter().flatten().map(|route| route.metric).min()?;
+    let metric = [&link.route_v4, &link.route_v6].into_iter().flatten().map(|route| route.metric).min()?;
     Some((metric, link.index))
 }
 
 /// Whether the kernel's routes lead over this interface, which is down, and not over the link: the routes of an interface that has lost its
 /// carrier stay until a network manager removes them.
 fn takes_packets_of(other: &Interface, link: &Interface) -> bool {
-    let is_down = matches!(other.verdict, Verdict::Unused(Reason::NoCarrier | Reason::Down));
+    let is_down = matches!(other.usability, Usability::Unused(UnusedReason::NoCarrier | UnusedReason::Down));
     is_down
         && route_preference(other)
             .is_some_and(|of_other| route_preference(link).is_none_or(|of_link| of_other < of_link))
@@ -568,21 +568,21 @@ mod tests {
 
     use super::*;
 
-    fn interface(name: &str, metric: Option<u32>, verdict: Verdict) -> Interface {
+    fn interface(name: &str, metric: Option<u32>, verdict: Usability) -> Interface {
         let index = name.len() as u32;
         Interface {
             name: name.to_owned(),
             index,
             kind: LinkKind::Ethernet,
             addresses: vec!["192.0.2.2".parse().unwrap()],
-            passing: Vec::new(),
-            networks: Vec::new(),
-            v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
-            v6: None,
+            transient_addresses: Vec::new(),
+            subnets: Vec::new(),
+            route_v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
+            route_v6: None,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict,
+            usability: verdict,
         }
     }
 
@@ -603,13 +603,13 @@ mod tests {
 
     #[test]
     fn the_only_link_is_bound_to_where_the_kernels_routes_lead_over_an_interface_that_is_down() {
-        let link = [interface("wan2", Some(200), Verdict::Usable)];
-        let down = |metric| interface("wan10", metric, Verdict::Unused(Reason::NoCarrier));
+        let link = [interface("wan2", Some(200), Usability::Usable)];
+        let down = |metric| interface("wan10", metric, Usability::Unused(UnusedReason::NoCarrier));
         assert_eq!(attempts_over(&link, &[down(Some(100))]).as_deref(), Some("wan2"));
         // It is not preferred, or has no route, or carries something else.
         assert_eq!(attempts_over(&link, &[down(Some(300))]), None);
         assert_eq!(attempts_over(&link, &[down(None)]), None);
-        assert_eq!(attempts_over(&link, &[interface("tun0", Some(0), Verdict::Usable)]), None);
+        assert_eq!(attempts_over(&link, &[interface("tun0", Some(0), Usability::Usable)]), None);
         assert_eq!(attempts_over(&[], &[down(Some(100))]), None);
     }
 }

@@ -14,79 +14,79 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use crate::LabError;
 
 /// The room that most things take.
-pub(crate) const PLACE: u64 = 1000;
+pub(crate) const JOB_COST: u64 = 1000;
 /// The most labs that a user may have side by side (`--jobs`). chosen: two to a core of a large machine; more would only be
 /// late.
-pub(crate) const MOST_JOBS: u16 = 16;
+pub(crate) const MAX_JOBS: u16 = 16;
 /// More room than there is.
-pub(crate) const ALONE: u64 = u64::MAX;
+pub(crate) const EXCLUSIVE_COST: u64 = u64::MAX;
 
 /// The room: so many [`PLACE`]s.
 #[derive(Debug)]
-pub(crate) struct Crowd {
-    places: usize,
-    taken: Mutex<u64>,
-    left: Condvar,
+pub(crate) struct WorkerPool {
+    workers: usize,
+    used: Mutex<u64>,
+    released: Condvar,
 }
 
-impl Crowd {
+impl WorkerPool {
     /// So many at once; one at least.
     pub(crate) fn new(places: usize) -> Self {
-        Self { places: places.max(1), taken: Mutex::new(0), left: Condvar::new() }
+        Self { workers: places.max(1), used: Mutex::new(0), released: Condvar::new() }
     }
 
     /// Does each of these. `room` is what it takes, at least one [`PLACE`]; `is_over` says that the user wants an end.
     ///
     /// # Errors
     /// The first one of `one`, unless it is over.
-    pub(crate) fn each<T: Sync>(
+    pub(crate) fn run_each<T: Sync>(
         &self,
-        all: &[T],
-        room: impl Fn(&T) -> u64 + Sync,
-        is_over: impl Fn() -> bool + Sync,
-        one: impl Fn(&T) -> Result<(), LabError> + Sync,
+        items: &[T],
+        cost: impl Fn(&T) -> u64 + Sync,
+        is_cancelled: impl Fn() -> bool + Sync,
+        run_one: impl Fn(&T) -> Result<(), LabError> + Sync,
     ) -> Result<(), LabError> {
-        let (next, broken) = (AtomicUsize::new(0), Mutex::new(None::<LabError>));
-        let is_broken = || broken.lock().map_or(true, |broken| broken.is_some());
-        let work = || {
-            while !is_over() && !is_broken() {
-                let Some(item) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                let _place = self.admit(room(item));
-                if is_over() || is_broken() {
+        let (next, first_error) = (AtomicUsize::new(0), Mutex::new(None::<LabError>));
+        let has_failed = || first_error.lock().map_or(true, |broken| broken.is_some());
+        let worker = || {
+            while !is_cancelled() && !has_failed() {
+                let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                let _permit = self.acquire(cost(item));
+                if is_cancelled() || has_failed() {
                     return;
                 }
-                if let (Err(error), Ok(mut broken)) = (one(item), broken.lock()) {
-                    broken.get_or_insert(error);
+                if let (Err(error), Ok(mut slot)) = (run_one(item), first_error.lock()) {
+                    slot.get_or_insert(error);
                 }
             }
         };
-        std::thread::scope(|scope| (0..self.places).for_each(|_| drop(scope.spawn(work))));
-        match broken.into_inner() {
-            Ok(Some(error)) if !is_over() => Err(error),
+        std::thread::scope(|scope| (0..self.workers).for_each(|_| drop(scope.spawn(worker))));
+        match first_error.into_inner() {
+            Ok(Some(error)) if !is_cancelled() => Err(error),
             _ => Ok(()),
         }
     }
 
     /// Waits for room.
-    fn admit(&self, room: u64) -> Place<'_> {
-        let (room, most) = (room.max(PLACE), PLACE * self.places as u64);
-        let is_full = |taken: &mut u64| *taken > 0 && taken.saturating_add(room) > most;
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *self.left.wait_while(taken, is_full).unwrap_or_else(PoisonError::into_inner) += room;
-        Place { crowd: self, room }
+    fn acquire(&self, cost: u64) -> Permit<'_> {
+        let (cost, capacity) = (cost.max(JOB_COST), JOB_COST * self.workers as u64);
+        let is_full = |used: &mut u64| *used > 0 && used.saturating_add(cost) > capacity;
+        let guard = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.released.wait_while(guard, is_full).unwrap_or_else(PoisonError::into_inner) += cost;
+        Permit { pool: self, cost: room: cost }
     }
 }
 
 /// Somebody's room, until he leaves.
-struct Place<'a> {
-    crowd: &'a Crowd,
-    room: u64,
+struct Permit<'a> {
+    pool: &'a WorkerPool,
+    cost: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        *self.crowd.taken.lock().unwrap_or_else(PoisonError::into_inner) -= self.room;
-        self.crowd.left.notify_all();
+        *self.pool.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.cost;
+        self.pool.released.notify_all();
     }
 }
 
@@ -95,29 +95,29 @@ mod tests {
     use super::*;
 
     /// The most that were under way at once; one that is alone counts a hundred.
-    fn most(places: usize, rooms: &[u64]) -> usize {
+    fn max_concurrent(places: usize, rooms: &[u64]) -> usize {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let one = |room: &u64| {
             let weight = match *room {
-                ALONE => 100,
-                room => usize::try_from(room / PLACE).unwrap_or(0),
+                EXCLUSIVE_COST => 100,
+                room => usize::try_from(room / JOB_COST).unwrap_or(0),
             };
             most.fetch_max(now.fetch_add(weight, Ordering::SeqCst) + weight, Ordering::SeqCst);
             std::thread::yield_now();
             now.fetch_sub(weight, Ordering::SeqCst);
             Ok(())
         };
-        Crowd::new(places).each(rooms, |room| *room, || false, one).unwrap();
+        WorkerPool::new(places).run_each(rooms, |room| *room, || false, one).unwrap();
         most.into_inner()
     }
 
     #[test]
     fn there_are_never_more_than_there_is_room_for_and_one_that_is_too_large_is_alone() {
-        let mixed: Vec<u64> = (0..200).map(|at| if at % 20 == 7 { ALONE } else { PLACE * (1 + at % 3) }).collect();
-        assert_eq!(most(4, &mixed), 100);
-        let small: Vec<u64> = mixed.into_iter().filter(|room| *room != ALONE).collect();
-        assert!((1..=4).contains(&most(4, &small)));
-        assert_eq!(most(1, &[PLACE; 50]), 1);
+        let mixed: Vec<u64> = (0..200).map(|at| if at % 20 == 7 { EXCLUSIVE_COST } else { JOB_COST * (1 + at % 3) }).collect();
+        assert_eq!(max_concurrent(4, &mixed), 100);
+        let small: Vec<u64> = mixed.into_iter().filter(|room| *room != EXCLUSIVE_COST).collect();
+        assert!((1..=4).contains(&max_concurrent(4, &small)));
+        assert_eq!(max_concurrent(1, &[JOB_COST; 50]), 1);
     }
 
     #[test]
@@ -128,11 +128,11 @@ mod tests {
             Ok(())
         };
         let all: Vec<usize> = (0..300).collect();
-        Crowd::new(6).each(&all, |_| PLACE, || false, one).unwrap();
+        WorkerPool::new(6).run_each(&all, |_| JOB_COST, || false, one).unwrap();
         let mut several = std::mem::take(&mut *done.lock().unwrap());
         several.sort_unstable();
         assert_eq!(several, all);
-        Crowd::new(1).each(&all, |_| PLACE, || false, one).unwrap();
+        WorkerPool::new(1).run_each(&all, |_| JOB_COST, || false, one).unwrap();
         assert_eq!(done.into_inner().unwrap(), all);
     }
 
@@ -144,10 +144,10 @@ mod tests {
             if *item == 3 { Err(LabError::Emulator("gone".into())) } else { Ok(()) }
         };
         let all: Vec<usize> = (0..1000).collect();
-        let said = Crowd::new(1).each(&all, |_| PLACE, || false, fails).unwrap_err().to_string();
+        let said = WorkerPool::new(1).run_each(&all, |_| JOB_COST, || false, fails).unwrap_err().to_string();
         assert!(said.contains("gone") && begun.load(Ordering::SeqCst) == 4, "{said}");
         let is_over = || begun.load(Ordering::SeqCst) >= 4;
-        Crowd::new(3).each(&all, |_| PLACE, is_over, fails).unwrap();
+        WorkerPool::new(3).run_each(&all, |_| JOB_COST, is_over, fails).unwrap();
         assert_eq!(begun.into_inner(), 4);
     }
 }

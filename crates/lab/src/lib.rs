@@ -51,15 +51,15 @@ mod spec;
 mod summary;
 mod veth;
 
-pub use access::{Access, prepare};
-pub use emulator::{Emulation, Lateness, LinkRun, Priority, Sign};
+pub use access::{Privileges, acquire_privileges};
+pub use emulator::{EmulationReport, Lateness, LinkReport, MpPrioRequest, TrafficSample};
 pub use error::LabError;
 pub use lab::Lab;
 pub use network::CongestionReport;
 pub use places::Segment;
-pub use run::{Output, Run, Task};
-pub use server::{Folder, Payload};
-pub use spec::{Congestion, LabSpec, Sender, Service};
+pub use run::{Output, CommandRun, Task};
+pub use server::{TempDir, Payload};
+pub use spec::{Congestion, LabSpec, ServerTcp, Service};
 
 /// The program's name, before each of its lines.
 const NAME: &str = "marline-lab";

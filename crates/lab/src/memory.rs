@@ -11,27 +11,27 @@ use std::fs;
 use marline_core::units::DataSize;
 
 /// The kernel's counters of memory are off by some pages per processor.
-const SLACK: u64 = 256 * 1024;
+const COUNTER_ERROR: u64 = 256 * 1024;
 
 /// What we held before, and what was seen since.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    ours: u64,
-    seen: u64,
+pub(crate) struct PeakRss {
+    own_peak: u64,
+    sampled_peak: u64,
 }
 
-impl Memory {
+impl PeakRss {
     /// Call it right before the command is started.
-    pub(crate) fn before() -> Self {
+    pub(crate) fn start() -> Self {
         // Forgets what we held once and hold no longer (proc_pid_clear_refs(5)).
         let _ = fs::write("/proc/self/clear_refs", "5");
-        Self { ours: high_water(std::process::id()), seen: 0 }
+        Self { own_peak: peak_rss_of(std::process::id()), sampled_peak: 0 }
     }
 
     /// Looks at the command and its children. Whatever they hold only between two looks and give back is still seen:
     /// the kernel remembers each one's maximum. A program that ends between two looks is not.
     pub(crate) fn sample(&mut self, pid: u32) {
-        self.seen = self.seen.max(high_water(pid));
+        self.sampled_peak = self.sampled_peak.max(peak_rss_of(pid));
         for child in children(pid) {
             self.sample(child);
         }
@@ -39,12 +39,12 @@ impl Memory {
 
     /// The answer, given the kernel's figure in bytes.
     pub(crate) fn peak(&self, kernel: u64) -> DataSize {
-        DataSize::from_bytes(if kernel > self.ours + SLACK || self.seen == 0 { kernel } else { self.seen })
+        DataSize::from_bytes(if kernel > self.own_peak + COUNTER_ERROR || self.sampled_peak == 0 { kernel } else { self.sampled_peak })
     }
 }
 
 /// `VmHWM` of a process in bytes; 0 when it has ended.
-pub(crate) fn high_water(pid: u32) -> u64 {
+pub(crate) fn peak_rss_of(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
@@ -64,13 +64,13 @@ mod tests {
     #[test]
     fn a_child_of_the_command_is_seen() {
         let mut child = Command::new("sh").args(["-c", "sleep 1000; true"]).spawn().unwrap();
-        let mut memory = Memory::before();
-        assert!(memory.ours > 1_000_000);
+        let mut memory = PeakRss::start();
+        assert!(memory.own_peak > 1_000_000);
         while children(child.id()).is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         memory.sample(child.id());
-        assert!(memory.seen > 200_000);
+        assert!(memory.sampled_peak > 200_000);
         for grandchild in children(child.id()) {
             let _ = Command::new("kill").arg(grandchild.to_string()).status();
         }
@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn the_kernels_figure_counts_unless_it_is_ours() {
-        let memory = Memory { ours: 8_000_000, seen: 2_000_000 };
+        let memory = PeakRss { own_peak: 8_000_000, sampled_peak: 2_000_000 };
         assert_eq!(memory.peak(8_000_000).bytes(), 2_000_000);
         assert_eq!(memory.peak(20_000_000).bytes(), 20_000_000);
-        assert_eq!(Memory { ours: 8_000_000, seen: 0 }.peak(8_000_000).bytes(), 8_000_000);
+        assert_eq!(PeakRss { own_peak: 8_000_000, sampled_peak: 0 }.peak(8_000_000).bytes(), 8_000_000);
     }
 }

@@ -23,7 +23,7 @@ use marline_sim::spec::LinkSpec;
 use marline_sys::namespace::Network;
 use marline_sys::netlink::RouteSocket;
 
-use crate::network::{SETTINGS, TunPair, connect, device};
+use crate::network::{SYSCTLS, TunPair, set_link_up, create_tun};
 use crate::{Congestion, LabError};
 
 /// A link between two places behind the server: 0 is its end, and each further number a network of its own.
@@ -38,64 +38,64 @@ pub struct Segment {
 }
 
 /// Where a place is reached.
-pub(crate) fn address(place: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 99, 0, u8::try_from(place + 1).unwrap_or(u8::MAX))
+pub(crate) fn site_address(site: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 99, 0, u8::try_from(site + 1).unwrap_or(u8::MAX))
 }
 
 /// The most places: one byte of their addresses.
-pub(crate) const MOST_PLACES: usize = 200;
+pub(crate) const MAX_SITES: usize = 200;
 
 /// Builds the places beside the server's end, and the segments between all.
-pub(crate) fn build(
+pub(crate) fn build_sites(
     server: &Network,
     segments: &[Segment],
-    wanted: Congestion,
+    congestion: Congestion,
 ) -> Result<(Vec<Network>, Vec<TunPair>), LabError> {
     let count = segments.iter().map(|segment| segment.from.max(segment.to)).max().unwrap_or(0);
-    let places = (1..=count).map(|place| Network::new().map_err(LabError::at(format!("place {place}"))));
-    let places = places.collect::<Result<Vec<_>, _>>()?;
-    for (at, place) in (1..).zip(&places) {
-        place.run(|| begin(at)).map_err(LabError::at(format!("place {at}")))?;
+    let places = (1..=count).map(|site| Network::new().map_err(LabError::at_step(format!("place {site}"))));
+    let sites = places.collect::<Result<Vec<_>, _>>()?;
+    for (at, site) in (1..).zip(&sites) {
+        site.run(|| configure_site(at)).map_err(LabError::at_step(format!("place {at}")))?;
     }
     if !segments.is_empty() {
-        server.run(|| fs::write(FORWARD, "1")).map_err(LabError::at(FORWARD))?;
+        server.run(|| fs::write(IP_FORWARD, "1")).map_err(LabError::at_step(IP_FORWARD))?;
     }
-    let of = |place: usize| if place == 0 { Some(server) } else { places.get(place - 1) };
+    let of = |site: usize| if site == 0 { Some(server) } else { sites.get(site - 1) };
     let end = |own: usize, other: usize, link: &LinkSpec| {
-        let step = || LabError::at(format!("segment {}", link.name));
+        let step = || LabError::at_step(format!("segment {}", link.name));
         let network = of(own).ok_or(io::ErrorKind::NotFound.into()).map_err(step())?;
-        network.run(|| device(link).and_then(|tun| route(own, other, link, wanted).map(|()| tun))).map_err(step())
+        network.run(|| create_tun(link).and_then(|tun| add_segment_routes(own, other, link, congestion).map(|()| tun))).map_err(step())
     };
     let pair = |segment: &Segment| {
         let client = end(segment.from, segment.to, &segment.link)?;
         Ok(TunPair { client, server: end(segment.to, segment.from, &segment.link)? })
     };
     let pairs = segments.iter().map(pair).collect::<Result<Vec<_>, LabError>>()?;
-    Ok((places, pairs))
+    Ok((sites, pairs))
 }
 
 /// A place before its first segment, on a thread inside.
-fn begin(place: usize) -> io::Result<()> {
-    for (name, value) in SETTINGS {
+fn configure_site(site: usize) -> io::Result<()> {
+    for (name, value) in SYSCTLS {
         // What this kernel lacks (IPv6, mostly) need not be set.
         let _ = fs::write(format!("/proc/sys/net/{name}"), value);
     }
     let socket = RouteSocket::open()?;
     socket.request(&LinkChange { up: Some(true), ..LinkChange::default() }.request(1).finish(1))?;
-    socket.request(&Address::assign(1, address(place).into(), 32).finish(1)).map(drop)
+    socket.request(&Address::assign(1, site_address(site).into(), 32).finish(1)).map(drop)
 }
 
 /// The routes of one end of a segment, on a thread inside.
-fn route(own: usize, other: usize, link: &LinkSpec, wanted: Congestion) -> io::Result<()> {
+fn add_segment_routes(own_site: usize, other_site: usize, link: &LinkSpec, congestion: Congestion) -> io::Result<()> {
     let socket = RouteSocket::open()?;
-    let index = connect(&socket, link)?;
-    let over = Route { source: Some(address(own).into()), ..Route::default_via_interface(family::V4, index) };
-    let towards = Route { destination: Some((address(other).into(), 32)), ..over.clone() };
-    for route in [Some(towards), (other == 0).then_some(over)].into_iter().flatten() {
-        let with = Route { congestion_control: wanted.name().into(), ..route.clone() };
+    let index = set_link_up(&socket, link)?;
+    let over = Route { source: Some(site_address(own_site).into()), ..Route::default_via_interface(family::V4, index) };
+    let towards = Route { destination: Some((site_address(other_site).into(), 32)), ..over.clone() };
+    for route in [Some(towards), (other_site == 0).then_some(over)].into_iter().flatten() {
+        let with = Route { congestion_control: congestion.name().into(), ..route.clone() };
         socket.request(&with.install().finish(1)).or_else(|_| socket.request(&route.install().finish(1)))?;
     }
     Ok(())
 }
 
-const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+const IP_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";

@@ -29,82 +29,82 @@ use tokio::sync::Semaphore;
 use crate::directory::Directory;
 
 /// chosen: every question there is fits ten times.
-const LONGEST: u64 = 1024;
+const MAX_REQUEST_LEN: u64 = 1024;
 /// chosen: a program on the same machine that needs longer has stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
+const IO_TIMEOUT: Duration = Duration::from_secs(2);
 /// chosen: people and a monitor ask; more at once is a mistake in a script.
-pub const AT_ONCE: usize = 16;
+pub const MAX_CONNS: usize = 16;
 /// As the standard library has it; what waits there waits for [`AT_ONCE`].
 const BACKLOG: i32 = 128;
 
 /// What an asker is told.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Told<A> {
-    Answer(A),
+enum RawReply<A> {
+    Response(A),
     /// One sentence.
     Refused(String),
 }
 
 /// What a daemon says that has nothing more to say.
-pub const ENDING: &str = "the daemon is ending";
+pub const SHUTTING_DOWN: &str = "the daemon is ending";
 
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]
-pub struct Ear {
-    accepting: tokio::task::JoinHandle<()>,
-    within: Directory,
-    name: String,
+pub struct ControlServer {
+    accept_task: tokio::task::JoinHandle<()>,
+    dir: Directory,
+    file_name: String,
     /// Which file that is: another run may have put its own in its place.
-    file: (u64, u64),
+    file_id: (u64, u64),
 }
 
-impl Ear {
+impl ControlServer {
     /// Listens at `path`, in place of whatever was left there, and makes its directory if that is not there. `answer` is what
     /// is answered, or a sentence that says why nothing is.
     ///
     /// # Errors
     /// The directory is not safe or cannot be written, or somebody listens there.
-    pub fn listen<Q, A, F>(path: &Path, answer: impl Fn(Q) -> F + Send + Sync + 'static) -> io::Result<Self>
+    pub fn listen<Q, A, F>(path: &Path, handler: impl Fn(Q) -> F + Send + Sync + 'static) -> io::Result<Self>
     where
         Q: DeserializeOwned + Send + 'static,
         A: Serialize + Send + Sync + 'static,
         F: Future<Output = Result<A, String>> + Send + 'static,
     {
-        Directory::make(directory(path))?;
-        let within = Directory::own(directory(path))?;
+        Directory::make(socket_dir(path))?;
+        let within = Directory::own(socket_dir(path))?;
         let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
         let socket = within.path_of(name);
         if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
-            let words = format!("another one listens at {}", path.display());
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, words));
+            let message = format!("another one listens at {}", path.display());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
         }
         within.unlink(name)?;
         // By its own name, which /proc/net/unix shows: so other users see that a daemon runs.
-        let listener = UnixListener::from_std(bound(path)?)?;
-        let file = identity(&socket).map_err(|_| replaced(path))?;
-        let accepting = tokio::spawn(accept(listener, Arc::new(answer)));
-        Ok(Self { accepting, within, name: name.to_owned(), file })
+        let listener = UnixListener::from_std(bind_listener(path)?)?;
+        let file = file_id(&socket).map_err(|_| directory_replaced(path))?;
+        let accepting = tokio::spawn(accept_loop(listener, Arc::new(handler)));
+        Ok(Self { accept_task: accepting, dir: within, file_name: name.to_owned(), file_id: file })
     }
 }
 
-impl Drop for Ear {
+impl Drop for ControlServer {
     fn drop(&mut self) {
-        self.accepting.abort();
-        if identity(&self.within.path_of(&self.name)).is_ok_and(|file| file == self.file) {
-            let _ = self.within.unlink(&self.name);
+        self.accept_task.abort();
+        if file_id(&self.dir.path_of(&self.file_name)).is_ok_and(|file| file == self.file_id) {
+            let _ = self.dir.unlink(&self.file_name);
         }
     }
 }
 
 /// The name of the directory leads elsewhere by now, and so the socket is not in the directory that was checked.
-fn replaced(path: &Path) -> io::Error {
+fn directory_replaced(path: &Path) -> io::Error {
     io::Error::other(format!("{}: its directory was replaced while the socket was made", path.display()))
 }
 
 /// A listening socket for its owner alone. Linux gives a socket's file the mode that the socket has when it is bound, so there
 /// is no moment in which others may connect, and no path is opened a second time to change it.
-fn bound(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+fn bind_listener(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -113,25 +113,25 @@ fn bound(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     Ok(socket.into())
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     let file = std::fs::symlink_metadata(path)?;
     Ok((file.dev(), file.ino()))
 }
 
-async fn accept<Q, A, F>(listener: UnixListener, answer: Arc<impl Fn(Q) -> F + Send + Sync + 'static>)
+async fn accept_loop<Q, A, F>(listener: UnixListener, handler: Arc<impl Fn(Q) -> F + Send + Sync + 'static>)
 where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + Sync + 'static,
     F: Future<Output = Result<A, String>> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    while let Ok(place) = Arc::clone(&room).acquire_owned().await {
+    let permits = Arc::new(Semaphore::new(MAX_CONNS));
+    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let answer = Arc::clone(&answer);
+                let handler = Arc::clone(&handler);
                 tokio::spawn(async move {
-                    let _place = place;
-                    if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, serve(stream, &*answer)).await {
+                    let _place = permit;
+                    if let Ok(Err(error)) = tokio::time::timeout(IO_TIMEOUT, serve_conn(stream, &*handler)).await {
                         tracing::debug!(%error, "a question on the control socket failed");
                     }
                 });
@@ -145,35 +145,35 @@ where
     }
 }
 
-async fn serve<Q, A, F>(mut stream: UnixStream, answer: &(impl Fn(Q) -> F + Sync)) -> io::Result<()>
+async fn serve_conn<Q, A, F>(mut stream: UnixStream, handler: &(impl Fn(Q) -> F + Sync)) -> io::Result<()>
 where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + Sync + 'static,
     F: Future<Output = Result<A, String>> + Send,
 {
-    let asked = if may_ask(&stream)? {
-        read(&mut stream).await?
+    let request = if is_authorized(&stream)? {
+        read_request(&mut stream).await?
     } else {
         Err("only root and the daemon's own user may ask".to_owned())
     };
-    let told = match asked {
-        Ok(question) => answer(question).await.map_or_else(Told::Refused, Told::Answer),
-        Err(why) => Told::Refused(why),
+    let reply = match request {
+        Ok(request) => handler(request).await.map_or_else(RawReply::Refused, RawReply::Response),
+        Err(why) => RawReply::Refused(why),
     };
-    let mut text = serde_json::to_vec(&told)?;
+    let mut text = serde_json::to_vec(&reply)?;
     text.push(b'\n');
     stream.write_all(&text).await?;
     stream.shutdown().await
 }
 
-fn may_ask(stream: &UnixStream) -> io::Result<bool> {
+fn is_authorized(stream: &UnixStream) -> io::Result<bool> {
     let user = stream.peer_cred()?.uid();
     Ok(user == 0 || user == rustix::process::geteuid().as_raw())
 }
 
-async fn read<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Result<Q, String>> {
+async fn read_request<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Result<Q, String>> {
     let mut text = Vec::new();
-    let mut limited = stream.take(LONGEST);
+    let mut limited = stream.take(MAX_REQUEST_LEN);
     while !text.contains(&b'\n') && limited.read_buf(&mut text).await? > 0 {}
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     Ok(serde_json::from_slice(line).map_err(|error| format!("the question is not understood: {error}")))
@@ -181,10 +181,10 @@ async fn read<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Result
 
 /// Why a daemon did not answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum ControlError {
     /// No process listens.
     #[error("{}", no_daemon(who, socket, error))]
-    Nobody {
+    NotRunning {
         /// The command that it would be.
         who: &'static str,
         /// Where it would be.
@@ -205,7 +205,7 @@ pub enum AskError {
     Ended(&'static str),
     /// The answer did not come, or is none.
     #[error("{}: `{who}` does not answer: {error}", socket.display())]
-    NoAnswer {
+    NoResponse {
         /// Which command.
         who: &'static str,
         /// Where it is.
@@ -222,62 +222,62 @@ pub enum AskError {
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
-pub fn ask<A: DeserializeOwned>(
-    who: &'static str,
+pub fn query_daemon<A: DeserializeOwned>(
+    command: &'static str,
     socket: &Path,
-    question: &impl Serialize,
-) -> Result<A, AskError> {
-    let here = || socket.to_owned();
+    request: &impl Serialize,
+) -> Result<A, ControlError> {
+    let socket_path = || socket.to_owned();
     // In a directory of just anybody's there may be a socket of just anybody's.
     let connected =
-        Directory::open(directory(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
+        Directory::open(socket_dir(socket)).and_then(|_| std::os::unix::net::UnixStream::connect(socket));
     // Another user's directory may be empty; one that cannot be looked into may not.
     let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied if !is_empty() => AskError::NotPermitted { who, socket: here() },
-        _ => AskError::Nobody { who, socket: here(), error },
+        io::ErrorKind::PermissionDenied if !is_empty() => ControlError::NotPermitted { who: command, socket: socket_path() },
+        _ => ControlError::NotRunning { who: command, socket: socket_path(), error },
     })?;
-    match exchange(&mut stream, question) {
-        Ok(Told::Answer(answer)) => Ok(answer),
-        Ok(Told::Refused(why)) if why == ENDING => Err(AskError::Ended(who)),
-        Ok(Told::Refused(why)) => Err(AskError::Refused(why)),
+    match exchange_json(&mut stream, request) {
+        Ok(RawReply::Response(response)) => Ok(response),
+        Ok(RawReply::Refused(why)) if why == SHUTTING_DOWN => Err(ControlError::Ended(command)),
+        Ok(RawReply::Refused(why)) => Err(ControlError::Refused(why)),
         Err(error) => Err(match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                AskError::Ended(who)
+                ControlError::Ended(command)
             }
-            _ => AskError::NoAnswer { who, socket: here(), error },
+            _ => ControlError::NoResponse { who: command, socket: socket_path(), error },
         }),
     }
 }
 
 /// The same sentence for every daemon. The socket is named only where it is more than absent: an unsafe directory, say.
-fn no_daemon(who: &str, socket: &Path, error: &io::Error) -> String {
+fn no_daemon(command: &str, socket: &Path, error: &io::Error) -> String {
     let sentence =
-        format!("no {who} daemon runs in this network namespace; start it with `{who}`, or name its --run-dir");
+        format!("no {command} daemon runs in this network namespace; start it with `{command}`, or name its --run-dir");
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => sentence,
         _ => format!("{sentence} ({}: {error})", socket.display()),
     }
 }
 
-fn exchange<A: DeserializeOwned>(
+fn exchange_json<A: DeserializeOwned>(
     stream: &mut std::os::unix::net::UnixStream,
-    question: &impl Serialize,
-) -> io::Result<Told<A>> {
-    stream.set_read_timeout(Some(2 * PATIENCE))?;
-    stream.set_write_timeout(Some(2 * PATIENCE))?;
-    let mut text = serde_json::to_vec(question)?;
+    request: &impl Serialize,
+) -> io::Result<RawReply<A>> {
+    stream.set_read_timeout(Some(2 * IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(2 * IO_TIMEOUT))?;
+    let mut text = serde_json::to_vec(request)?;
     text.push(b'\n');
     stream.write_all(&text)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    if !answer.ends_with(b"\n") {
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response)?;
+    if !response.ends_with(b"\n") {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(serde_json::from_slice(&answer)?)
+    Ok(serde_json::from_slice(&response)?)
 }
 
 /// The directory of a socket.
-fn directory(socket: &Path) -> &Path {
+fn socket_dir(socket: &Path) -> &Path {
     socket.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -9,7 +9,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the limit as far as it may be; how far it is now.
-pub fn raise() -> u64 {
+pub fn raise_nofile_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: maximum, maximum };
     if current != maximum && setrlimit(Resource::Nofile, raised).is_err() {
@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_the_hard_one_afterwards() {
-        let most = raise();
+        let most = raise_nofile_limit();
         let now = getrlimit(Resource::Nofile);
         assert_eq!((now.current, now.current.unwrap_or(u64::MAX)), (now.maximum, most));
     }

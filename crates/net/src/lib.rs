@@ -45,6 +45,6 @@ pub use marline_core::printable;
 pub mod fuzzing {
     pub use crate::cookies::fuzzing::{cookie_file, cookies};
     pub use crate::dns::fuzzing::{dns_question, dns_reply};
-    pub use crate::http::fuzzing::{Answers, chunked, connect_status, fields};
-    pub use crate::links::fuzzing::{bus_answer, bus_value};
+    pub use crate::http::fuzzing::{ResponseParser, chunked, connect_status, fields};
+    pub use crate::links::fuzzing::{bus_message, bus_value};
 }

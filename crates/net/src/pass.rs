@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 
 /// Which way bytes go: up is from the near end to the far one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Direction {
     /// From the near end to the far one.
     Up,
     /// From the far end to the near one.
@@ -30,57 +30,57 @@ pub enum Way {
 }
 
 /// Both directions, until both have ended, or nothing has moved for so long. `moved` hears of each piece.
-pub async fn relay(
-    near: &TcpStream,
-    far: &TcpStream,
+pub async fn splice_both(
+    client: &TcpStream,
+    server: &TcpStream,
     idle: Duration,
-    moved: impl Fn(Way, DataSize),
+    moved: impl Fn(Direction, DataSize),
 ) -> io::Result<()> {
-    let last = Last::new();
-    let told = |way| {
-        let (last, moved) = (&last, &moved);
+    let activity = ActivityTimer::new();
+    let on_moved = |direction| {
+        let (activity, moved) = (&activity, &moved);
         move |size| {
-            last.is_now();
-            moved(way, size);
+            activity.touch();
+            moved(direction, size);
         }
     };
-    let mut up = std::pin::pin!(pass(near, far, told(Way::Up)));
-    let mut down = std::pin::pin!(pass(far, near, told(Way::Down)));
-    let one_is_left = tokio::select! {
+    let mut up = std::pin::pin!(splice_direction(client, server, on_moved(Direction::Up)));
+    let mut down = std::pin::pin!(splice_direction(server, client, on_moved(Direction::Down)));
+    let client_ended_last = tokio::select! {
         ended = &mut up => { ended?; false }
         ended = &mut down => { ended?; true }
-        error = last.silence(idle) => return Err(error),
+        error = activity.wait_idle(idle) => return Err(error),
     };
     tokio::select! {
-        ended = async { if one_is_left { up.await } else { down.await } } => ended,
-        error = last.silence(idle.min(HALF_CLOSED)) => Err(error),
+        ended = async { if client_ended_last { up.await } else { down.await } } => ended,
+        error = activity.wait_idle(idle.min(HALF_CLOSED_TIMEOUT)) => Err(error),
     }
 }
 
 /// When something moved last.
-struct Last {
-    began: Instant,
+struct ActivityTimer {
+    epoch: Instant,
     /// Milliseconds after that.
-    at: AtomicU64,
+    last_ms: AtomicU64,
 }
 
-impl Last {
+impl ActivityTimer {
     fn new() -> Self {
-        Self { began: Instant::now(), at: AtomicU64::new(0) }
+        Self { epoch: Instant::now(), last_ms: AtomicU64::new(0) }
     }
 
-    fn is_now(&self) {
-        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.at.store(now, Ordering::Relaxed);
+    fn touch(&self) {
+        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.store(now, Ordering::Relaxed);
     }
 
     /// Ends when nothing has moved for this long.
-    async fn silence(&self, longest: Duration) -> io::Error {
-        let began = self.began.elapsed();
+    async fn wait_idle(&self, timeout: Duration) -> io::Error {
+        let started_at = self.epoch.elapsed();
         loop {
-            let last = Duration::from_millis(self.at.load(Ordering::Relaxed)).max(began);
-            match (last + longest).checked_sub(self.began.elapsed()) {
-                Some(left) if !left.is_zero() => tokio::time::sleep(left).await,
+            let last_activity = Duration::from_millis(self.last_ms.load(Ordering::Relaxed)).max(started_at);
+            match (last_activity + timeout).checked_sub(self.epoch.elapsed()) {
+                Some(time_left) if !time_left.is_zero() => tokio::time::sleep(time_left).await,
                 _ => return io::Error::new(io::ErrorKind::TimedOut, "silent for too long"),
             }
         }
@@ -88,25 +88,25 @@ impl Last {
 }
 
 /// One direction, to its end.
-async fn pass(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize)) -> io::Result<()> {
+async fn splice_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize)) -> io::Result<()> {
     let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
     // Larger pipes are a favour of the kernel's.
-    let _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE);
+    let _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE_LEN);
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     loop {
-        let came = from.async_io(Interest::READABLE, || Ok(splice(from, None, &write, None, PIPE, flags)?)).await;
-        let mut left = match came {
+        let received = from.async_io(Interest::READABLE, || Ok(splice(from, None, &write, None, PIPE_LEN, flags)?)).await;
+        let mut in_pipe = match received {
             Ok(0) => break,
             // A socket that cannot be spliced (MPTCP): nothing has been taken from it.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-                copy(from, to, moved).await?;
+                copy_direction(from, to, moved).await?;
                 break;
             }
             came => came?,
         };
-        let piece = left;
-        while left > 0 {
-            left -= to.async_io(Interest::WRITABLE, || Ok(splice(&read, None, to, None, left, flags)?)).await?;
+        let piece = in_pipe;
+        while in_pipe > 0 {
+            in_pipe -= to.async_io(Interest::WRITABLE, || Ok(splice(&read, None, to, None, in_pipe, flags)?)).await?;
         }
         moved(DataSize::from_bytes(piece as u64));
     }
@@ -116,23 +116,23 @@ async fn pass(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize))
 }
 
 /// The same through memory.
-async fn copy(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize)) -> io::Result<()> {
-    let mut buffer = vec![0; PIPE];
+async fn copy_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize)) -> io::Result<()> {
+    let mut buffer = vec![0; PIPE_LEN];
     loop {
         from.readable().await?;
         let len = match from.try_read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             read => read?,
         };
-        let mut rest = buffer.get(..len).unwrap_or_default();
-        if rest.is_empty() {
+        let mut unsent = buffer.get(..len).unwrap_or_default();
+        if unsent.is_empty() {
             return Ok(());
         }
-        while !rest.is_empty() {
+        while !unsent.is_empty() {
             to.writable().await?;
-            match to.try_write(rest) {
+            match to.try_write(unsent) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                sent => rest = rest.get(sent?..).unwrap_or_default(),
+                sent => unsent = unsent.get(sent?..).unwrap_or_default(),
             }
         }
         moved(DataSize::from_bytes(len as u64));
@@ -140,9 +140,9 @@ async fn copy(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(DataSize))
 }
 
 /// How long a connection may be silent whose one end is closed already.
-pub const HALF_CLOSED: Duration = Duration::from_secs(10 * 60);
+pub const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// chosen: what a connection of 400 Mbit/s brings in 5 ms.
-const PIPE: usize = 256 * 1024;
+const PIPE_LEN: usize = 256 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -151,15 +151,15 @@ mod tests {
 
     use super::*;
 
-    async fn pair() -> (TcpStream, TcpStream) {
+    async fn tcp_pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (one, other) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
         (one.unwrap(), other.unwrap().0)
     }
 
     /// Sends through `pass` or `copy` and compares.
-    async fn through(spliced: bool) {
-        let ((mut sender, from), (to, mut receiver)) = (pair().await, pair().await);
+    async fn relay_through(spliced: bool) {
+        let ((mut sender, from), (to, mut receiver)) = (tcp_pair().await, tcp_pair().await);
         let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
         let mut told = 0;
         let send = async {
@@ -168,9 +168,9 @@ mod tests {
         };
         let pass = async {
             if spliced {
-                pass(&from, &to, |bytes| told += bytes.bytes()).await.unwrap();
+                splice_direction(&from, &to, |bytes| told += bytes.bytes()).await.unwrap();
             } else {
-                copy(&from, &to, |bytes| told += bytes.bytes()).await.unwrap();
+                copy_direction(&from, &to, |bytes| told += bytes.bytes()).await.unwrap();
                 drop(to);
             }
         };
@@ -188,16 +188,16 @@ mod tests {
     #[test]
     fn bytes_pass_through_the_pipe_and_through_memory() {
         block_on(async {
-            through(true).await;
-            through(false).await;
+            relay_through(true).await;
+            relay_through(false).await;
         });
     }
 
     #[test]
     fn a_connection_in_which_nothing_moves_ends() {
         block_on(async {
-            let ((_near, from), (to, _far)) = (pair().await, pair().await);
-            let ended = relay(&from, &to, Duration::from_millis(50), |_, _| {}).await;
+            let ((_near, from), (to, _far)) = (tcp_pair().await, tcp_pair().await);
+            let ended = splice_both(&from, &to, Duration::from_millis(50), |_, _| {}).await;
             assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
         });
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_connection_in_which_something_moves_goes_on() {
         block_on(async {
-            let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
+            let ((mut near, from), (to, mut far)) = (tcp_pair().await, tcp_pair().await);
             let began = Instant::now();
             let idle = Duration::from_secs(4);
             let carried = async {
@@ -217,22 +217,22 @@ mod tests {
                 }
             };
             tokio::select! {
-                ended = relay(&from, &to, idle, |_, _| {}) => panic!("ended: {ended:?}"),
+                ended = splice_both(&from, &to, idle, |_, _| {}) => panic!("ended: {ended:?}"),
                 () = carried => {}
             }
             // Both ends are gone: it is over, and not by the limit.
             let relay = async {
                 drop((near, far));
-                relay(&from, &to, Duration::from_secs(60), |_, _| {}).await
+                splice_both(&from, &to, Duration::from_secs(60), |_, _| {}).await
             };
-            let _ = tokio::time::timeout(Duration::from_secs(20), relay).await.unwrap();
+            let _ = tokio::time::timeout(Duration::from_secs(20), splice_both).await.unwrap();
         });
     }
 
     #[test]
     fn of_a_half_closed_connection_the_other_direction_goes_on() {
         block_on(async {
-            let ((mut near, from), (to, mut far)) = (pair().await, pair().await);
+            let ((mut near, from), (to, mut far)) = (tcp_pair().await, tcp_pair().await);
             near.shutdown().await.unwrap();
             let answer = async {
                 assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
@@ -242,7 +242,7 @@ mod tests {
                 near.read_to_string(&mut got).await.unwrap();
                 got
             };
-            let (ended, got) = tokio::join!(relay(&from, &to, Duration::from_secs(60), |_, _| {}), answer);
+            let (ended, got) = tokio::join!(splice_both(&from, &to, Duration::from_secs(60), |_, _| {}), answer);
             assert_eq!((ended.is_ok(), got.as_str()), (true, "answer"));
         });
     }

@@ -33,9 +33,9 @@ impl Batteries {
         let mut found: Vec<PathBuf> = fs::read_dir(folder)
             .ok()?
             .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| word(path, "type").as_deref() == Some("Battery"))
-            .filter(|path| word(path, "scope").as_deref() != Some("Device"))
-            .filter(|path| power(path).is_some())
+            .filter(|path| read_attribute(path, "type").as_deref() == Some("Battery"))
+            .filter(|path| read_attribute(path, "scope").as_deref() != Some("Device"))
+            .filter(|path| read_power(path).is_some())
             .collect();
         found.sort();
         (!found.is_empty()).then_some(Self(found))
@@ -45,9 +45,9 @@ impl Batteries {
     pub fn power(&self) -> Option<Power> {
         let (mut sum, mut discharging) = (Power::ZERO, false);
         for path in &self.0 {
-            match word(path, "status")?.as_str() {
+            match read_attribute(path, "status")?.as_str() {
                 "Discharging" => {
-                    sum += power(path)?;
+                    sum += read_power(path)?;
                     discharging = true;
                 }
                 // The second battery of a notebook while the first one works.
@@ -61,7 +61,7 @@ impl Batteries {
 
 /// What was drawn over a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Drawn {
+pub struct BatteryDraw {
     /// In all.
     pub energy: Energy,
     /// On average.
@@ -70,108 +70,108 @@ pub struct Drawn {
 
 /// Readings, once a second, until [`Watch::finish`].
 #[derive(Debug)]
-pub struct Watch {
-    over: Arc<(Mutex<bool>, Condvar)>,
-    thread: Option<JoinHandle<Option<Drawn>>>,
+pub struct BatteryMeter {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<Option<BatteryDraw>>>,
 }
 
-impl Watch {
+impl BatteryMeter {
     /// Begins with the batteries below `folder`; none: there is nothing to watch.
     pub fn start(folder: &Path) -> Option<Self> {
-        Self::every(Batteries::find(folder)?, EVERY)
+        Self::with_interval(Batteries::find(folder)?, READ_INTERVAL)
     }
 
-    fn every(batteries: Batteries, pause: Duration) -> Option<Self> {
-        let over = Arc::new((Mutex::new(false), Condvar::new()));
-        let told = Arc::clone(&over);
+    fn with_interval(batteries: Batteries, pause: Duration) -> Option<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stop_flag = Arc::clone(&stop);
         let watch = move || {
-            let (started, mut sum) = (Instant::now(), Sum::default());
+            let (started, mut sum) = (Instant::now(), PowerIntegral::default());
             loop {
-                sum.reading(started.elapsed(), batteries.power());
-                let (over, bell) = &*told;
-                let over = over.lock().unwrap_or_else(PoisonError::into_inner);
-                let (over, _) =
-                    bell.wait_timeout_while(over, pause, |over| !*over).unwrap_or_else(PoisonError::into_inner);
-                if *over {
+                sum.add_reading(started.elapsed(), batteries.power());
+                let (stop, condvar) = &*stop_flag;
+                let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
+                let (stop, _) =
+                    condvar.wait_timeout_while(stop, pause, |stop| !*stop).unwrap_or_else(PoisonError::into_inner);
+                if *stop {
                     break;
                 }
             }
-            sum.reading(started.elapsed(), batteries.power());
-            sum.drawn()
+            sum.add_reading(started.elapsed(), batteries.power());
+            sum.result()
         };
         let thread = std::thread::Builder::new().name("battery".into()).spawn(watch).ok()?;
-        Some(Self { over, thread: Some(thread) })
+        Some(Self { stop: over: stop, thread: Some(thread) })
     }
 
     /// Reads once more and ends; none: the machine was not on its battery all the time.
-    pub fn finish(mut self) -> Option<Drawn> {
-        self.end();
+    pub fn finish(mut self) -> Option<BatteryDraw> {
+        self.request_stop();
         self.thread.take()?.join().ok().flatten()
     }
 
-    fn end(&self) {
-        let (over, bell) = &*self.over;
-        *over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        bell.notify_all();
+    fn request_stop(&self) {
+        let (stop, condvar) = &*self.stop;
+        *stop.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        condvar.notify_all();
     }
 }
 
 /// A run that fails must leave no thread behind.
-impl Drop for Watch {
+impl Drop for BatteryMeter {
     fn drop(&mut self) {
-        self.end();
+        self.request_stop();
     }
 }
 
 /// Readings so far, integrated by trapezoids.
 #[derive(Debug, Default)]
-struct Sum {
-    last: Option<(Duration, Power)>,
+struct PowerIntegral {
+    last_reading: Option<(Duration, Power)>,
     energy: Energy,
-    broken: bool,
+    is_invalid: bool,
 }
 
-impl Sum {
-    fn reading(&mut self, at: Duration, power: Option<Power>) {
+impl PowerIntegral {
+    fn add_reading(&mut self, at: Duration, power: Option<Power>) {
         let Some(power) = power else {
-            self.broken = true;
+            self.is_invalid = true;
             return;
         };
-        if let Some((before, then)) = self.last {
+        if let Some((before, previous_power)) = self.last_reading {
             let time = at.saturating_sub(before);
             // Half of each end's power; the two halves may be an odd number of microwatts.
-            self.energy += (then + power) * (time / 2);
+            self.energy += (previous_power + power) * (time / 2);
         }
-        self.last = Some((at, power));
+        self.last_reading = Some((at, power));
     }
 
-    fn drawn(&self) -> Option<Drawn> {
-        let (time, power) = self.last.filter(|_| !self.broken)?;
+    fn result(&self) -> Option<BatteryDraw> {
+        let (time, power) = self.last_reading.filter(|_| !self.is_invalid)?;
         // A run shorter than two readings has its power and no time worth the name.
         let power = if time.is_zero() { power } else { self.energy / time };
-        Some(Drawn { energy: self.energy, power })
+        Some(BatteryDraw { energy: self.energy, power })
     }
 }
 
-fn power(battery: &Path) -> Option<Power> {
-    if let Some(power) = number(battery, "power_now") {
+fn read_power(battery: &Path) -> Option<Power> {
+    if let Some(power) = read_number(battery, "power_now") {
         return Some(Power::from_microwatts(power));
     }
-    let (current, voltage) = (number(battery, "current_now")?, number(battery, "voltage_now")?);
+    let (current, voltage) = (read_number(battery, "current_now")?, read_number(battery, "voltage_now")?);
     // Microamperes times microvolts are picowatts.
     let microwatts = u128::from(current) * u128::from(voltage) / 1_000_000;
     Some(Power::from_microwatts(u64::try_from(microwatts).ok()?))
 }
 
-fn number(battery: &Path, name: &str) -> Option<u64> {
-    word(battery, name)?.parse::<i64>().ok().map(i64::unsigned_abs)
+fn read_number(battery: &Path, name: &str) -> Option<u64> {
+    read_attribute(battery, name)?.parse::<i64>().ok().map(i64::unsigned_abs)
 }
 
-fn word(battery: &Path, name: &str) -> Option<String> {
+fn read_attribute(battery: &Path, name: &str) -> Option<String> {
     fs::read_to_string(battery.join(name)).ok().map(|text| text.trim().to_owned())
 }
 
-const EVERY: Duration = Duration::from_secs(1);
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -236,24 +236,24 @@ mod tests {
         supply(&folder, "hidpp_battery_0", &mouse);
         supply(&folder, "BAT0", &[("type", "Battery"), ("status", "Discharging"), ("power_now", "much")]);
         assert_eq!(Batteries::find(folder.path()), None);
-        assert!(Watch::start(folder.path()).is_none());
+        assert!(BatteryMeter::start(folder.path()).is_none());
     }
 
     #[test]
     fn readings_are_integrated_between_them() {
         let watts = |n: u64| Some(Power::from_milliwatts(1000 * n));
-        let mut sum = Sum::default();
-        sum.reading(Duration::from_secs(0), watts(1));
-        sum.reading(Duration::from_secs(1), watts(3));
-        sum.reading(Duration::from_secs(3), watts(3));
-        let drawn = sum.drawn().unwrap();
+        let mut sum = PowerIntegral::default();
+        sum.add_reading(Duration::from_secs(0), watts(1));
+        sum.add_reading(Duration::from_secs(1), watts(3));
+        sum.add_reading(Duration::from_secs(3), watts(3));
+        let drawn = sum.result().unwrap();
         assert_eq!(drawn.energy, Energy::from_millijoules(8000));
         assert_eq!(drawn.power, Power::from_microwatts(2_666_666));
         // The charger was plugged in for a moment.
-        sum.reading(Duration::from_secs(4), None);
-        sum.reading(Duration::from_secs(5), watts(3));
-        assert_eq!(sum.drawn(), None);
-        assert_eq!(Sum::default().drawn(), None);
+        sum.add_reading(Duration::from_secs(4), None);
+        sum.add_reading(Duration::from_secs(5), watts(3));
+        assert_eq!(sum.result(), None);
+        assert_eq!(PowerIntegral::default().result(), None);
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         let folder = folder();
         supply(&folder, "BAT0", &[("type", "Battery"), ("status", "Discharging"), ("power_now", "4000000")]);
         let batteries = Batteries::find(folder.path()).unwrap();
-        let (started, watch) = (Instant::now(), Watch::every(batteries, Duration::from_millis(5)).unwrap());
+        let (started, watch) = (Instant::now(), BatteryMeter::with_interval(batteries, Duration::from_millis(5)).unwrap());
         std::thread::sleep(Duration::from_millis(30));
         let drawn = watch.finish().unwrap();
         // The mean is rounded down once for each step.

@@ -14,14 +14,14 @@ use marline_sys::tcp_info::TcpInfo;
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
 /// chosen: more than the window that a relay gives; what is not used takes no memory.
-const ROOM: usize = 4 * 1024 * 1024;
+const SEND_BUFFER_LEN: usize = 4 * 1024 * 1024;
 
 /// How long to wait before more is written; none: not at all.
 ///
 /// # Errors
 /// When it does not speak MPTCP, or the kernel cannot say (before 5.16).
-pub fn wait(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    Ok(send_gate::wait(subflows(socket)?.iter().map(of)))
+pub fn write_delay(socket: impl AsFd) -> io::Result<Option<Duration>> {
+    Ok(send_gate::wait(subflows(socket)?.iter().map(subflow_queue)))
 }
 
 /// Makes room for all that may be unacknowledged while a slow subflow holds up what came over a fast one: the buffer that the
@@ -29,8 +29,8 @@ pub fn wait(socket: impl AsFd) -> io::Result<Option<Duration>> {
 ///
 /// # Errors
 /// Without it.
-pub fn widen(socket: impl AsFd) -> io::Result<()> {
-    Ok(set_socket_send_buffer_size_force(socket, ROOM)?)
+pub fn enlarge_send_buffer(socket: impl AsFd) -> io::Result<()> {
+    Ok(set_socket_send_buffer_size_force(socket, SEND_BUFFER_LEN)?)
 }
 
 /// What a connection was given and the other end has not acknowledged yet; of MPTCP, whichever subflow carries it.
@@ -41,7 +41,7 @@ pub fn unacknowledged(socket: impl AsFd) -> io::Result<DataSize> {
     marline_sys::queue::unacknowledged(socket).map(DataSize::from_bytes)
 }
 
-fn of(info: &TcpInfo) -> SubflowQueue {
+fn subflow_queue(info: &TcpInfo) -> SubflowQueue {
     SubflowQueue {
         unsent: DataSize::from_bytes(info.unsent.into()),
         rate: Bitrate::from_bits_per_sec(info.pacing_rate.saturating_mul(8)),

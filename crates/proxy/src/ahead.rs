@@ -30,179 +30,179 @@ use std::time::{Duration, Instant};
 use marline_core::stream::Policy;
 use marline_core::units::DataSize;
 use marline_download::same_origin;
-use marline_net::reach::Right;
+use marline_net::reach::EgressPolicy;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use url::Url;
 
-use super::body::{Late, Task};
-use super::fields::User;
-use super::memory::{Client, Memory, Reserved, Use};
-use super::named::Named;
-use super::pieces::{Piece, Rendition, Spot};
+use super::body::{DeferredBody, AbortOnDrop};
+use super::fields::UserId;
+use super::memory::{Client, BufferBudget, Reservation, Purpose};
+use super::named::ListedUrls;
+use super::pieces::{MediaSegment, Rendition, SegmentTiming};
 use super::playlist_answer;
-use super::range::Wanted;
+use super::range::RequestedRange;
 use super::reload;
-use super::series::{Series, Viewing};
-use super::session::{Bytes, Head, Refusal, Session, Sessions};
-use super::target::shown;
-use super::viewings::Viewings;
+use super::series::{TrackPlayback, PlaylistPlayback};
+use super::session::{ResponseBody, ResponseHead, RequestError, Session, Sessions};
+use super::target::redacted;
+use super::viewings::PlaylistPlaybacks;
 
 /// What a playlist offers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Offer {
+pub(super) struct PlaylistInfo {
     /// Pieces that follow one another.
     pub(super) renditions: Vec<Rendition>,
     /// Other playlists, of which the player takes one.
     pub(super) variants: Vec<Url>,
     /// The player may choose between several renditions.
-    pub(super) choice: bool,
+    pub(super) can_choose: bool,
     /// The longest that a segment may last.
-    pub(super) target: Option<Duration>,
+    pub(super) target_duration: Option<Duration>,
     /// Parts that the server is about to make, and holds answers back for.
-    pub(super) hints: Vec<Url>,
+    pub(super) preload_hints: Vec<Url>,
     /// All addresses in it.
-    pub(super) named: Named,
+    pub(super) urls: ListedUrls,
     /// What it defines for the playlists that it names.
     pub(super) variables: Vec<(String, String)>,
 }
 
 /// All playlists that players follow.
 #[derive(Default)]
-pub(super) struct Ahead {
-    courses: RefCell<BTreeMap<Key, Course>>,
-    viewings: RefCell<Viewings>,
+pub(super) struct Prefetcher {
+    playlists: RefCell<BTreeMap<PlaylistKey, FollowedPlaylist>>,
+    playbacks: RefCell<PlaylistPlaybacks>,
 }
 
 /// Which player follows which playlist, and for which of its users.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct PlaylistKey {
     player: String,
     /// Its URL without what only a reload adds.
-    list: String,
-    user: User,
+    playlist_url: String,
+    user: UserId,
 }
 
-impl Key {
+impl PlaylistKey {
     fn of(session: &Session) -> Self {
-        let list = reload::identity(&session.url).to_string();
-        Self { player: session.player.clone(), list, user: session.sent.user }
+        let playlist_url = reload::without_directives(&session.url).to_string();
+        Self { player: session.player.clone(), playlist_url: list: playlist_url, user: session.headers.user }
     }
 }
 
-struct Course {
-    offer: Offer,
+struct FollowedPlaylist {
+    info: PlaylistInfo,
     /// The one that it came from, behind redirects.
     host: String,
     /// What its addresses may lead to.
-    right: Right,
+    right: EgressPolicy,
     /// A URL of the origin that its player's fields are for.
-    home: Url,
-    tracks: BTreeMap<usize, Rc<Track>>,
-    seen: Instant,
+    origin_url: Url,
+    prefetches: BTreeMap<usize, Rc<RenditionPrefetch>>,
+    last_used: Instant,
     /// Its segments have been forgotten.
-    is_short: bool,
-    reserved: Reserved,
+    is_index_dropped: bool,
+    reservation: Reservation,
     /// The bytes that its key takes up.
-    around: usize,
+    key_size: usize,
 }
 
-impl Course {
+impl FollowedPlaylist {
     /// Whether its player may still request a URL because of it, so long after its last request.
     fn is_followed(&self, url: &Url, since: Duration) -> bool {
-        since < if url.host_str() == Some(&self.host) { FORGET } else { FOLLOWED }
+        since < if url.host_str() == Some(&self.host) { PLAYLIST_TTL } else { FOLLOW_TIMEOUT }
     }
 
     /// Gives back the memory of its segments.
-    fn shorten(&mut self) {
-        self.offer.shorten();
-        self.tracks.clear();
-        self.is_short = true;
-        self.reserved.shrink_to((self.offer.size() + self.around) as u64);
+    fn drop_index(&mut self) {
+        self.info.drop_index();
+        self.prefetches.clear();
+        self.is_index_dropped = true;
+        self.reservation.shrink_to((self.info.memory_size() + self.key_size) as u64);
     }
 }
 
 /// One rendition that is played.
-struct Track {
-    series: Rc<Series>,
+struct RenditionPrefetch {
+    track: Rc<TrackPlayback>,
     /// What the list's addresses may lead to.
-    right: Cell<Right>,
-    held: RefCell<VecDeque<Held>>,
+    right: Cell<EgressPolicy>,
+    prefetched: RefCell<VecDeque<PrefetchedResponse>>,
     /// What the player asked for last, and what follows it.
-    asked: RefCell<Option<(Rc<Session>, Vec<Piece>)>>,
+    last_request: RefCell<Option<(Rc<Session>, Vec<MediaSegment>)>>,
     /// Fetches ahead; none: nothing is played.
-    work: RefCell<Option<Task>>,
-    seen: Cell<Instant>,
+    task: RefCell<Option<AbortOnDrop>>,
+    last_used: Cell<Instant>,
 }
 
 /// An answer that waits for the player.
-struct Held {
-    piece: Piece,
+struct PrefetchedResponse {
+    segment: MediaSegment,
     session: Rc<Session>,
-    opened: oneshot::Receiver<Result<(Head, Bytes), Refusal>>,
-    _opening: Task,
+    result_rx: oneshot::Receiver<Result<(ResponseHead, ResponseBody), RequestError>>,
+    _task: AbortOnDrop,
 }
 
 /// A player's request for a segment.
-pub(super) struct Turn {
-    track: Rc<Track>,
-    next: Vec<Piece>,
-    held: Option<Held>,
+pub(super) struct SegmentRequest {
+    prefetch: Rc<RenditionPrefetch>,
+    next: Vec<MediaSegment>,
+    prefetched: Option<PrefetchedResponse>,
     /// The segment before, if the player still takes it.
-    before: Option<Rc<Session>>,
+    preceding: Option<Rc<Session>>,
 }
 
-impl Ahead {
+impl Prefetcher {
     /// A playlist of this host has been read, whose addresses may lead to this. What is remembered of it is charged to the memory of all
     /// players; of the client that has the most, those that were not used for the longest time go first.
-    pub(super) fn learn(
+    pub(super) fn add_playlist(
         &self,
-        memory: &Memory,
+        memory: &BufferBudget,
         session: &Session,
-        mut offer: Offer,
-        (host, right): (String, Right),
+        mut playlist: PlaylistInfo,
+        (host, right): (String, EgressPolicy),
     ) {
-        let mut courses = self.courses.borrow_mut();
-        courses.retain(|_, course| course.seen.elapsed() < FORGET);
-        let key = Key::of(session);
-        let home = session.sent.home.clone();
-        let around = 2 * (key.player.len() + key.list.len()) + host.len() + home.as_str().len();
-        let tracks = courses.remove(&key).map(|course| course.tracks).unwrap_or_default();
-        let mut is_short = false;
+        let mut playlists = self.playlists.borrow_mut();
+        playlists.retain(|_, course| course.last_used.elapsed() < PLAYLIST_TTL);
+        let key = PlaylistKey::of(session);
+        let home = session.headers.origin_url.clone();
+        let key_size = 2 * (key.player.len() + key.playlist_url.len()) + host.len() + home.as_str().len();
+        let tracks = playlists.remove(&key).map(|playlist| playlist.prefetches).unwrap_or_default();
+        let mut is_index_dropped = false;
         let reserved = loop {
-            let size = (offer.size() + around) as u64;
+            let size = (playlist.memory_size() + key_size) as u64;
             let reserved =
-                memory.reserve(Client::of(&right), Use::Remembered, size).filter(|_| courses.len() < MOST);
+                memory.reserve(Client::of_right(&right), Purpose::PrefetchIndex, size).filter(|_| playlists.len() < MAX_PLAYLISTS);
             if reserved.is_some() {
                 break reserved;
             }
             // The segments of the oldest, as long as there are any; then its own; then the oldest itself.
-            let is_full = courses.len() >= MOST;
-            let is_long = |course: &Course| !is_full && !course.is_short;
-            let own = Client::of(&right);
-            let long = courses.values().filter(|course| is_long(course)).map(|course| Client::of(&course.right));
-            let loser = Client::with_most(long, own);
-            let with_segments = courses.values_mut().filter(|course| is_long(course));
-            let of_loser = with_segments.filter(|course| Client::of(&course.right) == loser);
-            if let Some(course) = of_loser.min_by_key(|course| course.seen) {
-                course.shorten();
-            } else if !is_full && !is_short {
-                offer.shorten();
-                is_short = true;
+            let has_max_playlists = playlists.len() >= MAX_PLAYLISTS;
+            let has_index = |playlist: &FollowedPlaylist| !has_max_playlists && !playlist.is_index_dropped;
+            let requester = Client::of_right(&right);
+            let with_index = playlists.values().filter(|playlist| has_index(playlist)).map(|playlist| Client::of_right(&playlist.right));
+            let evicted_client = Client::largest(with_index, requester);
+            let candidates = playlists.values_mut().filter(|playlist| has_index(playlist));
+            let of_loser = candidates.filter(|playlist| Client::of_right(&playlist.right) == evicted_client);
+            if let Some(playlist) = of_loser.min_by_key(|course| course.last_used) {
+                playlist.drop_index();
+            } else if !has_max_playlists && !is_index_dropped {
+                playlist.drop_index();
+                is_index_dropped = true;
             } else {
-                let loser = Client::with_most(courses.values().map(|course| Client::of(&course.right)), own);
-                let of_loser = courses.iter().filter(|(_, course)| Client::of(&course.right) == loser);
-                let oldest = of_loser.min_by_key(|(_, course)| course.seen).map(|(key, _)| key.clone());
+                let evicted_client = Client::largest(playlists.values().map(|playlist| Client::of_right(&playlist.right)), requester);
+                let of_evicted = playlists.iter().filter(|(_, course)| Client::of_right(&course.right) == evicted_client);
+                let oldest = of_evicted.min_by_key(|(_, course)| course.last_used).map(|(key, _)| key.clone());
                 match oldest {
-                    Some(oldest) => courses.remove(&oldest),
+                    Some(oldest) => playlists.remove(&oldest),
                     None => break None,
                 };
             }
         };
         if let Some(reserved) = reserved {
-            courses.insert(
+            playlists.insert(
                 key,
-                Course { offer, host, right, home, tracks, seen: Instant::now(), is_short, reserved, around },
+                FollowedPlaylist { info: offer: playlist, host, right, origin_url: home, prefetches: tracks, last_used: Instant::now(), is_index_dropped: is_short: is_index_dropped, reservation: reserved, key_size: around: key_size },
             );
         }
     }
@@ -210,380 +210,380 @@ impl Ahead {
     /// What a player's request for a URL may lead to: what it may itself; but where a list has named the URL that a program of
     /// the same client follows, what that may. Of several lists the one counts that is nearest to this machine. URLs of a list's
     /// own host have no mark: they count for as long as the list is remembered, and lead to where the list came from.
-    pub(super) fn right(&self, player: &str, url: &Url, itself: Right) -> Right {
-        let (courses, client) = (self.courses.borrow(), Client::of_player(player));
-        let followed = courses.iter().filter(|(key, course)| {
-            course.is_followed(url, course.seen.elapsed())
+    pub(super) fn right_for(&self, player: &str, url: &Url, own_right: EgressPolicy) -> EgressPolicy {
+        let (playlists, client) = (self.playlists.borrow(), Client::of_player(player));
+        let naming = playlists.iter().filter(|(key, course)| {
+            course.is_followed(url, course.last_used.elapsed())
                 && Client::of_player(&key.player) == client
-                && course.offer.named.contains(url)
+                && course.info.urls.contains(url)
         });
-        let led = followed.filter_map(|(_, course)| course.right.led()).max();
-        led.map_or(itself, |led| itself.led_by_zone(led))
+        let zones = naming.filter_map(|(_, course)| course.right.referrer_zone()).max();
+        zones.map_or(own_right, |zone| own_right.referred_by_zone(zone))
     }
 
     /// What the multivariant playlist defines that names a playlist, as the same user has read it: variables may be secrets.
-    pub(super) fn variables(&self, session: &Session) -> Vec<(String, String)> {
-        let courses = self.courses.borrow();
-        let naming = courses.iter().filter(|(key, course)| {
-            let is_master = !course.offer.variables.is_empty() && course.offer.named.contains(&session.url);
-            is_master && key.user == session.sent.user
+    pub(super) fn imported_variables(&self, session: &Session) -> Vec<(String, String)> {
+        let playlists = self.playlists.borrow();
+        let naming = playlists.iter().filter(|(key, course)| {
+            let is_master = !course.info.variables.is_empty() && course.info.urls.contains(&session.url);
+            is_master && key.user == session.headers.user
         });
-        let best = naming.max_by_key(|(_, course)| course.seen);
-        best.map(|(_, course)| course.offer.variables.clone()).unwrap_or_default()
+        let newest = naming.max_by_key(|(_, course)| course.last_used);
+        newest.map(|(_, playlist)| playlist.info.variables.clone()).unwrap_or_default()
     }
 
     /// A URL of the origin that a player's fields are for when it requests this URL, because a list has named it. None: no list
     /// has, so it is its own. Of several lists one of another origin counts: it may be somebody else's, whom the proxy takes for
     /// the same player.
-    pub(super) fn home(&self, player: &str, url: &Url) -> Option<Url> {
-        let courses = self.courses.borrow();
-        let own = courses.iter().filter(|(key, course)| key.player == player && course.offer.named.contains(url));
-        own.map(|(_, course)| &course.home).min_by_key(|home| same_origin(home, url)).cloned()
+    pub(super) fn origin_for(&self, player: &str, url: &Url) -> Option<Url> {
+        let playlists = self.playlists.borrow();
+        let naming = playlists.iter().filter(|(key, course)| key.player == player && course.info.urls.contains(url));
+        naming.map(|(_, playlist)| &playlist.origin_url).min_by_key(|home| same_origin(home, url)).cloned()
     }
 
     /// The longest that a segment of a player's playlist may last, as it said when it was read last.
-    pub(super) fn target(&self, session: &Session) -> Option<Duration> {
-        self.courses.borrow().get(&Key::of(session))?.offer.target
+    pub(super) fn target_duration(&self, session: &Session) -> Option<Duration> {
+        self.playlists.borrow().get(&PlaylistKey::of(session))?.info.target_duration
     }
 
     /// How long a server may hold back what a session is of: a part that does not exist yet. None: it is no such one.
-    pub(super) fn is_held_back(&self, session: &Session) -> Option<Duration> {
-        let courses = self.courses.borrow();
-        let of_player = courses.iter().filter(|(key, _)| key.player == session.player);
-        let mut offers = of_player.map(|(_, course)| &course.offer);
-        let offer = offers.find(|offer| offer.hints.contains(&session.url))?;
-        Some(reload::patience(offer.target))
+    pub(super) fn blocking_timeout(&self, session: &Session) -> Option<Duration> {
+        let playlists = self.playlists.borrow();
+        let playlists_of_player = playlists.iter().filter(|(key, _)| key.player == session.player);
+        let mut playlists_of_player = playlists_of_player.map(|(_, course)| &course.info);
+        let playlist = playlists_of_player.find(|offer| offer.preload_hints.contains(&session.url))?;
+        Some(reload::blocking_timeout(playlist.target_duration))
     }
 
     /// What a request means for what was fetched ahead; none: it is for no segment that is known.
-    pub(super) fn turn(&self, sessions: &Sessions, session: &Rc<Session>, wanted: Wanted) -> Option<Turn> {
-        let span = match wanted {
-            Wanted::Part(from, Some(to)) => Some(from..to),
+    pub(super) fn match_request(&self, sessions: &Sessions, session: &Rc<Session>, requested: RequestedRange) -> Option<SegmentRequest> {
+        let range = match requested {
+            RequestedRange::Bytes(from, Some(end)) => Some(from..end),
             _ => None,
         };
-        let mut courses = self.courses.borrow_mut();
+        let mut playlists = self.playlists.borrow_mut();
         let of_player = |is_of_user: bool| {
-            let is_own = move |key: &Key| (key.user == session.sent.user) == is_of_user;
-            courses.iter().filter(move |(key, _)| key.player == session.player && is_own(key))
+            let is_own = move |key: &PlaylistKey| (key.user == session.headers.user) == is_of_user;
+            playlists.iter().filter(move |(key, _)| key.player == session.player && is_own(key))
         };
-        let find = |(key, course): (&Key, &Course)| {
-            let (index, at, next) = course.offer.find(&session.url, span.as_ref())?;
-            Some((key.clone(), index, at, next))
+        let locate = |(key, course): (&PlaylistKey, &FollowedPlaylist)| {
+            let (index, position, next) = course.info.find(&session.url, range.as_ref())?;
+            Some((key.clone(), index, position, next))
         };
         // A login of a list's URL does not go to other hosts, so its segments there are of another user.
-        let (key, index, (piece, spot), next) = of_player(true).chain(of_player(false)).find_map(find)?;
-        session.most.set(DataSize::from_bytes(sessions.memory.most().bytes() / (COUNT as u64 + 1)));
+        let (key, index, (piece, timing), next) = of_player(true).chain(of_player(false)).find_map(locate)?;
+        session.max_window.set(DataSize::from_bytes(sessions.buffer_budget.max_window().bytes() / (MAX_PREFETCHED as u64 + 1)));
         // Of a choice the player takes one: what waits of the others is not needed.
-        let siblings = courses.iter().find_map(|(master, course)| {
-            let variants = &course.offer.variants;
-            let is_one = master.player == key.player && variants.iter().any(|variant| variant.as_str() == key.list);
-            is_one.then(|| (master.list.clone(), variants.clone()))
+        let multivariant = playlists.iter().find_map(|(master, playlist)| {
+            let variants = &playlist.info.variants;
+            let is_variant = master.player == key.player && variants.iter().any(|variant| variant.as_str() == key.playlist_url);
+            is_variant.then(|| (master.playlist_url.clone(), variants.clone()))
         });
-        let family = siblings.as_ref().map_or(&key.list, |(master, _)| master).clone();
-        let is_chosen = siblings.as_ref().is_some_and(|(_, variants)| variants.len() > 1);
-        let siblings = siblings.map(|(_, variants)| variants);
-        let is_beside = |other: &Key| (&other.player, other.user) == (&key.player, key.user) && *other != key;
-        for (other, course) in courses.iter_mut().filter(|(other, _)| is_beside(other)) {
-            if siblings.iter().flatten().any(|variant| variant.as_str() == other.list) {
-                course.tracks.clear();
+        let family_url = multivariant.as_ref().map_or(&key.playlist_url, |(master, _)| master).clone();
+        let has_choice = multivariant.as_ref().is_some_and(|(_, variants)| variants.len() > 1);
+        let variants = multivariant.map(|(_, variants)| variants);
+        let is_sibling = |other: &PlaylistKey| (&other.player, other.user) == (&key.player, key.user) && *other != key;
+        for (other, course) in playlists.iter_mut().filter(|(other, _)| is_sibling(other)) {
+            if variants.iter().flatten().any(|variant| variant.as_str() == other.playlist_url) {
+                course.prefetches.clear();
             }
         }
-        let course = courses.get_mut(&key)?;
-        course.seen = Instant::now();
-        let set = |at: usize| course.offer.renditions.get(at).map(|rendition| rendition.set);
-        course.tracks.retain(|at, _| *at == index || set(*at) != set(index));
-        let viewing = self.viewing(&session.player);
-        let series = viewing.series(&family, set(index).unwrap_or_default());
-        let choice = is_chosen || course.offer.choice;
-        let track =
-            Rc::clone(course.tracks.entry(index).or_insert_with(|| Rc::new(Track::new(&series, course.right))));
-        track.right.set(course.right);
-        drop(courses);
+        let playlist = playlists.get_mut(&key)?;
+        playlist.last_used = Instant::now();
+        let set = |at: usize| playlist.info.renditions.get(at).map(|rendition| rendition.set);
+        playlist.prefetches.retain(|at, _| *at == index || set(*at) != set(index));
+        let playback = self.playback_of(&session.player);
+        let track = playback.track(&family_url, set(index).unwrap_or_default());
+        let can_choose = has_choice || playlist.info.can_choose;
+        let prefetch =
+            Rc::clone(playlist.prefetches.entry(index).or_insert_with(|| Rc::new(RenditionPrefetch::new(&track, playlist.right))));
+        prefetch.right.set(playlist.right);
+        drop(playlists);
         // The published policies know nothing of parts.
-        if sessions.terms.stream.policy == Policy::Marline {
-            let from = span.as_ref().map_or(0, |span| span.start);
-            let part = viewing.asks(&series, session.now(), (&piece, spot), &next, choice);
-            session.is_part(from, &viewing, part);
+        if sessions.options.stream.policy == Policy::Marline {
+            let from = range.as_ref().map_or(0, |span| span.start);
+            let segment = playback.on_request(&track, session.now(), (&piece, timing), &next, can_choose);
+            session.set_segment(from, &playback, segment);
         }
 
-        *track.work.borrow_mut() = None;
-        track.seen.set(Instant::now());
-        let mut waiting = std::mem::take(&mut *track.held.borrow_mut());
-        let is_asked = |held: &Held| Rc::ptr_eq(&held.session, session) && held.piece.span == span;
-        let is_whole = span.is_some() || matches!(wanted, Wanted::Whole | Wanted::Part(0, None));
-        let at = waiting.iter().position(is_asked);
-        let held = at.and_then(|at| waiting.remove(at)).filter(|_| is_whole);
-        waiting.retain(|held| next.contains(&held.piece));
-        *track.held.borrow_mut() = waiting;
-        let last = track.asked.replace(Some((Rc::clone(session), next.clone())));
-        let follows = |(last, next): &(Rc<Session>, Vec<Piece>)| {
+        *prefetch.task.borrow_mut() = None;
+        prefetch.last_used.set(Instant::now());
+        let mut waiting = std::mem::take(&mut *prefetch.prefetched.borrow_mut());
+        let is_requested = |held: &PrefetchedResponse| Rc::ptr_eq(&held.session, session) && held.segment.range == range;
+        let is_full_segment = range.is_some() || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
+        let position = waiting.iter().position(is_requested);
+        let prefetched = position.and_then(|at| waiting.remove(at)).filter(|_| is_full_segment);
+        waiting.retain(|prefetched| next.contains(&prefetched.segment));
+        *prefetch.prefetched.borrow_mut() = waiting;
+        let previous = prefetch.last_request.replace(Some((Rc::clone(session), next.clone())));
+        let is_successor = |(last, next): &(Rc<Session>, Vec<MediaSegment>)| {
             last.id != session.id
-                && is_whole
-                && next.iter().any(|piece| piece.url == session.url && piece.span == span)
+                && is_full_segment
+                && next.iter().any(|piece| piece.url == session.url && piece.range == range)
         };
-        let before = last.filter(follows).map(|(last, _)| last).filter(|_| held.is_none());
-        Some(Turn { track, next, held, before })
+        let preceding = previous.filter(is_successor).map(|(last, _)| last).filter(|_| prefetched.is_none());
+        Some(SegmentRequest { prefetch: track: prefetch, next, prefetched: held: prefetched, preceding: before: preceding })
     }
 
     /// What is known of a player's segments and its links.
-    pub(super) fn viewing(&self, player: &str) -> Rc<Viewing> {
-        self.viewings.borrow_mut().of(player)
+    pub(super) fn playback_of(&self, player: &str) -> Rc<PlaylistPlayback> {
+        self.playbacks.borrow_mut().playback_of(player)
     }
 
     /// Whether a player's segments do without a link at present.
-    pub(super) fn rests(&self, player: &str, link: &str) -> bool {
-        let viewings = self.viewings.borrow();
-        viewings.get(player).is_some_and(|viewing| viewing.lines.borrow().rests(link))
+    pub(super) fn is_standby(&self, player: &str, link: &str) -> bool {
+        let playbacks = self.playbacks.borrow();
+        playbacks.get(player).is_some_and(|playback| playback.rates.borrow().is_standby(link))
     }
 
     /// Drops what nobody has asked for in a long time; for ever.
-    pub(super) async fn run(&self) {
+    pub(super) async fn expire_idle(&self) {
         loop {
-            tokio::time::sleep(SWEEP).await;
-            for course in self.courses.borrow_mut().values_mut() {
-                course.tracks.retain(|_, track| track.seen.get().elapsed() < HOLD);
+            tokio::time::sleep(EXPIRY_INTERVAL).await;
+            for playlist in self.playlists.borrow_mut().values_mut() {
+                playlist.prefetches.retain(|_, track| track.last_used.get().elapsed() < PREFETCH_TTL);
             }
         }
     }
 
     /// What waits, for the status.
     pub(super) fn status(&self, now: marline_core::units::Instant) -> Vec<Value> {
-        let mut all = Vec::new();
-        for (Key { player, list, .. }, course) in &*self.courses.borrow() {
-            for track in course.tracks.values() {
-                let held = track.held.borrow();
+        let mut entries = Vec::new();
+        for (PlaylistKey { player, playlist_url: list, .. }, followed) in &*self.playlists.borrow() {
+            for prefetch in followed.prefetches.values() {
+                let prefetched = prefetch.prefetched.borrow();
                 // Ranges of one file are answers of one session.
                 let sessions: BTreeMap<u64, &Session> =
-                    held.iter().map(|held| (held.session.id, &*held.session)).collect();
-                let bytes: u64 = sessions.values().map(|session| session.waiting()).sum();
-                let seconds: f64 = held.iter().map(|held| held.piece.duration).sum::<Duration>().as_secs_f64();
-                let standing = track.series.standing(now);
-                let playlist = Url::parse(list).map(|url| shown(&url)).unwrap_or_default();
-                all.push(json!({
-                    "player": player, "playlist": playlist, "choice": course.offer.choice,
-                    "state": standing.as_ref().map(|standing| standing.state),
-                    "buffer_s": standing.as_ref().map(|standing| standing.buffer.as_secs_f64()),
-                    "stalls": standing.as_ref().map(|standing| standing.stalls),
-                    "rate_bps": standing.as_ref().map(|standing| standing.rate.bits_per_sec()),
-                    "segments_ahead": held.len(), "seconds_ahead": seconds, "bytes_ahead": bytes,
+                    prefetched.iter().map(|response| (response.session.id, &*response.session)).collect();
+                let bytes: u64 = sessions.values().map(|session| session.buffered_bytes()).sum();
+                let seconds: f64 = prefetched.iter().map(|response| response.segment.duration).sum::<Duration>().as_secs_f64();
+                let status = prefetch.track.status(now);
+                let playlist = Url::parse(list).map(|url| redacted(&url)).unwrap_or_default();
+                entries.push(json!({
+                    "player": player, "playlist": playlist, "choice": followed.info.can_choose,
+                    "state": status.as_ref().map(|status| status.state),
+                    "buffer_s": status.as_ref().map(|status| status.buffer.as_secs_f64()),
+                    "stalls": status.as_ref().map(|status| status.stalls),
+                    "rate_bps": status.as_ref().map(|status| status.rate.bits_per_sec()),
+                    "segments_ahead": prefetched.len(), "seconds_ahead": seconds, "bytes_ahead": bytes,
                 }));
             }
         }
-        all
+        entries
     }
 }
 
-impl Offer {
+impl PlaylistInfo {
     /// Forgets everything but the hosts of its addresses, which may not lead further later either.
-    fn shorten(&mut self) {
-        let (mut named, variables) = (std::mem::take(&mut self.named), std::mem::take(&mut self.variables));
-        named.shorten();
-        *self = Self { named, variables, ..Self::default() };
+    fn drop_index(&mut self) {
+        let (mut named, variables) = (std::mem::take(&mut self.urls), std::mem::take(&mut self.variables));
+        named.keep_hosts_only();
+        *self = Self { urls: named, variables, ..Self::default() };
     }
 
     /// The memory it takes up, in bytes.
-    fn size(&self) -> usize {
-        let urls = self.variants.iter().chain(&self.hints);
+    fn memory_size(&self) -> usize {
+        let urls = self.variants.iter().chain(&self.preload_hints);
         let variants = urls.map(|url| url.as_str().len() + size_of::<Url>());
-        let renditions = self.renditions.iter().map(|rendition| rendition.pieces.size());
+        let renditions = self.renditions.iter().map(|rendition| rendition.index.memory_size());
         let variables =
             self.variables.iter().map(|(name, value)| name.len() + value.len() + 2 * size_of::<String>());
-        size_of::<Course>()
-            + self.named.size()
+        size_of::<FollowedPlaylist>()
+            + self.urls.memory_size()
             + variables.sum::<usize>()
             + variants.sum::<usize>()
             + renditions.sum::<usize>()
     }
 
     /// The rendition that a segment is of, the segment as that has it, and what follows it.
-    fn find(&self, url: &Url, span: Option<&Range<u64>>) -> Option<(usize, (Piece, Spot), Vec<Piece>)> {
-        let find = |span: Option<&Range<u64>>| {
+    fn find(&self, url: &Url, range: Option<&Range<u64>>) -> Option<(usize, (MediaSegment, SegmentTiming), Vec<MediaSegment>)> {
+        let locate = |range: Option<&Range<u64>>| {
             self.renditions.iter().enumerate().find_map(|(index, rendition)| {
-                let next = rendition.pieces.after(url, span, COUNT)?;
-                let spot = rendition.spot(url, span)?;
-                let piece = Piece { url: url.clone(), span: span.cloned(), duration: spot.lasts };
-                Some((index, (piece, spot), next))
+                let next = rendition.index.after(url, range, MAX_PREFETCHED)?;
+                let timing = rendition.timing(url, range)?;
+                let segment = MediaSegment { url: url.clone(), range: range.cloned(), duration: timing.duration };
+                Some((index, (segment, timing), next))
             })
         };
         // A player that has lost its connection asks for the rest of a segment.
-        find(span).or_else(|| find(None).filter(|_| span.is_some()))
+        locate(range).or_else(|| locate(None).filter(|_| range.is_some()))
     }
 }
 
-impl Track {
-    fn new(series: &Rc<Series>, right: Right) -> Self {
+impl RenditionPrefetch {
+    fn new(series: &Rc<TrackPlayback>, right: EgressPolicy) -> Self {
         Self {
-            series: Rc::clone(series),
+            track: Rc::clone(series),
             right: Cell::new(right),
-            held: RefCell::default(),
-            asked: RefCell::default(),
-            work: RefCell::default(),
-            seen: Cell::new(Instant::now()),
+            prefetched: RefCell::default(),
+            last_request: RefCell::default(),
+            task: RefCell::default(),
+            last_used: Cell::new(Instant::now()),
         }
     }
 }
 
-impl Turn {
+impl SegmentRequest {
     /// The answer that has been waiting, if there is one and it is good.
-    pub(super) async fn held(&mut self, wanted: Wanted) -> Option<(Head, Bytes)> {
-        let Held { opened, _opening, .. } = self.held.take()?;
+    pub(super) async fn take_prefetched(&mut self, requested: RequestedRange) -> Option<(ResponseHead, ResponseBody)> {
+        let PrefetchedResponse { result_rx: opened, _task: _opening, .. } = self.prefetched.take()?;
         let (mut head, bytes) = opened.await.ok()?.ok()?;
-        if wanted == Wanted::Part(0, None) && head.span.is_none() && head.ranges {
-            head.span = head.total.filter(|total| *total > 0).map(|total| 0..total);
+        if requested == RequestedRange::Bytes(0, None) && head.range.is_none() && head.accepts_ranges {
+            head.range = head.total.filter(|total| *total > 0).map(|total| 0..total);
         }
         Some((head, bytes))
     }
 
     /// The answer for a player that takes the segment before as yet; none: it does not, or the head cannot be known
     /// without the bytes.
-    pub(super) async fn early(
+    pub(super) async fn deferred_response(
         &mut self,
         sessions: &Rc<Sessions>,
         session: &Rc<Session>,
-        wanted: Wanted,
-    ) -> Option<(Head, Late)> {
-        let before = self.before.take().filter(|before| is_taken(before))?;
-        let head = sessions.head(session, wanted).await.ok()?;
-        let total = session.total().filter(|_| head.ranges)?;
-        if !playlist_answer::is_surely_no_list(session, &head) {
+        requested: RequestedRange,
+    ) -> Option<(ResponseHead, DeferredBody)> {
+        let preceding = self.preceding.take().filter(|before| is_being_read(before))?;
+        let head = sessions.head(session, requested).await.ok()?;
+        let total = session.total().filter(|_| head.accepts_ranges)?;
+        if !playlist_answer::is_not_playlist(session, &head) {
             return None;
         }
-        let left = head.span.as_ref().map_or(total.bytes(), |span| span.end - span.start);
-        let opening = Opening::new(session);
+        let length = head.range.as_ref().map_or(total.bytes(), |span| span.end - span.start);
+        let guard = OpeningGuard::new(session);
         let (sessions, session) = (Rc::clone(sessions), Rc::clone(session));
-        let opening = Box::pin(async move {
-            while is_taken(&before) {
-                tokio::time::sleep(LOOK).await;
+        let deferred = Box::pin(async move {
+            while is_being_read(&preceding) {
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-            let opened = sessions.open(&session, wanted, |_| true).await;
-            drop(opening);
+            let opened = sessions.open(&session, requested, |_| true).await;
+            drop(guard);
             let (mut head, mut bytes) = opened.ok().filter(|(head, _)| head.total == Some(total.bytes()))?;
             // The head has been sent: a list could not be rewritten any more.
-            let recognized = playlist_answer::recognized(&session, (&mut head, &mut bytes), wanted).await;
-            match (recognized, bytes) {
-                (Ok(None), Bytes::Play(play)) => Some(play),
+            let format = playlist_answer::detect_format(&session, (&mut head, &mut bytes), requested).await;
+            match (format, bytes) {
+                (Ok(None), ResponseBody::Stream(play)) => Some(play),
                 _ => None,
             }
         });
-        Some((head, Late { opening, left, seat: None }))
+        Some((head, DeferredBody { opening: deferred, remaining: left: length, permit: None }))
     }
 
     /// From now on the next segments are fetched; `session` is that of the one which the player takes.
-    pub(super) fn follow(self, sessions: &Rc<Sessions>, session: &Rc<Session>) {
-        let Self { track, next, .. } = self;
-        let (within, sessions, session) = (Rc::downgrade(&track), Rc::clone(sessions), Rc::clone(session));
-        let work = tokio::task::spawn_local(async move {
-            let mut before = session;
-            for piece in next {
-                let Some(track) = within.upgrade() else { return };
-                let waiting =
-                    track.held.borrow().iter().find(|held| held.piece == piece).map(|h| Rc::clone(&h.session));
-                drop(track);
-                if let Some(waiting) = waiting {
-                    before = waiting;
+    pub(super) fn prefetch_next(self, sessions: &Rc<Sessions>, session: &Rc<Session>) {
+        let Self { prefetch: track: prefetch, next, .. } = self;
+        let (weak_prefetch, sessions, session) = (Rc::downgrade(&prefetch), Rc::clone(sessions), Rc::clone(session));
+        let task = tokio::task::spawn_local(async move {
+            let mut preceding = session;
+            for segment in next {
+                let Some(prefetch) = weak_prefetch.upgrade() else { return };
+                let already_open =
+                    prefetch.prefetched.borrow().iter().find(|held| held.segment == segment).map(|h| Rc::clone(&h.session));
+                drop(prefetch);
+                if let Some(waiting) = already_open {
+                    preceding = waiting;
                     continue;
                 }
-                while !before.is_nearly_there(LEAD) {
-                    tokio::time::sleep(LOOK).await;
+                while !preceding.is_almost_complete(PREFETCH_LEAD) {
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
-                let Some(track) = within.upgrade() else { return };
-                before = open(&sessions, &before, &track, piece);
+                let Some(prefetch) = weak_prefetch.upgrade() else { return };
+                preceding = open_ahead(&sessions, &preceding, &prefetch, segment);
             }
         });
-        *track.work.borrow_mut() = Some(Task(work));
+        *prefetch.task.borrow_mut() = Some(AbortOnDrop(task));
     }
 }
 
 /// Whether the player takes a segment of which more than its last moments are to come.
-fn is_taken(session: &Session) -> bool {
-    session.opening.get() || (session.plays() > 0 && !session.is_nearly_there(LEAD))
+fn is_being_read(session: &Session) -> bool {
+    session.is_opening.get() || (session.active_count() > 0 && !session.is_almost_complete(PREFETCH_LEAD))
 }
 
 /// A session that will have its answer soon.
-struct Opening(Rc<Session>);
+struct OpeningGuard(Rc<Session>);
 
-impl Opening {
+impl OpeningGuard {
     fn new(session: &Rc<Session>) -> Self {
-        session.opening.set(true);
+        session.is_opening.set(true);
         Self(Rc::clone(session))
     }
 }
 
-impl Drop for Opening {
+impl Drop for OpeningGuard {
     fn drop(&mut self) {
-        self.0.opening.set(false);
+        self.0.is_opening.set(false);
     }
 }
 
 /// Opens a piece ahead of the player.
-fn open(sessions: &Rc<Sessions>, before: &Session, track: &Track, piece: Piece) -> Rc<Session> {
-    let target = before.beside(piece.url.clone());
-    let home = sessions.ahead.home(&before.player, &target.url);
-    let sent = before.sent.beside(&sessions.jars, &before.player, target.user.as_ref(), home);
-    let session = sessions.of(target, before.player.clone(), sent, track.right.get());
-    session.most.set(before.most.get());
-    if sessions.terms.stream.policy == Policy::Marline
-        && let Some(part) = track.series.ahead(&piece)
+fn open_ahead(sessions: &Rc<Sessions>, preceding: &Session, prefetch: &RenditionPrefetch, segment: MediaSegment) -> Rc<Session> {
+    let target = preceding.sibling(segment.url.clone());
+    let home = sessions.prefetcher.origin_for(&preceding.player, &target.url);
+    let headers = preceding.headers.for_sibling(&sessions.cookie_jars, &preceding.player, target.login.as_ref(), home);
+    let session = sessions.session_for(target, preceding.player.clone(), headers, prefetch.right.get());
+    session.max_window.set(preceding.max_window.get());
+    if sessions.options.stream.policy == Policy::Marline
+        && let Some(track_segment) = prefetch.track.prefetched_segment(&segment)
     {
-        let viewing = sessions.ahead.viewing(&session.player);
-        session.is_part(piece.span.as_ref().map_or(0, |span| span.start), &viewing, part);
+        let playback = sessions.prefetcher.playback_of(&session.player);
+        session.set_segment(segment.range.as_ref().map_or(0, |span| span.start), &playback, track_segment);
     }
-    let wanted = piece.span.clone().map_or(Wanted::Whole, |span| Wanted::Part(span.start, Some(span.end)));
-    let (tell, opened) = oneshot::channel();
-    let (all, one) = (Rc::clone(sessions), Rc::clone(&session));
-    let guard = Opening::new(&session);
-    let opening = tokio::task::spawn_local(async move {
-        let answer = all.open(&one, wanted, |_| true).await;
+    let requested = segment.range.clone().map_or(RequestedRange::Full, |span| RequestedRange::Bytes(span.start, Some(span.end)));
+    let (result_tx, result_rx) = oneshot::channel();
+    let (task_sessions, task_session) = (Rc::clone(sessions), Rc::clone(&session));
+    let guard = OpeningGuard::new(&session);
+    let task = tokio::task::spawn_local(async move {
+        let result = task_sessions.open(&task_session, requested, |_| true).await;
         drop(guard);
-        let _ = tell.send(answer);
+        let _ = result_tx.send(result);
     });
-    let held = Held { piece, session: Rc::clone(&session), opened, _opening: Task(opening) };
-    track.held.borrow_mut().push_back(held);
+    let prefetched = PrefetchedResponse { segment: piece: segment, session: Rc::clone(&session), result_rx: opened: result_rx, _task: AbortOnDrop(task) };
+    prefetch.prefetched.borrow_mut().push_back(prefetched);
     session
 }
 
 /// How many segments wait at most. chosen: with segments of two seconds a look-ahead of six, in which a link may change.
-const COUNT: usize = 3;
+const MAX_PREFETCHED: usize = 3;
 /// How long before the end of a segment the next one begins. chosen: a loaded round trip, which a new request takes.
-const LEAD: Duration = Duration::from_millis(250);
+const PREFETCH_LEAD: Duration = Duration::from_millis(250);
 /// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long an answer waits for a player that asks for nothing. chosen: a player with a full buffer asks for the next
 /// segment within one segment's time.
-const HOLD: Duration = Duration::from_secs(60);
-const SWEEP: Duration = Duration::from_secs(5);
+const PREFETCH_TTL: Duration = Duration::from_secs(60);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a playlist is remembered without a request. chosen: a pause of half an hour.
-const FORGET: Duration = Duration::from_secs(1800);
+const PLAYLIST_TTL: Duration = Duration::from_secs(1800);
 /// How long a list is taken to be followed without a request for it or for a segment of it. chosen: as long as players with a
 /// full buffer keep still, twice over.
-const FOLLOWED: Duration = Duration::from_secs(120);
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
 /// chosen: the playlists of two hundred players.
-const MOST: usize = 1000;
+const MAX_PLAYLISTS: usize = 1000;
 
 #[cfg(test)]
 mod tests {
-    use marline_net::reach::Zone;
+    use marline_net::reach::AddressZone;
 
     use super::*;
 
     #[test]
     fn urls_of_a_lists_own_host_are_restricted_for_as_long_as_it_is_remembered() {
-        let memory = Memory::new(DataSize::from_mib(64), DataSize::from_mib(32));
+        let memory = BufferBudget::new(DataSize::from_mib(64), DataSize::from_mib(32));
         let url = |text: &str| Url::parse(text).unwrap();
-        let course = Course {
-            offer: Offer::default(),
+        let playlist = FollowedPlaylist {
+            info: PlaylistInfo::default(),
             host: "h.test".to_owned(),
-            right: Right::of_peer("127.0.0.1:5".parse().unwrap()).led_by_zone(Zone::Internet),
-            home: url("http://h.test/"),
-            tracks: BTreeMap::new(),
-            seen: Instant::now(),
-            is_short: false,
-            reserved: memory.reserve(Client::HERE, Use::Remembered, 1).unwrap(),
-            around: 0,
+            right: EgressPolicy::for_peer("127.0.0.1:5".parse().unwrap()).referred_by_zone(AddressZone::Internet),
+            origin_url: url("http://h.test/"),
+            prefetches: BTreeMap::new(),
+            last_used: Instant::now(),
+            is_index_dropped: false,
+            reservation: memory.reserve(Client::HERE, Purpose::PrefetchIndex, 1).unwrap(),
+            key_size: 0,
         };
         let (own, other) = (url("http://h.test/admin?do=reboot"), url("http://10.0.0.1/"));
-        for (url, lasts) in [(&own, FORGET), (&other, FOLLOWED)] {
-            assert!(course.is_followed(url, lasts - Duration::from_secs(1)) && !course.is_followed(url, lasts));
+        for (url, ttl) in [(&own, PLAYLIST_TTL), (&other, FOLLOW_TIMEOUT)] {
+            assert!(playlist.is_followed(url, ttl - Duration::from_secs(1)) && !playlist.is_followed(url, ttl));
         }
     }
 }

@@ -13,55 +13,55 @@ use std::time::Duration;
 use marline_core::link::LinkId;
 use marline_core::stream::{InitialEstimate, LinkMode, ModeReason, PlayerInput, Stream, StreamEvent};
 use marline_core::units::{DataSize, Instant};
-use marline_download::{Audience, Network, Progress, Watcher};
+use marline_download::{StreamObserver, ClientContext, Progress, DownloadObserver};
 use serde_json::json;
 
-use super::choice::Choice;
+use super::choice::LinkSelector;
 use super::events::Events;
-use super::hold::Verdict;
+use super::hold::StartDecision;
 use super::probe;
-use super::radios::Radios;
-use super::series::Part;
-use super::session::{Segment, Session, Sessions};
-use super::watching::Standing;
+use super::radios::EnergyMeter;
+use super::series::TrackSegment;
+use super::session::{PlaylistSegment, Session, Sessions};
+use super::watching::PlayerStatus;
 
 /// What the stream of the present answer has decided.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Decided {
+pub(super) struct StreamDecisions {
     /// Links that rest.
-    pub(super) rests: Vec<String>,
+    pub(super) standby_links: Vec<String>,
     /// The last change.
-    pub(super) why: Option<&'static str>,
+    pub(super) last_reason: Option<&'static str>,
     /// How often a lagging link was relieved.
-    pub(super) recovered: u32,
+    pub(super) recoveries: u32,
     /// The player is held back from its first picture.
-    pub(super) held: Option<Verdict>,
+    pub(super) startup_wait: Option<StartDecision>,
 }
 
 /// A wait that is shorter is told nobody.
-const WORTH_A_WORD: Duration = Duration::from_secs(1);
+const MIN_REPORTED_WAIT: Duration = Duration::from_secs(1);
 
 /// Hears how a transfer goes.
-pub(super) struct Ear {
+pub(super) struct SessionObserver {
     id: u64,
     /// It is a segment of what a player plays.
-    part: Option<Segment>,
+    segment: Option<PlaylistSegment>,
     /// Links on which something is under way for it.
-    busy: BTreeSet<String>,
+    busy_links: BTreeSet<String>,
     /// How many bytes may wait for the player.
     window: DataSize,
     session: Rc<Session>,
-    radios: Rc<RefCell<Radios>>,
-    network: Rc<Network>,
+    energy_meter: Rc<RefCell<EnergyMeter>>,
+    network: Rc<ClientContext>,
     /// What is counted already of each link.
-    carried: BTreeMap<String, u64>,
+    counted_bytes: BTreeMap<String, u64>,
     /// No link brings anything, and none is expected to soon.
-    hopeless: Rc<Cell<bool>>,
+    all_links_down: Rc<Cell<bool>>,
     events: Rc<Events>,
-    choice: Rc<RefCell<Choice>>,
+    link_selector: Rc<RefCell<LinkSelector>>,
 }
 
-impl Ear {
+impl SessionObserver {
     pub(super) fn new(
         id: u64,
         from: u64,
@@ -72,152 +72,152 @@ impl Ear {
     ) -> Self {
         Self {
             id,
-            part: session.part(from),
-            busy: BTreeSet::new(),
+            segment: session.segment_at(from),
+            busy_links: BTreeSet::new(),
             window,
             session: Rc::clone(session),
-            radios: Rc::clone(&sessions.radios),
+            energy_meter: Rc::clone(&sessions.energy_meter),
             network: Rc::clone(&sessions.network),
-            carried: BTreeMap::new(),
-            hopeless,
+            counted_bytes: BTreeMap::new(),
+            all_links_down: hopeless,
             events: Rc::clone(&sessions.events),
-            choice: Rc::clone(&sessions.choice),
+            link_selector: Rc::clone(&sessions.link_selector),
         }
     }
 }
 
-impl Ear {
+impl SessionObserver {
     /// Whether the player goes on waiting for its first picture.
-    fn hold(&self, stream: &Stream) {
-        let Some(verdict) = self.session.judge(self.id, stream.rate_forecast(), self.window) else { return };
-        let first = match verdict {
-            Verdict::Waits { waited, .. } if waited < WORTH_A_WORD => return,
-            Verdict::Waits { .. } => self.session.decided.borrow_mut().held.replace(verdict.clone()).is_none(),
-            Verdict::Starts(_) if self.session.decided.borrow_mut().held.take().is_none() => return,
-            Verdict::Starts(_) => true,
+    fn update_startup_gate(&self, stream: &Stream) {
+        let Some(decision) = self.session.startup_decision(self.id, stream.rate_forecast(), self.window) else { return };
+        let is_new = match decision {
+            StartDecision::Wait { waited, .. } if waited < MIN_REPORTED_WAIT => return,
+            StartDecision::Wait { .. } => self.session.decisions.borrow_mut().startup_wait.replace(decision.clone()).is_none(),
+            StartDecision::Start(_) if self.session.decisions.borrow_mut().startup_wait.take().is_none() => return,
+            StartDecision::Start(_) => true,
         };
-        let line = verdict.to_string();
-        if first {
-            self.events.tell(&json!({"event": "hold", "session": self.session.id, "text": line}));
+        let text = decision.to_string();
+        if is_new {
+            self.events.publish(&json!({"event": "hold", "session": self.session.id, "text": text}));
         }
-        self.session.say(&line);
+        self.session.set_status(&text);
     }
 
     /// How much of a segment is here; where it begins.
-    fn look_at_part(&self, part: &Part) -> Option<u64> {
-        let plays = self.session.plays.borrow();
-        let (span, reader) = plays.get(&self.id)?;
-        let (taken, ready, _) = reader.upgrade()?.held();
-        part.came(span, self.session.total().map(DataSize::bytes), (taken, ready));
-        Some(span.start)
+    fn sample_segment(&self, part: &TrackSegment) -> Option<u64> {
+        let plays = self.session.active_responses.borrow();
+        let (range, reader) = plays.get(&self.id)?;
+        let (read_end, in_order, _) = reader.upgrade()?.buffered();
+        part.on_buffered(range, self.session.total().map(DataSize::bytes), (read_end, in_order));
+        Some(range.start)
     }
 
     /// Everything has come, or nothing more will: whoever is held back looks again.
-    pub(super) fn is_over(&self) {
-        if let Some((_, part)) = &self.part {
-            self.look_at_part(part);
+    pub(super) fn on_transfer_ended(&self) {
+        if let Some((_, segment)) = &self.segment {
+            self.sample_segment(segment);
         }
-        self.session.hold.look_again();
+        self.session.startup_gate.wake_all();
     }
 }
 
-impl Drop for Ear {
+impl Drop for SessionObserver {
     fn drop(&mut self) {
-        if let Some((viewing, _)) = &self.part {
-            viewing.lines.borrow_mut().ended(self.id);
+        if let Some((playback, _)) = &self.segment {
+            playback.rates.borrow_mut().on_stream_ended(self.id);
         }
     }
 }
 
-impl Watcher for Ear {
-    fn progress(&mut self, progress: &Progress) {
-        let mut choice = self.choice.borrow_mut();
-        let (mut radios, now) = (self.radios.borrow_mut(), self.session.now());
+impl DownloadObserver for SessionObserver {
+    fn on_progress(&mut self, progress: &Progress) {
+        let mut link_selector = self.link_selector.borrow_mut();
+        let (mut energy_meter, now) = (self.energy_meter.borrow_mut(), self.session.now());
         for link in &progress.links {
-            let counted = self.carried.entry(link.name.clone()).or_default();
-            let more = link.bytes.saturating_sub(std::mem::replace(counted, link.bytes));
-            radios.carried(now, &link.name, link.kind, more);
-            self.network.traffic.received(&link.name, more);
-            if let Some((viewing, _)) = &self.part {
-                let busy = self.busy.contains(&link.name);
-                viewing.lines.borrow_mut().moved(now, self.id, &link.name, more, busy);
+            let counted = self.counted_bytes.entry(link.name.clone()).or_default();
+            let new_bytes = link.bytes.saturating_sub(std::mem::replace(counted, link.bytes));
+            energy_meter.on_received(now, &link.name, link.kind, new_bytes);
+            self.network.traffic.add_received(&link.name, new_bytes);
+            if let Some((playback, _)) = &self.segment {
+                let is_busy = self.busy_links.contains(&link.name);
+                playback.rates.borrow_mut().on_transfer(now, self.id, &link.name, new_bytes, is_busy);
             }
-            choice.moved(&link.name, DataSize::from_bytes((link.rate / 8.0) as u64), Duration::from_secs(1));
+            link_selector.on_transfer(&link.name, DataSize::from_bytes((link.rate / 8.0) as u64), Duration::from_secs(1));
         }
-        let of_no_use = |state: &str| state.starts_with("banned") || state == "down";
-        self.hopeless.set(!progress.links.is_empty() && progress.links.iter().all(|link| of_no_use(&link.state)));
-        if self.session.plays() > 0 {
+        let is_unusable = |state: &str| state.starts_with("banned") || state == "down";
+        self.all_links_down.set(!progress.links.is_empty() && progress.links.iter().all(|link| is_unusable(&link.state)));
+        if self.session.active_count() > 0 {
             *self.session.progress.borrow_mut() = Some(progress.clone());
         }
     }
 
-    fn line(&mut self, text: &str) {
-        self.session.say(text);
-        self.events.tell(&json!({"event": "notice", "session": self.session.id, "text": text}));
+    fn on_message(&mut self, text: &str) {
+        self.session.set_status(text);
+        self.events.publish(&json!({"event": "notice", "session": self.session.id, "text": text}));
     }
 }
 
-impl Audience for Ear {
-    fn news(&mut self, stream: &Stream) -> Option<PlayerInput> {
-        if let Some((viewing, part)) = &self.part {
-            let from = self.look_at_part(part)?;
-            return viewing.news(part, self.session.now(), from, self.session.total().map(DataSize::bytes), stream);
+impl StreamObserver for SessionObserver {
+    fn player_input(&mut self, stream: &Stream) -> Option<PlayerInput> {
+        if let Some((playback, segment)) = &self.segment {
+            let start = self.sample_segment(segment)?;
+            return playback.update_for_stream(segment, self.session.now(), start, self.session.total().map(DataSize::bytes), stream);
         }
-        self.hold(stream);
-        if !self.session.look(Some(self.id)) {
+        self.update_startup_gate(stream);
+        if !self.session.sample_player(Some(self.id)) {
             return None;
         }
-        self.session.watching.borrow().news(stream.player())
+        self.session.player_estimator.borrow().update_for_stream(stream.player())
     }
 
-    fn busy(&mut self, links: &[LinkId], name: &dyn Fn(LinkId) -> String) {
-        self.busy = links.iter().map(|link| name(*link)).collect();
+    fn on_busy_links(&mut self, links: &[LinkId], name: &dyn Fn(LinkId) -> String) {
+        self.busy_links = links.iter().map(|link| name(*link)).collect();
     }
 
-    fn learnt(&mut self, learnt: &[InitialEstimate], name: &dyn Fn(LinkId) -> String) {
+    fn on_estimates(&mut self, learnt: &[InitialEstimate], name: &dyn Fn(LinkId) -> String) {
         if !learnt.is_empty() {
-            let learnt = learnt.iter().map(|of| (name(of.link), of.rate, of.is_standby));
-            *self.session.expected.borrow_mut() = learnt.collect();
+            let learnt = learnt.iter().map(|estimate| (name(estimate.link), estimate.rate, estimate.is_standby));
+            *self.session.link_estimates.borrow_mut() = learnt.collect();
         }
     }
 
-    fn said(&mut self, said: &StreamEvent, name: &dyn Fn(LinkId) -> String) {
-        let mut decided = self.session.decided.borrow_mut();
+    fn on_stream_event(&mut self, said: &StreamEvent, name: &dyn Fn(LinkId) -> String) {
+        let mut decisions = self.session.decisions.borrow_mut();
         let id = self.session.id;
         match *said {
-            StreamEvent::Standby { link, standby: rests, reason: why } => {
-                let (name, why) = (name(link), words(why));
-                decided.rests.retain(|other| *other != name);
-                if let Some((viewing, _)) = &self.part {
-                    viewing.lines.borrow_mut().rest(&name, rests);
+            StreamEvent::Standby { link, standby: is_standby, reason } => {
+                let (name, why) = (name(link), mode_reason_text(reason));
+                decisions.standby_links.retain(|other| *other != name);
+                if let Some((playback, _)) = &self.segment {
+                    playback.rates.borrow_mut().set_standby(&name, is_standby);
                 }
                 self.events
-                    .tell(&json!({"event": "rest", "session": id, "link": name, "rests": rests, "why": why}));
-                if rests {
-                    decided.rests.push(name);
+                    .publish(&json!({"event": "rest", "session": id, "link": name, "rests": is_standby, "why": why}));
+                if is_standby {
+                    decisions.standby_links.push(name);
                 }
-                decided.why = Some(why);
+                decisions.last_reason = Some(why);
             }
-            StreamEvent::Mode { mode, reason: why } => {
-                let (only, why) =
-                    (if let LinkMode::Only(link) = mode { Some(name(link)) } else { None }, words(why));
-                self.events.tell(&json!({"event": "mode", "session": id, "only": only, "why": why}));
+            StreamEvent::Mode { mode, reason } => {
+                let (only_link, why) =
+                    (if let LinkMode::Only(link) = mode { Some(name(link)) } else { None }, mode_reason_text(reason));
+                self.events.publish(&json!({"event": "mode", "session": id, "only": only_link, "why": why}));
                 let links = self.session.progress.borrow();
-                let others = links.iter().flat_map(|progress| &progress.links).map(|link| link.name.clone());
-                decided.rests = others.filter(|link| only.as_ref().is_some_and(|only| only != link)).collect();
-                decided.why = Some(why);
+                let all_links = links.iter().flat_map(|progress| &progress.links).map(|link| link.name.clone());
+                decisions.standby_links = all_links.filter(|link| only_link.as_ref().is_some_and(|only| only != link)).collect();
+                decisions.last_reason = Some(why);
             }
             StreamEvent::Recovered { link } => {
-                decided.recovered += 1;
-                self.events.tell(&json!({"event": "recovered", "session": id, "link": name(link)}));
+                decisions.recoveries += 1;
+                self.events.publish(&json!({"event": "recovered", "session": id, "link": name(link)}));
             }
             StreamEvent::Deliver { .. } => {}
         }
     }
 }
 
-fn words(why: ModeReason) -> &'static str {
-    match why {
+fn mode_reason_text(reason: ModeReason) -> &'static str {
+    match reason {
         ModeReason::Buffering => "the player waits",
         ModeReason::SingleLinkTooSlow => "no link alone would be in time",
         ModeReason::Cheapest => "the others suffice, for less",
@@ -228,49 +228,49 @@ fn words(why: ModeReason) -> &'static str {
 
 impl Session {
     /// The player takes these bytes.
-    pub(super) fn takes(self: &Rc<Self>, at: u64, bytes: &[u8]) {
-        let mut watching = self.watching.borrow_mut();
-        watching.takes(self.now(), at, bytes);
-        let Some(head) = watching.strange() else { return };
+    pub(super) fn on_bytes_read(self: &Rc<Self>, at: u64, bytes: &[u8]) {
+        let mut estimator = self.player_estimator.borrow_mut();
+        estimator.on_bytes_read(self.now(), at, bytes);
+        let Some(head) = estimator.take_unknown_head() else { return };
         let session = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
-            let Some(video) = probe::ask(head).await else { return };
+            let Some(video) = probe::probe(head).await else { return };
             if let Some(session) = session.upgrade() {
-                session.watching.borrow_mut().told(video, "ffprobe");
+                session.player_estimator.borrow_mut().set_video(video, "ffprobe");
             }
         });
     }
 
     /// Whether bytes from here on are for a player that plays and goes on, so that links may go on resting.
-    pub(super) fn plays_on(&self, from: u64) -> bool {
-        self.watching.borrow().plays_on(from)
+    pub(super) fn is_continuing_at(&self, from: u64) -> bool {
+        self.player_estimator.borrow().is_continuing_at(from)
     }
 
     /// What is known of the player and of what it plays.
-    pub(super) fn standing(&self) -> Option<Standing> {
-        self.look(None);
-        self.watching.borrow().standing()
+    pub(super) fn player_status(&self) -> Option<PlayerStatus> {
+        self.sample_player(None);
+        self.player_estimator.borrow().status()
     }
 
     /// Looks at how the player gets on with its newest answer; with `of`, only if that is the newest. Tells whether it
     /// did.
-    fn look(&self, of: Option<u64>) -> bool {
+    fn sample_player(&self, only_id: Option<u64>) -> bool {
         // Of one of several segments nobody knows what the player has of the others.
-        if self.most.get() != DataSize::MAX {
+        if self.max_window.get() != DataSize::MAX {
             return false;
         }
-        let newest = self.plays.borrow().last_key_value().map(|(id, (_, reader))| (*id, reader.upgrade()));
+        let newest = self.active_responses.borrow().last_key_value().map(|(id, (_, reader))| (*id, reader.upgrade()));
         let Some((id, Some(reader))) = newest else { return false };
-        if of.is_some_and(|of| of != id) {
+        if only_id.is_some_and(|of| of != id) {
             return false;
         }
-        let (taken, ready, _) = reader.held();
-        self.watching.borrow_mut().look(self.now(), taken, taken + ready, self.total());
+        let (read_end, in_order, _) = reader.buffered();
+        self.player_estimator.borrow_mut().update(self.now(), read_end, read_end + in_order, self.total());
         true
     }
 
     /// Time since the proxy's start.
     pub(super) fn now(&self) -> Instant {
-        Instant::ZERO + self.started.elapsed()
+        Instant::ZERO + self.proxy_start.elapsed()
     }
 }

@@ -7,11 +7,11 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{self, Read};
 
-use super::cost::{Cost, ListError, limit, malformed};
+use super::cost::{ParseBudget, PlaylistError, limit_error, malformed_error};
 
 /// What was done to a body, as Content-Encoding says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Coding {
+pub(super) enum ContentCoding {
     Gzip,
     Deflate,
     Brotli,
@@ -21,18 +21,18 @@ pub(super) enum Coding {
 ///
 /// # Errors
 /// One of them is not known, or there are too many.
-pub(super) fn codings(encoding: &str) -> Result<Vec<Coding>, ListError> {
+pub(super) fn parse_codings(encoding: &str) -> Result<Vec<ContentCoding>, PlaylistError> {
     let mut codings = Vec::new();
     for name in encoding.split(',') {
         match name.trim().to_ascii_lowercase().as_str() {
-            "gzip" | "x-gzip" => codings.push(Coding::Gzip),
-            "deflate" => codings.push(Coding::Deflate),
-            "br" => codings.push(Coding::Brotli),
-            name if NO_CODINGS.contains(&name) => {}
-            _ => return Err(malformed("its encoding is not known")),
+            "gzip" | "x-gzip" => codings.push(ContentCoding::Gzip),
+            "deflate" => codings.push(ContentCoding::Deflate),
+            "br" => codings.push(ContentCoding::Brotli),
+            name if IDENTITY_NAMES.contains(&name) => {}
+            _ => return Err(malformed_error("its encoding is not known")),
         }
-        if codings.len() > MOST_CODINGS {
-            return Err(malformed("it is encoded several times"));
+        if codings.len() > MAX_CODINGS {
+            return Err(malformed_error("it is encoded several times"));
         }
     }
     Ok(codings)
@@ -40,13 +40,13 @@ pub(super) fn codings(encoding: &str) -> Result<Vec<Coding>, ListError> {
 
 /// The format of a body with this coding; none: it is not encoded. Players tell gzip and zlib apart by the header, whatever the
 /// server calls them, and some servers send deflate without the header that RFC 9110 asks for.
-fn format(input: &[u8], coding: Coding) -> Option<Format> {
+fn detect_compression(input: &[u8], coding: ContentCoding) -> Option<CompressionFormat> {
     match coding {
-        Coding::Brotli => Some(Format::Brotli),
-        _ if input.starts_with(&GZIP) => Some(Format::Gzip),
-        _ if is_zlib(input) => Some(Format::Zlib),
-        Coding::Deflate => Some(Format::Bare),
-        Coding::Gzip => None,
+        ContentCoding::Brotli => Some(CompressionFormat::Brotli),
+        _ if input.starts_with(&GZIP_MAGIC) => Some(CompressionFormat::Gzip),
+        _ if is_zlib(input) => Some(CompressionFormat::Zlib),
+        ContentCoding::Deflate => Some(CompressionFormat::RawDeflate),
+        ContentCoding::Gzip => None,
     }
 }
 
@@ -54,55 +54,55 @@ fn format(input: &[u8], coding: Coding) -> Option<Format> {
 ///
 /// # Errors
 /// The coding is not known, the body is damaged, or what comes out of it is longer than `most`.
-pub(super) fn decoded(body: &[u8], encoding: &str, most: usize, cost: &mut Cost) -> Result<Vec<u8>, ListError> {
+pub(super) fn decode(body: &[u8], encoding: &str, max_len: usize, cost: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
     let mut bytes = None;
-    for coding in codings(encoding)?.into_iter().rev() {
+    for coding in parse_codings(encoding)?.into_iter().rev() {
         let input = bytes.as_deref().unwrap_or(body);
-        let Some(format) = format(input, coding) else { continue };
+        let Some(format) = detect_compression(input, coding) else { continue };
         bytes = Some(match format {
-            Format::Gzip => gzip(input, most, cost)?,
-            Format::Zlib => read(flate2::read::ZlibDecoder::new(input), most, cost)?,
-            Format::Bare => read(flate2::read::DeflateDecoder::new(input), most, cost)?,
-            Format::Brotli => read(brotli_decompressor::Decompressor::new(input, BUFFER), most, cost)?,
+            CompressionFormat::Gzip => gunzip(input, max_len, cost)?,
+            CompressionFormat::Zlib => read(flate2::read::ZlibDecoder::new(input), max_len, cost)?,
+            CompressionFormat::RawDeflate => read(flate2::read::DeflateDecoder::new(input), max_len, cost)?,
+            CompressionFormat::Brotli => read(brotli_decompressor::Decompressor::new(input, BUFFER_SIZE), max_len, cost)?,
         });
     }
     match bytes {
         Some(bytes) => Ok(bytes),
-        None if body.len() > most => Err(limit("it is too long")),
+        None if body.len() > max_len => Err(limit_error("it is too long")),
         None => Ok(body.to_vec()),
     }
 }
 
 /// What comes out of the first bytes of a body, at most so much, and whether the next byte cannot be decoded, however many follow.
-pub(super) fn beginning<'a>(first: &'a [u8], codings: &[Coding], most: usize) -> (Cow<'a, [u8]>, bool) {
-    let (mut text, mut is_damaged) = (Cow::Borrowed(first), false);
+pub(super) fn decode_prefix<'a>(prefix: &'a [u8], codings: &[ContentCoding], max_len: usize) -> (Cow<'a, [u8]>, bool) {
+    let (mut decoded, mut is_damaged) = (Cow::Borrowed(prefix), false);
     for coding in codings.iter().rev() {
         // A header has two bytes.
-        if text.len() < GZIP.len() {
+        if decoded.len() < GZIP_MAGIC.len() {
             return (Cow::default(), is_damaged);
         }
-        let Some(format) = format(&text, *coding) else { continue };
-        let (out, damaged) = first_out(&text, format, most);
-        (text, is_damaged) = (Cow::Owned(out), is_damaged | damaged);
+        let Some(format) = detect_compression(&decoded, *coding) else { continue };
+        let (out, is_damaged_here) = decompress_prefix(&decoded, format, max_len);
+        (decoded, is_damaged) = (Cow::Owned(out), is_damaged | is_damaged_here);
     }
-    (text, is_damaged)
+    (decoded, is_damaged)
 }
 
-fn first_out(input: &[u8], format: Format, most: usize) -> (Vec<u8>, bool) {
+fn decompress_prefix(input: &[u8], format: CompressionFormat, max_len: usize) -> (Vec<u8>, bool) {
     let has_ended = Cell::new(false);
-    let input = Source { left: input, has_ended: &has_ended };
-    let mut from: Box<dyn Read + '_> = match format {
-        Format::Gzip => Box::new(flate2::read::MultiGzDecoder::new(input)),
-        Format::Zlib => Box::new(flate2::read::ZlibDecoder::new(input)),
-        Format::Bare => Box::new(flate2::read::DeflateDecoder::new(input)),
-        Format::Brotli => Box::new(brotli_decompressor::Decompressor::new(input, BUFFER)),
+    let input = PrefixReader { remaining: input, has_ended: &has_ended };
+    let mut decoder: Box<dyn Read + '_> = match format {
+        CompressionFormat::Gzip => Box::new(flate2::read::MultiGzDecoder::new(input)),
+        CompressionFormat::Zlib => Box::new(flate2::read::ZlibDecoder::new(input)),
+        CompressionFormat::RawDeflate => Box::new(flate2::read::DeflateDecoder::new(input)),
+        CompressionFormat::Brotli => Box::new(brotli_decompressor::Decompressor::new(input, BUFFER_SIZE)),
     };
-    let (mut out, mut len) = (vec![0; most], 0);
+    let (mut out, mut len) = (vec![0; max_len], 0);
     let is_damaged = loop {
-        let Some(rest) = out.get_mut(len..).filter(|rest| !rest.is_empty()) else { break false };
-        match from.read(rest) {
+        let Some(free) = out.get_mut(len..).filter(|rest| !rest.is_empty()) else { break false };
+        match decoder.read_all(free) {
             Ok(0) => break false,
-            Ok(more) => len += more,
+            Ok(len_read) => len += len_read,
             // A decoder that wants more than there is reports an error as well.
             Err(_) => break !has_ended.get(),
         }
@@ -112,67 +112,67 @@ fn first_out(input: &[u8], format: Format, most: usize) -> (Vec<u8>, bool) {
 }
 
 #[derive(Clone, Copy)]
-enum Format {
+enum CompressionFormat {
     Gzip,
     Zlib,
     /// Deflate without a header.
-    Bare,
+    RawDeflate,
     Brotli,
 }
 
 /// The first bytes of a body, and whether a decoder wanted more of them.
-struct Source<'a> {
-    left: &'a [u8],
+struct PrefixReader<'a> {
+    remaining: &'a [u8],
     has_ended: &'a Cell<bool>,
 }
 
-impl Read for Source<'_> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.has_ended.set(self.has_ended.get() || self.left.is_empty());
-        self.left.read(to)
+impl Read for PrefixReader<'_> {
+    fn read_all(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.has_ended.set(self.has_ended.get() || self.remaining.is_empty());
+        self.remaining.read_all(to)
     }
 }
 
 /// All members, one after the other. flate2's own decoder of several would go through any number of empty ones at once.
-fn gzip(mut input: &[u8], most: usize, cost: &mut Cost) -> Result<Vec<u8>, ListError> {
-    let mut all = Vec::new();
+fn gunzip(mut input: &[u8], max_len: usize, cost: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
+    let mut decoded = Vec::new();
     loop {
-        let mut member = flate2::bufread::GzDecoder::new(input);
-        append(&mut all, &mut member, most, cost)?;
-        input = member.into_inner();
+        let mut member_decoder = flate2::bufread::GzDecoder::new(input);
+        read_into(&mut decoded, &mut member_decoder, max_len, cost)?;
+        input = member_decoder.into_inner();
         // Anything else behind a member is padding.
-        if !input.starts_with(&GZIP) {
-            return Ok(all);
+        if !input.starts_with(&GZIP_MAGIC) {
+            return Ok(decoded);
         }
     }
 }
 
-fn read(mut from: impl Read, most: usize, cost: &mut Cost) -> Result<Vec<u8>, ListError> {
-    let mut all = Vec::new();
-    append(&mut all, &mut from, most, cost)?;
-    Ok(all)
+fn read(mut decoder: impl Read, max_len: usize, cost: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
+    let mut decoded = Vec::new();
+    read_into(&mut decoded, &mut decoder, max_len, cost)?;
+    Ok(decoded)
 }
 
-fn append(to: &mut Vec<u8>, from: &mut impl Read, most: usize, cost: &mut Cost) -> Result<(), ListError> {
+fn read_into(out: &mut Vec<u8>, decoder: &mut impl Read, max_len: usize, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
     // A decoder's tables are set up even for nothing.
-    cost.work(SET_UP)?;
-    let mut buffer = [0; BUFFER];
+    cost.charge_work(DECODER_SETUP_COST)?;
+    let mut buffer = [0; BUFFER_SIZE];
     loop {
-        match from.read(&mut buffer) {
+        match decoder.read_all(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(len) => {
-                cost.work(len)?;
-                if to.capacity() - to.len() < len {
+                cost.charge_work(len)?;
+                if out.capacity() - out.len() < len {
                     // Doubling would take up memory that nobody has counted.
-                    to.reserve_exact(len.max(to.len() / 8));
+                    out.reserve_exact(len.max(out.len() / 8));
                 }
-                to.extend_from_slice(buffer.get(..len).unwrap_or_default());
-                if to.len() > most {
-                    return Err(limit(format!("it has more than {} MiB when it is decoded", most >> 20)));
+                out.extend_from_slice(buffer.get(..len).unwrap_or_default());
+                if out.len() > max_len {
+                    return Err(limit_error(format!("it has more than {} MiB when it is decoded", max_len >> 20)));
                 }
             }
-            Err(why) if why.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return Err(malformed("its encoding is damaged")),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return Err(malformed_error("its encoding is damaged")),
         }
     }
 }
@@ -185,13 +185,13 @@ fn is_zlib(input: &[u8]) -> bool {
     }
 }
 
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// What servers write there before a body that is not encoded.
-const NO_CODINGS: [&str; 11] =
+const IDENTITY_NAMES: [&str; 11] =
     ["", "identity", "none", "binary", "7bit", "8bit", "utf-8", "utf8", "us-ascii", "iso-8859-1", "windows-1252"];
-const MOST_CODINGS: usize = 2;
-const BUFFER: usize = 8 * 1024;
-const SET_UP: usize = 4 * 1024;
+const MAX_CODINGS: usize = 2;
+const BUFFER_SIZE: usize = 8 * 1024;
+const DECODER_SETUP_COST: usize = 4 * 1024;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -209,8 +209,8 @@ pub(super) mod tests {
         encoder.finish().unwrap()
     }
 
-    fn text(body: &[u8], encoding: &str) -> Result<Vec<u8>, ListError> {
-        decoded(body, encoding, 1 << 20, &mut affordable())
+    fn decode_text(body: &[u8], encoding: &str) -> Result<Vec<u8>, PlaylistError> {
+        decode(body, encoding, 1 << 20, &mut affordable())
     }
 
     #[test]
@@ -220,26 +220,26 @@ pub(super) mod tests {
         let mut bare = DeflateEncoder::new(Vec::new(), Compression::fast());
         zlib.write_all(&plain).unwrap();
         bare.write_all(&plain).unwrap();
-        assert_eq!(text(&gzipped(&plain), "gzip").unwrap(), plain);
-        assert_eq!(text(&gzipped(&gzipped(&plain)), "GZIP, x-gzip").unwrap(), plain);
-        assert_eq!(text(&zlib.finish().unwrap(), "deflate").unwrap(), plain);
-        assert_eq!(text(&bare.finish().unwrap(), "deflate").unwrap(), plain);
-        assert_eq!(text(&plain, "identity").unwrap(), plain);
+        assert_eq!(decode_text(&gzipped(&plain), "gzip").unwrap(), plain);
+        assert_eq!(decode_text(&gzipped(&gzipped(&plain)), "GZIP, x-gzip").unwrap(), plain);
+        assert_eq!(decode_text(&zlib.finish().unwrap(), "deflate").unwrap(), plain);
+        assert_eq!(decode_text(&bare.finish().unwrap(), "deflate").unwrap(), plain);
+        assert_eq!(decode_text(&plain, "identity").unwrap(), plain);
         // "#EXTM3U\n" by the reference encoder.
         let brotli = [0x8b, 0x03, 0x80, 0x23, 0x45, 0x58, 0x54, 0x4d, 0x33, 0x55, 0x0a, 0x03];
-        assert_eq!(text(&brotli, "br").unwrap(), b"#EXTM3U\n");
+        assert_eq!(decode_text(&brotli, "br").unwrap(), b"#EXTM3U\n");
         // Servers name a coding that they have not applied, twice what they have applied once, or one for the other.
-        assert_eq!(text(&plain, "gzip").unwrap(), plain);
-        assert_eq!(text(&gzipped(&plain), "gzip, gzip").unwrap(), plain);
-        assert_eq!(text(&gzipped(&plain), "deflate, utf-8,").unwrap(), plain);
+        assert_eq!(decode_text(&plain, "gzip").unwrap(), plain);
+        assert_eq!(decode_text(&gzipped(&plain), "gzip, gzip").unwrap(), plain);
+        assert_eq!(decode_text(&gzipped(&plain), "deflate, utf-8,").unwrap(), plain);
         let two = [gzipped(b"#EXT"), gzipped(b"M3U\n"), b"padding".to_vec()].concat();
-        assert_eq!(text(&two, "gzip").unwrap(), b"#EXTM3U\n");
+        assert_eq!(decode_text(&two, "gzip").unwrap(), b"#EXTM3U\n");
     }
 
     #[test]
     fn the_beginning_is_decoded_through_all_codings() {
         let out = |first: &[u8], encoding: &str| {
-            let (text, is_damaged) = beginning(first, &codings(encoding).unwrap(), 1 << 16);
+            let (text, is_damaged) = decode_prefix(first, &parse_codings(encoding).unwrap(), 1 << 16);
             (text.into_owned(), is_damaged)
         };
         let list = b"#EXTM3U\n".repeat(100);
@@ -258,7 +258,7 @@ pub(super) mod tests {
         assert_eq!(out(&[&b"\x78\x9c"[..], &nothing].concat(), "deflate"), (Vec::new(), false));
         assert_eq!(out(b"\x07\x07\x07\x07\x07", "deflate"), (Vec::new(), true));
         assert_eq!(out(&[0xff; 100], "br"), (Vec::new(), true));
-        assert!(codings("zstd").is_err() && codings("gzip;q=1").is_err());
+        assert!(parse_codings("zstd").is_err() && parse_codings("gzip;q=1").is_err());
     }
 
     #[test]
@@ -266,13 +266,13 @@ pub(super) mod tests {
         for (body, encoding) in
             [(&b"\x1f\x8bx"[..], "gzip"), (b"plain", "br"), (b"x", "zstd"), (b"x", "gzip, gzip, gzip")]
         {
-            assert!(matches!(text(body, encoding), Err(ListError::Malformed(_))), "{encoding}");
+            assert!(matches!(decode_text(body, encoding), Err(PlaylistError::Malformed(_))), "{encoding}");
         }
         let bomb = gzipped(&vec![b'x'; 30 << 20]);
         assert!(bomb.len() < 40_000);
-        assert!(matches!(text(&bomb, "gzip"), Err(ListError::Limit(_))));
-        assert!(matches!(text(&gzipped(&bomb), "gzip, gzip"), Err(ListError::Limit(_))));
+        assert!(matches!(decode_text(&bomb, "gzip"), Err(PlaylistError::Limit(_))));
+        assert!(matches!(decode_text(&gzipped(&bomb), "gzip, gzip"), Err(PlaylistError::Limit(_))));
         let empty = gzipped(b"").repeat(100_000);
-        assert!(matches!(text(&empty, "gzip"), Err(ListError::Limit(_))));
+        assert!(matches!(decode_text(&empty, "gzip"), Err(PlaylistError::Limit(_))));
     }
 }

@@ -20,24 +20,24 @@ use url::{Host, Url};
 
 /// Why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refused {
+pub(super) enum Rejection {
     /// The Host field names another host.
-    Host,
+    ForeignHost,
     /// The request comes from a page of another site.
-    Page,
+    CrossSite,
 }
 
 /// Whether a request may use the media port.
-pub(super) fn media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refused> {
-    let foreign = text(fields, "sec-fetch-site") == Some("cross-site");
-    let host = host(fields, listener)?;
+pub(super) fn check_media(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Rejection> {
+    let is_cross_site = header_text(fields, "sec-fetch-site") == Some("cross-site");
+    let host = own_host(fields, listener)?;
     let origin = fields.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
-    let is_page = !is_program(fields, listener) && origin.is_some_and(|origin| !is_of_host(origin, host));
-    if foreign || is_page { Err(Refused::Page) } else { Ok(()) }
+    let is_page = !is_program(fields, listener) && origin.is_some_and(|origin| !is_same_host(origin, host));
+    if is_cross_site || is_page { Err(Rejection::CrossSite) } else { Ok(()) }
 }
 
 /// Whether an origin is on the host that the request names, or on the client's own machine, on any port: a page there may play.
-fn is_of_host(origin: &str, host: &str) -> bool {
+fn is_same_host(origin: &str, host: &str) -> bool {
     let page = Url::parse(origin).ok().filter(|page| page.scheme() == "http");
     let host = Url::parse(&format!("http://{host}")).ok();
     let (Some(page), Some(host)) = (page, host) else { return false };
@@ -58,48 +58,48 @@ pub(super) fn is_program(fields: &HeaderMap, listener: SocketAddr) -> bool {
     if fields.contains_key("sec-fetch-site") {
         return false;
     }
-    let host = host(fields, listener).unwrap_or_default();
+    let host = own_host(fields, listener).unwrap_or_default();
     let host = Url::parse(&format!("http://{host}")).ok();
-    let is_here = host.as_ref().and_then(Url::host).is_some_and(|host| is_loopback(&host));
+    let is_loopback_host = host.as_ref().and_then(Url::host).is_some_and(|host| is_loopback(&host));
     // Browsers always send Accept-Language, and scripts cannot remove it.
-    let looks_so = text(fields, "user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"));
-    is_here || !(looks_so && fields.contains_key(ACCEPT_LANGUAGE))
+    let looks_like_browser = header_text(fields, "user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"));
+    is_loopback_host || !(looks_like_browser && fields.contains_key(ACCEPT_LANGUAGE))
 }
 
 /// Whether a browser says that the page has the same host as this listener, perhaps with another port.
-pub(super) fn is_near(fields: &HeaderMap) -> bool {
-    text(fields, "sec-fetch-site") == Some("same-site")
+pub(super) fn is_same_site(fields: &HeaderMap) -> bool {
+    header_text(fields, "sec-fetch-site") == Some("same-site")
 }
 
 /// Whether a page's address (Referer) is one of the listener's.
-pub(super) fn is_ours(page: &str, listener: SocketAddr) -> bool {
-    let Ok(page) = Url::parse(page) else { return false };
+pub(super) fn is_own_url(page_url: &str, listener: SocketAddr) -> bool {
+    let Ok(page) = Url::parse(page_url) else { return false };
     let port = page.port_or_known_default().unwrap_or_default();
-    page.host_str().is_some_and(|host| is_of(&format!("{host}:{port}"), listener))
+    page.host_str().is_some_and(|host| names_listener(&format!("{host}:{port}"), listener))
 }
 
 /// Whether a request may read what is ours.
-pub(super) fn ours(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Refused> {
-    let host = host(fields, listener)?;
-    if !matches!(text(fields, "sec-fetch-site"), None | Some("none" | "same-origin")) {
-        return Err(Refused::Page);
+pub(super) fn check_status(fields: &HeaderMap, listener: SocketAddr) -> Result<(), Rejection> {
+    let host = own_host(fields, listener)?;
+    if !matches!(header_text(fields, "sec-fetch-site"), None | Some("none" | "same-origin")) {
+        return Err(Rejection::CrossSite);
     }
     match fields.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default()) {
-        Some(origin) if origin.strip_prefix("http://") != Some(host) => Err(Refused::Page),
+        Some(origin) if origin.strip_prefix("http://") != Some(host) => Err(Rejection::CrossSite),
         _ => Ok(()),
     }
 }
 
 /// The Host field, if it names the listener.
-fn host(fields: &HeaderMap, listener: SocketAddr) -> Result<&str, Refused> {
-    let mut all = fields.get_all(HOST).iter();
-    let (Some(host), None) = (all.next().and_then(|host| host.to_str().ok()), all.next()) else {
-        return Err(Refused::Host);
+fn own_host(fields: &HeaderMap, listener: SocketAddr) -> Result<&str, Rejection> {
+    let mut values = fields.get_all(HOST).iter();
+    let (Some(host), None) = (values.next().and_then(|host| host.to_str().ok()), values.next()) else {
+        return Err(Rejection::ForeignHost);
     };
-    if is_of(host, listener) { Ok(host) } else { Err(Refused::Host) }
+    if names_listener(host, listener) { Ok(host) } else { Err(Rejection::ForeignHost) }
 }
 
-fn is_of(host: &str, listener: SocketAddr) -> bool {
+fn names_listener(host: &str, listener: SocketAddr) -> bool {
     let (name, port) = match host.rsplit_once(':') {
         // The colon of an IPv6 address without a port is within the brackets.
         Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
@@ -111,15 +111,15 @@ fn is_of(host: &str, listener: SocketAddr) -> bool {
     if name.eq_ignore_ascii_case("localhost") {
         return true;
     }
-    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let host_only = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     // An address cannot be rebound: only a name can.
-    bare.parse::<IpAddr>().is_ok_and(|ip| {
-        let bound = ip == listener.ip() || listener.ip().is_unspecified();
-        ip.is_loopback() || (bound && !ip.is_unspecified())
+    host_only.parse::<IpAddr>().is_ok_and(|ip| {
+        let is_bound_address = ip == listener.ip() || listener.ip().is_unspecified();
+        ip.is_loopback() || (is_bound_address && !ip.is_unspecified())
     })
 }
 
-fn text<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
+fn header_text<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     fields.get(name).map(|value| value.to_str().unwrap_or("cross-site"))
 }
 
@@ -150,15 +150,15 @@ mod tests {
             ("192.0.2.1:8480", false),
             ("", false),
         ] {
-            assert_eq!(media(&fields(&[("host", host)]), listener()).is_ok(), good, "{host}");
+            assert_eq!(check_media(&fields(&[("host", host)]), listener()).is_ok(), good, "{host}");
         }
-        assert_eq!(media(&HeaderMap::new(), listener()), Err(Refused::Host));
+        assert_eq!(check_media(&HeaderMap::new(), listener()), Err(Rejection::ForeignHost));
         let two = fields(&[("host", "127.0.0.1:8480"), ("host", "evil.example")]);
         let mut both = HeaderMap::new();
         both.append(HOST, "127.0.0.1:8480".parse().unwrap());
         both.append(HOST, "evil.example".parse().unwrap());
-        assert_eq!(media(&both, listener()), Err(Refused::Host));
-        assert!(media(&two, listener()).is_err());
+        assert_eq!(check_media(&both, listener()), Err(Rejection::ForeignHost));
+        assert!(check_media(&two, listener()).is_err());
     }
 
     #[test]
@@ -172,16 +172,16 @@ mod tests {
             ("https://a.example/127.0.0.1:8480", false),
             ("nonsense", false),
         ] {
-            assert_eq!(is_ours(page, listener()), ours, "{page}");
+            assert_eq!(is_own_url(page, listener()), ours, "{page}");
         }
-        assert!(is_ours("http://192.0.2.1:8480/https://a.example/", "0.0.0.0:8480".parse().unwrap()));
+        assert!(is_own_url("http://192.0.2.1:8480/https://a.example/", "0.0.0.0:8480".parse().unwrap()));
     }
 
     #[test]
     fn a_listener_on_all_addresses_takes_any_address_and_no_name() {
         let all = "0.0.0.0:8480".parse().unwrap();
-        assert!(is_of("192.0.2.1:8480", all) && is_of("localhost:8480", all));
-        assert!(!is_of("home.example:8480", all) && !is_of("0.0.0.0:8480", all));
+        assert!(names_listener("192.0.2.1:8480", all) && names_listener("localhost:8480", all));
+        assert!(!names_listener("home.example:8480", all) && !names_listener("0.0.0.0:8480", all));
     }
 
     #[test]
@@ -193,8 +193,8 @@ mod tests {
             ("same-site", true, false),
             ("cross-site", false, false),
         ] {
-            assert_eq!(media(&with(site), listener()).is_ok(), plays, "{site}");
-            assert_eq!(ours(&with(site), listener()).is_ok(), reads, "{site}");
+            assert_eq!(check_media(&with(site), listener()).is_ok(), plays, "{site}");
+            assert_eq!(check_status(&with(site), listener()).is_ok(), reads, "{site}");
         }
         for (origin, good) in [
             ("http://127.0.0.1:8480", true),
@@ -203,12 +203,12 @@ mod tests {
             ("https://127.0.0.1:8480", false),
         ] {
             let of_program = fields(&[("host", "127.0.0.1:8480"), ("origin", origin)]);
-            assert_eq!(ours(&of_program, listener()).is_ok(), good, "{origin}");
+            assert_eq!(check_status(&of_program, listener()).is_ok(), good, "{origin}");
             // A program may name any site; a browser marks what it sends.
-            assert_eq!(media(&of_program, listener()), Ok(()), "{origin}");
+            assert_eq!(check_media(&of_program, listener()), Ok(()), "{origin}");
             for site in ["same-site", "same-origin", "none"] {
                 let marked = fields(&[("host", "127.0.0.1:8480"), ("origin", origin), ("sec-fetch-site", site)]);
-                assert_eq!(media(&marked, listener()).is_ok(), good, "{origin}");
+                assert_eq!(check_media(&marked, listener()).is_ok(), good, "{origin}");
             }
         }
     }
@@ -230,7 +230,7 @@ mod tests {
             pairs.push(("host", host));
             assert_eq!(is_program(&fields(&pairs), all), program, "{pairs:?}");
             pairs.push(("origin", "http://evil.example"));
-            assert_eq!(media(&fields(&pairs), all).is_ok(), program, "{pairs:?}");
+            assert_eq!(check_media(&fields(&pairs), all).is_ok(), program, "{pairs:?}");
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
                 [("host", host), ("origin", origin), ("user-agent", "Mozilla/5.0"), ("accept-language", "de")];
             let marked = [("host", host), ("origin", origin), ("sec-fetch-site", "none")];
             let fields = if host.starts_with("127") { fields(&marked) } else { fields(&browser) };
-            assert_eq!(media(&fields, all).is_ok(), good, "{host} {origin}");
+            assert_eq!(check_media(&fields, all).is_ok(), good, "{host} {origin}");
         }
     }
 }

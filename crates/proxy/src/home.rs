@@ -9,32 +9,32 @@ use http::{Method, Response};
 use hyper::body::Body as _;
 use sha2::{Digest as _, Sha256};
 
-use super::body::{Reply, text};
-use super::status::with_type;
+use super::body::{ProxyBody, text_body};
+use super::status::response_with_type;
 
 /// The page, or its head alone, for a request whose Host field is one of ours.
-pub(super) fn answer(method: &Method, fields: &HeaderMap) -> Response<Reply> {
+pub(super) fn handle(method: &Method, fields: &HeaderMap) -> Response<ProxyBody> {
     let host = fields.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let (name, port) = match host.rsplit_once(':') {
+    let (host_name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, port),
         _ => (host, "80"),
     };
     // The host last: what stands in it is not looked at again.
-    let page = PAGE.replace("{{style}}", STYLE).replace("{{port}}", port).replace("{{name}}", name);
-    let mut answer = with_type("text/html; charset=utf-8", text(page.replace("{{host}}", host)));
+    let page = PAGE.replace("{{style}}", STYLE).replace("{{port}}", port).replace("{{name}}", host_name);
+    let mut response = response_with_type("text/html; charset=utf-8", text_body(page.replace("{{host}}", host)));
     let digest = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{digest}'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     );
-    let fields = answer.headers_mut();
+    let fields = response.headers_mut();
     fields.extend(HeaderValue::from_str(&policy).ok().map(|policy| (CONTENT_SECURITY_POLICY, policy)));
     fields.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     if method == Method::HEAD {
-        let length = answer.body().size_hint().exact();
-        answer.headers_mut().extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
-        *answer.body_mut() = Reply::Text(http_body_util::Full::default());
+        let length = response.body().size_hint().exact();
+        response.headers_mut().extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+        *response.body_mut() = ProxyBody::Text(http_body_util::Full::default());
     }
-    answer
+    response
 }
 
 const PAGE: &str = include_str!("home.html");

@@ -17,258 +17,258 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::address::Place;
-use super::cost::{Cost, ListError, MOST_MANIFEST, MOST_PLAYLIST, TIME, limit, quoted};
-use super::marks::Form;
-use super::memory::{Client, Reserved};
-use super::odd_text::{self, OddText};
-use super::playlist::Rewritten;
-use super::playlist_answer::Kind;
-use super::recognize::{Look, look};
-use super::xml::{self, Tree};
+use super::address::RewriteContext;
+use super::cost::{ParseBudget, PlaylistError, MAX_DASH_BYTES, MAX_HLS_BYTES, MAX_PARSE_TIME, limit_error, quote_excerpt};
+use super::marks::TextForm;
+use super::memory::{Client, Reservation};
+use super::odd_text::{self, DecodedText};
+use super::playlist::RewrittenPlaylist;
+use super::playlist_answer::PlaylistFormat;
+use super::recognize::{Signature, sniff_bytes};
+use super::xml::{self, XmlTree};
 use super::{encoded, manifest, playlist};
 
 /// The threads, as far as they are free.
-pub(super) struct ListReader {
-    short: Arc<Semaphore>,
-    long: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-    clients: RefCell<BTreeMap<Client, Turns>>,
+pub(super) struct PlaylistReader {
+    short_threads: Arc<Semaphore>,
+    long_threads: Arc<Semaphore>,
+    queue_slots: Arc<Semaphore>,
+    clients: RefCell<BTreeMap<Client, ClientQueue>>,
 }
 
 /// Whose turn it is among the lists of one client.
 #[derive(Clone)]
-struct Turns {
-    waiting: Arc<Semaphore>,
-    turn: Arc<Semaphore>,
+struct ClientQueue {
+    queue_slots: Arc<Semaphore>,
+    concurrent: Arc<Semaphore>,
 }
 
 /// A list to be read.
-pub(super) struct Job {
+pub(super) struct ReadJob {
     pub(super) body: Vec<u8>,
     /// Its Content-Encoding.
     pub(super) encoding: Option<String>,
     /// What it is by its name or type; what its text says counts more.
-    pub(super) kind: Kind,
-    pub(super) place: Place,
+    pub(super) format: PlaylistFormat,
+    pub(super) context: RewriteContext,
     /// Variables of the playlist that names this one.
     pub(super) imported: Vec<(String, String)>,
     /// Holds the memory of the body, at least.
-    pub(super) reserved: Reserved,
+    pub(super) reservation: Reservation,
 }
 
 /// What has come of it.
-pub(super) enum Outcome {
+pub(super) enum ReadOutcome {
     /// The text for the player, which holds its memory, and what was found in it (without the text). `is_converted`: to
     /// UTF-8 from another encoding. `untaken` lives until all of it has gone.
-    Rewritten { bytes: Bytes, kind: Kind, is_converted: bool, untaken: Weak<()>, rewritten: Box<Rewritten> },
+    Rewritten { bytes: Bytes, format: PlaylistFormat, is_converted: bool, unsent: Weak<()>, playlist: Box<RewrittenPlaylist> },
     /// The player gets an error, for this reason.
-    Refused(String),
+    Rejected(String),
     /// No memory, or no thread within a reasonable time.
-    Full,
+    NoCapacity,
 }
 
-impl Default for ListReader {
+impl Default for PlaylistReader {
     fn default() -> Self {
-        let some = |permits| Arc::new(Semaphore::new(permits));
-        Self { short: some(2), long: some(1), waiting: some(WAITING), clients: RefCell::default() }
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        Self { short_threads: semaphore(2), long_threads: semaphore(1), queue_slots: semaphore(MAX_QUEUED), clients: RefCell::default() }
     }
 }
 
-impl ListReader {
+impl PlaylistReader {
     /// Reads a list.
-    pub(super) async fn read(&self, job: Job) -> Outcome {
-        let Turns { waiting, turn } = self.turns(job.reserved.client());
-        let Ok(_of_client) = waiting.try_acquire() else { return Outcome::Full };
-        let Ok(_waits) = Arc::clone(&self.waiting).try_acquire_owned() else { return Outcome::Full };
+    pub(super) async fn run_job(&self, job: ReadJob) -> ReadOutcome {
+        let ClientQueue { queue_slots: waiting, concurrent: turn } = self.client_queue(job.reservation.client());
+        let Ok(_client_permit) = waiting.try_acquire() else { return ReadOutcome::NoCapacity };
+        let Ok(_queue_permit) = Arc::clone(&self.queue_slots).try_acquire_owned() else { return ReadOutcome::NoCapacity };
         // What a compressed one becomes is not known.
-        let is_short = job.body.len() <= SHORT && job.encoding.is_none();
-        let threads = if is_short { &self.short } else { &self.long };
-        let turns = async {
+        let is_short = job.body.len() <= SHORT_PLAYLIST && job.encoding.is_none();
+        let threads = if is_short { &self.short_threads } else { &self.long_threads };
+        let permits = async {
             // The thread last: a list that has one does not wait for anything.
-            let own = Arc::clone(&turn).acquire_owned().await.ok()?;
-            Some((own, Arc::clone(threads).acquire_owned().await.ok()?))
+            let client_permit = Arc::clone(&turn).acquire_owned().await.ok()?;
+            Some((client_permit, Arc::clone(threads).acquire_owned().await.ok()?))
         };
-        let Ok(Some(thread)) = timeout(PATIENCE, turns).await else { return Outcome::Full };
-        let reading = tokio::task::spawn_blocking(move || {
+        let Ok(Some(thread_permit)) = timeout(QUEUE_TIMEOUT, permits).await else { return ReadOutcome::NoCapacity };
+        let task = tokio::task::spawn_blocking(move || {
             // Until the very end: nobody may take its place while it still works.
-            let _thread = thread;
+            let _thread_permit = thread_permit;
             read(job)
         });
-        match timeout(TIME * 2, reading).await {
+        match timeout(MAX_PARSE_TIME * 2, task).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Outcome::Refused("it cannot be read".to_owned()),
-            Err(_) => Outcome::Refused("it takes too long to read".to_owned()),
+            Ok(Err(_)) => ReadOutcome::Rejected("it cannot be read".to_owned()),
+            Err(_) => ReadOutcome::Rejected("it takes too long to read".to_owned()),
         }
     }
 
-    fn turns(&self, client: Client) -> Turns {
+    fn client_queue(&self, client: Client) -> ClientQueue {
         let mut clients = self.clients.borrow_mut();
         // Those with nothing to read are forgotten: each list holds a part of its own while it waits.
-        clients.retain(|_, turns| Arc::strong_count(&turns.turn) > 1);
+        clients.retain(|_, queue| Arc::strong_count(&queue.concurrent) > 1);
         // Programs of this machine are one client, and each of them may be busy.
-        let (waiting, at_once) = if client == Client::HERE { (WAITING, 3) } else { (WAITING / 2, 1) };
-        let some = |permits| Arc::new(Semaphore::new(permits));
-        let new = || Turns { waiting: some(waiting), turn: some(at_once) };
-        clients.entry(client).or_insert_with(new).clone()
+        let (max_waiting, max_concurrent) = if client == Client::HERE { (MAX_QUEUED, 3) } else { (MAX_QUEUED / 2, 1) };
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        let new_queue = || ClientQueue { queue_slots: semaphore(max_waiting), concurrent: semaphore(max_concurrent) };
+        clients.entry(client).or_insert_with(new_queue).clone()
     }
 }
 
 /// Why a list is not rewritten.
-enum Stop {
-    List(ListError),
-    Full,
+enum ReadError {
+    Playlist(PlaylistError),
+    OutOfMemory,
 }
 
-impl From<ListError> for Stop {
-    fn from(error: ListError) -> Self {
-        Self::List(error)
+impl From<PlaylistError> for ReadError {
+    fn from(error: PlaylistError) -> Self {
+        Self::Playlist(error)
     }
 }
 
-fn read(mut job: Job) -> Outcome {
-    match read_list(&mut job) {
-        Ok((bytes, kind, is_converted, rewritten)) => {
-            job.reserved.shrink_to(bytes.len() as u64);
-            let (bytes, untaken) = held(bytes, job.reserved);
-            Outcome::Rewritten { bytes, kind, is_converted, untaken, rewritten: Box::new(rewritten) }
+fn read(mut job: ReadJob) -> ReadOutcome {
+    match rewrite_job(&mut job) {
+        Ok((bytes, kind, is_converted, playlist)) => {
+            job.reservation.shrink_to(bytes.len() as u64);
+            let (bytes, unsent) = into_reserved_bytes(bytes, job.reservation);
+            ReadOutcome::Rewritten { bytes, format: kind, is_converted, unsent: untaken: unsent, playlist: Box::new(playlist) }
         }
-        Err(Stop::List(ListError::Malformed(why) | ListError::Limit(why))) => Outcome::Refused(why),
-        Err(Stop::Full) => Outcome::Full,
+        Err(ReadError::Playlist(PlaylistError::Malformed(reason) | PlaylistError::Limit(reason))) => ReadOutcome::Rejected(reason),
+        Err(ReadError::OutOfMemory) => ReadOutcome::NoCapacity,
     }
 }
 
-fn read_list(job: &mut Job) -> Result<(Vec<u8>, Kind, bool, Rewritten), Stop> {
-    let Job { body, encoding, kind, place, imported, reserved } = job;
-    let deadline = Instant::now() + TIME;
-    let decoded = match encoding {
+fn rewrite_job(job: &mut ReadJob) -> Result<(Vec<u8>, PlaylistFormat, bool, RewrittenPlaylist), ReadError> {
+    let ReadJob { body, encoding, format: kind, context: place: context, imported, reservation: reserved: reservation } = job;
+    let deadline = Instant::now() + MAX_PARSE_TIME;
+    let decoded_body = match encoding {
         // Some servers write a character set there, or nonsense, before a body that is not encoded.
-        Some(encoding) if !matches!(look(body), Look::Is(_)) => Some(decoded(body, encoding, deadline, reserved)?),
+        Some(encoding) if !matches!(sniff_bytes(body), Signature::Playlist(_)) => Some(decode_body(body, encoding, deadline, reservation)?),
         _ => None,
     };
-    let body = decoded.as_deref().unwrap_or(body);
-    let odd = OddText::of(body, (body.len() as u64).saturating_add(reserved.free()))?;
-    if matches!(odd.text, Cow::Owned(_)) && !reserved.grow(odd.text.len() as u64) {
-        return Err(Stop::Full);
+    let decoded_body = decoded_body.as_deref().unwrap_or(body);
+    let decoded_text = DecodedText::decode(decoded_body, (decoded_body.len() as u64).saturating_add(reservation.available()))?;
+    if matches!(decoded_text.text, Cow::Owned(_)) && !reservation.grow(decoded_text.text.len() as u64) {
+        return Err(ReadError::OutOfMemory);
     }
-    let (kind, mut rewritten) = rewritten(&odd.text, *kind, (place, imported), deadline, reserved)?;
-    let bytes = odd.bytes_of(std::mem::take(&mut rewritten.text));
-    Ok((bytes, kind, odd.is_converted, rewritten))
+    let (kind, mut playlist) = rewrite_text(&decoded_text.text, *kind, (context, imported), deadline, reservation)?;
+    let bytes = decoded_text.encode(std::mem::take(&mut playlist.text));
+    Ok((bytes, kind, decoded_text.is_converted, playlist))
 }
 
-fn decoded(body: &[u8], encoding: &str, deadline: Instant, reserved: &mut Reserved) -> Result<Vec<u8>, Stop> {
-    let mut cost = Cost::new(body.len(), 0, deadline);
-    let text = encoded::decoded(body, encoding, MOST_PLAYLIST, &mut cost)?;
-    if reserved.grow(text.len() as u64) { Ok(text) } else { Err(Stop::Full) }
+fn decode_body(body: &[u8], encoding: &str, deadline: Instant, reservation: &mut Reservation) -> Result<Vec<u8>, ReadError> {
+    let mut budget = ParseBudget::new(body.len(), 0, deadline);
+    let text = encoded::decode(body, encoding, MAX_HLS_BYTES, &mut budget)?;
+    if reservation.grow(text.len() as u64) { Ok(text) } else { Err(ReadError::OutOfMemory) }
 }
 
-fn rewritten(
+fn rewrite_text(
     text: &str,
-    kind: Kind,
-    (place, imported): (&Place, &[(String, String)]),
+    kind: PlaylistFormat,
+    (context, imported): (&RewriteContext, &[(String, String)]),
     deadline: Instant,
-    reserved: &mut Reserved,
-) -> Result<(Kind, Rewritten), Stop> {
-    let kind = if let Look::Is(kind) = look(text.as_bytes()) { kind } else { kind };
+    reservation: &mut Reservation,
+) -> Result<(PlaylistFormat, RewrittenPlaylist), ReadError> {
+    let format = if let Signature::Playlist(detected) = sniff_bytes(text.as_bytes()) { detected } else { kind };
     // A manifest's tree may be many times as large as its text; a playlist is read line by line.
-    let (most, tree) = match kind {
-        Kind::Playlist => (MOST_PLAYLIST, 0),
-        Kind::Manifest => (MOST_MANIFEST, Tree::size_of(text) as u64),
-        Kind::Unread => (MOST_MANIFEST, 0),
+    let (max_len, tree_size) = match format {
+        PlaylistFormat::Hls => (MAX_HLS_BYTES, 0),
+        PlaylistFormat::Dash => (MAX_DASH_BYTES, XmlTree::max_memory(text) as u64),
+        PlaylistFormat::Other => (MAX_DASH_BYTES, 0),
     };
-    if text.len() > most {
-        return Err(limit(format!("it has more than {} MiB", most >> 20)).into());
+    if text.len() > max_len {
+        return Err(limit_error(format!("it has more than {} MiB", max_len >> 20)).into());
     }
-    let free = reserved.free().saturating_sub(tree);
-    if free < text.len() as u64 + SLACK {
-        return Err(Stop::Full);
+    let available = reservation.available().saturating_sub(tree_size);
+    if available < text.len() as u64 + MIN_GROWTH {
+        return Err(ReadError::OutOfMemory);
     }
-    let mut cost = Cost::new(text.len(), free, deadline);
-    let before = reserved.bytes();
-    reserved.grow(tree + cost.left_for_output());
-    let read = match kind {
-        Kind::Playlist => playlist::rewrite(text, place, imported, &mut cost),
-        Kind::Manifest => manifest_of(text, place, &mut cost),
-        Kind::Unread => as_it_is(text, place, "it is of a format that the proxy does not read", &mut cost),
+    let mut budget = ParseBudget::new(text.len(), available, deadline);
+    let before = reservation.bytes();
+    reservation.grow(tree_size + budget.output_left());
+    let result = match format {
+        PlaylistFormat::Hls => playlist::rewrite(text, context, imported, &mut budget),
+        PlaylistFormat::Dash => rewrite_dash(text, context, &mut budget),
+        PlaylistFormat::Other => pass_through(text, context, "it is of a format that the proxy does not read", &mut budget),
     };
-    reserved.shrink_to(before + read.as_ref().map_or(0, |rewritten| rewritten.text.len() as u64));
-    Ok((kind, read?))
+    reservation.shrink_to(before + result.as_ref().map_or(0, |playlist| playlist.text.len() as u64));
+    Ok((format, result?))
 }
 
-fn manifest_of(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, ListError> {
-    if odd_text::declared_encoding(text).is_some_and(|name| !odd_text::is_like_ascii(name)) {
+fn rewrite_dash(text: &str, context: &RewriteContext, budget: &mut ParseBudget) -> Result<RewrittenPlaylist, PlaylistError> {
+    if odd_text::declared_encoding(text).is_some_and(|encoding| !odd_text::is_ascii_compatible(encoding)) {
         // In UTF-7 no address is what it seems to be.
-        return Err(limit("its XML declaration names an encoding that the proxy does not read"));
+        return Err(limit_error("its XML declaration names an encoding that the proxy does not read"));
     }
-    match manifest::rewrite(text, place, cost) {
-        Err(ListError::Malformed(why)) => as_it_is(text, place, &why, cost),
-        read => read,
+    match manifest::rewrite(text, context, budget) {
+        Err(PlaylistError::Malformed(reason)) => pass_through(text, context, &reason, budget),
+        result => result,
     }
 }
 
 /// What is not read, such as a manifest that is no XML, as it came, for players that read it all the same.
-fn as_it_is(text: &str, place: &Place, why: &str, cost: &mut Cost) -> Result<Rewritten, ListError> {
+fn pass_through(text: &str, context: &RewriteContext, reason: &str, budget: &mut ParseBudget) -> Result<RewrittenPlaylist, PlaylistError> {
     // Marks are only written where an address stands in the text as the player reads it.
-    cost.work(text.len())?;
-    let declares = |name: &[u8]| text.as_bytes().windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
-    if declares(b"<!DOCTYPE") || declares(b"<!ENTITY") {
-        return Err(limit("it has a document type declaration"));
+    budget.charge_work(text.len())?;
+    let has_declaration = |name: &[u8]| text.as_bytes().windows(name.len()).any(|part| part.eq_ignore_ascii_case(name));
+    if has_declaration(b"<!DOCTYPE") || has_declaration(b"<!ENTITY") {
+        return Err(limit_error("it has a document type declaration"));
     }
     if text.contains("&#") {
-        return Err(limit(format!("{why}, and it has character references")));
+        return Err(limit_error(format!("{reason}, and it has character references")));
     }
     if text.contains('\0') || text.starts_with("Lo") {
-        return Err(limit("its encoding is not known"));
+        return Err(limit_error("its encoding is not known"));
     }
-    if let Some(name) = xml::odd_reference(text) {
-        return Err(limit(format!("{why}, and it has the reference `{}`", quoted(name))));
+    if let Some(reference) = xml::html_only_reference(text) {
+        return Err(limit_error(format!("{reason}, and it has the reference `{}`", quote_excerpt(reference))));
     }
-    let mut out = Rewritten { fault: Some(why.to_owned()), ..Rewritten::default() };
-    out.moved = place.write_unread(&mut out.text, (text, Form::Value), cost)?;
-    if place.marked(&xml::loosely_read(&out.text), cost)?.is_some() {
+    let mut out = RewrittenPlaylist { parse_error: Some(reason.to_owned()), ..RewrittenPlaylist::default() };
+    out.changed_urls = context.write_unparsed(&mut out.text, (text, TextForm::Value), budget)?;
+    if context.mark_value(&xml::lenient_text(&out.text), budget)?.is_some() {
         // CDATA sections or comments divide it.
-        return Err(limit(format!("{why}, and it has addresses that the proxy cannot mark")));
+        return Err(limit_error(format!("{reason}, and it has addresses that the proxy cannot mark")));
     }
-    out.named = std::mem::take(&mut cost.named);
+    out.urls = std::mem::take(&mut budget.urls);
     Ok(out)
 }
 
 /// Bytes that give their memory back when they have gone to the player, and what lives until then.
-fn held(bytes: Vec<u8>, reserved: Reserved) -> (Bytes, Weak<()>) {
-    struct Held(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] (Reserved, Arc<()>));
+fn into_reserved_bytes(bytes: Vec<u8>, reservation: Reservation) -> (Bytes, Weak<()>) {
+    struct Held(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] (Reservation, Arc<()>));
     impl AsRef<[u8]> for Held {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    let lives = Arc::new(());
-    let untaken = Arc::downgrade(&lives);
-    (Bytes::from_owner(Held(bytes, (reserved, lives))), untaken)
+    let alive = Arc::new(());
+    let unsent = Arc::downgrade(&alive);
+    (Bytes::from_owner(Held(bytes, (reservation, alive))), unsent)
 }
 
 /// chosen: two thousand segments, an hour of television.
-const SHORT: usize = 256 * 1024;
+const SHORT_PLAYLIST: usize = 256 * 1024;
 /// chosen: a playlist takes milliseconds, so this is a second of ordinary ones.
-const WAITING: usize = 64;
+const MAX_QUEUED: usize = 64;
 /// As long as players wait for a playlist.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+const QUEUE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// What a short list may become longer by.
-const SLACK: u64 = 64 * 1024;
+const MIN_GROWTH: u64 = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::super::address::tests::{affordable, at};
+    use super::super::address::tests::{affordable, same_url_context};
     use super::*;
 
     #[test]
     fn a_manifest_that_is_no_xml_has_marks_as_players_read_it_or_is_refused() {
-        let read =
-            |inner: &str| manifest_of(&format!("<MPD>{inner}</MPD><x>"), &at("https://h/m.mpd"), &mut affordable());
+        let rewrite =
+            |inner: &str| rewrite_dash(&format!("<MPD>{inner}</MPD><x>"), &same_url_context("https://h/m.mpd"), &mut affordable());
         for inner in
             ["<Event>/http://10.0.0.1/</Event>", "<Event>/ht\ntp://10.0.0.1/</Event>", "<A b='/https:/10.0.0.1'/>"]
         {
-            let read = read(inner).unwrap();
-            assert!(read.fault.is_some() && read.text.contains("/from-list/ht"), "{}", read.text);
+            let read = rewrite(inner).unwrap();
+            assert!(read.parse_error.is_some() && read.text.contains("/from-list/ht"), "{}", read.text);
         }
         for inner in [
             "<Event>/http<![CDATA[:]]>//10.0.0.1/</Event>",
@@ -278,9 +278,9 @@ mod tests {
             "<A b='/http&#58;//10.0.0.1/'/>",
             "<A b='/http&colon;//10.0.0.1/'/>",
         ] {
-            assert!(matches!(read(inner), Err(ListError::Limit(_))), "{inner}");
+            assert!(matches!(rewrite(inner), Err(PlaylistError::Limit(_))), "{inner}");
         }
         // An address with its ampersands as they are.
-        assert!(read("<BaseURL>https://h/?a=1&num=2&quest=3</BaseURL><![CDATA[x]]>").is_ok());
+        assert!(rewrite("<BaseURL>https://h/?a=1&num=2&quest=3</BaseURL><![CDATA[x]]>").is_ok());
     }
 }

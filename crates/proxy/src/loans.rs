@@ -15,90 +15,90 @@ use std::rc::{Rc, Weak};
 
 use marline_core::units::{DataSize, Instant};
 use marline_download::store::Reader;
-use marline_net::reach::Right;
+use marline_net::reach::EgressPolicy;
 
-use super::body::Task;
-use super::clients::Seat;
-use super::memory::{Client, Grant};
+use super::body::AbortOnDrop;
+use super::clients::ConnPermit;
+use super::memory::{Client, WindowGrant};
 
 /// All windows that are granted.
 #[derive(Default)]
-pub(super) struct Loans(RefCell<Vec<Weak<Loan>>>);
+pub(super) struct RevocableWindows(RefCell<Vec<Weak<RevocableWindow>>>);
 
 /// The window of one response, until it is revoked.
-pub(super) struct Loan {
+pub(super) struct RevocableWindow {
     client: Client,
     address: Option<IpAddr>,
     size: DataSize,
-    held: RefCell<Option<Held>>,
+    contents: RefCell<Option<WindowContents>>,
     /// The time of the last read.
-    read: Cell<Instant>,
+    last_read: Cell<Instant>,
     /// The connection of the response; none until the response is sent.
-    seat: RefCell<Option<Rc<Seat>>>,
+    permit: RefCell<Option<Rc<ConnPermit>>>,
 }
 
-struct Held {
+struct WindowContents {
     reader: Rc<Reader>,
-    _transfer: Task,
-    _grant: Grant,
+    _transfer: AbortOnDrop,
+    _grant: WindowGrant,
 }
 
-impl Loans {
+impl RevocableWindows {
     /// Hands out a window, with the transfer that fills it.
-    pub(super) fn lend(
+    pub(super) fn add_granted(
         &self,
         now: Instant,
-        right: &Right,
-        grant: Grant,
+        right: &EgressPolicy,
+        grant: WindowGrant,
         reader: Rc<Reader>,
-        transfer: Task,
-    ) -> Rc<Loan> {
+        transfer: AbortOnDrop,
+    ) -> Rc<RevocableWindow> {
         let size = grant.size();
-        let loan = Rc::new(Loan {
-            client: Client::of(right),
-            address: right.host(),
+        let window = Rc::new(RevocableWindow {
+            client: Client::of_right(right),
+            address: right.requester(),
             size,
-            held: RefCell::new(Some(Held { reader, _transfer: transfer, _grant: grant })),
-            read: Cell::new(now),
-            seat: RefCell::default(),
+            contents: RefCell::new(Some(WindowContents { reader, _transfer: transfer, _grant: grant })),
+            last_read: Cell::new(now),
+            permit: RefCell::default(),
         });
-        self.add(&loan);
-        loan
+        self.register(&window);
+        window
     }
 
-    fn add(&self, loan: &Rc<Loan>) {
-        let mut all = self.0.borrow_mut();
-        if all.len() == all.capacity() {
+    fn register(&self, window: &Rc<RevocableWindow>) {
+        let mut windows = self.0.borrow_mut();
+        if windows.len() == windows.capacity() {
             // A response that has ended holds its memory for as long as it is listed.
-            all.retain(|loan| loan.strong_count() > 0);
-            let live = all.len();
-            all.shrink_to(2 * live);
-            all.reserve_exact(live.max(64));
+            windows.retain(|loan| loan.strong_count() > 0);
+            let live_count = windows.len();
+            windows.shrink_to(2 * live_count);
+            windows.reserve_exact(live_count.max(64));
         }
-        all.push(Rc::downgrade(loan));
+        windows.push(Rc::downgrade(window));
     }
 
     /// Revokes a window for a request with this right. Returns false if no client has to give one up. `among_others`: no window of a
     /// client of this machine is revoked.
-    pub(super) fn revoke_for(&self, right: &Right, among_others: bool) -> bool {
-        let mut all = self.0.borrow_mut();
-        all.retain(|loan| loan.upgrade().is_some_and(|loan| loan.held.borrow().is_some()));
-        let all: Vec<Rc<Loan>> = all.iter().filter_map(Weak::upgrade).collect();
-        let eligible = || all.iter().filter(|loan| !among_others || loan.client != Client::HERE);
+    pub(super) fn revoke_for(&self, right: &EgressPolicy, remote_only: bool) -> bool {
+        let mut windows = self.0.borrow_mut();
+        windows.retain(|loan| loan.upgrade().is_some_and(|loan| loan.contents.borrow().is_some()));
+        let live_windows: Vec<Rc<RevocableWindow>> = windows.iter().filter_map(Weak::upgrade).collect();
+        let eligible = || live_windows.iter().filter(|loan| !remote_only || loan.client != Client::HERE);
         let holders = eligible().map(|loan| (loan.client, loan.address));
-        let Some(loser) = loser((Client::of(right), right.host()), holders) else { return false };
-        let candidates = eligible().filter(|loan| (loan.client, loan.address) == loser);
-        let Some(loan) = candidates.min_by_key(|loan| loan.read.get()) else { return false };
-        tracing::debug!(address = ?loan.address, "a window is revoked for another request");
-        loan.revoke();
+        let Some(holder) = holder_to_revoke((Client::of_right(right), right.requester()), holders) else { return false };
+        let candidates = eligible().filter(|loan| (loan.client, loan.address) == holder);
+        let Some(window) = candidates.min_by_key(|loan| loan.last_read.get()) else { return false };
+        tracing::debug!(address = ?window.address, "a window is revoked for another request");
+        window.revoke();
         true
     }
 }
 
-impl Loan {
+impl RevocableWindow {
     /// The bytes of the window; none if it was revoked.
     pub(super) fn reader(&self) -> Option<Rc<Reader>> {
-        self.held.borrow().as_ref().map(|held| Rc::clone(&held.reader))
+        self.contents.borrow().as_ref().map(|held| Rc::clone(&held.reader))
     }
 
     pub(super) fn size(&self) -> DataSize {
@@ -107,17 +107,17 @@ impl Loan {
 
     /// Bytes were read.
     pub(super) fn on_read(&self, now: Instant) {
-        self.read.set(now);
+        self.last_read.set(now);
     }
 
     /// The response is sent on this connection.
-    pub(super) fn set_connection(&self, seat: &Rc<Seat>) {
-        *self.seat.borrow_mut() = Some(Rc::clone(seat));
+    pub(super) fn set_connection(&self, permit: &Rc<ConnPermit>) {
+        *self.permit.borrow_mut() = Some(Rc::clone(permit));
     }
 
     fn revoke(&self) {
-        *self.held.borrow_mut() = None;
-        if let Some(seat) = self.seat.take() {
+        *self.contents.borrow_mut() = None;
+        if let Some(seat) = self.permit.take() {
             seat.close();
         }
     }
@@ -127,20 +127,20 @@ impl Loan {
 type Holder = (Client, Option<IpAddr>);
 
 /// The holder that must give up a window for this one. `holders` has one entry for each window.
-fn loser((own, address): Holder, holders: impl Iterator<Item = Holder>) -> Option<Holder> {
-    let (mut of_clients, mut of_addresses) = (BTreeMap::new(), BTreeMap::new());
+fn holder_to_revoke((requester, address): Holder, holders: impl Iterator<Item = Holder>) -> Option<Holder> {
+    let (mut client_counts, mut address_counts) = (BTreeMap::new(), BTreeMap::new());
     for holder in holders {
-        *of_clients.entry(holder.0).or_insert(0_usize) += 1;
-        *of_addresses.entry(holder).or_insert(0_usize) += 1;
+        *client_counts.entry(holder.0).or_insert(0_usize) += 1;
+        *address_counts.entry(holder).or_insert(0_usize) += 1;
     }
-    let has = of_clients.get(&own).copied().unwrap_or_default();
-    let most = of_clients.iter().max_by_key(|(_, count)| **count);
-    let other = most.filter(|(client, count)| **client != own && **count > has + 1).map(|(client, _)| *client);
+    let own_count = client_counts.get(&requester).copied().unwrap_or_default();
+    let largest = client_counts.iter().max_by_key(|(_, count)| **count);
+    let larger_client = largest.filter(|(client, count)| **client != requester && **count > own_count + 1).map(|(client, _)| *client);
     // All hosts of a LAN are one client with IPv6 (a /64), so the same rule applies between the addresses of a client.
     let threshold =
-        if other.is_some() { 0 } else { of_addresses.get(&(own, address)).copied().unwrap_or_default() + 1 };
-    let in_it = of_addresses.iter().filter(|((client, _), _)| *client == other.unwrap_or(own));
-    in_it.max_by_key(|(_, count)| **count).filter(|(_, count)| **count > threshold).map(|(holder, _)| *holder)
+        if larger_client.is_some() { 0 } else { address_counts.get(&(requester, address)).copied().unwrap_or_default() + 1 };
+    let candidates = address_counts.iter().filter(|((client, _), _)| *client == larger_client.unwrap_or(requester));
+    candidates.max_by_key(|(_, count)| **count).filter(|(_, count)| **count > threshold).map(|(holder, _)| *holder)
 }
 
 #[cfg(test)]
@@ -148,24 +148,24 @@ mod tests {
     use super::*;
 
     fn holder(address: &str) -> Holder {
-        let right = Right::of_peer(std::net::SocketAddr::new(address.parse().unwrap(), 1));
-        (Client::of(&right), right.host())
+        let right = EgressPolicy::for_peer(std::net::SocketAddr::new(address.parse().unwrap(), 1));
+        (Client::of_right(&right), right.requester())
     }
 
     #[test]
     fn windows_of_responses_that_have_ended_take_up_no_memory() {
-        let loan = |n: u64| {
+        let new_window = |n: u64| {
             let read = Cell::new(Instant::from_nanos(n));
             let (held, seat, size) = (RefCell::default(), RefCell::default(), DataSize::ZERO);
-            Rc::new(Loan { client: Client::HERE, address: None, size, held, read, seat })
+            Rc::new(RevocableWindow { client: Client::HERE, address: None, size, contents: held, last_read: read, permit: seat })
         };
-        let loans = Loans::default();
-        let live: Vec<Rc<Loan>> = (0..100).map(loan).inspect(|loan| loans.add(loan)).collect();
+        let windows = RevocableWindows::default();
+        let live: Vec<Rc<RevocableWindow>> = (0..100).map(new_window).inspect(|loan| windows.register(loan)).collect();
         for n in 0..10_000 {
-            loans.add(&loan(n));
-            assert!(loans.0.borrow().len() <= 300);
+            windows.register(&new_window(n));
+            assert!(windows.0.borrow().len() <= 300);
         }
-        let is_listed = |loan: &Rc<Loan>| loans.0.borrow().iter().any(|weak| weak.ptr_eq(&Rc::downgrade(loan)));
+        let is_listed = |loan: &Rc<RevocableWindow>| windows.0.borrow().iter().any(|weak| weak.ptr_eq(&Rc::downgrade(loan)));
         assert!(live.iter().all(is_listed));
     }
 
@@ -186,7 +186,7 @@ mod tests {
             ("fd00::3", &[("fd00::1", 1), ("fd00::2", 1), ("10.0.0.2", 3)], None),
         ] {
             let all = holders.iter().flat_map(|(address, count)| std::iter::repeat_n(holder(address), *count));
-            assert_eq!(loser(holder(comes), all), loses.map(holder), "{comes} {holders:?}");
+            assert_eq!(holder_to_revoke(holder(comes), all), loses.map(holder), "{comes} {holders:?}");
         }
     }
 }

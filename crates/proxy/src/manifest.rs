@@ -23,527 +23,527 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::address::{Address, Place};
-use super::cost::{Cost, LONGEST_EXPANDED, ListError, limit, malformed, quoted};
-use super::marks::Form;
-use super::named::Named;
-use super::pieces::{List, MOST_PIECES, Pieces, Rendition, Template, Timeline, lasting};
-use super::playlist::Rewritten;
-use super::xml::{Attribute, Id, Tree, odd_reference};
+use super::address::{RewriteResult, RewriteContext};
+use super::cost::{ParseBudget, MAX_EXPANDED_URL, PlaylistError, limit_error, malformed_error, quote_excerpt};
+use super::marks::TextForm;
+use super::named::ListedUrls;
+use super::pieces::{SegmentUrls, MAX_SEGMENTS, SegmentIndex, Rendition, SegmentTemplate, SegmentTimeline, ticks_to_duration};
+use super::playlist::RewrittenPlaylist;
+use super::xml::{Attribute, ElementId, XmlTree, html_only_reference};
 
 /// Reads a manifest.
 ///
 /// # Errors
 /// It is none, or has errors, or costs too much.
-pub(super) fn rewrite(text: &str, place: &Place, cost: &mut Cost) -> Result<Rewritten, ListError> {
+pub(super) fn rewrite(text: &str, context: &RewriteContext, budget: &mut ParseBudget) -> Result<RewrittenPlaylist, PlaylistError> {
     // Players make addresses out of templates and bases.
-    cost.named = Named::by_host();
-    let tree = Tree::read(text, cost)?;
-    cost.work(tree.len())?;
-    if let Some(name) = odd_reference(text) {
-        return Err(limit(format!("it has the reference `{}`", quoted(name))));
+    budget.urls = ListedUrls::by_host();
+    let tree = XmlTree::parse(text, budget)?;
+    budget.charge_work(tree.len())?;
+    if let Some(name) = html_only_reference(text) {
+        return Err(limit_error(format!("it has the reference `{}`", quote_excerpt(name))));
     }
-    if let Some(odd) = (0..tree.len()).map(|id| tree.name(id)).find(|name| is_odd(name)) {
-        return Err(limit(format!("`{}` is the name of an element in another case", quoted(odd))));
+    if let Some(odd) = (0..tree.len()).map(|id| tree.name(id)).find(|name| is_misspelled(name)) {
+        return Err(limit_error(format!("`{}` is the name of an element in another case", quote_excerpt(odd))));
     }
-    if !matches!(tree.name(Tree::ROOT), "MPD" | "Period" | "AdaptationSet") {
-        return Err(malformed(format!("a `{}` is no manifest", quoted(tree.name(Tree::ROOT)))));
+    if !matches!(tree.name(XmlTree::ROOT), "MPD" | "Period" | "AdaptationSet") {
+        return Err(malformed_error(format!("a `{}` is no manifest", quote_excerpt(tree.name(XmlTree::ROOT)))));
     }
-    let (origin, place) = (place.origin.clone(), Rc::new(place.clone()));
-    let text_place = Rc::clone(&place);
+    let (source_url, context) = (context.source_url.clone(), Rc::new(context.clone()));
+    let text_context = Rc::clone(&context);
     // A part of another manifest may be resolved in the bases of that one.
-    let several = tree.name(Tree::ROOT) != "MPD";
-    let (outer, inherited) = (Rc::clone(&place), Rc::default());
-    let outermost =
-        Frame { end: tree.len(), outer, place, several, above: several, is_final: false, bases: 0, inherited };
+    let has_other_bases = tree.name(XmlTree::ROOT) != "MPD";
+    let (outer_context, inherited) = (Rc::clone(&context), Rc::default());
+    let root_scope =
+        ElementScope { end: tree.len(), outer_context: outer: outer_context, context: place: context, has_other_bases: several: has_other_bases, siblings_have_other_bases: has_other_bases, is_within_representation: false, base_depth: 0, inherited };
     // A dynamic one is read again and again (section 5.3.1.2).
-    let ends = tree.attribute(Tree::ROOT, "type").as_deref() != Some("dynamic");
-    let mut reading = Reading {
+    let is_static = tree.attribute(XmlTree::ROOT, "type").as_deref() != Some("dynamic");
+    let mut rewriter = DashRewriter {
         tree: &tree,
-        source: text,
-        out: Rewritten::default(),
-        copied: 0,
-        pieces: 0,
-        sets: 0,
-        ends,
+        text,
+        out: RewrittenPlaylist::default(),
+        copied_until: 0,
+        segment_count: 0,
+        adaptation_set_count: 0,
+        is_static: ends: is_static,
         timelines: BTreeMap::new(),
-        attributes: BTreeMap::new(),
-        pending: BTreeMap::new(),
-        text_place: Rc::clone(&text_place),
+        attribute_values: BTreeMap::new(),
+        pending_edits: BTreeMap::new(),
+        text_context: Rc::clone(&text_context),
     };
     // Elements may be nested as deep as the text is long: their frames are on no call stack.
-    let mut open = vec![outermost];
+    let mut open_scopes = vec![root_scope];
     for id in 0..tree.len() {
-        while open.last().is_some_and(|frame| frame.end <= id) {
-            open.pop();
+        while open_scopes.last().is_some_and(|scope| scope.end <= id) {
+            open_scopes.pop();
         }
-        let Some(frame) = open.last() else { break };
-        let own = reading.element(id, frame, cost)?;
-        open.push(own);
+        let Some(scope) = open_scopes.last() else { break };
+        let child_scope = rewriter.visit(id, scope, budget)?;
+        open_scopes.push(child_scope);
     }
-    reading.copy(text.len(), cost)?;
-    cost.named.add(&origin);
-    reading.out.named = std::mem::take(&mut cost.named);
-    Ok(reading.out)
+    rewriter.copy_until(text.len(), budget)?;
+    budget.urls.add(&source_url);
+    rewriter.out.urls = std::mem::take(&mut budget.urls);
+    Ok(rewriter.out)
 }
 
-struct Reading<'a> {
-    tree: &'a Tree<'a>,
-    source: &'a str,
-    out: Rewritten,
+struct DashRewriter<'a> {
+    tree: &'a XmlTree<'a>,
+    text: &'a str,
+    out: RewrittenPlaylist,
     /// Up to where the text is in the output.
-    copied: usize,
+    copied_until: usize,
     /// Segments of lists so far.
-    pieces: usize,
+    segment_count: usize,
     /// Adaptation sets so far.
-    sets: usize,
-    ends: bool,
+    adaptation_set_count: usize,
+    is_static: bool,
     /// Those that were read, by their element: representations share them.
-    timelines: BTreeMap<Id, Arc<Timeline>>,
+    timelines: BTreeMap<ElementId, Arc<SegmentTimeline>>,
     /// Attributes of elements that are not reached yet, which must have this value.
-    attributes: BTreeMap<(Id, &'static str), String>,
+    attribute_values: BTreeMap<(ElementId, &'static str), String>,
     /// What must stand in the place of parts of the text that are not reached yet, by their first bytes.
-    pending: BTreeMap<usize, (usize, String)>,
+    pending_edits: BTreeMap<usize, (usize, String)>,
     /// For text that is no address.
-    text_place: Rc<Place>,
+    text_context: Rc<RewriteContext>,
 }
 
 /// An element that is open.
-struct Frame<'a> {
-    end: Id,
+struct ElementScope<'a> {
+    end: ElementId,
     /// The base in which its own bases are resolved, and the one of what stands below it.
-    outer: Rc<Place>,
-    place: Rc<Place>,
+    outer_context: Rc<RewriteContext>,
+    context: Rc<RewriteContext>,
     /// The player may resolve what stands below it in another base than this place.
-    several: bool,
+    has_other_bases: bool,
     /// The same of what stands beside it: its own bases.
-    above: bool,
+    siblings_have_other_bases: bool,
     /// No base comes below it: it is a representation, or within one.
-    is_final: bool,
+    is_within_representation: bool,
     /// How many bases are within each other.
-    bases: usize,
-    inherited: Rc<Inherited<'a>>,
+    base_depth: usize,
+    inherited: Rc<InheritedValues<'a>>,
 }
 
 /// What an element has from those above it.
 #[derive(Clone, Default)]
-struct Inherited<'a> {
+struct InheritedValues<'a> {
     /// How long the period lasts.
-    duration: Option<Duration>,
+    period_duration: Option<Duration>,
     /// The innermost templates, the innermost last.
-    templates: Vec<Segments<'a>>,
-    list: Option<Id>,
+    templates: Vec<InheritedTemplate<'a>>,
+    segment_list: Option<ElementId>,
 }
 
 /// A template and its timeline.
 #[derive(Clone)]
-struct Segments<'a> {
-    tree: &'a Tree<'a>,
-    template: Id,
-    timeline: Option<Id>,
+struct InheritedTemplate<'a> {
+    tree: &'a XmlTree<'a>,
+    template: ElementId,
+    timeline: Option<ElementId>,
     /// In which its addresses are resolved when they are written.
-    place: Rc<Place>,
-    several: bool,
+    context: Rc<RewriteContext>,
+    has_other_bases: bool,
 }
 
-impl<'a> Reading<'a> {
-    fn element(&mut self, id: Id, parent: &Frame<'a>, cost: &mut Cost) -> Result<Frame<'a>, ListError> {
+impl<'a> DashRewriter<'a> {
+    fn visit(&mut self, id: ElementId, parent_scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<ElementScope<'a>, PlaylistError> {
         let (tree, name) = (self.tree, self.tree.name(id));
         // Its children are gone through several times below.
-        cost.work(4 * tree.children(id).count())?;
-        let outer = Rc::clone(&parent.place);
-        let mut frame = Frame {
-            end: tree.next(id),
-            place: Rc::clone(&outer),
-            outer,
-            several: parent.several,
-            above: parent.several,
-            is_final: parent.is_final || name == "Representation",
-            bases: parent.bases,
-            inherited: Rc::clone(&parent.inherited),
+        budget.charge_work(4 * tree.children(id).count())?;
+        let outer_context = Rc::clone(&parent_scope.context);
+        let mut scope = ElementScope {
+            end: tree.next_outside(id),
+            context: Rc::clone(&outer_context),
+            outer_context: outer: outer_context,
+            has_other_bases: parent_scope.has_other_bases,
+            siblings_have_other_bases: parent_scope.has_other_bases,
+            is_within_representation: parent_scope.is_within_representation || name == "Representation",
+            base_depth: parent_scope.base_depth,
+            inherited: Rc::clone(&parent_scope.inherited),
         };
         // Of several bases the first one stands for all: what is fetched ahead must be one of them.
-        let mut bases = tree.named(id, "BaseURL");
+        let mut bases = tree.children_named(id, "BaseURL");
         let first = bases.next();
-        frame.several |= bases.next().is_some();
+        scope.has_other_bases |= bases.next().is_some();
         if let Some(base) = first
-            && let Some((base, _)) = tree.text(base, cost)?
-            && let Some(place) = frame.outer.based(&base, cost)?
+            && let Some((base_url, _)) = tree.text(base, budget)?
+            && let Some(context) = scope.outer_context.with_base(&base_url, budget)?
         {
-            frame.place = Rc::new(place);
-            frame.bases += 1;
-            if frame.bases > MOST_BASES {
-                return Err(limit(format!("more than {MOST_BASES} bases within each other")));
+            scope.context = Rc::new(context);
+            scope.base_depth += 1;
+            if scope.base_depth > MAX_BASES {
+                return Err(limit_error(format!("more than {MAX_BASES} bases within each other")));
             }
         } else {
-            frame.several |= first.is_some();
+            scope.has_other_bases |= first.is_some();
         }
-        self.inherit(id, &mut frame);
+        self.inherit(id, &mut scope);
         if name == "Representation" {
-            self.own_template(id, &frame, cost)?;
+            self.add_own_template(id, &scope, budget)?;
         }
         for attribute in tree.attributes(id) {
             let value = attribute.value();
             if name == "UTCTiming" && attribute.name == "value" {
-                self.clock(id, &frame.place, attribute, cost)?;
+                self.write_utc_timing(id, &scope.context, attribute, budget)?;
                 continue;
             }
-            let address = ADDRESSES.iter().find(|address| **address == attribute.name);
-            let imported = Some(&"uri").filter(|uri| name == "ImportedMPD" && attribute.name == **uri);
+            let address = URL_ATTRIBUTES.iter().find(|address| **address == attribute.name);
+            let imported_mpd = Some(&"uri").filter(|uri| name == "ImportedMPD" && attribute.name == **uri);
             // An identification is no address, and `resolve-to-zero` is a word of xlink.
-            let Some(address) = address.or(imported).filter(|_| !value.starts_with("urn:")) else {
-                self.unread(&value, attribute.span(), cost)?;
+            let Some(url_attribute) = address.or(imported_mpd).filter(|_| !value.starts_with("urn:")) else {
+                self.write_unparsed(&value, attribute.value_range(), budget)?;
                 continue;
             };
             if value.is_empty() {
                 continue;
             }
-            match self.attributes.remove(&(id, address)) {
-                Some(other) => self.change(attribute.span(), &other, cost)?,
+            match self.attribute_values.remove(&(id, url_attribute)) {
+                Some(replacement) => self.replace(attribute.value_range(), &replacement, budget)?,
                 None => {
                     // Templates above a representation get one of its own where its base matters ([`own_template`]).
-                    let is_inherited = !frame.is_final && name != "SegmentTemplate" && *address != "href";
-                    let several = frame.several || is_inherited;
-                    self.address((&frame.place, several), &value, attribute.span(), cost)?;
+                    let is_inherited = !scope.is_within_representation && name != "SegmentTemplate" && *url_attribute != "href";
+                    let has_other_bases = scope.has_other_bases || is_inherited;
+                    self.write_url((&scope.context, has_other_bases), &value, attribute.value_range(), budget)?;
                 }
             }
         }
-        let texts = match name {
+        let text_context = match name {
             // A base is not within itself, nor within its siblings.
-            "BaseURL" => Some((&*parent.outer, parent.above)),
-            "Location" | "PatchLocation" => Some((&*frame.outer, frame.several)),
+            "BaseURL" => Some((&*parent_scope.outer_context, parent_scope.siblings_have_other_bases)),
+            "Location" | "PatchLocation" => Some((&*scope.outer_context, scope.has_other_bases)),
             // Players differ in the base.
-            "ContentSteering" | "ImportedMPD" => Some((&*frame.outer, true)),
+            "ContentSteering" | "ImportedMPD" => Some((&*scope.outer_context, true)),
             _ => None,
         };
-        if texts.is_some() && tree.next(id) != id + 1 {
+        if text_context.is_some() && tree.next_outside(id) != id + 1 {
             // Players put the texts in it together.
-            return Err(limit(format!("a `{name}` has elements in it")));
+            return Err(limit_error(format!("a `{name}` has elements in it")));
         }
         if tree.has_text(id) {
-            self.text(id, texts, cost)?;
+            self.write_text(id, text_context, budget)?;
         }
         match name {
             "AdaptationSet" => {
-                self.sets += 1;
-                self.out.choice |= tree.named(id, "Representation").nth(1).is_some();
+                self.adaptation_set_count += 1;
+                self.out.can_choose |= tree.children_named(id, "Representation").nth(1).is_some();
             }
-            "Representation" => self.representation(id, &frame, cost)?,
+            "Representation" => self.add_representation(id, &scope, budget)?,
             _ => {}
         }
-        Ok(frame)
+        Ok(scope)
     }
 
     /// Adds what an element says for those below it.
-    fn inherit(&self, id: Id, frame: &mut Frame<'a>) {
+    fn inherit(&self, id: ElementId, scope: &mut ElementScope<'a>) {
         let tree = self.tree;
-        let lasts = match tree.name(id) {
-            "MPD" => tree.attribute(id, "mediaPresentationDuration").as_deref().and_then(duration),
-            "Period" => tree.attribute(id, "duration").as_deref().and_then(duration),
+        let duration = match tree.name(id) {
+            "MPD" => tree.attribute(id, "mediaPresentationDuration").as_deref().and_then(parse_duration),
+            "Period" => tree.attribute(id, "duration").as_deref().and_then(parse_duration),
             _ => None,
         };
-        let template = tree.named(id, "SegmentTemplate").next();
-        let list = tree.named(id, "SegmentList").next();
-        if lasts.is_none() && template.is_none() && list.is_none() {
+        let template = tree.children_named(id, "SegmentTemplate").next();
+        let list = tree.children_named(id, "SegmentList").next();
+        if duration.is_none() && template.is_none() && list.is_none() {
             return;
         }
-        let inherited = Rc::make_mut(&mut frame.inherited);
-        inherited.duration = lasts.or(inherited.duration);
-        inherited.list = list.or(inherited.list);
+        let inherited = Rc::make_mut(&mut scope.inherited);
+        inherited.period_duration = duration.or(inherited.period_duration);
+        inherited.segment_list = list.or(inherited.segment_list);
         if let Some(template) = template {
-            let timeline = tree.named(template, "SegmentTimeline").next();
-            let (place, several) = (Rc::clone(&frame.place), frame.several);
-            inherited.templates.push(Segments { tree, template, timeline, place, several });
-            if inherited.templates.len() > MOST_TEMPLATES {
+            let timeline = tree.children_named(template, "SegmentTimeline").next();
+            let (context, has_other_bases) = (Rc::clone(&scope.context), scope.has_other_bases);
+            inherited.templates.push(InheritedTemplate { tree, template, timeline, context: place: context, has_other_bases: several: has_other_bases });
+            if inherited.templates.len() > MAX_TEMPLATES {
                 inherited.templates.remove(0);
             }
         }
     }
 
     /// Writes the text of an element, which is an address in one of these places, or none.
-    fn text(&mut self, id: Id, place: Option<(&Place, bool)>, cost: &mut Cost) -> Result<(), ListError> {
+    fn write_text(&mut self, id: ElementId, context: Option<(&RewriteContext, bool)>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let tree = self.tree;
-        if let Some((text, span)) = tree.text(id, cost)? {
-            return match place.filter(|_| !text.is_empty()) {
-                Some(place) => self.address(place, &text, span, cost),
-                None => self.unread(&text, span, cost),
+        if let Some((text, span)) = tree.text(id, budget)? {
+            return match context.filter(|_| !text.is_empty()) {
+                Some(context) => self.write_url(context, &text, span, budget),
+                None => self.write_unparsed(&text, span, budget),
             };
         }
-        for text in tree.texts(id, cost)? {
-            if self.text_place.marked(&text, cost)?.is_some() {
-                return Err(limit(format!("a `{}` has an address with elements in it", quoted(tree.name(id)))));
+        for text in tree.own_and_nested_text(id, budget)? {
+            if self.text_context.mark_value(&text, budget)?.is_some() {
+                return Err(limit_error(format!("a `{}` has an address with elements in it", quote_excerpt(tree.name(id)))));
             }
         }
         Ok(())
     }
 
     /// Writes a value that is no address with the marks that it needs.
-    fn unread(&mut self, value: &str, span: Range<usize>, cost: &mut Cost) -> Result<(), ListError> {
-        match self.text_place.marked(value, cost)? {
-            Some(marked) => self.change(span, &marked, cost),
+    fn write_unparsed(&mut self, value: &str, span: Range<usize>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+        match self.text_context.mark_value(value, budget)? {
+            Some(marked) => self.replace(span, &marked, budget),
             None => Ok(()),
         }
     }
 
     /// Writes an address as the player needs it.
-    fn address(
+    fn write_url(
         &mut self,
-        (place, several): (&Place, bool),
+        (context, has_other_bases): (&RewriteContext, bool),
         text: &str,
         span: Range<usize>,
-        cost: &mut Cost,
-    ) -> Result<(), ListError> {
-        match place.moved(text, cost)? {
-            Address::Other(other) => self.change(span, &other, cost),
-            Address::Stays if is_risky(text, several) => {
-                cost.work(text.len())?;
-                match place.player.join(text) {
-                    Ok(whole) => self.change(span, whole.as_str(), cost),
+        budget: &mut ParseBudget,
+    ) -> Result<(), PlaylistError> {
+        match context.rewrite(text, budget)? {
+            RewriteResult::Changed(replacement) => self.replace(span, &replacement, budget),
+            RewriteResult::Unchanged if is_risky(text, has_other_bases) => {
+                budget.charge_work(text.len())?;
+                match context.player_url.join(text) {
+                    Ok(absolute) => self.replace(span, absolute.as_str(), budget),
                     Err(_) => Ok(()),
                 }
             }
-            Address::Stays if span.start >= self.copied => {
-                self.copy(span.start, cost)?;
-                cost.write(&mut self.out.text, self.source.get(span.clone()).unwrap_or_default())?;
-                self.copied = span.end;
+            RewriteResult::Unchanged if span.start >= self.copied_until => {
+                self.copy_until(span.start, budget)?;
+                budget.write(&mut self.out.text, self.text.get(span.clone()).unwrap_or_default())?;
+                self.copied_until = span.end;
                 Ok(())
             }
-            Address::Stays => Ok(()),
-            Address::Unread => self.unread(text, span, cost),
+            RewriteResult::Unchanged => Ok(()),
+            RewriteResult::NotAUrl => self.write_unparsed(text, span, budget),
         }
     }
 
     /// The servers of UTCTiming (section 5.8.4.11): a list of addresses for the schemes over HTTP.
-    fn clock(&mut self, id: Id, place: &Place, value: &Attribute<'_>, cost: &mut Cost) -> Result<(), ListError> {
+    fn write_utc_timing(&mut self, id: ElementId, context: &RewriteContext, value: &Attribute<'_>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let scheme = self.tree.attribute(id, "schemeIdUri").unwrap_or_default();
-        let (text, mut others) = (value.value(), Vec::new());
+        let (text, mut rewritten) = (value.value(), Vec::new());
         let Some(kind) = scheme.strip_prefix("urn:mpeg:dash:utc:http-") else {
-            return self.unread(&text, value.span(), cost);
+            return self.write_unparsed(&text, value.value_range(), budget);
         };
         for address in text.split_ascii_whitespace() {
-            let unread = if kind.starts_with("head") {
+            let not_proxied = if kind.starts_with("head") {
                 // The answer's Date counts, which would be the proxy's.
-                place.resource(address, cost)?.map_or_else(|| address.to_owned(), String::from)
+                context.resolve(address, budget)?.map_or_else(|| address.to_owned(), String::from)
             } else {
-                match place.moved(address, cost)? {
-                    Address::Other(other) => {
-                        others.push(other);
+                match context.rewrite(address, budget)? {
+                    RewriteResult::Changed(replacement) => {
+                        rewritten.push(replacement);
                         continue;
                     }
-                    Address::Stays if is_risky(address, true) => {
-                        others.extend(place.player.join(address).ok().map(String::from));
+                    RewriteResult::Unchanged if is_risky(address, true) => {
+                        rewritten.extend(context.player_url.join(address).ok().map(String::from));
                         continue;
                     }
-                    Address::Stays | Address::Unread => address.to_owned(),
+                    RewriteResult::Unchanged | RewriteResult::NotAUrl => address.to_owned(),
                 }
             };
             // It may still lead to the proxy.
-            others.push(self.text_place.marked(&unread, cost)?.unwrap_or(unread));
+            rewritten.push(self.text_context.mark_value(&not_proxied, budget)?.unwrap_or(not_proxied));
         }
-        let other = others.join(" ");
-        if other == text { Ok(()) } else { self.change(value.span(), &other, cost) }
+        let joined = rewritten.join(" ");
+        if joined == text { Ok(()) } else { self.replace(value.value_range(), &joined, budget) }
     }
 
     /// Gives a representation a template of its own where the player would make another address out of one of an element
     /// above it than is meant.
-    fn own_template(&mut self, id: Id, frame: &Frame<'a>, cost: &mut Cost) -> Result<(), ListError> {
+    fn add_own_template(&mut self, id: ElementId, scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let tree = self.tree;
-        let own = |name| tree.attribute(id, name).unwrap_or_default();
-        let (identification, bandwidth) = (own("id"), own("bandwidth"));
-        let is_plain = |text: &str| !text.contains(['/', '\\', ':', '?', '#', '%', '.', '\t', '\n', '\r']);
-        let is_plain = is_plain(&identification) && is_plain(&bandwidth);
-        let made = |template: &str| {
-            let template = replaced(template, "$RepresentationID$", &identification)?;
-            replaced(&template, "$Bandwidth$", &bandwidth)
+        let attribute_of = |name| tree.attribute(id, name).unwrap_or_default();
+        let (identification, bandwidth) = (attribute_of("id"), attribute_of("bandwidth"));
+        let has_no_url_characters = |text: &str| !text.contains(['/', '\\', ':', '?', '#', '%', '.', '\t', '\n', '\r']);
+        let are_names_plain = has_no_url_characters(&identification) && has_no_url_characters(&bandwidth);
+        let expand = |template: &str| {
+            let template = substitute(template, "$RepresentationID$", &identification)?;
+            substitute(&template, "$Bandwidth$", &bandwidth)
         };
-        let (mut missing, inherited) = (String::new(), Rc::clone(&frame.inherited));
-        let inner = tree.named(id, "SegmentTemplate").next();
-        cost.work(inherited.templates.len() * 3)?;
-        for name in TEMPLATES {
-            let from =
-                inherited.templates.iter().rev().find_map(|of| Some((of, tree.attribute(of.template, name)?)));
-            let Some((of, template)) = from.filter(|(_, template)| !template.is_empty()) else { continue };
-            let is_elsewhere = frame.several && !of.several || !Rc::ptr_eq(&of.place, &frame.place);
-            let lacks = |name: &str, value: &str| value.is_empty() && template.contains(name);
-            let is_plain =
-                is_plain && !lacks("$RepresentationID$", &identification) && !lacks("$Bandwidth$", &bandwidth);
-            if is_plain && !is_elsewhere {
+        let (mut new_attributes, inherited) = (String::new(), Rc::clone(&scope.inherited));
+        let own_template = tree.children_named(id, "SegmentTemplate").next();
+        budget.charge_work(inherited.templates.len() * 3)?;
+        for name in TEMPLATE_ATTRIBUTES {
+            let inherited_value =
+                inherited.templates.iter().rev().find_map(|source| Some((source, tree.attribute(source.template, name)?)));
+            let Some((source, template)) = inherited_value.filter(|(_, template)| !template.is_empty()) else { continue };
+            let is_other_base = scope.has_other_bases && !source.has_other_bases || !Rc::ptr_eq(&source.context, &scope.context);
+            let misses = |name: &str, value: &str| value.is_empty() && template.contains(name);
+            let is_safe =
+                are_names_plain && !misses("$RepresentationID$", &identification) && !misses("$Bandwidth$", &bandwidth);
+            if is_safe && !is_other_base {
                 continue;
             }
-            let written = match of.place.moved(&template, cost)? {
-                Address::Other(other) => Cow::Owned(other),
-                Address::Stays if is_plain && !is_risky(&template, true) => continue,
-                Address::Stays | Address::Unread => Cow::Borrowed(&*template),
+            let written = match source.context.rewrite(&template, budget)? {
+                RewriteResult::Changed(replacement) => Cow::Owned(replacement),
+                RewriteResult::Unchanged if is_safe && !is_risky(&template, true) => continue,
+                RewriteResult::Unchanged | RewriteResult::NotAUrl => Cow::Borrowed(&*template),
             };
-            let (Some(means), Some(gets)) = (made(&template), made(&written)) else {
-                return Err(limit("the identification of a representation makes an address too long"));
+            let (Some(intended), Some(resulting)) = (expand(&template), expand(&written)) else {
+                return Err(limit_error("the identification of a representation makes an address too long"));
             };
-            let resolved = |text: &str| frame.place.player.join(text).ok().map(String::from);
-            let right = match frame.place.moved(&means, cost)? {
-                Address::Other(other) => Some(other),
-                Address::Stays => resolved(&means),
-                Address::Unread => None,
+            let resolve = |text: &str| scope.context.player_url.join(text).ok().map(String::from);
+            let expected = match scope.context.rewrite(&intended, budget)? {
+                RewriteResult::Changed(replacement) => Some(replacement),
+                RewriteResult::Unchanged => resolve(&intended),
+                RewriteResult::NotAUrl => None,
             };
-            cost.work(written.len() + means.len())?;
-            let is_risky = is_risky(&template, frame.several) || is_risky(&means, frame.several);
-            let Some(right) = right.filter(|right| is_risky || resolved(&gets).as_ref() != Some(right)) else {
+            budget.charge_work(written.len() + intended.len())?;
+            let is_risky = is_risky(&template, scope.has_other_bases) || is_risky(&intended, scope.has_other_bases);
+            let Some(right) = expected.filter(|right| is_risky || resolve(&resulting).as_ref() != Some(right)) else {
                 continue;
             };
-            if inner == Some(of.template) {
-                self.attributes.insert((of.template, name), right);
+            if own_template == Some(source.template) {
+                self.attribute_values.insert((source.template, name), right);
             } else {
-                missing.push_str(&format!(" {name}=\"{}\"", quick_xml::escape::escape(&right)));
+                new_attributes.push_str(&format!(" {name}=\"{}\"", quick_xml::escape::escape(&right)));
             }
         }
-        if missing.is_empty() {
+        if new_attributes.is_empty() {
             return Ok(());
         }
-        self.out.moved += 1;
-        if let Some(inner) = inner {
-            let at = tree.name_end(inner);
-            self.pending.insert(at, (at, missing));
+        self.out.changed_urls += 1;
+        if let Some(inner) = own_template {
+            let insert_at = tree.name_end(inner);
+            self.pending_edits.insert(insert_at, (insert_at, new_attributes));
             return Ok(());
         }
         let name = tree.qualified_name(id);
         let template = match name.rsplit_once(':') {
-            Some((prefix, _)) => format!("<{prefix}:SegmentTemplate{missing}/>"),
-            None => format!("<SegmentTemplate{missing}/>"),
+            Some((prefix, _)) => format!("<{prefix}:SegmentTemplate{new_attributes}/>"),
+            None => format!("<SegmentTemplate{new_attributes}/>"),
         };
         let content = tree.content(id);
-        let before = content.start.saturating_sub("/>".len());
-        if self.source.get(before..content.start) == Some("/>") {
-            self.pending.insert(before, (content.start, format!(">{template}</{name}>")));
+        let end_tag_start = content.start.saturating_sub("/>".len());
+        if self.text.get(end_tag_start..content.start) == Some("/>") {
+            self.pending_edits.insert(end_tag_start, (content.start, format!(">{template}</{name}>")));
         } else {
-            self.pending.insert(content.end, (content.end, template));
+            self.pending_edits.insert(content.end, (content.end, template));
         }
         Ok(())
     }
 
     /// Writes another text in the place of a part of the source, behind all that was changed before.
-    fn change(&mut self, span: Range<usize>, other: &str, cost: &mut Cost) -> Result<(), ListError> {
-        if span.start < self.copied {
+    fn replace(&mut self, span: Range<usize>, replacement: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+        if span.start < self.copied_until {
             // Within what was changed already.
             return Ok(());
         }
-        self.copy(span.start, cost)?;
-        cost.write(&mut self.out.text, &quick_xml::escape::escape(other))?;
-        self.copied = span.end;
-        self.out.moved += 1;
+        self.copy_until(span.start, budget)?;
+        budget.write(&mut self.out.text, &quick_xml::escape::escape(replacement))?;
+        self.copied_until = span.end;
+        self.out.changed_urls += 1;
         Ok(())
     }
 
     /// Copies the source up to there.
-    fn copy(&mut self, to: usize, cost: &mut Cost) -> Result<(), ListError> {
-        while let Some((at, (end, text))) = self.pending.first_key_value().map(|(at, edit)| (*at, edit.clone())) {
-            if at > to || end > to {
+    fn copy_until(&mut self, until: usize, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+        while let Some((position, (end, text))) = self.pending_edits.first_key_value().map(|(at, edit)| (*at, edit.clone())) {
+            if position > until || end > until {
                 break;
             }
-            self.pending.pop_first();
-            if at >= self.copied {
-                self.copy_text(at, cost)?;
-                cost.write(&mut self.out.text, &text)?;
-                self.copied = end;
+            self.pending_edits.pop_first();
+            if position >= self.copied_until {
+                self.copy_text(position, budget)?;
+                budget.write(&mut self.out.text, &text)?;
+                self.copied_until = end;
             }
         }
-        self.copy_text(to, cost)
+        self.copy_text(until, budget)
     }
 
-    fn copy_text(&mut self, to: usize, cost: &mut Cost) -> Result<(), ListError> {
-        let text = self.source.get(self.copied..to).unwrap_or_default();
-        self.out.moved += self.text_place.write_unread(&mut self.out.text, (text, Form::Value), cost)?;
-        self.copied = to;
+    fn copy_text(&mut self, until: usize, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+        let text = self.text.get(self.copied_until..until).unwrap_or_default();
+        self.out.changed_urls += self.text_context.write_unparsed(&mut self.out.text, (text, TextForm::Value), budget)?;
+        self.copied_until = until;
         Ok(())
     }
 
     /// The segments of a representation, as far as they are known.
-    fn representation(&mut self, id: Id, frame: &Frame<'a>, cost: &mut Cost) -> Result<(), ListError> {
+    fn add_representation(&mut self, id: ElementId, scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         if self.out.note.is_some() {
             return Ok(());
         }
-        let pieces = match frame.inherited.list {
-            Some(list) => self.listed(list, &frame.place, cost)?.map(Pieces::List),
-            None => self.templated(id, frame, cost)?,
+        let index = match scope.inherited.segment_list {
+            Some(list) => self.list_index(list, &scope.context, budget)?.map(SegmentIndex::List),
+            None => self.template_index(id, scope, budget)?,
         };
-        if let Some(pieces) = pieces {
-            if cost.remember(pieces.size()) {
-                self.out.renditions.push(Rendition { set: self.sets, pieces, ends: self.ends });
+        if let Some(index) = index {
+            if budget.charge_index(index.memory_size()) {
+                self.out.renditions.push(Rendition { set: self.adaptation_set_count, index: pieces: index, is_final: self.is_static });
             } else {
-                self.out.note = Some(TOO_MANY);
+                self.out.note = Some(TOO_MANY_SEGMENTS);
             }
         }
         Ok(())
     }
 
-    fn templated(&mut self, id: Id, frame: &Frame<'a>, cost: &mut Cost) -> Result<Option<Pieces>, ListError> {
+    fn template_index(&mut self, id: ElementId, scope: &ElementScope<'a>, budget: &mut ParseBudget) -> Result<Option<SegmentIndex>, PlaylistError> {
         let tree = self.tree;
-        let Inherited { duration: whole, templates, .. } = &*frame.inherited;
+        let InheritedValues { period_duration: period_duration, templates, .. } = &*scope.inherited;
         // What an inner template does not say, an outer one does (section 5.3.9.1).
-        let said = |name: &str| templates.iter().rev().find_map(|own| own.tree.attribute(own.template, name));
-        let number = |name: &str| said(name).and_then(|text| text.parse::<u64>().ok());
-        cost.work(templates.len() * 128)?;
-        let Some(media) = said("media") else { return Ok(None) };
-        let own = |name| tree.attribute(id, name).unwrap_or_default();
-        let media = replaced(&media, "$RepresentationID$", &own("id"))
-            .and_then(|media| replaced(&media, "$Bandwidth$", &own("bandwidth")));
+        let inherited_attribute = |name: &str| templates.iter().rev().find_map(|level| level.tree.attribute(level.template, name));
+        let inherited_number = |name: &str| inherited_attribute(name).and_then(|text| text.parse::<u64>().ok());
+        budget.charge_work(templates.len() * 128)?;
+        let Some(media) = inherited_attribute("media") else { return Ok(None) };
+        let attribute_of = |name| tree.attribute(id, name).unwrap_or_default();
+        let media = substitute(&media, "$RepresentationID$", &attribute_of("id"))
+            .and_then(|media| substitute(&media, "$Bandwidth$", &attribute_of("bandwidth")));
         let Some(media) = media else {
             self.out.note = Some("addresses that are too long");
             return Ok(None);
         };
-        cost.work(media.len())?;
-        let Some((before, name, width, after)) = parted(&media) else { return Ok(None) };
+        budget.charge_work(media.len())?;
+        let Some((prefix, variable, width, suffix)) = split_template(&media) else { return Ok(None) };
         // The address is resolved with a mark in the place of the number, so that both halves are known.
-        let marked = format!("{before}{MARK}{after}").replace("$$", "$");
-        let Some(address) = frame.place.resource(&marked, cost)? else { return Ok(None) };
-        let Some((before, after)) = address.as_str().split_once(MARK) else { return Ok(None) };
-        let template = Template { before: before.to_owned(), after: after.to_owned(), width };
-        let timescale = number("timescale").unwrap_or(1).max(1);
-        let first = number("startNumber").unwrap_or(1);
-        if let Some(timeline) = templates.iter().rev().find_map(|own| own.timeline) {
-            let end = whole.map(|whole| (whole.as_secs_f64() * timescale as f64) as u64);
-            let Some(timeline) = self.timeline(timeline, end, cost)? else { return Ok(None) };
-            return Ok(Some(Pieces::Timed { template, by_time: name == "Time", first, timeline, timescale }));
+        let marked = format!("{prefix}{NUMBER_PLACEHOLDER}{suffix}").replace("$$", "$");
+        let Some(address) = scope.context.resolve(&marked, budget)? else { return Ok(None) };
+        let Some((prefix, suffix)) = address.as_str().split_once(NUMBER_PLACEHOLDER) else { return Ok(None) };
+        let template = SegmentTemplate { prefix: prefix.to_owned(), suffix: suffix.to_owned(), min_digits: width };
+        let timescale = inherited_number("timescale").unwrap_or(1).max(1);
+        let first = inherited_number("startNumber").unwrap_or(1);
+        if let Some(timeline) = templates.iter().rev().find_map(|level| level.timeline) {
+            let end = period_duration.map(|total| (total.as_secs_f64() * timescale as f64) as u64);
+            let Some(timeline) = self.read_timeline(timeline, end, budget)? else { return Ok(None) };
+            return Ok(Some(SegmentIndex::Timeline { template, by_time: variable == "Time", first_number: first, timeline, timescale }));
         }
-        let Some(duration) = number("duration").filter(|ticks| *ticks > 0).map(|ticks| lasting(ticks, timescale))
+        let Some(duration) = inherited_number("duration").filter(|ticks| *ticks > 0).map(|ticks| ticks_to_duration(ticks, timescale))
         else {
             return Ok(None);
         };
-        if name != "Number" {
+        if variable != "Number" {
             return Ok(None);
         }
-        let count = whole.map(|whole| (whole.as_secs_f64() / duration.as_secs_f64()).ceil() as u64);
+        let count = period_duration.map(|total| (total.as_secs_f64() / duration.as_secs_f64()).ceil() as u64);
         let last = count.and_then(|count| first.checked_add(count)).map(|end| end.saturating_sub(1));
-        Ok(Some(Pieces::Numbered { template, last, duration }))
+        Ok(Some(SegmentIndex::Numbered { template, last_number: last, duration }))
     }
 
     /// A timeline (section 5.3.9.6); none: it is too long to be remembered.
-    fn timeline(&mut self, id: Id, end: Option<u64>, cost: &mut Cost) -> Result<Option<Arc<Timeline>>, ListError> {
-        if let Some(known) = self.timelines.get(&id) {
-            return Ok(Some(Arc::clone(known)));
+    fn read_timeline(&mut self, id: ElementId, end: Option<u64>, budget: &mut ParseBudget) -> Result<Option<Arc<SegmentTimeline>>, PlaylistError> {
+        if let Some(cached) = self.timelines.get(&id) {
+            return Ok(Some(Arc::clone(cached)));
         }
         let tree = self.tree;
-        let (mut timeline, mut at) = (Timeline::default(), 0_u64);
-        let mut entries = tree.named(id, "S").peekable();
+        let (mut timeline, mut next_start) = (SegmentTimeline::default(), 0_u64);
+        let mut entries = tree.children_named(id, "S").peekable();
         while let Some(entry) = entries.next() {
-            cost.work(tree.attributes(entry).len())?;
+            budget.charge_work(tree.attributes(entry).len())?;
             let number =
-                |entry: Id, name: &str| tree.attribute(entry, name).and_then(|text| text.parse::<u64>().ok());
-            at = number(entry, "t").unwrap_or(at);
+                |entry: ElementId, name: &str| tree.attribute(entry, name).and_then(|text| text.parse::<u64>().ok());
+            next_start = number(entry, "t").unwrap_or(next_start);
             let Some(ticks) = number(entry, "d").filter(|ticks| *ticks > 0) else { break };
-            let repeats = tree.attribute(entry, "r").and_then(|text| text.parse::<i64>().ok());
-            let count = match repeats {
+            let repeat_count = tree.attribute(entry, "r").and_then(|text| text.parse::<i64>().ok());
+            let count = match repeat_count {
                 // Until the next entry, or the end of the period; of a period without an end nothing is guessed.
-                Some(negative) if negative < 0 => {
-                    let until = entries.peek().and_then(|next| number(*next, "t")).or(end).unwrap_or(at);
-                    until.saturating_sub(at).div_ceil(ticks).max(1)
+                Some(repeat) if repeat < 0 => {
+                    let run_end = entries.peek().and_then(|next| number(*next, "t")).or(end).unwrap_or(next_start);
+                    run_end.saturating_sub(next_start).div_ceil(ticks).max(1)
                 }
-                more => more.unwrap_or(0).unsigned_abs().saturating_add(1),
+                repeat => repeat.unwrap_or(0).unsigned_abs().saturating_add(1),
             };
-            if !cost.remember(Timeline::cost()) {
-                self.out.note = Some(TOO_MANY);
+            if !budget.charge_index(SegmentTimeline::run_size()) {
+                self.out.note = Some(TOO_MANY_SEGMENTS);
                 return Ok(None);
             }
-            timeline.push(at, ticks, count);
-            at = at.saturating_add(ticks.saturating_mul(count));
+            timeline.push(next_start, ticks, count);
+            next_start = next_start.saturating_add(ticks.saturating_mul(count));
         }
         let timeline = Arc::new(timeline);
         self.timelines.insert(id, Arc::clone(&timeline));
@@ -551,56 +551,56 @@ impl<'a> Reading<'a> {
     }
 
     /// The segments of a list; none: they are too many.
-    fn listed(&mut self, id: Id, place: &Place, cost: &mut Cost) -> Result<Option<List>, ListError> {
+    fn list_index(&mut self, id: ElementId, context: &RewriteContext, budget: &mut ParseBudget) -> Result<Option<SegmentUrls>, PlaylistError> {
         let tree = self.tree;
-        let number = |name| tree.attribute(id, name).and_then(|text| text.parse::<u64>().ok());
-        let duration = lasting(number("duration").unwrap_or_default(), number("timescale").unwrap_or(1));
-        let mut list = List::default();
-        cost.work(tree.children(id).count())?;
-        for segment in tree.named(id, "SegmentURL") {
+        let number_attribute = |name| tree.attribute(id, name).and_then(|text| text.parse::<u64>().ok());
+        let duration = ticks_to_duration(number_attribute("duration").unwrap_or_default(), number_attribute("timescale").unwrap_or(1));
+        let mut list = SegmentUrls::default();
+        budget.charge_work(tree.children(id).count())?;
+        for segment in tree.children_named(id, "SegmentURL") {
             let media = tree.attribute(segment, "media").unwrap_or_default();
-            let Some(url) = place.resource(&media, cost)? else { continue };
+            let Some(url) = context.resolve(&media, budget)? else { continue };
             let range = tree.attribute(segment, "mediaRange");
-            self.pieces += 1;
-            if self.pieces > MOST_PIECES || !cost.remember(List::cost(&url)) {
-                self.out.note = Some(TOO_MANY);
+            self.segment_count += 1;
+            if self.segment_count > MAX_SEGMENTS || !budget.charge_index(SegmentUrls::entry_size(&url)) {
+                self.out.note = Some(TOO_MANY_SEGMENTS);
                 return Ok(None);
             }
-            list.push(&url, range.as_deref().and_then(byte_range), duration);
+            list.push(&url, range.as_deref().and_then(parse_byte_range), duration);
         }
-        Ok(Some(list.done()))
+        Ok(Some(list.shrink()))
     }
 }
 
 /// Whether a relative address could be a request to the proxy for something else if the player resolves it in another base
 /// than the proxy, or with another text in the place of a name. `several`: such bases there may be.
-fn is_risky(text: &str, several: bool) -> bool {
-    let climbs = || ["..", "%2e", "%2E"].iter().any(|up| text.contains(up)) || text.contains(char::is_control);
-    text.contains(':') || several && climbs()
+fn is_risky(text: &str, has_other_bases: bool) -> bool {
+    let leaves_directory = || ["..", "%2e", "%2E"].iter().any(|parent_segment| text.contains(parent_segment)) || text.contains(char::is_control);
+    text.contains(':') || has_other_bases && leaves_directory()
 }
 
-fn is_odd(name: &str) -> bool {
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known) && name != *known)
+fn is_misspelled(name: &str) -> bool {
+    KNOWN_ELEMENTS.iter().any(|known| name.eq_ignore_ascii_case(known) && name != *known)
 }
 
 /// `FIRST-LAST`.
-fn byte_range(text: &str) -> Option<Range<u64>> {
-    let (from, last) = text.split_once('-')?;
-    Some(from.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
+fn parse_byte_range(text: &str) -> Option<Range<u64>> {
+    let (first, last) = text.split_once('-')?;
+    Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
 }
 
 /// A text with a value in the place of a name; none: it would become too long.
-fn replaced(text: &str, name: &str, value: &str) -> Option<String> {
-    let places = text.matches(name).count();
-    let len = text.len().checked_add(places.checked_mul(value.len())?)?;
-    (len <= LONGEST_EXPANDED + places * name.len()).then(|| text.replace(name, value))
+fn substitute(text: &str, name: &str, value: &str) -> Option<String> {
+    let count = text.matches(name).count();
+    let len = text.len().checked_add(count.checked_mul(value.len())?)?;
+    (len <= MAX_EXPANDED_URL + count * name.len()).then(|| text.replace(name, value))
 }
 
 /// A template around its `$Number$` or `$Time$`: what stands before, which of the two, how many digits, what follows.
-fn parted(media: &str) -> Option<(&str, &str, usize, &str)> {
-    let mut from = 0;
+fn split_template(media: &str) -> Option<(&str, &str, usize, &str)> {
+    let mut search_from = 0;
     loop {
-        let open = from + media.get(from..)?.find('$')?;
+        let open = search_from + media.get(search_from..)?.find('$')?;
         let close = open + 1 + media.get(open + 1..)?.find('$')?;
         let inner = media.get(open + 1..close)?;
         let (name, format) = inner.split_once('%').unwrap_or((inner, "01d"));
@@ -608,17 +608,17 @@ fn parted(media: &str) -> Option<(&str, &str, usize, &str)> {
             let width = format.strip_suffix('d')?.strip_prefix('0')?.parse().ok().filter(|width| *width <= 20)?;
             return Some((media.get(..open)?, name, width, media.get(close + 1..)?));
         }
-        from = close + 1;
+        search_from = close + 1;
     }
 }
 
 /// A duration of XML Schema (`PT1H2M3.5S`), without years and months, which no film has.
-fn duration(text: &str) -> Option<Duration> {
-    let (mut total, mut digits, mut in_time) = (0.0, String::new(), false);
+fn parse_duration(text: &str) -> Option<Duration> {
+    let (mut total, mut digits, mut is_in_time_part) = (0.0, String::new(), false);
     for c in text.strip_prefix('P')?.chars() {
-        let unit = match (c, in_time) {
+        let unit = match (c, is_in_time_part) {
             ('T', _) => {
-                in_time = true;
+                is_in_time_part = true;
                 continue;
             }
             ('0'..='9' | '.', _) => {
@@ -639,11 +639,11 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Attributes whose value is an address.
-const ADDRESSES: [&str; 6] = ["media", "initialization", "index", "sourceURL", "href", "reportingUrl"];
+const URL_ATTRIBUTES: [&str; 6] = ["media", "initialization", "index", "sourceURL", "href", "reportingUrl"];
 /// Those of SegmentTemplate.
-const TEMPLATES: [&str; 3] = ["media", "initialization", "index"];
+const TEMPLATE_ATTRIBUTES: [&str; 3] = ["media", "initialization", "index"];
 /// Elements that matter here. Some players ignore the case of their names.
-const NAMES: [&str; 17] = [
+const KNOWN_ELEMENTS: [&str; 17] = [
     "MPD",
     "Period",
     "AdaptationSet",
@@ -662,12 +662,12 @@ const NAMES: [&str; 17] = [
     "ContentSteering",
     "ImportedMPD",
 ];
-const MARK: &str = "marline-number";
-const TOO_MANY: &str = "too many segments";
+const NUMBER_PLACEHOLDER: &str = "marline-number";
+const TOO_MANY_SEGMENTS: &str = "too many segments";
 /// The standard has four levels with bases. Each one within another costs as much memory as the address is long.
-const MOST_BASES: usize = 16;
+const MAX_BASES: usize = 16;
 /// The standard has three levels with templates.
-const MOST_TEMPLATES: usize = 4;
+const MAX_TEMPLATES: usize = 4;
 
 #[cfg(test)]
 mod tests;

@@ -14,49 +14,49 @@
 
 use std::borrow::Cow;
 
-use marline_net::reach::Zone;
+use marline_net::reach::AddressZone;
 
-use super::cost::{Cost, ListError};
+use super::cost::{ParseBudget, PlaylistError};
 use super::target;
 
 /// What stands before a URL that a list has named whose server is in this zone, or was led to from there.
-pub(super) const fn of(zone: Zone) -> &'static str {
+pub(super) const fn mark_for(zone: AddressZone) -> &'static str {
     match zone {
-        Zone::Internet => "from-list/",
-        Zone::Private => "from-list-private/",
-        Zone::LinkLocal => "from-list-link/",
-        Zone::Metadata => "from-list-metadata/",
-        Zone::Host => "from-list-local/",
+        AddressZone::Internet => "from-list/",
+        AddressZone::Private => "from-list-private/",
+        AddressZone::LinkLocal => "from-list-link/",
+        AddressZone::Metadata => "from-list-metadata/",
+        AddressZone::Host => "from-list-local/",
     }
 }
 
 /// The zone that the marks of a path and query name, and the rest. Of several marks the least local one counts.
-pub(super) fn behind(path_and_query: &str) -> (Option<Zone>, &str) {
-    const ZONES: [Zone; 5] = [Zone::Internet, Zone::Private, Zone::LinkLocal, Zone::Metadata, Zone::Host];
-    let (mut least, mut path) = (None, path_and_query);
-    while let Some((zone, rest)) = ZONES.iter().find_map(|zone| {
-        let rest = path.strip_prefix('/')?.strip_prefix(of(*zone))?;
+pub(super) fn strip_marks(path_and_query: &str) -> (Option<AddressZone>, &str) {
+    const ZONES: [AddressZone; 5] = [AddressZone::Internet, AddressZone::Private, AddressZone::LinkLocal, AddressZone::Metadata, AddressZone::Host];
+    let (mut least_local, mut path) = (None, path_and_query);
+    while let Some((zone, unmarked)) = ZONES.iter().find_map(|zone| {
+        let after_mark = path.strip_prefix('/')?.strip_prefix(mark_for(*zone))?;
         // The slash before the URL is a part of the path.
-        Some((*zone, path.get(path.len() - rest.len() - 1..)?))
+        Some((*zone, path.get(path.len() - after_mark.len() - 1..)?))
     }) {
-        least = Some(least.map_or(zone, |least: Zone| least.min(zone)));
-        path = rest;
+        least_local = Some(least_local.map_or(zone, |least: AddressZone| least.min(zone)));
+        path = unmarked;
     }
-    (least, path)
+    (least_local, path)
 }
 
 /// How players read a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(super) enum TextForm {
     /// Line by line, as a playlist.
     Lines,
     /// As one value: in a URL, players leave out its line breaks as well.
     Value,
 }
 
-impl Form {
+impl TextForm {
     /// Whether URL parsers leave a character out (WHATWG URL standard section 4.4).
-    fn leaves_out(self, byte: u8) -> bool {
+    fn ignores(self, byte: u8) -> bool {
         byte == b'\t' || self == Self::Value && matches!(byte, b'\n' | b'\r')
     }
 }
@@ -66,90 +66,90 @@ impl Form {
 ///
 /// # Errors
 /// It costs too much.
-pub(super) fn marked<'a>(
-    (text, form): (&'a str, Form),
+pub(super) fn mark_requests<'a>(
+    (text, form): (&'a str, TextForm),
     mark: &str,
     authority: &str,
-    cost: &mut Cost,
-) -> Result<(Cow<'a, str>, usize), ListError> {
-    let (mut out, mut copied, mut count) = (String::new(), 0, 0);
+    cost: &mut ParseBudget,
+) -> Result<(Cow<'a, str>, usize), PlaylistError> {
+    let (mut marked, mut copied_until, mut count) = (String::new(), 0, 0);
     for (colon, _) in text.match_indices(':') {
-        let Some(slash) = request_at(text, form, colon) else { continue };
-        cost.work(slash.min(MOST_SHOWN))?;
+        let Some(slash) = request_slash(text, form, colon) else { continue };
+        cost.charge_work(slash.min(MAX_SCANNED))?;
         let before = text.get(..=slash).unwrap_or_default();
-        if slash < copied || before.ends_with(mark) || is_elsewhere(before, authority) {
+        if slash < copied_until || before.ends_with(mark) || is_other_host(before, authority) {
             continue;
         }
-        out.push_str(text.get(copied..=slash).unwrap_or_default());
-        out.push_str(mark);
-        (copied, count) = (slash + 1, count + 1);
-        let request = text.get(slash..).unwrap_or_default().chars().take(MOST_SHOWN);
-        let request = request.take_while(|c| !is_end(*c)).filter(|c| *c != '\t');
+        marked.push_str(text.get(copied_until..=slash).unwrap_or_default());
+        marked.push_str(mark);
+        (copied_until, count) = (slash + 1, count + 1);
+        let request = text.get(slash..).unwrap_or_default().chars().take(MAX_SCANNED);
+        let request = request.take_while(|c| !is_delimiter(*c)).filter(|c| *c != '\t');
         let request: String = request.map(|c| if c == '\\' { '/' } else { c }).collect();
         if let Ok(target) = target::parse(&request) {
-            cost.named.add_unread(&target.url);
+            cost.urls.add_unparsed(&target.url);
         }
     }
-    if copied == 0 {
+    if copied_until == 0 {
         return Ok((Cow::Borrowed(text), 0));
     }
-    out.push_str(text.get(copied..).unwrap_or_default());
-    Ok((Cow::Owned(out), count))
+    marked.push_str(text.get(copied_until..).unwrap_or_default());
+    Ok((Cow::Owned(marked), count))
 }
 
 /// The slash before `http:/` or `https:/`, whose colon this is; none: it is none. Players take a backslash for a slash and
 /// leave some characters out ([`Form`]).
-fn request_at(text: &str, form: Form, colon: usize) -> Option<usize> {
-    let (before, after) = (text.as_bytes().get(..colon)?, text.as_bytes().get(colon + 1..)?);
-    if !matches!(after.iter().find(|byte| !form.leaves_out(**byte)), Some(b'/' | b'\\')) {
+fn request_slash(text: &str, form: TextForm, colon: usize) -> Option<usize> {
+    let (before_colon, after_colon) = (text.as_bytes().get(..colon)?, text.as_bytes().get(colon + 1..)?);
+    if !matches!(after_colon.iter().find(|byte| !form.ignores(**byte)), Some(b'/' | b'\\')) {
         return None;
     }
-    let mut letters = before.iter().enumerate().rev().filter(|(_, byte)| !form.leaves_out(**byte)).peekable();
-    letters.next_if(|(_, byte)| byte.eq_ignore_ascii_case(&b's'));
-    for letter in b"ptth" {
-        letters.next().filter(|(_, byte)| byte.eq_ignore_ascii_case(letter))?;
+    let mut reversed = before_colon.iter().enumerate().rev().filter(|(_, byte)| !form.ignores(**byte)).peekable();
+    reversed.next_if(|(_, byte)| byte.eq_ignore_ascii_case(&b's'));
+    for expected in b"ptth" {
+        reversed.next().filter(|(_, byte)| byte.eq_ignore_ascii_case(expected))?;
     }
-    letters.next().filter(|(_, byte)| matches!(byte, b'/' | b'\\')).map(|(at, _)| at)
+    reversed.next().filter(|(_, byte)| matches!(byte, b'/' | b'\\')).map(|(at, _)| at)
 }
 
 /// Whether a text that ends with a slash is the beginning of an address of another host than the proxy.
-fn is_elsewhere(before: &str, authority: &str) -> bool {
-    let mut from = before.len().saturating_sub(MOST_SHOWN);
-    while !before.is_char_boundary(from) {
-        from += 1;
+fn is_other_host(text_before: &str, authority: &str) -> bool {
+    let mut scan_start = text_before.len().saturating_sub(MAX_SCANNED);
+    while !text_before.is_char_boundary(scan_start) {
+        scan_start += 1;
     }
-    let token = before.get(from..).unwrap_or_default();
-    let token = token.rsplit(is_end).next().unwrap_or_default();
-    let Some((_, rest)) = token.rsplit_once("://") else { return false };
-    let Some((host, path)) = rest.split_once(['/', '\\', '?', '#']) else { return false };
-    let port = |authority: &str| {
+    let last_token = text_before.get(scan_start..).unwrap_or_default();
+    let token = last_token.rsplit(is_delimiter).next().unwrap_or_default();
+    let Some((_, after_scheme)) = token.rsplit_once("://") else { return false };
+    let Some((host, path)) = after_scheme.split_once(['/', '\\', '?', '#']) else { return false };
+    let port_of = |authority: &str| {
         let port = authority.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
         port.and_then(|port| port.parse::<u16>().ok()).unwrap_or(80)
     };
     // The proxy has many names, and one port.
-    port(host) != port(authority) && !path.contains("..") && !path.to_ascii_lowercase().contains("%2e")
+    port_of(host) != port_of(authority) && !path.contains("..") && !path.to_ascii_lowercase().contains("%2e")
 }
 
-fn is_end(c: char) -> bool {
+fn is_delimiter(c: char) -> bool {
     c != '\t' && (c.is_whitespace() || c.is_control() || "\"'<>,;=&|()".contains(c))
 }
 
 /// An address in a text that is no address is looked at so far.
-const MOST_SHOWN: usize = 1024;
+const MAX_SCANNED: usize = 1024;
 
 #[cfg(test)]
 mod tests {
     use super::super::address::tests::affordable;
     use super::*;
 
-    fn text(text: &str) -> String {
-        marked((text, Form::Lines), of(Zone::Internet), "127.0.0.1:8480", &mut affordable()).unwrap().0.into_owned()
+    fn marked_lines(text: &str) -> String {
+        mark_requests((text, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut affordable()).unwrap().0.into_owned()
     }
 
     #[test]
     fn line_breaks_in_a_value_are_left_out() {
         let value = |text: &str| {
-            let marked = marked((text, Form::Value), of(Zone::Internet), "127.0.0.1:8480", &mut affordable());
+            let marked = mark_requests((text, TextForm::Value), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut affordable());
             marked.unwrap().0.into_owned()
         };
         for (plain, with) in [
@@ -160,22 +160,22 @@ mod tests {
             assert_eq!(value(plain), with);
             assert_eq!(value(with), with, "it is marked once");
         }
-        assert_eq!(text("a/\nhttp://h/"), "a/\nhttp://h/");
+        assert_eq!(marked_lines("a/\nhttp://h/"), "a/\nhttp://h/");
     }
 
     #[test]
     fn a_mark_is_taken_from_a_path_and_the_least_local_one_counts() {
         for (path, zone, rest) in [
             ("/https://h/f?x", None, "/https://h/f?x"),
-            ("/from-list/https://h/f?x", Some(Zone::Internet), "/https://h/f?x"),
-            ("/from-list-local/http://h/", Some(Zone::Host), "/http://h/"),
-            ("/from-list-private/from-list/from-list-local/http://h/", Some(Zone::Internet), "/http://h/"),
+            ("/from-list/https://h/f?x", Some(AddressZone::Internet), "/https://h/f?x"),
+            ("/from-list-local/http://h/", Some(AddressZone::Host), "/http://h/"),
+            ("/from-list-private/from-list/from-list-local/http://h/", Some(AddressZone::Internet), "/http://h/"),
             ("/from-lists/http://h/", None, "/from-lists/http://h/"),
-            ("/from-list/", Some(Zone::Internet), "/"),
+            ("/from-list/", Some(AddressZone::Internet), "/"),
             ("/", None, "/"),
             ("", None, ""),
         ] {
-            assert_eq!(behind(path), (zone, rest), "{path}");
+            assert_eq!(strip_marks(path), (zone, rest), "{path}");
         }
     }
 
@@ -195,8 +195,8 @@ mod tests {
             ("/http://h/http://g/", "/from-list/http://h/http://g/"),
             ("é/http://h/é", "é/from-list/http://h/é"),
         ] {
-            assert_eq!(text(plain), with);
-            assert_eq!(text(with), with, "it is marked once");
+            assert_eq!(marked_lines(plain), with);
+            assert_eq!(marked_lines(with), with, "it is marked once");
         }
     }
 
@@ -214,7 +214,7 @@ mod tests {
             ":",
             "http:",
         ] {
-            assert_eq!(text(plain), plain);
+            assert_eq!(marked_lines(plain), plain);
         }
     }
 
@@ -222,8 +222,8 @@ mod tests {
     fn what_such_requests_are_for_is_known_by_host_and_port() {
         let mut cost = affordable();
         let plain = "\"/http://10.0.0.1:81/x\" /http:/h/y";
-        marked((plain, Form::Lines), of(Zone::Internet), "127.0.0.1:8480", &mut cost).unwrap();
-        let has = |url: &str| cost.named.contains(&url.parse().unwrap());
+        mark_requests((plain, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut cost).unwrap();
+        let has = |url: &str| cost.urls.contains(&url.parse().unwrap());
         assert!(has("http://10.0.0.1:81/") && has("http://h/"));
         assert!(!has("http://10.0.0.1/x") && !has("https://h/y"));
     }
@@ -231,8 +231,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_text_breaks_it(plain in "([/:.a-z\\\\\té]|http|/https:/|from-list){0,20}") {
-            let once = text(&plain);
-            proptest::prop_assert_eq!(text(&once), once);
+            let once = marked_lines(&plain);
+            proptest::prop_assert_eq!(marked_lines(&once), once);
         }
     }
 }

@@ -16,326 +16,326 @@ use http::header::{
 };
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body as _;
-use marline_net::reach::Right;
+use marline_net::reach::EgressPolicy;
 
-use super::body::{Reply, text};
-use super::clients::Seat;
-use super::fields::{Fields, Sent};
-use super::playlist_answer::{self, Answered, Asked, Kind};
-use super::range::{self, Wanted};
-use super::session::{Bytes, Head, Refusal, Session, Sessions};
+use super::body::{ProxyBody, text_body};
+use super::clients::ConnPermit;
+use super::fields::{PlayerHeaders, UpstreamHeaders};
+use super::playlist_answer::{self, PlaylistOutcome, PlaylistRequest, PlaylistFormat};
+use super::range::{self, RequestedRange};
+use super::session::{ResponseBody, ResponseHead, RequestError, Session, Sessions};
 use super::target;
 use super::{guard, home, marks, memory};
 
 /// Answers one request.
-pub(super) async fn answer<B>(
+pub(super) async fn handle<B>(
     sessions: &Rc<Sessions>,
     request: &Request<B>,
     (listener, peer): (SocketAddr, SocketAddr),
-    seat: &Rc<Seat>,
-) -> Response<Reply> {
-    let fields = request.headers();
-    match guard::media(fields, listener) {
-        Err(guard::Refused::Host) => return plain(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's"),
-        Err(guard::Refused::Page) => {
-            return plain(StatusCode::FORBIDDEN, "a page of another site may not play here");
+    permit: &Rc<ConnPermit>,
+) -> Response<ProxyBody> {
+    let headers = request.headers();
+    match guard::check_media(headers, listener) {
+        Err(guard::Rejection::ForeignHost) => return text_response(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's"),
+        Err(guard::Rejection::CrossSite) => {
+            return text_response(StatusCode::FORBIDDEN, "a page of another site may not play here");
         }
         Ok(()) => {}
     }
     let head_only = request.method() == Method::HEAD;
     if !head_only && request.method() != Method::GET {
-        let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD can be played");
-        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return answer;
+        let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD can be played");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
     }
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     if path == "/" {
-        return home::answer(request.method(), fields);
+        return home::handle(request.method(), headers);
     }
-    let given = sessions.terms.given.as_ref();
-    let given = given.and_then(|given| Some((given, given.behind(path)?)));
-    let host = fields.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let (host, path) = match given {
-        Some((given, path)) => (format!("{host}/{}", given.prefix().trim_end_matches('/')), path),
+    let origin_headers = sessions.options.origin_headers.as_ref();
+    let matched = origin_headers.and_then(|given| Some((given, given.strip_token(path)?)));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let (host, path) = match matched {
+        Some((matched_headers, path)) => (format!("{host}/{}", matched_headers.path_prefix().trim_end_matches('/')), path),
         None => (host.to_owned(), path),
     };
-    let (led, unmarked) = marks::behind(path);
-    let asked = &Asked { host: &host, path, is_marked: led.is_some(), seat };
-    let target = match target::parse(unmarked) {
+    let (mark_zone, unmarked_path) = marks::strip_marks(path);
+    let playlist_request = &PlaylistRequest { host: &host, path, is_marked: mark_zone.is_some(), permit: seat: permit };
+    let target = match target::parse(unmarked_path) {
         Ok(target) => target,
-        Err(line) => return plain(StatusCode::BAD_REQUEST, &line),
+        Err(message) => return text_response(StatusCode::BAD_REQUEST, &message),
     };
-    let agent = fields.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let player = memory::player(peer.ip(), agent);
-    let Some(mut sent) = Fields::of(fields, listener) else {
-        let line = "the header fields of the request are longer than servers take";
-        return plain(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, line);
+    let user_agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let player = memory::player_name(peer.ip(), user_agent);
+    let Some(mut player_headers) = PlayerHeaders::from_request(headers, listener) else {
+        let message = "the header fields of the request are longer than servers take";
+        return text_response(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message);
     };
-    let home = match given {
+    let origin_url = match matched {
         Some((given, _)) => given.url.clone(),
-        None => match sessions.ahead.home(&player, &target.url) {
-            Some(home) => home,
+        None => match sessions.prefetcher.origin_for(&player, &target.url) {
+            Some(url) => url,
             None => {
-                let mut home = target.url.clone();
-                if led.is_some() {
+                let mut url = target.url.clone();
+                if mark_zone.is_some() {
                     // A list of another program has named it, or one that is not known any more: it may be of any origin.
                     // No origin has this port.
-                    let _ = home.set_port(Some(0));
+                    let _ = url.set_port(Some(0));
                 }
-                home
+                url
             }
         },
     };
-    if let Some((given, _)) = given {
-        sent = sent.with(&given.fields);
+    if let Some((given, _)) = matched {
+        player_headers = player_headers.with_overrides(&given.headers);
     }
-    if target.user.is_some() {
-        sent = sent.without_login();
+    if target.login.is_some() {
+        player_headers = player_headers.without_authorization();
     }
-    let sent = Sent::new(&sessions.jars, &player, Rc::new(sent), home, target.user.as_ref());
-    let sent = if given.is_some() { sent.of_given() } else { sent };
-    let right = Right::of_peer(peer).at(listener);
-    let right = led.map_or(right, |zone| right.led_by_zone(zone));
-    let right = sessions.ahead.right(&player, &target.url, right);
-    let session = sessions.of(target, player, sent, right);
+    let upstream_headers = UpstreamHeaders::new(&sessions.cookie_jars, &player, Rc::new(player_headers), origin_url, target.login.as_ref());
+    let upstream_headers = if matched.is_some() { upstream_headers.with_fixed_origin() } else { upstream_headers };
+    let right = EgressPolicy::for_peer(peer).with_listener(listener);
+    let right = mark_zone.map_or(right, |zone| right.referred_by_zone(zone));
+    let right = sessions.prefetcher.right_for(&player, &target.url, right);
+    let session = sessions.session_for(target, player, upstream_headers, right);
 
-    if session.list.get().is_some()
-        && let Some(answer) = list(sessions, &session, request, asked).await
+    if session.playlist_format.get().is_some()
+        && let Some(response) = playlist_response(sessions, &session, request, playlist_request).await
     {
-        return answer;
+        return response;
     }
     // Ranges are of GET only, and conditions come before them (RFC 9110 §14.2, §13.2.2).
-    if head_only || range::is_conditional(fields) {
-        let head = match sessions.head(&session, Wanted::Whole).await {
+    if head_only || range::is_conditional(headers) {
+        let head = match sessions.head(&session, RequestedRange::Full).await {
             Ok(head) => head,
-            Err(refusal) => return refused(refusal),
+            Err(refusal) => return error_response(refusal),
         };
-        if is_list(&session, &head)
-            && let Some(answer) = list(sessions, &session, request, asked).await
+        if is_declared_playlist(&session, &head)
+            && let Some(response) = playlist_response(sessions, &session, request, playlist_request).await
         {
-            return answer;
+            return response;
         }
-        if range::is_not_modified(fields, &described(&head)) {
+        if range::is_not_modified(headers, &metadata_headers(&head)) {
             return not_modified(&head);
         }
         if head_only {
-            return with_head(&head, text_free());
+            return response_with_body(&head, empty_body());
         }
     }
-    let mut wanted = Wanted::of(fields);
+    let mut requested = RequestedRange::from_headers(headers);
     // A condition of ranges that does not hold asks for the whole, which is always an answer to it.
-    if range::are_several(fields) && !fields.contains_key(IF_RANGE) {
-        match sessions.head(&session, Wanted::Whole).await {
-            Ok(Head { total: Some(total), ranges: true, .. }) => match Wanted::of_several(fields, total) {
-                Ok(one) => wanted = one,
-                Err(range::Beyond) => return refused(Refusal::Beyond(total)),
+    if range::is_multi_range(headers) && !headers.contains_key(IF_RANGE) {
+        match sessions.head(&session, RequestedRange::Full).await {
+            Ok(ResponseHead { total: Some(total), accepts_ranges: true, .. }) => match RequestedRange::from_multi_range(headers, total) {
+                Ok(single) => requested = single,
+                Err(range::UnsatisfiableRange) => return error_response(RequestError::RangeNotSatisfiable(total)),
             },
             Ok(_) => {}
-            Err(refusal) => return refused(refusal),
+            Err(refusal) => return error_response(refusal),
         }
     }
-    let mut turn = sessions.ahead.turn(sessions, &session, wanted);
-    let held = match turn.as_mut().filter(|_| !fields.contains_key(IF_RANGE)) {
-        Some(turn) => turn.held(wanted).await,
+    let mut segment_request = sessions.prefetcher.match_request(sessions, &session, requested);
+    let prefetched = match segment_request.as_mut().filter(|_| !headers.contains_key(IF_RANGE)) {
+        Some(turn) => turn.take_prefetched(requested).await,
         None => None,
     };
-    let early = match turn.as_mut().filter(|_| held.is_none() && !fields.contains_key(IF_RANGE)) {
-        Some(turn) => turn.early(sessions, &session, wanted).await,
+    let deferred = match segment_request.as_mut().filter(|_| prefetched.is_none() && !headers.contains_key(IF_RANGE)) {
+        Some(turn) => turn.deferred_response(sessions, &session, requested).await,
         None => None,
     };
-    if let Some((head, mut late)) = early {
-        late.seat = Some(Rc::clone(seat));
-        turn.into_iter().for_each(|turn| turn.follow(sessions, &session));
-        return with_head(&head, Reply::Late(late));
+    if let Some((head, mut body)) = deferred {
+        body.permit = Some(Rc::clone(permit));
+        segment_request.into_iter().for_each(|turn| turn.prefetch_next(sessions, &session));
+        return response_with_body(&head, ProxyBody::Deferred(body));
     }
-    let opened = match held {
-        Some(held) => Ok(held),
-        None => sessions.open(&session, wanted, |validator| range::if_range_holds(fields, validator)).await,
+    let opened = match prefetched {
+        Some(response) => Ok(response),
+        None => sessions.open(&session, requested, |validator| range::if_range_holds(headers, validator)).await,
     };
-    if let Some(turn) = turn.filter(|_| opened.is_ok()) {
-        turn.follow(sessions, &session);
+    if let Some(turn) = segment_request.filter(|_| opened.is_ok()) {
+        turn.prefetch_next(sessions, &session);
     }
     match opened {
         Ok((mut head, mut bytes)) => {
-            let recognized = playlist_answer::recognized(&session, (&mut head, &mut bytes), wanted).await;
-            let kind = match recognized {
+            let format = playlist_answer::detect_format(&session, (&mut head, &mut bytes), requested).await;
+            let kind = match format {
                 Ok(kind) => kind,
-                Err(refusal) => return refused(refusal),
+                Err(refusal) => return error_response(refusal),
             };
             if let Some(kind) = kind {
-                let is_whole = head.span.is_none() || matches!(wanted, Wanted::Whole | Wanted::Part(0, None));
-                let opened = is_whole.then_some((head, bytes));
+                let is_full = head.range.is_none() || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
+                let opened = is_full.then_some((head, bytes));
                 return match opened {
                     Some(opened) => {
-                        let answer = playlist_answer::answer_with(sessions, &session, kind, opened, asked).await;
-                        answer.map_or_else(refused, |mut answer| {
-                            guarded(answer.headers_mut());
-                            answer
+                        let result = playlist_answer::serve_fetched(sessions, &session, kind, opened, playlist_request).await;
+                        result.map_or_else(error_response, |mut response| {
+                            add_security_headers(response.headers_mut());
+                            response
                         })
                     }
                     // A range of a list is no list.
-                    None => list(sessions, &session, request, asked)
+                    None => playlist_response(sessions, &session, request, playlist_request)
                         .await
-                        .unwrap_or_else(|| plain(StatusCode::BAD_GATEWAY, "it is called a playlist and is none")),
+                        .unwrap_or_else(|| text_response(StatusCode::BAD_GATEWAY, "it is called a playlist and is none")),
                 };
             }
             match bytes {
-                Bytes::Play(play) => {
-                    play.set_connection(seat);
-                    with_head(&head, Reply::Play(play))
+                ResponseBody::Stream(play) => {
+                    play.set_connection(permit);
+                    response_with_body(&head, ProxyBody::Stream(play))
                 }
-                Bytes::Single(single) => with_head(&head, Reply::single(single)),
+                ResponseBody::SingleLink(single) => response_with_body(&head, ProxyBody::single_link(single)),
             }
         }
-        Err(refusal) => refused(refusal),
+        Err(refusal) => error_response(refusal),
     }
 }
 
 /// Whether the type says what the name did not.
-fn is_list(session: &Session, head: &Head) -> bool {
-    if session.list.get().is_some() || session.not_a_list.get() {
+fn is_declared_playlist(session: &Session, head: &ResponseHead) -> bool {
+    if session.playlist_format.get().is_some() || session.not_a_playlist.get() {
         // It was asked for as one, and was none.
         return false;
     }
-    session.list.set(head.described.content_type.as_deref().and_then(Kind::typed));
-    session.list.get().is_some()
+    session.playlist_format.set(head.description.content_type.as_deref().and_then(PlaylistFormat::from_media_type));
+    session.playlist_format.get().is_some()
 }
 
 /// The answer for a playlist or manifest; none: it is none.
-async fn list<B>(
+async fn playlist_response<B>(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
     request: &Request<B>,
-    asked: &Asked<'_>,
-) -> Option<Response<Reply>> {
-    let kind = session.list.get()?;
-    let mut answer = match playlist_answer::answer(sessions, session, kind, asked).await {
-        Ok(Answered::With(answer)) => answer,
-        Ok(Answered::NoList) => {
-            session.list.set(None);
+    playlist_request: &PlaylistRequest<'_>,
+) -> Option<Response<ProxyBody>> {
+    let kind = session.playlist_format.get()?;
+    let mut response = match playlist_answer::serve_playlist(sessions, session, kind, playlist_request).await {
+        Ok(PlaylistOutcome::Response(response)) => response,
+        Ok(PlaylistOutcome::NotAPlaylist) => {
+            session.playlist_format.set(None);
             return None;
         }
-        Err(refusal) => return Some(refused(refusal)),
+        Err(refusal) => return Some(error_response(refusal)),
     };
-    guarded(answer.headers_mut());
+    add_security_headers(response.headers_mut());
     if request.method() == Method::HEAD {
-        let length = answer.body().size_hint().exact();
-        answer.headers_mut().extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
-        *answer.body_mut() = text_free();
+        let length = response.body().size_hint().exact();
+        response.headers_mut().extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+        *response.body_mut() = empty_body();
     }
-    Some(answer)
+    Some(response)
 }
 
 /// A head with its body.
-fn with_head(head: &Head, body: Reply) -> Response<Reply> {
-    let mut answer = Response::new(body);
-    let fields = answer.headers_mut();
-    *fields = described(head);
-    guarded(fields);
-    let ranges = if head.ranges { "bytes" } else { "none" };
-    fields.insert(ACCEPT_RANGES, HeaderValue::from_static(ranges));
-    if let Some(len) = head.span.as_ref().map(|span| span.end - span.start).or(head.total) {
-        fields.insert(CONTENT_LENGTH, HeaderValue::from(len));
+fn response_with_body(head: &ResponseHead, body: ProxyBody) -> Response<ProxyBody> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    *headers = metadata_headers(head);
+    add_security_headers(headers);
+    let ranges = if head.accepts_ranges { "bytes" } else { "none" };
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static(ranges));
+    if let Some(length) = head.range.as_ref().map(|span| span.end - span.start).or(head.total) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
-    if let Some(span) = &head.span {
+    if let Some(span) = &head.range {
         let total = head.total.map_or_else(|| "*".to_owned(), |total| total.to_string());
         let range = format!("bytes {}-{}/{total}", span.start, span.end - 1);
-        fields.extend(HeaderValue::from_str(&range).ok().map(|range| (CONTENT_RANGE, range)));
-        *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+        headers.extend(HeaderValue::from_str(&range).ok().map(|range| (CONTENT_RANGE, range)));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
-    answer
+    response
 }
 
 /// What the origin says of the resource.
-fn described(head: &Head) -> HeaderMap {
-    let known = &head.described;
-    let said = [
-        (CONTENT_TYPE, &known.content_type),
-        (CONTENT_ENCODING, &known.encoding),
-        (ETAG, &known.etag),
-        (LAST_MODIFIED, &known.last_modified),
+fn metadata_headers(head: &ResponseHead) -> HeaderMap {
+    let description = &head.description;
+    let declared = [
+        (CONTENT_TYPE, &description.content_type),
+        (CONTENT_ENCODING, &description.content_encoding),
+        (ETAG, &description.etag),
+        (LAST_MODIFIED, &description.last_modified),
     ];
-    said.into_iter()
+    declared.into_iter()
         .filter_map(|(name, text)| Some((name, HeaderValue::from_str(text.as_deref()?).ok()?)))
         .collect()
 }
 
 /// No type is guessed, nothing acts, and no page of another site may embed it.
-fn guarded(fields: &mut HeaderMap) {
-    fields.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
-    fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    fields.insert("cross-origin-resource-policy", HeaderValue::from_static("same-site"));
-    let medium = fields.get(CONTENT_TYPE).and_then(|medium| medium.to_str().ok()).is_some_and(is_plain);
-    if !medium {
-        fields.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+fn add_security_headers(headers: &mut HeaderMap) {
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-site"));
+    let is_media = headers.get(CONTENT_TYPE).and_then(|medium| medium.to_str().ok()).is_some_and(is_plain_media);
+    if !is_media {
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
     }
 }
 
 /// Whether a type is a medium that no browser runs.
-fn is_plain(content_type: &str) -> bool {
+fn is_plain_media(content_type: &str) -> bool {
     // Of a list browsers take the last one.
     if content_type.contains(',') {
         return false;
     }
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let (kind, name) = essence.split_once('/').unwrap_or_default();
-    match kind {
+    let (main_type, subtype) = essence.split_once('/').unwrap_or_default();
+    match main_type {
         "audio" | "video" => true,
-        "image" => !name.contains("xml"),
+        "image" => !subtype.contains("xml"),
         _ => matches!(essence.as_str(), "application/octet-stream" | "application/ogg" | "text/vtt"),
     }
 }
 
-fn not_modified(head: &Head) -> Response<Reply> {
-    let mut answer = Response::new(text_free());
-    *answer.status_mut() = StatusCode::NOT_MODIFIED;
-    *answer.headers_mut() = described(head);
-    answer.headers_mut().remove(CONTENT_TYPE);
-    answer
+fn not_modified(head: &ResponseHead) -> Response<ProxyBody> {
+    let mut response = Response::new(empty_body());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    *response.headers_mut() = metadata_headers(head);
+    response.headers_mut().remove(CONTENT_TYPE);
+    response
 }
 
-fn refused(refusal: Refusal) -> Response<Reply> {
+fn error_response(refusal: RequestError) -> Response<ProxyBody> {
     match refusal {
-        Refusal::Beyond(total) => {
-            let mut answer = plain(StatusCode::RANGE_NOT_SATISFIABLE, "the range lies beyond the end");
+        RequestError::RangeNotSatisfiable(total) => {
+            let mut response = text_response(StatusCode::RANGE_NOT_SATISFIABLE, "the range lies beyond the end");
             let range = HeaderValue::from_str(&format!("bytes */{total}")).ok();
-            answer.headers_mut().extend(range.map(|range| (CONTENT_RANGE, range)));
-            answer
+            response.headers_mut().extend(range.map(|range| (CONTENT_RANGE, range)));
+            response
         }
-        Refusal::Status(status) => {
+        RequestError::Status(status) => {
             // A login is asked for in the URL: a browser would offer one site's to another.
             let code =
                 StatusCode::from_u16(status).ok().filter(|code| code.is_client_error() || code.is_server_error());
-            plain(code.unwrap_or(StatusCode::BAD_GATEWAY), &format!("the server answers {status}"))
+            text_response(code.unwrap_or(StatusCode::BAD_GATEWAY), &format!("the server answers {status}"))
         }
-        Refusal::Gone(why) => plain(StatusCode::BAD_GATEWAY, &why),
-        Refusal::Forbidden(why) => plain(StatusCode::FORBIDDEN, &why),
-        Refusal::Loop(why) => plain(StatusCode::LOOP_DETECTED, &why),
-        Refusal::Silent(why) => plain(StatusCode::GATEWAY_TIMEOUT, &why),
-        Refusal::NoLink(why) => busy(&why),
-        Refusal::Full => busy("too many players: no memory is left for one more"),
+        RequestError::BadGateway(reason) => text_response(StatusCode::BAD_GATEWAY, &reason),
+        RequestError::Forbidden(reason) => text_response(StatusCode::FORBIDDEN, &reason),
+        RequestError::LoopDetected(reason) => text_response(StatusCode::LOOP_DETECTED, &reason),
+        RequestError::Timeout(reason) => text_response(StatusCode::GATEWAY_TIMEOUT, &reason),
+        RequestError::NoLink(reason) => unavailable_response(&reason),
+        RequestError::OutOfMemory => unavailable_response("too many players: no memory is left for one more"),
     }
 }
 
-fn busy(why: &str) -> Response<Reply> {
-    let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, why);
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
-    answer
+fn unavailable_response(reason: &str) -> Response<ProxyBody> {
+    let mut response = text_response(StatusCode::SERVICE_UNAVAILABLE, reason);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    response
 }
 
 /// One line.
-pub(super) fn plain(status: StatusCode, line: &str) -> Response<Reply> {
-    let mut answer = Response::new(text(line));
-    *answer.status_mut() = status;
-    let fields = answer.headers_mut();
-    fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    guarded(fields);
-    answer
+pub(super) fn text_response(status: StatusCode, message: &str) -> Response<ProxyBody> {
+    let mut response = Response::new(text_body(message));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    add_security_headers(headers);
+    response
 }
 
 /// No body: the fields speak for one that is not sent.
-fn text_free() -> Reply {
-    Reply::Text(http_body_util::Full::default())
+fn empty_body() -> ProxyBody {
+    ProxyBody::Text(http_body_util::Full::default())
 }
 
 #[cfg(test)]
@@ -358,19 +358,19 @@ mod tests {
             ("video/mp4, text/html", false),
             ("video/mp4; x=y, text/html", false),
         ] {
-            assert_eq!(is_plain(content_type), plain, "{content_type}");
+            assert_eq!(is_plain_media(content_type), plain, "{content_type}");
         }
     }
 
     #[test]
     fn a_head_says_which_bytes_follow() {
-        let mut head = Head { described: Default::default(), total: Some(100), span: Some(10..20), ranges: true };
-        let answer = with_head(&head, text_free());
-        assert_eq!(answer.status(), 206);
-        assert_eq!(answer.headers()[CONTENT_RANGE], "bytes 10-19/100");
-        assert_eq!(answer.headers()[CONTENT_LENGTH], "10");
-        head.span = None;
-        let answer = with_head(&head, text_free());
-        assert_eq!((answer.status().as_u16(), &answer.headers()[CONTENT_LENGTH]), (200, &HeaderValue::from(100)));
+        let mut head = ResponseHead { description: Default::default(), total: Some(100), range: Some(10..20), accepts_ranges: true };
+        let response = response_with_body(&head, empty_body());
+        assert_eq!(response.status(), 206);
+        assert_eq!(response.headers()[CONTENT_RANGE], "bytes 10-19/100");
+        assert_eq!(response.headers()[CONTENT_LENGTH], "10");
+        head.range = None;
+        let response = response_with_body(&head, empty_body());
+        assert_eq!((response.status().as_u16(), &response.headers()[CONTENT_LENGTH]), (200, &HeaderValue::from(100)));
     }
 }

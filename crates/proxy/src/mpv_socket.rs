@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::UnixStream;
 use tokio::time::MissedTickBehavior;
 
-use super::mpv::Mpv;
+use super::mpv::MpvState;
 use super::session::Sessions;
 
 /// Listens to whatever mpv has this socket, for ever.
@@ -21,44 +21,44 @@ pub(super) async fn run(sessions: Rc<Sessions>, path: &Path) {
     loop {
         if let Ok(stream) = UnixStream::connect(path).await {
             tracing::info!(socket = %path.display(), "mpv");
-            if let Err(why) = listen(&sessions, stream).await {
-                tracing::info!(socket = %path.display(), %why, "mpv is gone");
+            if let Err(error) = run_connection(&sessions, stream).await {
+                tracing::info!(socket = %path.display(), %error, "mpv is gone");
             }
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
     }
 }
 
-async fn listen(sessions: &Sessions, mut stream: UnixStream) -> std::io::Result<()> {
+async fn run_connection(sessions: &Sessions, mut stream: UnixStream) -> std::io::Result<()> {
     let (read, mut write) = stream.split();
-    write.write_all(Mpv::greeting().as_bytes()).await?;
+    write.write_all(MpvState::observe_commands().as_bytes()).await?;
     let mut lines = BufReader::new(read);
-    let (mut mpv, mut line) = (Mpv::default(), Vec::new());
-    let mut tell = tokio::time::interval(TELL_EVERY);
-    tell.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut state, mut line) = (MpvState::default(), Vec::new());
+    let mut report_timer = tokio::time::interval(REPORT_INTERVAL);
+    report_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // What was read of a line stays in it when the clock comes first.
-        let mut rest = (&mut lines).take(LONGEST - line.len() as u64);
-        let heard = tokio::select! {
-            read = rest.read_until(b'\n', &mut line) => Some(read?),
-            _ = tell.tick() => None,
+        let mut line_reader = (&mut lines).take(MAX_LINE - line.len() as u64);
+        let bytes_read = tokio::select! {
+            read = line_reader.read_until(b'\n', &mut line) => Some(read?),
+            _ = report_timer.tick() => None,
         };
-        let changed = match heard {
+        let has_changed = match bytes_read {
             Some(0) => return Ok(()),
             Some(_) => {
-                let changed = mpv.hear(sessions.now(), &String::from_utf8_lossy(&line));
+                let changed = state.on_line(sessions.now(), &String::from_utf8_lossy(&line));
                 line.clear();
                 changed
             }
             None => true,
         };
-        if let Some((url, told)) = mpv.stands(sessions.now()).filter(|_| changed) {
-            sessions.stands(url, &told);
+        if let Some((url, report)) = state.report(sessions.now()).filter(|_| has_changed) {
+            sessions.on_player_report(url, &report);
         }
     }
 }
 
-const AGAIN: Duration = Duration::from_secs(1);
-const TELL_EVERY: Duration = Duration::from_millis(500);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// chosen: a path may be long; what is longer is read in parts, which nobody understands.
-const LONGEST: u64 = 64 * 1024;
+const MAX_LINE: u64 = 64 * 1024;

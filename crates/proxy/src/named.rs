@@ -12,93 +12,93 @@ use url::Url;
 
 /// The addresses of a list.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Named {
+pub(super) struct ListedUrls {
     /// None: only the hosts count.
-    urls: Option<BTreeSet<u64>>,
+    url_hashes: Option<BTreeSet<u64>>,
     /// Hosts with their ports. None: they are too many.
-    hosts: Option<BTreeSet<u64>>,
+    host_hashes: Option<BTreeSet<u64>>,
     /// Hosts with a template in them: what stands before and behind it.
-    templates: Vec<(String, String)>,
+    host_templates: Vec<(String, String)>,
     /// Hosts of what the proxy did not take for an address, although a player may.
-    unread: BTreeSet<u64>,
+    unparsed_host_hashes: BTreeSet<u64>,
     has_templates: bool,
 }
 
-impl Named {
+impl ListedUrls {
     /// Of a list whose addresses are requested as they are.
     pub(super) fn exact() -> Self {
-        Self { urls: Some(BTreeSet::new()), has_templates: false, ..Self::by_host() }
+        Self { url_hashes: Some(BTreeSet::new()), has_templates: false, ..Self::by_host() }
     }
 
     /// Of a list with templates.
     pub(super) fn by_host() -> Self {
-        Self { urls: None, hosts: Some(BTreeSet::new()), has_templates: true, ..Self::default() }
+        Self { url_hashes: None, host_hashes: Some(BTreeSet::new()), has_templates: true, ..Self::default() }
     }
 
     /// One more address.
     pub(super) fn add(&mut self, url: &Url) {
-        let host = host_of(url);
-        match host.split_once('$').zip(host.rsplit_once('$')).filter(|_| self.has_templates) {
-            Some(((before, _), (_, behind))) => {
-                let template = (before.to_owned(), behind.to_owned());
-                let is_new = self.templates.len() < MOST_TEMPLATES && !self.templates.contains(&template);
-                self.templates.extend(is_new.then_some(template));
+        let host_port = host_and_port(url);
+        match host_port.split_once('$').zip(host_port.rsplit_once('$')).filter(|_| self.has_templates) {
+            Some(((prefix, _), (_, suffix))) => {
+                let template = (prefix.to_owned(), suffix.to_owned());
+                let is_new = self.host_templates.len() < MAX_HOST_TEMPLATES && !self.host_templates.contains(&template);
+                self.host_templates.extend(is_new.then_some(template));
             }
-            None => insert(&mut self.hosts, hash(&host), MOST_HOSTS),
+            None => insert_bounded(&mut self.host_hashes, hash(&host_port), MAX_HOSTS),
         }
-        insert(&mut self.urls, hash_of(url), MOST_URLS);
+        insert_bounded(&mut self.url_hashes, url_hash(url), MAX_URLS);
     }
 
     /// One more that the proxy did not take for an address.
-    pub(super) fn add_unread(&mut self, url: &Url) {
-        if self.unread.len() < MOST_UNREAD {
-            self.unread.insert(hash(&host_of(url)));
+    pub(super) fn add_unparsed(&mut self, url: &Url) {
+        if self.unparsed_host_hashes.len() < MAX_UNPARSED_HOSTS {
+            self.unparsed_host_hashes.insert(hash(&host_and_port(url)));
         }
     }
 
     /// Whether a request for this may be for one of them.
     pub(super) fn contains(&self, url: &Url) -> bool {
-        let host = host_of(url);
-        let is_read = match (&self.urls, &self.hosts) {
-            (Some(urls), _) => urls.contains(&hash_of(url)),
-            (None, Some(hosts)) => hosts.contains(&hash(&host)),
+        let host_port = host_and_port(url);
+        let is_listed = match (&self.url_hashes, &self.host_hashes) {
+            (Some(urls), _) => urls.contains(&url_hash(url)),
+            (None, Some(hosts)) => hosts.contains(&hash(&host_port)),
             (None, None) => false,
         };
-        let is_made = |(before, behind): &(String, String)| {
-            host.len() >= before.len() + behind.len() && host.starts_with(before) && host.ends_with(behind)
+        let matches_template = |(prefix, suffix): &(String, String)| {
+            host_port.len() >= prefix.len() + suffix.len() && host_port.starts_with(prefix) && host_port.ends_with(suffix)
         };
-        is_read || self.unread.contains(&hash(&host)) || self.templates.iter().any(is_made)
+        is_listed || self.unparsed_host_hashes.contains(&hash(&host_port)) || self.host_templates.iter().any(matches_template)
     }
 
     /// Keeps the hosts only.
-    pub(super) fn shorten(&mut self) {
-        self.urls = None;
+    pub(super) fn keep_hosts_only(&mut self) {
+        self.url_hashes = None;
     }
 
     /// The memory it takes up, in bytes.
-    pub(super) fn size(&self) -> usize {
-        let of = |set: &Option<BTreeSet<u64>>| set.as_ref().map_or(0, BTreeSet::len);
-        (of(&self.urls) + of(&self.hosts) + self.unread.len()) * ENTRY
-            + self.templates.iter().map(|(before, behind)| before.len() + behind.len() + ENTRY).sum::<usize>()
+    pub(super) fn memory_size(&self) -> usize {
+        let len_of = |set: &Option<BTreeSet<u64>>| set.as_ref().map_or(0, BTreeSet::len);
+        (len_of(&self.url_hashes) + len_of(&self.host_hashes) + self.unparsed_host_hashes.len()) * ENTRY_SIZE
+            + self.host_templates.iter().map(|(prefix, suffix)| prefix.len() + suffix.len() + ENTRY_SIZE).sum::<usize>()
     }
 }
 
 /// The host of a URL with its port.
-fn host_of(url: &Url) -> String {
+fn host_and_port(url: &Url) -> String {
     format!("{}:{}", url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default())
 }
 
-fn insert(set: &mut Option<BTreeSet<u64>>, hash: u64, most: usize) {
-    if let Some(all) = set {
-        all.insert(hash);
-        if all.len() > most {
+fn insert_bounded(set: &mut Option<BTreeSet<u64>>, hash: u64, max_len: usize) {
+    if let Some(values) = set {
+        values.insert(hash);
+        if values.len() > max_len {
             *set = None;
         }
     }
 }
 
 /// Without login and fragment, as the proxy knows its resources.
-fn hash_of(url: &Url) -> u64 {
+fn url_hash(url: &Url) -> u64 {
     if url.username().is_empty() && url.password().is_none() && url.fragment().is_none() {
         return hash(url.as_str());
     }
@@ -116,13 +116,13 @@ fn hash(text: &str) -> u64 {
 }
 
 /// chosen: as many as segments are remembered.
-const MOST_URLS: usize = 20_000;
+const MAX_URLS: usize = 20_000;
 /// chosen: the published list of all free television channels has three thousand.
-const MOST_HOSTS: usize = 10_000;
-const MOST_TEMPLATES: usize = 64;
-const MOST_UNREAD: usize = 1000;
+const MAX_HOSTS: usize = 10_000;
+const MAX_HOST_TEMPLATES: usize = 64;
+const MAX_UNPARSED_HOSTS: usize = 1000;
 /// A number, and its part of a node of the tree.
-const ENTRY: usize = 16;
+const ENTRY_SIZE: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -134,37 +134,37 @@ mod tests {
 
     #[test]
     fn addresses_are_known_as_they_are_or_by_their_host() {
-        let mut named = Named::exact();
-        named.add(&url("http://me:pw@192.168.1.1/key#part"));
-        assert!(named.contains(&url("http://192.168.1.1/key")) && !named.contains(&url("http://192.168.1.1/")));
-        named.shorten();
-        assert!(named.contains(&url("http://192.168.1.1/")) && !named.contains(&url("http://192.168.1.2/key")));
-        assert!(!named.contains(&url("http://192.168.1.1:8080/key")), "another port is another service");
+        let mut urls = ListedUrls::exact();
+        urls.add(&url("http://me:pw@192.168.1.1/key#part"));
+        assert!(urls.contains(&url("http://192.168.1.1/key")) && !urls.contains(&url("http://192.168.1.1/")));
+        urls.keep_hosts_only();
+        assert!(urls.contains(&url("http://192.168.1.1/")) && !urls.contains(&url("http://192.168.1.2/key")));
+        assert!(!urls.contains(&url("http://192.168.1.1:8080/key")), "another port is another service");
     }
 
     #[test]
     fn a_template_in_a_host_names_what_it_can_become_and_an_odd_host_names_itself() {
-        let mut template = Named::by_host();
-        template.add(&url("https://h/$Number$.m4s"));
-        assert!(template.contains(&url("https://h/7.m4s")) && !template.contains(&url("https://g/7.m4s")));
-        template.add(&url("http://192.168.1.$Number$/x"));
+        let mut by_host = ListedUrls::by_host();
+        by_host.add(&url("https://h/$Number$.m4s"));
+        assert!(by_host.contains(&url("https://h/7.m4s")) && !by_host.contains(&url("https://g/7.m4s")));
+        by_host.add(&url("http://192.168.1.$Number$/x"));
         assert!(
-            template.contains(&url("http://192.168.1.7/x")) && !template.contains(&url("http://192.168.2.7/x"))
+            by_host.contains(&url("http://192.168.1.7/x")) && !by_host.contains(&url("http://192.168.2.7/x"))
         );
-        let mut odd = Named::exact();
-        odd.add(&url("http://a$b/x"));
-        assert!(odd.contains(&url("http://a$b/x")) && !odd.contains(&url("http://ab/x")));
-        odd.shorten();
-        assert!(!odd.contains(&url("http://192.168.1.7/x")));
+        let mut exact = ListedUrls::exact();
+        exact.add(&url("http://a$b/x"));
+        assert!(exact.contains(&url("http://a$b/x")) && !exact.contains(&url("http://ab/x")));
+        exact.keep_hosts_only();
+        assert!(!exact.contains(&url("http://192.168.1.7/x")));
     }
 
     #[test]
     fn too_many_are_known_by_less() {
-        let mut named = Named::exact();
-        (0..=MOST_URLS).for_each(|n| named.add(&url(&format!("https://h/{n}"))));
-        assert!(named.contains(&url("https://h/other")) && !named.contains(&url("https://g/0")));
-        assert!(named.size() < 100);
-        (0..=MOST_HOSTS).for_each(|n| named.add(&url(&format!("https://h{n}/"))));
-        assert!(!named.contains(&url("https://g/0")) && named.size() == 0);
+        let mut urls = ListedUrls::exact();
+        (0..=MAX_URLS).for_each(|n| urls.add(&url(&format!("https://h/{n}"))));
+        assert!(urls.contains(&url("https://h/other")) && !urls.contains(&url("https://g/0")));
+        assert!(urls.memory_size() < 100);
+        (0..=MAX_HOSTS).for_each(|n| urls.add(&url(&format!("https://h{n}/"))));
+        assert!(!urls.contains(&url("https://g/0")) && urls.memory_size() == 0);
     }
 }

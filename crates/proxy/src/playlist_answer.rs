@@ -21,100 +21,100 @@ use http::Response;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use marline_core::fetch::{ByteRange, RequestRange};
 use marline_core::units::DataSize;
-use marline_download::Network;
-use marline_net::http::Described;
+use marline_download::ClientContext;
+use marline_net::http::ResponseMeta;
 use marline_net::links::Interface;
-use marline_net::reach::{Right, Zone};
+use marline_net::reach::{EgressPolicy, AddressZone};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-use super::address::Place;
-use super::beginning::{Beginning, End, Verdict};
-use super::body::{self, Reply};
-use super::clients::Seat;
-use super::cost::{MOST_PLAYLIST, quoted};
-use super::list_reader::{Job, Outcome};
-use super::memory::{Client, Reserved, Use};
-use super::playlist::Rewritten;
-use super::range::Wanted;
-use super::recognize::{Look, look};
-use super::session::{Bytes, Head, Refusal, Session, Sessions};
-use super::single::{FIRST_BYTE, Peeked, Question, Single};
+use super::address::RewriteContext;
+use super::beginning::{ResponseSniffer, BodyEnd, SniffResult};
+use super::body::{self, ProxyBody};
+use super::clients::ConnPermit;
+use super::cost::{MAX_HLS_BYTES, quote_excerpt};
+use super::list_reader::{ReadJob, ReadOutcome};
+use super::memory::{Client, Reservation, Purpose};
+use super::playlist::RewrittenPlaylist;
+use super::range::RequestedRange;
+use super::recognize::{Signature, sniff_bytes};
+use super::session::{ResponseBody, ResponseHead, RequestError, Session, Sessions};
+use super::single::{FIRST_BYTE_TIMEOUT, PeekOutcome, SingleLinkRequest, SingleLinkResponse};
 use super::{ahead, marks, reload};
 
 /// What kind of list it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum PlaylistFormat {
     /// HLS.
-    Playlist,
+    Hls,
     /// DASH.
-    Manifest,
+    Dash,
     /// Another format (PLS, ASX, XSPF, SMIL, …), which the proxy does not read: it is passed on with marks.
-    Unread,
+    Other,
 }
 
 /// What has come of a request.
-pub(super) enum Answered {
+pub(super) enum PlaylistOutcome {
     /// This.
-    With(Response<Reply>),
+    Response(Response<ProxyBody>),
     /// It is no list, whatever its name says.
-    NoList,
+    NotAPlaylist,
 }
 
-impl Kind {
+impl PlaylistFormat {
     /// By the end of the path.
-    pub(super) fn named(url: &Url) -> Option<Self> {
-        let end = url.path().rsplit_once('.')?.1.to_ascii_lowercase();
-        match end.as_str() {
-            "m3u8" | "m3u" => Some(Self::Playlist),
-            "mpd" => Some(Self::Manifest),
+    pub(super) fn from_extension(url: &Url) -> Option<Self> {
+        let extension = url.path().rsplit_once('.')?.1.to_ascii_lowercase();
+        match extension.as_str() {
+            "m3u8" | "m3u" => Some(Self::Hls),
+            "mpd" => Some(Self::Dash),
             _ => None,
         }
     }
 
     /// By the type (RFC 8216 §4, ISO/IEC 23009-1 annex C).
-    pub(super) fn typed(content_type: &str) -> Option<Self> {
-        let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    pub(super) fn from_media_type(content_type: &str) -> Option<Self> {
+        let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         // Servers write audio, application and video before the subtype.
-        match essence.split_once('/')?.1 {
-            "vnd.apple.mpegurl" | "vnd.apple.mpegurl.audio" | "x-mpegurl" | "mpegurl" => Some(Self::Playlist),
-            "dash+xml" => Some(Self::Manifest),
+        match media_type.split_once('/')?.1 {
+            "vnd.apple.mpegurl" | "vnd.apple.mpegurl.audio" | "x-mpegurl" | "mpegurl" => Some(Self::Hls),
+            "dash+xml" => Some(Self::Dash),
             "x-scpls" | "scpls" | "pls" | "pls+xml" | "xspf+xml" | "x-ms-asx" | "x-ms-wax" | "x-ms-wvx"
             | "x-ms-wpl" | "vnd.ms-wpl" | "smil" | "smil+xml" | "x-pn-realaudio" | "vnd.rn-realmedia" => {
-                Some(Self::Unread)
+                Some(Self::Other)
             }
             _ => None,
         }
     }
 
     /// By the type, or by a name with which players take any text for a playlist. Some look for it at the end of the query.
-    fn called(url: &Url, content_type: Option<&str>) -> Option<Self> {
-        let whole = url.as_str().to_ascii_lowercase();
-        let ends = |name: &str| {
+    fn declared(url: &Url, content_type: Option<&str>) -> Option<Self> {
+        let url_lower = url.as_str().to_ascii_lowercase();
+        let has_extension = |name: &str| {
             let path = url.path().to_ascii_lowercase();
-            [&path, &whole].iter().any(|text| text.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')))
+            [&path, &url_lower].iter().any(|text| text.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')))
         };
-        let named = || match () {
-            () if ["m3u", "m3u8"].into_iter().any(ends) => Some(Self::Playlist),
-            () if UNREAD.into_iter().any(ends) => Some(Self::Unread),
+        let by_extension = || match () {
+            () if ["m3u", "m3u8"].into_iter().any(has_extension) => Some(Self::Hls),
+            () if OTHER_EXTENSIONS.into_iter().any(has_extension) => Some(Self::Other),
             () => None,
         };
-        content_type.and_then(Self::typed).or_else(named)
+        content_type.and_then(Self::from_media_type).or_else(by_extension)
     }
 
     fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
-            Self::Playlist => "application/vnd.apple.mpegurl",
-            Self::Manifest => "application/dash+xml",
-            Self::Unread => "text/plain",
+            Self::Hls => "application/vnd.apple.mpegurl",
+            Self::Dash => "application/dash+xml",
+            Self::Other => "text/plain",
         })
     }
 }
 
 /// A player's request for a list.
-pub(super) struct Asked<'a> {
+pub(super) struct PlaylistRequest<'a> {
     /// What the player writes before a URL: `127.0.0.1:8480`.
     pub(super) host: &'a str,
     /// Path and query, with a mark if there is one.
@@ -122,191 +122,191 @@ pub(super) struct Asked<'a> {
     /// A list has named it.
     pub(super) is_marked: bool,
     /// The player's connection.
-    pub(super) seat: &'a Rc<Seat>,
+    pub(super) permit: &'a Rc<ConnPermit>,
 }
 
 /// Answers a request for a list.
-pub(super) async fn answer(
+pub(super) async fn serve_playlist(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
-    kind: Kind,
-    asked: &Asked<'_>,
-) -> Result<Answered, Refusal> {
+    kind: PlaylistFormat,
+    request: &PlaylistRequest<'_>,
+) -> Result<PlaylistOutcome, RequestError> {
     match fetch(sessions, session).await? {
-        Some(fetched) => read(sessions, session, kind, fetched, asked).await.map(Answered::With),
+        Some(fetched) => rewrite_response(sessions, session, kind, fetched, request).await.map(PlaylistOutcome::Response),
         None => {
-            session.not_a_list.set(true);
-            Ok(Answered::NoList)
+            session.not_a_playlist.set(true);
+            Ok(PlaylistOutcome::NotAPlaylist)
         }
     }
 }
 
 /// Answers with a list whose transfer has begun as that of any other resource.
-pub(super) async fn answer_with(
+pub(super) async fn serve_fetched(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
-    kind: Kind,
-    (head, bytes): (Head, Bytes),
-    asked: &Asked<'_>,
-) -> Result<Response<Reply>, Refusal> {
-    let mut gathering = Gathering::new(sessions, session)?;
-    let (url, leads) = match bytes {
-        Bytes::Play(mut play) => {
-            let broken = |_| Refusal::Gone("the transfer of the playlist broke off".to_owned());
-            while let Some(piece) = poll_fn(|cx| play.poll_whole(cx)).await {
-                gathering.add(&piece.map_err(broken)?)?;
+    kind: PlaylistFormat,
+    (head, bytes): (ResponseHead, ResponseBody),
+    request: &PlaylistRequest<'_>,
+) -> Result<Response<ProxyBody>, RequestError> {
+    let mut download = PlaylistDownload::new(sessions, session)?;
+    let (url, list_right) = match bytes {
+        ResponseBody::Stream(mut play) => {
+            let transfer_failed = |_| RequestError::BadGateway("the transfer of the playlist broke off".to_owned());
+            while let Some(chunk) = poll_fn(|cx| play.poll_ungated(cx)).await {
+                download.push(&chunk.map_err(transfer_failed)?)?;
             }
             // Of a server that is not known any more nothing is known but that it is one.
-            play.place().unwrap_or_else(|| (session.url.clone(), session.right.led_by(None)))
+            play.source_url().unwrap_or_else(|| (session.url.clone(), session.right.referred_by(None)))
         }
-        Bytes::Single(mut single) => {
-            while let Some(piece) = single.next().await {
-                gathering.add(&piece?)?;
+        ResponseBody::SingleLink(mut response) => {
+            while let Some(chunk) = response.next_chunk().await {
+                download.push(&chunk?)?;
             }
-            (single.url.clone(), single.leads())
+            (response.url.clone(), response.list_right())
         }
     };
-    read(sessions, session, kind, gathering.done(head.described, url, leads), asked).await
+    rewrite_response(sessions, session, kind, download.finish(head.description, url, list_right), request).await
 }
 
 /// What kind of list an answer is, by its type or its first bytes, which stay in it; none: it is no list.
 ///
 /// # Errors
 /// It may be a list, and cannot be read; or nothing comes.
-pub(super) async fn recognized(
+pub(super) async fn detect_format(
     session: &Session,
-    (head, bytes): (&mut Head, &mut Bytes),
-    wanted: Wanted,
-) -> Result<Option<Kind>, Refusal> {
-    let Head { described, span, total, .. } = head;
-    let typed = described.content_type.as_deref().and_then(Kind::typed);
-    let start = span.as_ref().map_or(0, |span| span.start);
-    let is_part = !matches!(wanted, Wanted::Whole | Wanted::Part(0, None))
-        && span.as_ref().is_some_and(|span| start > 0 || Some(span.end) != *total);
-    if is_part && typed.is_some() && !session.not_a_list.get() {
-        session.list.set(typed);
-        return Ok(typed);
+    (head, body): (&mut ResponseHead, &mut ResponseBody),
+    requested: RequestedRange,
+) -> Result<Option<PlaylistFormat>, RequestError> {
+    let ResponseHead { description: described, range: span: range, total, .. } = head;
+    let by_type = described.content_type.as_deref().and_then(PlaylistFormat::from_media_type);
+    let start = range.as_ref().map_or(0, |span| span.start);
+    let is_partial = !matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None))
+        && range.as_ref().is_some_and(|span| start > 0 || Some(span.end) != *total);
+    if is_partial && by_type.is_some() && !session.not_a_playlist.get() {
+        session.playlist_format.set(by_type);
+        return Ok(by_type);
     }
-    let encoding = described.encoding.as_deref();
-    let beginning = Beginning::new(encoding, Kind::called(&session.url, described.content_type.as_deref()), start);
-    let end = if is_part { End::Part } else { End::Whole };
-    let verdict = first_bytes(&beginning, bytes, end).await?;
+    let encoding = described.content_encoding.as_deref();
+    let sniffer = ResponseSniffer::new(encoding, PlaylistFormat::declared(&session.url, described.content_type.as_deref()), start);
+    let end = if is_partial { BodyEnd::Partial } else { BodyEnd::Complete };
+    let result = sniff_body(&sniffer, body, end).await?;
     if start == 0 {
-        session.first_byte.set(bytes.peeked().first().copied());
+        session.first_byte.set(body.peeked().first().copied());
     }
-    match verdict {
-        Verdict::List(kind) => {
-            session.list.set(Some(kind));
+    match result {
+        SniffResult::Playlist(kind) => {
+            session.playlist_format.set(Some(kind));
             Ok(Some(kind))
         }
-        Verdict::UnknownCoding => Err(unknown_coding(encoding)),
-        Verdict::Other | Verdict::Unsure => {
+        SniffResult::UnknownEncoding => Err(unknown_encoding_error(encoding)),
+        SniffResult::NotAPlaylist | SniffResult::NeedMore => {
             // A player could take it for a list by its type alone.
-            described.content_type = described.content_type.take().filter(|_| typed.is_none());
+            described.content_type = described.content_type.take().filter(|_| by_type.is_none());
             Ok(None)
         }
     }
 }
 
 /// Whether the type and the first byte of a resource are of no list. Its bytes are looked at all the same before they are sent.
-pub(super) fn is_surely_no_list(session: &Session, head: &Head) -> bool {
-    let content_type = head.described.content_type.as_deref();
-    let byte = session.first_byte.get();
+pub(super) fn is_not_playlist(session: &Session, head: &ResponseHead) -> bool {
+    let content_type = head.description.content_type.as_deref();
+    let first_byte = session.first_byte.get();
     // Many containers begin with a zero, as a manifest in UTF-32 does.
-    Kind::called(&session.url, content_type).is_none()
-        && head.described.encoding.is_none()
-        && byte.is_some_and(|byte| byte == 0 || look(&[byte]) == Look::Other)
+    PlaylistFormat::declared(&session.url, content_type).is_none()
+        && head.description.content_encoding.is_none()
+        && first_byte.is_some_and(|byte| byte == 0 || sniff_bytes(&[byte]) == Signature::NotAPlaylist)
 }
 
 /// Waits for as many bytes as decide what an answer is.
-async fn first_bytes(beginning: &Beginning, bytes: &mut Bytes, end: End) -> Result<Verdict, Refusal> {
-    let since = Instant::now();
+async fn sniff_body(sniffer: &ResponseSniffer, body: &mut ResponseBody, end: BodyEnd) -> Result<SniffResult, RequestError> {
+    let started_at = Instant::now();
     loop {
-        let verdict = match timeout(PAUSE, bytes.peek(&|first| beginning.decide(first) != Verdict::Unsure)).await {
-            Ok(Peeked::Enough) => beginning.decide(bytes.peeked()),
-            Ok(Peeked::Ended) => return Ok(beginning.decide_at_end(bytes.peeked(), end)),
-            Ok(Peeked::Broken) => {
+        let result = match timeout(SNIFF_PAUSE, body.peek(&|first| sniffer.sniff(first) != SniffResult::NeedMore)).await {
+            Ok(PeekOutcome::Enough) => sniffer.sniff(body.peeked()),
+            Ok(PeekOutcome::Ended) => return Ok(sniffer.sniff_at_end(body.peeked(), end)),
+            Ok(PeekOutcome::Failed) => {
                 let line = "the transfer broke off before it was known whether this is a playlist";
-                return Err(Refusal::Gone(line.to_owned()));
+                return Err(RequestError::BadGateway(line.to_owned()));
             }
-            Err(_) => beginning.decide_now(bytes.peeked()),
+            Err(_) => sniffer.sniff_now(body.peeked()),
         };
-        if verdict != Verdict::Unsure {
-            return Ok(verdict);
+        if result != SniffResult::NeedMore {
+            return Ok(result);
         }
-        if since.elapsed() >= FIRST_BYTE {
-            let line = format!("after {} s it is not known whether this is a playlist", FIRST_BYTE.as_secs());
-            return Err(Refusal::Silent(line));
+        if started_at.elapsed() >= FIRST_BYTE_TIMEOUT {
+            let line = format!("after {} s it is not known whether this is a playlist", FIRST_BYTE_TIMEOUT.as_secs());
+            return Err(RequestError::Timeout(line));
         }
     }
 }
 
-fn unknown_coding(encoding: Option<&str>) -> Refusal {
-    let encoding = quoted(encoding.unwrap_or_default());
-    Refusal::Gone(format!(
+fn unknown_encoding_error(encoding: Option<&str>) -> RequestError {
+    let encoding = quote_excerpt(encoding.unwrap_or_default());
+    RequestError::BadGateway(format!(
         "this cannot be played through the proxy: its encoding is not known (Content-Encoding: {encoding}), and it may be a playlist"
     ))
 }
 
 /// The answer for a list that is here.
-async fn read(
+async fn rewrite_response(
     sessions: &Rc<Sessions>,
     session: &Rc<Session>,
-    kind: Kind,
-    fetched: Fetched,
-    asked: &Asked<'_>,
-) -> Result<Response<Reply>, Refusal> {
-    let Fetched { body, content_type, encoding, url, leads, reserved } = fetched;
-    let kind = content_type.as_deref().and_then(Kind::typed).unwrap_or(kind);
-    session.delivered.set(session.delivered.get() + body.len() as u64);
-    let via = format!("http://{}/", asked.host);
-    let player = Url::parse(&format!("{via}{}", asked.path.trim_start_matches('/')));
-    let player = player.map_err(|why| Refusal::Gone(format!("the address of the playlist is none: {why}")))?;
-    let mark = marks::of(leads.led().unwrap_or(Zone::Internet));
-    let own = session.url.host_str().filter(|_| !asked.is_marked).map(str::to_owned);
+    kind: PlaylistFormat,
+    fetched: FetchedPlaylist,
+    request: &PlaylistRequest<'_>,
+) -> Result<Response<ProxyBody>, RequestError> {
+    let FetchedPlaylist { body, content_type, encoding, url, list_right: leads: list_right, reservation: reserved: reservation } = fetched;
+    let kind = content_type.as_deref().and_then(PlaylistFormat::from_media_type).unwrap_or(kind);
+    session.delivered_bytes.set(session.delivered_bytes.get() + body.len() as u64);
+    let proxy_prefix = format!("http://{}/", request.host);
+    let player_url = Url::parse(&format!("{proxy_prefix}{}", request.path.trim_start_matches('/')));
+    let player = player_url.map_err(|error| RequestError::BadGateway(format!("the address of the playlist is none: {error}")))?;
+    let mark = marks::mark_for(list_right.referrer_zone().unwrap_or(AddressZone::Internet));
+    let unmarked_host = session.url.host_str().filter(|_| !request.is_marked).map(str::to_owned);
     let server = url.host_str().unwrap_or_default().to_owned();
-    let place = Place { origin: session.with_login(url), player, via, mark, own };
-    let imported = sessions.ahead.variables(session);
-    let read = sessions.lists.read(Job { body, encoding, kind, place, imported, reserved }).await;
-    let (kind, bytes, is_converted) = match read {
-        Outcome::Rewritten { bytes, kind, is_converted, untaken, rewritten } => {
-            close_unless_taken(untaken, asked.seat);
-            let Rewritten {
-                moved, renditions, variants, choice, note, target, hints, named, variables, fault, ..
+    let context = RewriteContext { source_url: session.url_with_login(url), player_url: player, proxy_prefix: via: proxy_prefix, mark, unmarked_host: own: unmarked_host };
+    let imported = sessions.prefetcher.imported_variables(session);
+    let outcome = sessions.playlist_reader.run_job(ReadJob { body, encoding, format: kind, context: place: context, imported, reservation: reserved: reservation }).await;
+    let (kind, bytes, is_converted) = match outcome {
+        ReadOutcome::Rewritten { bytes, format: kind, is_converted, unsent: untaken: unsent, playlist: rewritten } => {
+            close_if_not_read(unsent, request.permit);
+            let RewrittenPlaylist {
+                changed_urls: moved, renditions, variants, can_choose: choice: can_choose, note, target_duration: target, preload_hints: hints, urls: named, variables, parse_error: fault, ..
             } = *rewritten;
             match fault {
-                Some(why) => tell(sessions, session, &format!("a list that is passed on as it is: {why}")),
+                Some(why) => publish_notice(sessions, session, &format!("a list that is passed on as it is: {why}")),
                 None => {
                     let note = note.map(|note| format!("; nothing is fetched ahead: {note}")).unwrap_or_default();
-                    session.say(&format!("a list: {moved} addresses changed{note}"));
+                    session.set_status(&format!("a list: {moved} addresses changed{note}"));
                 }
             }
-            let offer = ahead::Offer { renditions, variants, choice, target, hints, named, variables };
-            sessions.ahead.learn(&sessions.memory, session, offer, (server, leads));
+            let info = ahead::PlaylistInfo { renditions, variants, can_choose: choice: can_choose, target_duration: target, preload_hints: hints, urls: named, variables };
+            sessions.prefetcher.add_playlist(&sessions.buffer_budget, session, info, (server, list_right));
             (kind, bytes, is_converted)
         }
-        Outcome::Refused(why) => {
+        ReadOutcome::Rejected(why) => {
             let line = format!("this playlist cannot be played through the proxy: {why}");
-            tell(sessions, session, &line);
-            return Err(Refusal::Gone(line));
+            publish_notice(sessions, session, &line);
+            return Err(RequestError::BadGateway(line));
         }
-        Outcome::Full => return Err(Refusal::Full),
+        ReadOutcome::NoCapacity => return Err(RequestError::OutOfMemory),
     };
-    let mut answer = Response::new(body::whole(bytes));
-    let fields = answer.headers_mut();
-    let said = content_type.as_deref().filter(|_| !is_converted).and_then(|said| HeaderValue::from_str(said).ok());
-    fields.insert(CONTENT_TYPE, said.unwrap_or_else(|| kind.content_type()));
+    let mut response = Response::new(body::full_body(bytes));
+    let fields = response.headers_mut();
+    let declared_type = content_type.as_deref().filter(|_| !is_converted).and_then(|said| HeaderValue::from_str(said).ok());
+    fields.insert(CONTENT_TYPE, declared_type.unwrap_or_else(|| kind.content_type()));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(answer)
+    Ok(response)
 }
 
 /// Closes a player's connection if it does not take a list, so that the memory of lists is free for others.
-fn close_unless_taken(untaken: Weak<()>, seat: &Rc<Seat>) {
-    let seat = Rc::downgrade(seat);
+fn close_if_not_read(unsent: Weak<()>, permit: &Rc<ConnPermit>) {
+    let seat = Rc::downgrade(permit);
     tokio::task::spawn_local(async move {
-        sleep(TAKEN_IN).await;
-        if let Some(seat) = seat.upgrade().filter(|_| untaken.strong_count() > 0) {
+        sleep(READ_TIMEOUT).await;
+        if let Some(seat) = seat.upgrade().filter(|_| unsent.strong_count() > 0) {
             tracing::debug!("closed: a list is not taken");
             seat.close();
         }
@@ -314,15 +314,15 @@ fn close_unless_taken(untaken: Weak<()>, seat: &Rc<Seat>) {
 }
 
 /// Says it once in the status and to those who hear events.
-fn tell(sessions: &Sessions, session: &Session, line: &str) {
-    if session.reason.borrow().as_str() != line {
-        sessions.events.tell(&json!({"event": "notice", "session": session.id, "text": line}));
+fn publish_notice(sessions: &Sessions, session: &Session, line: &str) {
+    if session.status_text.borrow().as_str() != line {
+        sessions.events.publish(&json!({"event": "notice", "session": session.id, "text": line}));
     }
-    session.say(line);
+    session.set_status(line);
 }
 
 /// A list as it came.
-struct Fetched {
+struct FetchedPlaylist {
     body: Vec<u8>,
     content_type: Option<String>,
     /// It came encoded although it was not asked to.
@@ -330,140 +330,140 @@ struct Fetched {
     /// Behind all redirects.
     url: Url,
     /// What its addresses may lead to.
-    leads: Right,
-    reserved: Reserved,
+    list_right: EgressPolicy,
+    reservation: Reservation,
 }
 
 /// A list that is on its way.
-struct Gathering {
+struct PlaylistDownload {
     body: Vec<u8>,
-    reserved: Reserved,
+    reservation: Reservation,
 }
 
-impl Gathering {
-    fn new(sessions: &Sessions, session: &Session) -> Result<Self, Refusal> {
-        let client = Client::of(&session.right);
-        let reserved = sessions.memory.reserve(client, Use::Lists, 0).ok_or(Refusal::Full)?;
-        Ok(Self { body: Vec::new(), reserved })
+impl PlaylistDownload {
+    fn new(sessions: &Sessions, session: &Session) -> Result<Self, RequestError> {
+        let client = Client::of_right(&session.right);
+        let reservation = sessions.buffer_budget.reserve(client, Purpose::Playlists, 0).ok_or(RequestError::OutOfMemory)?;
+        Ok(Self { body: Vec::new(), reservation: reserved: reservation })
     }
 
-    fn add(&mut self, piece: &[u8]) -> Result<(), Refusal> {
-        if self.body.len() + piece.len() > MOST_PLAYLIST {
-            let line = format!("the playlist has more than {} MiB: play it without the proxy", MOST_PLAYLIST >> 20);
-            return Err(Refusal::Gone(line));
+    fn push(&mut self, chunk: &[u8]) -> Result<(), RequestError> {
+        if self.body.len() + chunk.len() > MAX_HLS_BYTES {
+            let line = format!("the playlist has more than {} MiB: play it without the proxy", MAX_HLS_BYTES >> 20);
+            return Err(RequestError::BadGateway(line));
         }
-        let (before, lacks) = (self.body.capacity(), self.body.len() + piece.len() > self.body.capacity());
-        if lacks {
+        let (old_capacity, must_grow) = (self.body.capacity(), self.body.len() + chunk.len() > self.body.capacity());
+        if must_grow {
             // Doubling would take up much more than is needed.
-            self.body.reserve_exact(piece.len().max(self.body.len() / 8));
+            self.body.reserve_exact(chunk.len().max(self.body.len() / 8));
         }
-        if lacks && !self.reserved.grow((self.body.capacity() - before) as u64) {
-            return Err(Refusal::Full);
+        if must_grow && !self.reservation.grow((self.body.capacity() - old_capacity) as u64) {
+            return Err(RequestError::OutOfMemory);
         }
-        self.body.extend_from_slice(piece);
+        self.body.extend_from_slice(chunk);
         Ok(())
     }
 
-    fn done(self, described: Described, url: Url, leads: Right) -> Fetched {
-        let Self { body, reserved } = self;
-        let Described { content_type, encoding, .. } = described;
-        Fetched { body, content_type, encoding, url, leads, reserved }
+    fn finish(self, described: ResponseMeta, url: Url, list_right: EgressPolicy) -> FetchedPlaylist {
+        let Self { body, reservation: reserved } = self;
+        let ResponseMeta { content_type, content_encoding: encoding, .. } = described;
+        FetchedPlaylist { body, content_type, encoding, url, list_right: leads: list_right, reservation: reserved }
     }
 }
 
 /// Asks over the best link, and over the next one if that keeps still. None: it is no list.
-async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<Fetched>, Refusal> {
-    let mut question = session.question(RequestRange::Full);
-    let held = reload::is_blocking(&session.url).then(|| reload::patience(sessions.ahead.target(session)));
-    question.patience = held.unwrap_or(question.patience);
-    let mut links = sessions.links_of(session)?.into_iter();
-    let (mut under, mut sent) = (JoinSet::new(), Vec::new());
-    let mut last = Refusal::Gone("no answer in time".to_owned());
+async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedPlaylist>, RequestError> {
+    let mut request = session.single_link_request(RequestRange::Full);
+    let blocking_timeout = reload::is_blocking(&session.url).then(|| reload::blocking_timeout(sessions.prefetcher.target_duration(session)));
+    request.timeout = blocking_timeout.unwrap_or(request.timeout);
+    let mut links = sessions.links_beside_playback(session)?.into_iter();
+    let (mut requests, mut sent_flags) = (JoinSet::new(), Vec::new());
+    let mut last_error = RequestError::BadGateway("no answer in time".to_owned());
     loop {
-        let fresh = links.next();
+        let next_link = links.next();
         let is_last = links.len() == 0;
-        match fresh {
+        match next_link {
             Some(link) => {
-                let gathering = Gathering::new(sessions, session)?;
-                question.sent = Rc::default();
-                sent.push(Rc::clone(&question.sent));
-                under.spawn_local(ask(Rc::clone(&sessions.network), link, question.clone(), gathering));
+                let download = PlaylistDownload::new(sessions, session)?;
+                request.is_sent = Rc::default();
+                sent_flags.push(Rc::clone(&request.is_sent));
+                requests.spawn_local(fetch_over(Rc::clone(&sessions.network), link, request.clone(), download));
             }
-            None if under.is_empty() => return Err(last),
+            None if requests.is_empty() => return Err(last_error),
             None => {}
         }
-        let mut answer = timeout(if is_last { PATIENCE } else { HEDGE }, under.join_next()).await;
-        if let (Err(_), Some(held)) = (&answer, held.filter(|_| question.sent.get())) {
+        let mut outcome = timeout(if is_last { RESPONSE_TIMEOUT } else { HEDGE_DELAY }, requests.join_next()).await;
+        if let (Err(_), Some(hold_time)) = (&outcome, blocking_timeout.filter(|_| request.is_sent.get())) {
             // The request has left, so the link carries: now the server waits.
-            answer = timeout(held, under.join_next()).await;
-        } else if answer.is_err() && is_last && sent.iter().any(|sent| sent.get()) {
-            answer = timeout(FIRST_BYTE - PATIENCE, under.join_next()).await;
+            outcome = timeout(hold_time, requests.join_next()).await;
+        } else if outcome.is_err() && is_last && sent_flags.iter().any(|sent| sent.get()) {
+            outcome = timeout(FIRST_BYTE_TIMEOUT - RESPONSE_TIMEOUT, requests.join_next()).await;
         }
-        match answer {
-            Ok(Some(Ok(Err(Refusal::Gone(why))))) => last = Refusal::Gone(why),
+        match outcome {
+            Ok(Some(Ok(Err(RequestError::BadGateway(why))))) => last_error = RequestError::BadGateway(why),
             Ok(Some(Ok(answer))) => return answer,
             Ok(Some(Err(_)) | None) => {}
-            Err(_) if is_last => return Err(last),
+            Err(_) if is_last => return Err(last_error),
             Err(_) => {}
         }
     }
 }
 
-async fn ask(
-    network: Rc<Network>,
+async fn fetch_over(
+    network: Rc<ClientContext>,
     link: Option<Interface>,
-    question: Question,
-    mut gathering: Gathering,
-) -> Result<Option<Fetched>, Refusal> {
-    let mut single = Single::ask(&network, &[link], &question).await?;
+    request: SingleLinkRequest,
+    mut download: PlaylistDownload,
+) -> Result<Option<FetchedPlaylist>, RequestError> {
+    let mut response = SingleLinkResponse::request(&network, &[link], &request).await?;
     // From now on it is the body that is waited for.
-    question.sent.set(false);
-    let leads = single.leads();
-    let range = single.head.range;
-    match single.head.status {
+    request.is_sent.set(false);
+    let list_right = response.list_right();
+    let range = response.head.range;
+    match response.head.status {
         // 203: a proxy has changed something (RFC 9110 section 15.3.4).
         200 | 203 => {}
         // Some servers answer any request so.
-        206 if range.is_some_and(|range| is_all(range.range, range.total)) => {}
-        status => return Err(Refusal::Status(status)),
+        206 if range.is_some_and(|range| is_complete_range(range.range, range.total)) => {}
+        status => return Err(RequestError::Status(status)),
     }
-    let encoding = single.described.encoding.clone();
-    let called = Kind::called(&question.url, single.described.content_type.as_deref());
-    let beginning = Beginning::new(encoding.as_deref(), called, 0);
-    let mut verdict = Verdict::Unsure;
-    while let Some(piece) = single.next().await {
-        gathering.add(&piece?)?;
-        verdict = beginning.decide(&gathering.body);
+    let encoding = response.described.content_encoding.clone();
+    let declared_format = PlaylistFormat::declared(&request.url, response.described.content_type.as_deref());
+    let sniffer = ResponseSniffer::new(encoding.as_deref(), declared_format, 0);
+    let mut result = SniffResult::NeedMore;
+    while let Some(chunk) = response.next_chunk().await {
+        download.push(&chunk?)?;
+        result = sniffer.sniff(&download.body);
         // What a server calls a list and is none is played as anything else, with ranges if it has some.
-        if verdict == Verdict::Other {
+        if result == SniffResult::NotAPlaylist {
             return Ok(None);
         }
     }
-    if verdict == Verdict::Unsure {
-        verdict = beginning.decide_at_end(&gathering.body, End::Whole);
+    if result == SniffResult::NeedMore {
+        result = sniffer.sniff_at_end(&download.body, BodyEnd::Complete);
     }
-    match verdict {
-        Verdict::List(_) => Ok(Some(gathering.done(single.described.clone(), single.url.clone(), leads))),
-        Verdict::UnknownCoding => Err(unknown_coding(encoding.as_deref())),
-        Verdict::Other | Verdict::Unsure => Ok(None),
+    match result {
+        SniffResult::Playlist(_) => Ok(Some(download.finish(response.described.clone(), response.url.clone(), list_right))),
+        SniffResult::UnknownEncoding => Err(unknown_encoding_error(encoding.as_deref())),
+        SniffResult::NotAPlaylist | SniffResult::NeedMore => Ok(None),
     }
 }
 
 /// Whether a range is from the first byte to the last one, which a server may not know.
-fn is_all(span: Option<ByteRange>, total: Option<DataSize>) -> bool {
-    span.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
+fn is_complete_range(range: Option<ByteRange>, total: Option<DataSize>) -> bool {
+    range.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
 /// Names of playlists that players read, and the proxy does not.
-const UNREAD: [&str; 11] = ["pls", "asx", "wax", "wvx", "wpl", "zpl", "xspf", "smil", "smi", "ram", "b4s"];
+const OTHER_EXTENSIONS: [&str; 11] = ["pls", "asx", "wax", "wvx", "wpl", "zpl", "xspf", "smil", "smi", "ram", "b4s"];
 /// chosen: the longest playlist at the rate of a slow phone's link.
-const TAKEN_IN: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// No more first bytes for so long are a pause, in which what has come is decided on.
-const PAUSE: Duration = Duration::from_millis(200);
+const SNIFF_PAUSE: Duration = Duration::from_millis(200);
 /// chosen: three times a loaded round trip on a phone's link; asking twice costs a few kilobytes.
-const HEDGE: Duration = Duration::from_millis(1500);
+const HEDGE_DELAY: Duration = Duration::from_millis(1500);
 /// chosen: three segments of six seconds.
-const PATIENCE: Duration = Duration::from_secs(18);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(18);
 
 #[cfg(test)]
 mod tests {
@@ -472,35 +472,35 @@ mod tests {
     #[test]
     fn lists_are_known_by_name_or_type() {
         for (url, kind) in [
-            ("https://h/a/list.M3U8?x=.mpd", Some(Kind::Playlist)),
-            ("https://h/manifest.mpd", Some(Kind::Manifest)),
+            ("https://h/a/list.M3U8?x=.mpd", Some(PlaylistFormat::Hls)),
+            ("https://h/manifest.mpd", Some(PlaylistFormat::Dash)),
             ("https://h/film.mp4?list.m3u8", None),
             ("https://h/m3u8", None),
         ] {
-            assert_eq!(Kind::named(&Url::parse(url).unwrap()), kind, "{url}");
+            assert_eq!(PlaylistFormat::from_extension(&Url::parse(url).unwrap()), kind, "{url}");
         }
-        assert_eq!(Kind::typed("Application/X-mpegURL; charset=utf-8"), Some(Kind::Playlist));
-        assert_eq!(Kind::typed("application/dash+xml"), Some(Kind::Manifest));
-        assert_eq!(Kind::typed("audio/mpeg"), None);
+        assert_eq!(PlaylistFormat::from_media_type("Application/X-mpegURL; charset=utf-8"), Some(PlaylistFormat::Hls));
+        assert_eq!(PlaylistFormat::from_media_type("application/dash+xml"), Some(PlaylistFormat::Dash));
+        assert_eq!(PlaylistFormat::from_media_type("audio/mpeg"), None);
         for (url, content_type, kind) in [
-            ("https://h/radio.M3U", None, Some(Kind::Playlist)),
-            ("https://h/radio?x=.m3u", Some("text/plain"), Some(Kind::Playlist)),
-            ("https://h/radio", Some("audio/mpegurl"), Some(Kind::Playlist)),
+            ("https://h/radio.M3U", None, Some(PlaylistFormat::Hls)),
+            ("https://h/radio?x=.m3u", Some("text/plain"), Some(PlaylistFormat::Hls)),
+            ("https://h/radio", Some("audio/mpegurl"), Some(PlaylistFormat::Hls)),
             ("https://h/a.mpd", None, None),
-            ("https://h/a.pls?x", None, Some(Kind::Unread)),
-            ("https://h/a", Some("audio/x-scpls"), Some(Kind::Unread)),
+            ("https://h/a.pls?x", None, Some(PlaylistFormat::Other)),
+            ("https://h/a", Some("audio/x-scpls"), Some(PlaylistFormat::Other)),
             ("https://h/apls", None, None),
-            ("https://h/a.m3u8", Some("application/dash+xml"), Some(Kind::Manifest)),
+            ("https://h/a.m3u8", Some("application/dash+xml"), Some(PlaylistFormat::Dash)),
         ] {
-            assert_eq!(Kind::called(&Url::parse(url).unwrap(), content_type), kind, "{url}");
+            assert_eq!(PlaylistFormat::declared(&Url::parse(url).unwrap(), content_type), kind, "{url}");
         }
     }
 
     #[test]
     fn a_part_that_is_all_counts_as_the_whole() {
         let is =
-            |from, to, total: Option<u64>| is_all(Some(ByteRange::new(from, to)), total.map(DataSize::from_bytes));
+            |from, to, total: Option<u64>| is_complete_range(Some(ByteRange::new(from, to)), total.map(DataSize::from_bytes));
         assert!(is(0, 9, Some(9)) && is(0, 9, None));
-        assert!(!is(0, 9, Some(10)) && !is(1, 9, Some(9)) && !is_all(None, None));
+        assert!(!is(0, 9, Some(10)) && !is(1, 9, Some(9)) && !is_complete_range(None, None));
     }
 }

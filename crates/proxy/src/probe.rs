@@ -17,15 +17,15 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::container::Video;
+use super::container::VideoTiming;
 
 /// What a file with this head plays; none: `ffprobe` is not there, or does not know either.
-pub(super) async fn ask(head: Vec<u8>) -> Option<Video> {
-    let _turn = TURN.acquire().await.ok()?;
-    timeout(LIMIT, run(head)).await.ok()?
+pub(super) async fn probe(head: Vec<u8>) -> Option<VideoTiming> {
+    let _permit = PROBE_PERMIT.acquire().await.ok()?;
+    timeout(PROBE_TIMEOUT, run(head)).await.ok()?
 }
 
-async fn run(head: Vec<u8>) -> Option<Video> {
+async fn run(head: Vec<u8>) -> Option<VideoTiming> {
     let mut child = Command::new("ffprobe")
         .args(["-v", "quiet", "-protocol_whitelist", "pipe", "-show_entries", "format=duration,bit_rate"])
         .args(["-of", "json", "-i", "pipe:0"])
@@ -35,41 +35,41 @@ async fn run(head: Vec<u8>) -> Option<Video> {
         .kill_on_drop(true)
         .spawn()
         .ok()?;
-    let (mut words, mut answer) = (child.stdin.take()?, child.stdout.take()?.take(MOST));
-    let asks = async move {
+    let (mut stdin, mut stdout) = (child.stdin.take()?, child.stdout.take()?.take(MAX_OUTPUT));
+    let write_head = async move {
         // It may have seen enough, and close.
-        let _ = words.write_all(&head).await;
+        let _ = stdin.write_all(&head).await;
     };
     let mut text = Vec::new();
-    let ((), read) = tokio::join!(asks, answer.read_to_end(&mut text));
-    read.ok()?;
-    understand(&text)
+    let ((), result) = tokio::join!(write_head, stdout.read_to_end(&mut text));
+    result.ok()?;
+    parse_output(&text)
 }
 
-fn understand(text: &[u8]) -> Option<Video> {
-    let Format { duration, bit_rate } = serde_json::from_slice::<Answer>(text).ok()?.format;
-    let seconds = duration.and_then(|word| word.parse::<f64>().ok()).filter(|seconds| *seconds > 0.0);
+fn parse_output(text: &[u8]) -> Option<VideoTiming> {
+    let FormatInfo { duration, bit_rate } = serde_json::from_slice::<ProbeOutput>(text).ok()?.format;
+    let seconds = duration.and_then(|value| value.parse::<f64>().ok()).filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let rate = bit_rate.and_then(|word| word.parse().ok()).map(Bitrate::from_bits_per_sec);
-    duration.map(Video::Duration).or(rate.map(Video::Rate))
+    let rate = bit_rate.and_then(|value| value.parse().ok()).map(Bitrate::from_bits_per_sec);
+    duration.map(VideoTiming::Duration).or(rate.map(VideoTiming::Rate))
 }
 
 /// The part of its JSON that is asked for; figures are words there.
 #[derive(Deserialize)]
-struct Answer {
-    format: Format,
+struct ProbeOutput {
+    format: FormatInfo,
 }
 
 #[derive(Deserialize)]
-struct Format {
+struct FormatInfo {
     duration: Option<String>,
     bit_rate: Option<String>,
 }
 
-static TURN: Semaphore = Semaphore::const_new(1);
-const LIMIT: Duration = Duration::from_secs(5);
+static PROBE_PERMIT: Semaphore = Semaphore::const_new(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A format is a hundred bytes of JSON.
-const MOST: u64 = 4096;
+const MAX_OUTPUT: u64 = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -77,14 +77,14 @@ mod tests {
 
     #[test]
     fn a_duration_is_better_than_a_rate_and_nonsense_is_nothing() {
-        let of = |format: &str| understand(format!("{{\"programs\":[],\"format\":{{{format}}}}}").as_bytes());
-        let minute = Some(Video::Duration(Duration::from_secs(60)));
+        let of = |format: &str| parse_output(format!("{{\"programs\":[],\"format\":{{{format}}}}}").as_bytes());
+        let minute = Some(VideoTiming::Duration(Duration::from_secs(60)));
         assert_eq!(of(r#""duration":"60.000000","bit_rate":"64000""#), minute);
-        assert_eq!(of(r#""bit_rate":"64000""#), Some(Video::Rate(Bitrate::from_bits_per_sec(64_000))));
+        assert_eq!(of(r#""bit_rate":"64000""#), Some(VideoTiming::Rate(Bitrate::from_bits_per_sec(64_000))));
         for nothing in ["", r#""duration":"N/A""#, r#""duration":"-1""#, r#""duration":"1e300""#] {
             assert_eq!(of(nothing), None, "{nothing}");
         }
-        assert_eq!(understand(b"{}"), None);
+        assert_eq!(parse_output(b"{}"), None);
     }
 
     /// AU: the simplest container there is: a word, and five numbers.
@@ -99,15 +99,15 @@ mod tests {
         sound.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
         sound.resize(200_000, 1);
         // 16 bits of two channels, 8000 times a second.
-        let found = ask(sound).await;
+        let found = probe(sound).await;
         let plausible = match &found {
-            Some(Video::Rate(rate)) => *rate == Bitrate::from_bits_per_sec(256_000),
-            Some(Video::Duration(time)) => time.as_secs().abs_diff((1 << 30) / 32_000) < 2,
+            Some(VideoTiming::Rate(rate)) => *rate == Bitrate::from_bits_per_sec(256_000),
+            Some(VideoTiming::Duration(time)) => time.as_secs().abs_diff((1 << 30) / 32_000) < 2,
             _ => false,
         };
         assert!(plausible, "{found:?}");
-        assert_eq!(ask(vec![0; 200_000]).await, None);
+        assert_eq!(probe(vec![0; 200_000]).await, None);
         let list = b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n/etc/passwd\n#EXT-X-ENDLIST\n".to_vec();
-        assert!(!matches!(ask(list).await, Some(Video::Rate(_))));
+        assert!(!matches!(probe(list).await, Some(VideoTiming::Rate(_))));
     }
 }

@@ -16,44 +16,44 @@ use serde_json::{Value, json};
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Radios {
+pub(super) struct EnergyMeter {
     meter: Option<Meter>,
-    links: BTreeMap<String, Carried>,
+    links: BTreeMap<String, LinkTraffic>,
 }
 
 #[derive(Debug)]
-struct Carried {
+struct LinkTraffic {
     id: LinkId,
     bytes: u64,
     /// The last look.
-    at: Instant,
+    sampled_at: Instant,
 }
 
-impl Radios {
+impl EnergyMeter {
     /// Without a model only bytes are counted.
     pub(super) fn new(model: Option<Model>) -> Self {
         Self { meter: model.map(|model| Meter::new(model, Instant::ZERO)), links: BTreeMap::new() }
     }
 
     /// So many more bytes have come over a link since the last look.
-    pub(super) fn carried(&mut self, now: Instant, name: &str, kind: LinkKind, bytes: u64) {
-        let next = LinkId(u16::try_from(self.links.len()).unwrap_or(u16::MAX));
-        let new = Carried { id: next, bytes: 0, at: now };
-        let link = self.links.entry(name.to_owned()).or_insert(new);
+    pub(super) fn on_received(&mut self, now: Instant, name: &str, kind: LinkKind, bytes: u64) {
+        let next_id = LinkId(u16::try_from(self.links.len()).unwrap_or(u16::MAX));
+        let initial = LinkTraffic { id: next_id, bytes: 0, sampled_at: now };
+        let link = self.links.entry(name.to_owned()).or_insert(initial);
         link.bytes += bytes;
         // What came since then came steadily, as far as anybody knows.
-        let since = if now.since(link.at) < STEADY { link.at } else { now };
-        link.at = now;
+        let interval_start = if now.since(link.sampled_at) < MAX_SAMPLE_GAP { link.sampled_at } else { now };
+        link.sampled_at = now;
         if let Some(meter) = &mut self.meter {
             meter.add_link(now, link.id, kind);
             if bytes > 0 {
-                meter.on_flow(since, now, link.id, Direction::Down, DataSize::from_bytes(bytes));
+                meter.on_flow(interval_start, now, link.id, Direction::Down, DataSize::from_bytes(bytes));
             }
         }
     }
 
     /// The device so far; null: nobody counts.
-    pub(super) fn device(&self, now: Instant) -> Value {
+    pub(super) fn device_json(&self, now: Instant) -> Value {
         self.meter.as_ref().map_or(Value::Null, |meter| {
             json!({
                 "model": meter.model().name(),
@@ -64,16 +64,16 @@ impl Radios {
     }
 
     /// One link so far: bytes, joules by state, and what its radio does; null where nobody counts.
-    pub(super) fn link(&self, now: Instant, name: &str) -> Value {
+    pub(super) fn link_json(&self, now: Instant, name: &str) -> Value {
         let Some(link) = self.links.get(name) else { return json!({"bytes": 0}) };
-        let bill = self.meter.as_ref().and_then(|meter| meter.energy_so_far(now).radio(link.id));
-        let with_tail = self.meter.as_ref().and_then(|meter| meter.energy_until_idle(now).radio(link.id));
+        let energy = self.meter.as_ref().and_then(|meter| meter.energy_so_far(now).radio(link.id));
+        let energy_with_tail = self.meter.as_ref().and_then(|meter| meter.energy_until_idle(now).radio(link.id));
         let radio = self.meter.as_ref().and_then(|meter| meter.radio(link.id));
         json!({
             "bytes": link.bytes,
-            "energy_j": bill.map(|bill| bill.total().as_joules_f64()),
-            "with_tail_j": with_tail.map(|bill| bill.total().as_joules_f64()),
-            "energy": bill.map(LinkEnergy::from),
+            "energy_j": energy.map(|bill| bill.total().as_joules_f64()),
+            "with_tail_j": energy_with_tail.map(|bill| bill.total().as_joules_f64()),
+            "energy": energy.map(LinkEnergy::from),
             "radio": radio.map(|radio| match radio.state(now) {
                 RadioState::Idle => "idle",
                 RadioState::Promotion => "promotion",
@@ -85,7 +85,7 @@ impl Radios {
 }
 
 /// Looks are as often as transfers tell how they go: ten times a second, with some delay.
-const STEADY: std::time::Duration = std::time::Duration::from_millis(300);
+const MAX_SAMPLE_GAP: std::time::Duration = std::time::Duration::from_millis(300);
 
 #[cfg(test)]
 mod tests {
@@ -97,19 +97,19 @@ mod tests {
 
     #[test]
     fn two_transfers_over_one_radio_pay_for_one_tail() {
-        let mut radios = Radios::new(Some(GreenBagRadio::greenbag()));
+        let mut radios = EnergyMeter::new(Some(GreenBagRadio::greenbag()));
         let at = |millis| Instant::from_millis(millis);
         for n in 0..=20 {
-            radios.carried(at(1000 + n * 100), "wwan0", LinkKind::Lte, if n == 0 { 0 } else { 25_000 });
+            radios.on_received(at(1000 + n * 100), "wwan0", LinkKind::Lte, if n == 0 { 0 } else { 25_000 });
         }
-        assert_eq!(radios.link(at(3000), "wwan0")["bytes"], 500_000);
+        assert_eq!(radios.link_json(at(3000), "wwan0")["bytes"], 500_000);
         let end = at(3000) + Duration::from_secs(60);
         // Two seconds of β, 4 Mbit of α, 11.2 s of tail.
-        let joules = radios.device(end)["energy_j"].as_f64().unwrap();
+        let joules = radios.device_json(end)["energy_j"].as_f64().unwrap();
         assert!((joules - (2.0 * 2.0222 + 4.0 * 0.016_72 + 15.12)).abs() < 0.01, "{joules}");
-        assert_eq!(radios.link(at(3100), "wwan0")["radio"], "active");
-        assert_eq!(radios.link(at(9000), "wwan0")["radio"], "tail");
-        assert_eq!(radios.link(end, "wwan0")["radio"], "idle");
-        assert_eq!(radios.link(end, "eth0")["bytes"], 0);
+        assert_eq!(radios.link_json(at(3100), "wwan0")["radio"], "active");
+        assert_eq!(radios.link_json(at(9000), "wwan0")["radio"], "tail");
+        assert_eq!(radios.link_json(end, "wwan0")["radio"], "idle");
+        assert_eq!(radios.link_json(end, "eth0")["bytes"], 0);
     }
 }

@@ -10,43 +10,43 @@ use url::Url;
 
 /// Whether a request for a playlist is held back by the server.
 pub(super) fn is_blocking(url: &Url) -> bool {
-    parts(url).any(|part| name(part) == "_HLS_msn")
+    query_parameters(url).any(|part| parameter_name(part) == "_HLS_msn")
 }
 
 /// The playlist that a URL is of, without the directives for its delivery: each reload has other ones.
-pub(super) fn identity(url: &Url) -> Url {
+pub(super) fn without_directives(url: &Url) -> Url {
     let mut url = url.clone();
-    if parts(&url).any(is_directive) {
-        let others: Vec<&str> = parts(&url).filter(|part| !is_directive(part)).collect();
-        let others = (!others.is_empty()).then(|| others.join("&"));
-        url.set_query(others.as_deref());
+    if query_parameters(&url).any(is_directive) {
+        let kept: Vec<&str> = query_parameters(&url).filter(|part| !is_directive(part)).collect();
+        let query = (!kept.is_empty()).then(|| kept.join("&"));
+        url.set_query(query.as_deref());
     }
     url
 }
 
 /// How long a server may hold an answer back, for segments of this length at most.
-pub(super) fn patience(target: Option<Duration>) -> Duration {
-    target.unwrap_or(USUAL).saturating_mul(3).clamp(SHORTEST, LONGEST)
+pub(super) fn blocking_timeout(target: Option<Duration>) -> Duration {
+    target.unwrap_or(DEFAULT_TARGET_DURATION).saturating_mul(3).clamp(MIN_TIMEOUT, MAX_TIMEOUT)
 }
 
-fn parts(url: &Url) -> impl Iterator<Item = &str> {
+fn query_parameters(url: &Url) -> impl Iterator<Item = &str> {
     url.query().unwrap_or_default().split('&').filter(|part| !part.is_empty())
 }
 
 fn is_directive(part: &str) -> bool {
-    name(part).starts_with("_HLS_")
+    parameter_name(part).starts_with("_HLS_")
 }
 
-fn name(part: &str) -> &str {
+fn parameter_name(part: &str) -> &str {
     part.split('=').next().unwrap_or_default()
 }
 
 /// Apple's own authoring rules have segments of six seconds.
-const USUAL: Duration = Duration::from_secs(6);
+const DEFAULT_TARGET_DURATION: Duration = Duration::from_secs(6);
 /// A round trip, a name and a handshake come on top of what the server waits.
-const SHORTEST: Duration = Duration::from_secs(5);
+const MIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// chosen: a player has given up by then.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -62,14 +62,14 @@ mod tests {
             ("https://h/l.m3u8", "https://h/l.m3u8", false),
         ] {
             let url = Url::parse(url).unwrap();
-            assert_eq!((identity(&url).as_str(), is_blocking(&url)), (playlist, blocks));
+            assert_eq!((without_directives(&url).as_str(), is_blocking(&url)), (playlist, blocks));
         }
     }
 
     #[test]
     fn three_target_durations_are_waited() {
-        assert_eq!(patience(Some(Duration::from_secs(4))), Duration::from_secs(12));
-        assert_eq!(patience(None), Duration::from_secs(18));
-        assert_eq!((patience(Some(Duration::ZERO)), patience(Some(Duration::MAX))), (SHORTEST, LONGEST));
+        assert_eq!(blocking_timeout(Some(Duration::from_secs(4))), Duration::from_secs(12));
+        assert_eq!(blocking_timeout(None), Duration::from_secs(18));
+        assert_eq!((blocking_timeout(Some(Duration::ZERO)), blocking_timeout(Some(Duration::MAX))), (MIN_TIMEOUT, MAX_TIMEOUT));
     }
 }

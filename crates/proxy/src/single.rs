@@ -19,154 +19,154 @@ use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, HeaderValue};
 use marline_core::fetch::{ConnError, ConnErrorKind, ReqId, RequestRange, ResponseHead};
 use marline_core::units::DataSize;
-use marline_download::Network;
-use marline_net::http::{Connection, Described, Event, Get, Sink};
+use marline_download::ClientContext;
+use marline_net::http::{Connection, ResponseMeta, Event, GetRequest, Sink};
 use marline_net::links::Interface;
-use marline_net::reach::Right;
+use marline_net::reach::EgressPolicy;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use super::fields::Sent;
+use super::fields::UpstreamHeaders;
 
 /// An answer whose head has come.
-pub(super) struct Single {
-    network: Rc<Network>,
+pub(super) struct SingleLinkResponse {
+    network: Rc<ClientContext>,
     interface: Option<Interface>,
     connection: Option<Connection>,
     scratch: Vec<u8>,
     pub(super) head: ResponseHead,
-    pub(super) described: Described,
+    pub(super) described: ResponseMeta,
     /// Where it came from, behind all redirects.
     pub(super) url: Url,
     /// What this URL may be connected to.
-    pub(super) right: Right,
+    pub(super) right: EgressPolicy,
     /// The server that answers.
     server: IpAddr,
     /// Bytes of the body that were looked at, and not taken yet.
-    first: Bytes,
+    peeked: Bytes,
     /// Why no more come; it is reported behind the first bytes.
-    broken: Option<ConnError>,
+    error: Option<ConnError>,
 }
 
 /// How looking at the first bytes of a body has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Peeked {
+pub(super) enum PeekOutcome {
     Enough,
     /// The body has ended.
     Ended,
-    Broken,
+    Failed,
 }
 
 /// What is asked.
 #[derive(Clone)]
-pub(super) struct Question {
+pub(super) struct SingleLinkRequest {
     pub(super) url: Url,
-    pub(super) fields: Sent,
+    pub(super) headers: UpstreamHeaders,
     /// A value for Authorization; it goes to the first host only.
-    pub(super) login: Option<HeaderValue>,
+    pub(super) authorization: Option<HeaderValue>,
     pub(super) ask: RequestRange,
     /// What the URL may lead to.
-    pub(super) right: Right,
+    pub(super) right: EgressPolicy,
     /// How long each link has until the request has left or the head has come, names and handshakes included.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     /// Whether the request has left on a connection: from then on it is the server that waits.
-    pub(super) sent: Rc<Cell<bool>>,
+    pub(super) is_sent: Rc<Cell<bool>>,
 }
 
-impl Single {
+impl SingleLinkResponse {
     /// Asks over the first link that works; `links` has none for a host on this machine. A link on which the request has left stays
     /// in use beside the next one: the server may be slow, and another request to it no faster.
     ///
     /// # Errors
     /// The last link's trouble.
-    pub(super) async fn ask(
-        network: &Rc<Network>,
+    pub(super) async fn request(
+        network: &Rc<ClientContext>,
         links: &[Option<Interface>],
-        question: &Question,
+        request: &SingleLinkRequest,
     ) -> Result<Self, ConnError> {
-        let mut last = ConnError { kind: ConnErrorKind::Unreachable, text: "no link can be used".to_owned() };
+        let mut last_error = ConnError { kind: ConnErrorKind::Unreachable, text: "no link can be used".to_owned() };
         let mut forbidden = None;
-        let longest = Instant::now() + FIRST_BYTE.max(question.patience);
-        let mut under_way = JoinSet::new();
+        let last_deadline = Instant::now() + FIRST_BYTE_TIMEOUT.max(request.timeout);
+        let mut pending = JoinSet::new();
         for (n, interface) in links.iter().enumerate() {
-            let (network, interface, question) = (Rc::clone(network), interface.clone(), question.clone());
-            let (sent, patience) = (Rc::clone(&question.sent), question.patience);
-            let text = format!("{}: no answer in time", question.url.host_str().unwrap_or_default());
-            under_way.spawn_local(async move { Self::ask_over(&network, interface.as_ref(), &question).await });
+            let (network, interface, link_request) = (Rc::clone(network), interface.clone(), request.clone());
+            let (sent, timeout) = (Rc::clone(&link_request.is_sent), link_request.timeout);
+            let text = format!("{}: no answer in time", link_request.url.host_str().unwrap_or_default());
+            pending.spawn_local(async move { Self::request_over(&network, interface.as_ref(), &link_request).await });
             let is_last = n + 1 == links.len();
-            let mut until = Instant::now() + patience;
+            let mut deadline = Instant::now() + timeout;
             loop {
-                match timeout_at(until, under_way.join_next()).await {
-                    Ok(Some(Ok(Ok(single)))) => return Ok(single),
-                    Ok(Some(Ok(Err(trouble)))) if trouble.is_refusal() => forbidden = Some(trouble),
-                    Ok(Some(Ok(Err(trouble)))) => last = trouble,
+                match timeout_at(deadline, pending.join_next()).await {
+                    Ok(Some(Ok(Ok(response)))) => return Ok(response),
+                    Ok(Some(Ok(Err(error)))) if error.is_refusal() => forbidden = Some(error),
+                    Ok(Some(Ok(Err(error)))) => last_error = error,
                     Ok(Some(Err(_)) | None) => {}
-                    Err(_) if is_last && sent.get() && until < longest => {
-                        until = longest;
+                    Err(_) if is_last && sent.get() && deadline < last_deadline => {
+                        deadline = last_deadline;
                         continue;
                     }
                     Err(_) => {
-                        last = ConnError { kind: ConnErrorKind::TimedOut, text };
+                        last_error = ConnError { kind: ConnErrorKind::TimedOut, text };
                         if !sent.get() {
-                            under_way = JoinSet::new();
+                            pending = JoinSet::new();
                         }
                         break;
                     }
                 }
-                if under_way.is_empty() || !is_last {
+                if pending.is_empty() || !is_last {
                     break;
                 }
             }
         }
-        Err(forbidden.unwrap_or(last))
+        Err(forbidden.unwrap_or(last_error))
     }
 
-    async fn ask_over(
-        network: &Rc<Network>,
+    async fn request_over(
+        network: &Rc<ClientContext>,
         interface: Option<&Interface>,
-        question: &Question,
+        request: &SingleLinkRequest,
     ) -> Result<Self, ConnError> {
-        let (mut url, mut right) = (question.url.clone(), question.right);
-        for _ in 0..=MOST_REDIRECTS {
-            let (single, location) = match Self::once(network, interface, question, (&url, right), false).await {
+        let (mut url, mut right) = (request.url.clone(), request.right);
+        for _ in 0..=MAX_REDIRECTS {
+            let (response, location) = match Self::try_once(network, interface, request, (&url, right), false).await {
                 // An idle connection may have been closed the moment before: once more, on a new one.
-                Err(trouble) if matches!(trouble.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
-                    Self::once(network, interface, question, (&url, right), true).await?
+                Err(error) if matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
+                    Self::try_once(network, interface, request, (&url, right), true).await?
                 }
                 Err(ConnError { kind: ConnErrorKind::Http1Required, .. }) => {
-                    network.leave_http2(&url, interface);
-                    Self::once(network, interface, question, (&url, right), true).await?
+                    network.use_http1_for(&url, interface);
+                    Self::try_once(network, interface, request, (&url, right), true).await?
                 }
-                asked => asked?,
+                outcome => outcome?,
             };
-            let Some(location) = location.filter(|_| (300..400).contains(&single.head.status)) else {
-                return Ok(single);
+            let Some(location) = location.filter(|_| (300..400).contains(&response.head.status)) else {
+                return Ok(response);
             };
-            let bad = |text: String| ConnError { kind: ConnErrorKind::Protocol, text };
-            let next = url.join(&location).map_err(|why| bad(format!("the redirect is no URL: {why}")))?;
+            let protocol_error = |text: String| ConnError { kind: ConnErrorKind::Protocol, text };
+            let next = url.join(&location).map_err(|error| protocol_error(format!("the redirect is no URL: {error}")))?;
             // Within one host a redirect says nothing new of where it is.
             if url.host() != next.host() {
-                right = right.led_by(single.server);
+                right = right.referred_by(response.server);
             }
             match (url.scheme(), next.scheme()) {
-                ("https", "http") => return Err(bad("the redirect from https to http is not followed".to_owned())),
+                ("https", "http") => return Err(protocol_error("the redirect from https to http is not followed".to_owned())),
                 (_, "http" | "https") => url = next,
-                (_, other) => return Err(bad(format!("the redirect to a `{other}` URL cannot be followed"))),
+                (_, scheme) => return Err(protocol_error(format!("the redirect to a `{scheme}` URL cannot be followed"))),
             }
         }
         Err(ConnError { kind: ConnErrorKind::Protocol, text: "redirects without end".to_owned() })
     }
 
-    async fn once(
-        network: &Rc<Network>,
+    async fn try_once(
+        network: &Rc<ClientContext>,
         interface: Option<&Interface>,
-        question: &Question,
-        (url, right): (&Url, Right),
-        fresh: bool,
+        request: &SingleLinkRequest,
+        (url, right): (&Url, EgressPolicy),
+        must_dial: bool,
     ) -> Result<(Self, Option<String>), ConnError> {
-        let mut connection = if fresh {
-            network.dial_anew(url, interface, right).await?
+        let mut connection = if must_dial {
+            network.dial_new(url, interface, right).await?
         } else {
             network.dial(url, interface, right).await?
         };
@@ -174,19 +174,19 @@ impl Single {
         let host = url.host_str().unwrap_or_default();
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
-        let mut headers = question.fields.fields_to(url);
-        let same = url.origin() == question.url.origin();
-        headers.extend(question.login.clone().filter(|_| same).map(|login| (AUTHORIZATION, login)));
-        question.fields.jar.add_to(url, &mut headers);
-        connection.request(REQ, &Get { path_and_query, authority, ask: question.ask, if_range: None, headers });
-        question.sent.set(true);
-        let mut scratch = vec![0; SCRATCH];
+        let mut headers = request.headers.headers_for(url);
+        let is_same_origin = url.origin() == request.url.origin();
+        headers.extend(request.authorization.clone().filter(|_| is_same_origin).map(|login| (AUTHORIZATION, login)));
+        request.headers.cookie_jar.add_to_headers(url, &mut headers);
+        connection.request(REQUEST_ID, &GetRequest { path_and_query, authority, range: request.ask, if_range: None, headers });
+        request.is_sent.set(true);
+        let mut scratch = vec![0; SCRATCH_SIZE];
         let event =
-            poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Gathered::default(), DataSize::ZERO)).await;
+            poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut ChunkSink::default(), DataSize::ZERO)).await;
         match event {
-            Event::Head { head, location, described, .. } => {
-                question.fields.jar.take(url, &described.cookies);
-                let single = Self {
+            Event::Head { head, location, meta: described, .. } => {
+                request.headers.cookie_jar.store_cookies(url, &described.set_cookies);
+                let response = Self {
                     network: Rc::clone(network),
                     interface: interface.cloned(),
                     connection: Some(connection),
@@ -196,12 +196,12 @@ impl Single {
                     url: url.clone(),
                     right,
                     server,
-                    first: Bytes::new(),
-                    broken: None,
+                    peeked: Bytes::new(),
+                    error: None,
                 };
-                Ok((single, location))
+                Ok((response, location))
             }
-            Event::Aborted { trouble, .. } | Event::Closed { trouble } => Err(trouble),
+            Event::Aborted { error: trouble, .. } | Event::Closed { error: trouble } => Err(trouble),
             Event::Data { .. } | Event::End { .. } => {
                 Err(ConnError { kind: ConnErrorKind::Protocol, text: "an answer without a head".to_owned() })
             }
@@ -209,69 +209,69 @@ impl Single {
     }
 
     /// What the addresses in its body may lead to.
-    pub(super) fn leads(&self) -> Right {
-        self.right.led_by(self.server)
+    pub(super) fn list_right(&self) -> EgressPolicy {
+        self.right.referred_by(self.server)
     }
 
     /// The next piece of the body; none: it is complete.
     ///
     /// # Errors
     /// It broke off.
-    pub(super) async fn next(&mut self) -> Option<Result<Bytes, ConnError>> {
-        if !self.first.is_empty() {
-            return Some(Ok(std::mem::take(&mut self.first)));
+    pub(super) async fn next_chunk(&mut self) -> Option<Result<Bytes, ConnError>> {
+        if !self.peeked.is_empty() {
+            return Some(Ok(std::mem::take(&mut self.peeked)));
         }
-        if let Some(trouble) = self.broken.take() {
-            return Some(Err(trouble));
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
         }
-        self.read().await
+        self.read_chunk().await
     }
 
     /// Takes bytes in until there are enough of them, or the end; they stay.
-    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> Peeked {
-        while !is_enough(&self.first) {
-            match self.read().await {
-                Some(Ok(bytes)) => self.first = joined(std::mem::take(&mut self.first), bytes),
-                Some(Err(trouble)) => {
-                    self.broken = Some(trouble);
-                    return Peeked::Broken;
+    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
+        while !is_enough(&self.peeked) {
+            match self.read_chunk().await {
+                Some(Ok(bytes)) => self.peeked = concat(std::mem::take(&mut self.peeked), bytes),
+                Some(Err(error)) => {
+                    self.error = Some(error);
+                    return PeekOutcome::Failed;
                 }
-                None if self.broken.is_some() => return Peeked::Broken,
-                None => return Peeked::Ended,
+                None if self.error.is_some() => return PeekOutcome::Failed,
+                None => return PeekOutcome::Ended,
             }
         }
-        Peeked::Enough
+        PeekOutcome::Enough
     }
 
     /// The bytes that have been taken in.
     pub(super) fn peeked(&self) -> &[u8] {
-        &self.first
+        &self.peeked
     }
 
-    async fn read(&mut self) -> Option<Result<Bytes, ConnError>> {
-        let mut gathered = Gathered::default();
+    async fn read_chunk(&mut self) -> Option<Result<Bytes, ConnError>> {
+        let mut sink = ChunkSink::default();
         loop {
             let connection = self.connection.as_mut()?;
-            connection.accept(REQ, None);
-            let most = DataSize::from_bytes(SCRATCH as u64);
-            let event = poll_fn(|cx| connection.poll_event(cx, &mut self.scratch, &mut gathered, most)).await;
+            connection.accept(REQUEST_ID, None);
+            let max_read = DataSize::from_bytes(SCRATCH_SIZE as u64);
+            let event = poll_fn(|cx| connection.poll_event(cx, &mut self.scratch, &mut sink, max_read)).await;
             match event {
                 Event::Data { .. } => {
                     if let Some(interface) = &self.interface {
-                        self.network.traffic.received(&interface.name, gathered.0.len() as u64);
+                        self.network.traffic.add_received(&interface.name, sink.0.len() as u64);
                     }
-                    return Some(Ok(Bytes::from(gathered.0)));
+                    return Some(Ok(Bytes::from(sink.0)));
                 }
                 Event::End { .. } => {
                     if let Some(connection) = self.connection.take().filter(|_| !self.head.closes_connection) {
-                        self.network.keep(&self.url, self.interface.as_ref(), connection);
+                        self.network.keep_idle(&self.url, self.interface.as_ref(), connection);
                     }
                     return None;
                 }
                 Event::Head { .. } => {}
-                Event::Aborted { trouble, .. } | Event::Closed { trouble } => {
+                Event::Aborted { error: trouble: error, .. } | Event::Closed { error: trouble: error } => {
                     self.connection = None;
-                    return Some(Err(trouble));
+                    return Some(Err(error));
                 }
             }
         }
@@ -279,41 +279,41 @@ impl Single {
 
     /// Reads a short body to its end, so that the connection can be used again; a long one is dropped with it.
     pub(super) async fn drain(mut self) {
-        if self.head.length.is_some_and(|length| length <= SHORT) {
+        if self.head.length.is_some_and(|length| length <= MAX_DRAIN) {
             // Nobody waits for a server that sends a head and keeps its body.
-            let _ = tokio::time::timeout(DRAINS, async { while let Some(Ok(_)) = self.next().await {} }).await;
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, async { while let Some(Ok(_)) = self.next_chunk().await {} }).await;
         }
     }
 }
 
 /// Bytes with more behind them, in the memory of the first ones if there is room.
-pub(super) fn joined(first: Bytes, more: Bytes) -> Bytes {
+pub(super) fn concat(first: Bytes, next: Bytes) -> Bytes {
     if first.is_empty() {
-        return more;
+        return next;
     }
-    let mut all = BytesMut::from(first);
-    all.extend_from_slice(&more);
-    all.freeze()
+    let mut joined_bytes = BytesMut::from(first);
+    joined_bytes.extend_from_slice(&next);
+    joined_bytes.freeze()
 }
 
 /// Bytes of one turn.
 #[derive(Default)]
-struct Gathered(Vec<u8>);
+struct ChunkSink(Vec<u8>);
 
-impl Sink for Gathered {
+impl Sink for ChunkSink {
     fn body(&mut self, _: ReqId, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 }
 
 /// The one request of a connection at a time.
-const REQ: ReqId = ReqId(u32::MAX);
-const SCRATCH: usize = 64 * 1024;
-const SHORT: DataSize = DataSize::from_kib(64);
+const REQUEST_ID: ReqId = ReqId(u32::MAX);
+const SCRATCH_SIZE: usize = 64 * 1024;
+const MAX_DRAIN: DataSize = DataSize::from_kib(64);
 /// chosen: a round trip of a slow link; a connection costs no more.
-pub(super) const DRAINS: Duration = Duration::from_secs(1);
-const MOST_REDIRECTS: u32 = 10;
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_REDIRECTS: u32 = 10;
 /// As long as players wait for an answer; an outage of all links is shorter, or worth a message.
-pub(super) const FIRST_BYTE: Duration = Duration::from_secs(60);
+pub(super) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
 /// For a request to leave over a link. chosen: three times what a satellite link takes.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(10);

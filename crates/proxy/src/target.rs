@@ -14,50 +14,50 @@ use url::Url;
 
 /// The target of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Target {
+pub(super) struct MediaUrl {
     pub(super) url: Url,
     /// User and password of the URL.
-    pub(super) user: Option<(String, String)>,
+    pub(super) login: Option<(String, String)>,
 }
 
 /// Reads a target.
 ///
 /// # Errors
 /// One line for the person who made the address.
-pub(super) fn parse(path_and_query: &str) -> Result<Target, String> {
-    const HOW: &str = "write http://ADDRESS/https://host/path";
+pub(super) fn parse(path_and_query: &str) -> Result<MediaUrl, String> {
+    const USAGE: &str = "write http://ADDRESS/https://host/path";
     let text = path_and_query.strip_prefix('/').unwrap_or(path_and_query);
-    if text.len() > LONGEST {
-        return Err(format!("the URL has more than {LONGEST} bytes"));
+    if text.len() > MAX_URL_BYTES {
+        return Err(format!("the URL has more than {MAX_URL_BYTES} bytes"));
     }
-    let Some((scheme, rest)) = text.split_once(":/") else {
-        return Err(format!("the path is no URL: {HOW}"));
+    let Some((scheme, after_scheme)) = text.split_once(":/") else {
+        return Err(format!("the path is no URL: {USAGE}"));
     };
     let scheme = scheme.to_ascii_lowercase();
     if !matches!(scheme.as_str(), "http" | "https") {
-        return Err(format!("only http and https can be played: {HOW}"));
+        return Err(format!("only http and https can be played: {USAGE}"));
     }
-    let rest = rest.strip_prefix('/').unwrap_or(rest);
+    let after_slashes = after_scheme.strip_prefix('/').unwrap_or(after_scheme);
     // The URL standard would take the first part of the path for the host.
-    if rest.is_empty() || rest.starts_with(['/', '\\', '?', '#']) {
-        return Err(format!("there is no host in the URL: {HOW}"));
+    if after_slashes.is_empty() || after_slashes.starts_with(['/', '\\', '?', '#']) {
+        return Err(format!("there is no host in the URL: {USAGE}"));
     }
     let mut url =
-        Url::parse(&format!("{scheme}://{rest}")).map_err(|why| format!("the path is no URL: {why}: {HOW}"))?;
-    let user = (!url.username().is_empty() || url.password().is_some())
-        .then(|| (decoded(url.username()), decoded(url.password().unwrap_or_default())));
+        Url::parse(&format!("{scheme}://{after_slashes}")).map_err(|error| format!("the path is no URL: {error}: {USAGE}"))?;
+    let login = (!url.username().is_empty() || url.password().is_some())
+        .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
     // Both can only fail for URLs that have no host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.set_fragment(None);
-    Ok(Target { url, user })
+    Ok(MediaUrl { url, login: user: login })
 }
 
 /// The longest URL that is played. Many are remembered, each several times; servers take no more than half of it.
-pub(super) const LONGEST: usize = 16 * 1024;
+pub(super) const MAX_URL_BYTES: usize = 16 * 1024;
 
 /// A URL as it may be shown: without login and query, where tokens live.
-pub(super) fn shown(url: &Url) -> String {
+pub(super) fn redacted(url: &Url) -> String {
     let mut url = url.clone();
     let _ = url.set_username("");
     let _ = url.set_password(None);
@@ -70,7 +70,7 @@ pub(super) fn shown(url: &Url) -> String {
 }
 
 /// A text without its percent signs, as far as it is UTF-8 then.
-pub(super) fn decoded(text: &str) -> String {
+pub(super) fn percent_decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn a_url_has_a_length_that_servers_take() {
-        let url = format!("/https://h/{}", "x".repeat(LONGEST));
-        assert!(parse(&url).is_err() && parse(&url[..LONGEST]).is_ok());
+        let url = format!("/https://h/{}", "x".repeat(MAX_URL_BYTES));
+        assert!(parse(&url).is_err() && parse(&url[..MAX_URL_BYTES]).is_ok());
     }
 
     #[test]
@@ -111,8 +111,8 @@ mod tests {
     fn a_login_is_taken_out_and_never_shown() {
         let target = parse("/https://me%40home:p%3Aw@h/f?token=secret").unwrap();
         assert_eq!(target.url.as_str(), "https://h/f?token=secret");
-        assert_eq!(target.user, Some(("me@home".into(), "p:w".into())));
-        assert_eq!(shown(&target.url), "https://h/f?…");
+        assert_eq!(target.login, Some(("me@home".into(), "p:w".into())));
+        assert_eq!(redacted(&target.url), "https://h/f?…");
         assert!(!parse("/https://me:secret@h:99999/").unwrap_err().contains("secret"));
     }
 }

@@ -16,7 +16,7 @@ use super::session::{Session, Sessions};
 
 /// See the [module](self).
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Told {
+pub(super) struct PlayerReport {
     /// Who says it.
     pub(super) source: &'static str,
     /// Time of the video.
@@ -24,47 +24,47 @@ pub(super) struct Told {
     /// What it has beyond that.
     pub(super) buffer: Option<Duration>,
     /// It would go on if it had data.
-    pub(super) waits: bool,
+    pub(super) is_waiting: bool,
     /// Waits since the first picture, those for a seek left out.
     pub(super) stalls: u32,
-    pub(super) stalled: Duration,
+    pub(super) stalled_time: Duration,
     /// It has played to the end.
-    pub(super) ended: bool,
+    pub(super) has_ended: bool,
 }
 
 impl Sessions {
     /// A player of this URL says how it stands. Gives the newest session of that URL.
-    pub(super) fn stands(&self, url: &Url, told: &Told) -> Option<u64> {
-        let of_it: Vec<_> = self.all().into_iter().filter(|session| session.url == *url).collect();
-        for session in &of_it {
-            *session.told.borrow_mut() = Some((told.clone(), Instant::now()));
-            if session.plays() > 0 {
-                session.watching.borrow_mut().stands(session.now(), told.position, !told.waits);
+    pub(super) fn on_player_report(&self, url: &Url, report: &PlayerReport) -> Option<u64> {
+        let matching: Vec<_> = self.all().into_iter().filter(|session| session.url == *url).collect();
+        for session in &matching {
+            *session.player_report.borrow_mut() = Some((report.clone(), Instant::now()));
+            if session.active_count() > 0 {
+                session.player_estimator.borrow_mut().on_reported_position(session.now(), report.position, !report.is_waiting);
             }
         }
-        of_it.last().map(|session| session.id)
+        matching.last().map(|session| session.id)
     }
 }
 
 impl Session {
     /// What its player last said of itself, for the status; null: nothing of late.
-    pub(super) fn told(&self) -> Value {
-        let told = self.told.borrow();
-        let Some((told, at)) = told.as_ref().filter(|(told, at)| told.ended || at.elapsed() < FRESH) else {
+    pub(super) fn player_report_json(&self) -> Value {
+        let last = self.player_report.borrow();
+        let Some((report, received_at)) = last.as_ref().filter(|(told, at)| told.has_ended || at.elapsed() < REPORT_TTL) else {
             return Value::Null;
         };
         json!({
-            "source": told.source,
-            "position_s": told.position.as_secs_f64(),
-            "buffer_s": told.buffer.map(|buffer| buffer.as_secs_f64()),
-            "waits": told.waits,
-            "stalls": told.stalls,
-            "stalled_s": told.stalled.as_secs_f64(),
-            "ended": told.ended,
-            "age_s": at.elapsed().as_secs_f64(),
+            "source": report.source,
+            "position_s": report.position.as_secs_f64(),
+            "buffer_s": report.buffer.map(|buffer| buffer.as_secs_f64()),
+            "waits": report.is_waiting,
+            "stalls": report.stalls,
+            "stalled_s": report.stalled_time.as_secs_f64(),
+            "ended": report.has_ended,
+            "age_s": received_at.elapsed().as_secs_f64(),
         })
     }
 }
 
 /// chosen: a browser lets a hidden page speak once a minute at worst.
-const FRESH: Duration = Duration::from_secs(70);
+const REPORT_TTL: Duration = Duration::from_secs(70);

@@ -12,54 +12,54 @@
 
 use marline_core::units::Bitrate;
 
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// A rate for each of so many seconds. `variation` is the coefficient of variation; zero: always the mean.
 pub fn log_ar1(seed: u64, link: &str, mean: Bitrate, variation: f64, seconds: usize) -> Vec<Bitrate> {
-    let mut chance = Normal(Stream::new(seed, link, 0, Purpose::Other));
-    let square = (1.0 + variation * variation).ln();
-    let sigma = square.sqrt();
-    let mut state = chance.draw() * sigma;
+    let mut rng = NormalSampler(RandomStream::new(seed, link, 0, Purpose::Other));
+    let log_variance = (1.0 + variation * variation).ln();
+    let sigma = log_variance.sqrt();
+    let mut state = rng.draw() * sigma;
     let mut rates = Vec::with_capacity(seconds);
     for _ in 0..seconds {
-        let rate = mean.bits_per_sec() as f64 * (state - square / 2.0).exp();
+        let rate = mean.bits_per_sec() as f64 * (state - log_variance / 2.0).exp();
         rates.push(Bitrate::from_bits_per_sec(rate as u64));
-        state = MEMORY * state + (1.0 - MEMORY * MEMORY).sqrt() * sigma * chance.draw();
+        state = AUTOCORRELATION * state + (1.0 - AUTOCORRELATION * AUTOCORRELATION).sqrt() * sigma * rng.draw();
     }
     rates
 }
 
 /// What remains of one second's logarithm in the next. chosen: the scenarios of the survey of optima.
-const MEMORY: f64 = 0.8;
+const AUTOCORRELATION: f64 = 0.8;
 
 /// Holes in whole seconds, `(start, length)`: one in each of `count` equal parts of `within`, its length from
 /// `shortest` to `longest` but never more than fits between its neighbours.
-pub fn holes(
+pub fn rate_drops(
     seed: u64,
     count: usize,
     within: std::ops::Range<usize>,
-    shortest: usize,
-    longest: usize,
-) -> Vec<Hole> {
-    let mut chance = Stream::new(seed, "holes", 0, Purpose::Other);
-    let mut below = |n: usize| usize::try_from(chance.below(n as u64)).unwrap_or(0);
-    let part = within.len() / count.max(1);
+    min_seconds: usize,
+    max_seconds: usize,
+) -> Vec<RateDrop> {
+    let mut rng = RandomStream::new(seed, "holes", 0, Purpose::Other);
+    let mut below = |n: usize| usize::try_from(rng.below(n as u64)).unwrap_or(0);
+    let part_length = within.len() / count.max(1);
     let mut holes = Vec::with_capacity(count);
-    for at in 0..count {
-        let most = longest.min(part.saturating_sub(APART));
-        let length = shortest.min(most) + below(most.saturating_sub(shortest) + 1);
-        let start = within.start + at * part + below(part.saturating_sub(APART + length) + 1);
-        holes.push(Hole { start, length });
+    for index in 0..count {
+        let max_length = max_seconds.min(part_length.saturating_sub(MIN_SECONDS_APART));
+        let length = min_seconds.min(max_length) + below(max_length.saturating_sub(min_seconds) + 1);
+        let start = within.start + index * part_length + below(part_length.saturating_sub(MIN_SECONDS_APART + length) + 1);
+        rate_drops.push(RateDrop { start, length });
     }
-    holes
+    rate_drops
 }
 
 /// Seconds at least between two holes.
-const APART: usize = 3;
+const MIN_SECONDS_APART: usize = 3;
 
 /// A time in which a link is nearly gone, in whole seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hole {
+pub struct RateDrop {
     /// Its first second.
     pub start: usize,
     /// How many.
@@ -67,19 +67,19 @@ pub struct Hole {
 }
 
 /// Lays holes of this rate over a course.
-pub fn dig(rates: &mut [Bitrate], holes: &[Hole], rate: Bitrate) {
-    for hole in holes {
-        let end = (hole.start + hole.length).min(rates.len());
-        if let Some(part) = rates.get_mut(hole.start.min(end)..end) {
+pub fn apply_drops(rates: &mut [Bitrate], holes: &[RateDrop], rate: Bitrate) {
+    for drop_ in rate_drops {
+        let end = (drop_.start + drop_.length).min(rates.len());
+        if let Some(part) = rates.get_mut(drop_.start.min(end)..end) {
             part.fill(rate);
         }
     }
 }
 
 /// Numbers of mean 0 and deviation 1: sums of twelve uniform ones, which are normal enough and need no logarithm.
-struct Normal(Stream);
+struct NormalSampler(RandomStream);
 
-impl Normal {
+impl NormalSampler {
     fn draw(&mut self) -> f64 {
         (0..12).map(|_| (self.0.draw() >> 11) as f64 / (1_u64 << 53) as f64).sum::<f64>() - 6.0
     }
@@ -119,11 +119,11 @@ mod tests {
     fn holes_lie_apart_and_within() {
         for seed in 0..50 {
             for count in 0..=4 {
-                let holes = holes(seed, count, 10..110, 6, 25);
+                let holes = rate_drops(seed, count, 10..110, 6, 25);
                 assert_eq!(holes.len(), count);
                 assert!(holes.iter().all(|hole| (6..=25).contains(&hole.length)), "{holes:?}");
-                let ends = holes.iter().map(|hole| hole.start + hole.length);
-                let starts = holes.iter().map(|hole| hole.start).skip(1).chain([110]);
+                let ends = rate_drops.iter().map(|hole| hole.start + hole.length);
+                let starts = rate_drops.iter().map(|hole| hole.start).skip(1).chain([110]);
                 assert!(ends.zip(starts).all(|(end, next)| end <= next), "{holes:?}");
                 assert!(holes.first().is_none_or(|hole| hole.start >= 10));
             }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_hole_beyond_the_end_is_cut() {
         let mut rates = vec![Bitrate::from_mbps(3); 5];
-        dig(&mut rates, &[Hole { start: 3, length: 9 }, Hole { start: 50, length: 2 }], Bitrate::ZERO);
+        apply_drops(&mut rates, &[RateDrop { start: 3, length: 9 }, RateDrop { start: 50, length: 2 }], Bitrate::ZERO);
         assert_eq!(rates.iter().filter(|rate| rate.is_zero()).count(), 2);
     }
 }

@@ -14,99 +14,99 @@ use std::sync::Arc;
 
 use marline_core::units::{Bitrate, DataSize, Duration};
 
-use crate::medium::Medium;
-use crate::spec::{Carrier, Change, Event, LinkSpec};
+use crate::medium::WifiChannel;
+use crate::spec::{Downlink, LinkEventKind, LinkEvent, LinkSpec};
 use crate::trace::Trace;
 
 /// What one link could have carried by each moment.
 #[derive(Clone, Debug)]
-pub struct Curve {
+pub struct PayloadCurve {
     /// By start; the first starts at zero.
-    pieces: Vec<Piece>,
+    segments: Vec<CurveSegment>,
 }
 
 #[derive(Clone, Debug)]
-struct Piece {
+struct CurveSegment {
     start: Duration,
     /// Bytes carried before it.
-    before: f64,
-    pace: Pace,
+    carried_before: f64,
+    rate: SegmentRate,
     /// Share of what is sent that is payload and arrives.
-    useful: f64,
+    payload_share: f64,
 }
 
 #[derive(Clone, Debug)]
-enum Pace {
-    Nothing,
+enum SegmentRate {
+    Zero,
     Rate(Bitrate),
     Trace(Arc<Trace>),
 }
 
-impl Curve {
+impl PayloadCurve {
     /// The payload curve of a link's downlink under the events that name it.
     ///
     /// # Panics
     /// When the link names a trace that was not loaded ([`LinkSpec::load`]).
-    pub fn new(link: &LinkSpec, events: &[Event]) -> Self {
-        let mut changes: Vec<(Duration, Change)> =
+    pub fn new(link: &LinkSpec, events: &[LinkEvent]) -> Self {
+        let mut changes: Vec<(Duration, LinkEventKind)> =
             events.iter().filter(|event| event.link == link.name).map(|event| (event.at, event.change)).collect();
-        let mut pace = match &link.down {
-            Carrier::Rate { first, steps } => {
-                changes.extend(steps.iter().map(|(at, rate)| (*at, Change::Rate(*rate))));
-                Pace::Rate(*first)
+        let mut segment_rate = match &link.downlink {
+            Downlink::Rate { initial: first, steps } => {
+                changes.extend(steps.iter().map(|(at, rate)| (*at, LinkEventKind::Rate(*rate))));
+                SegmentRate::Rate(*first)
             }
-            Carrier::Trace(file) => Pace::Trace(crate::link::loaded(file)),
-            Carrier::Medium { preset, phy } => Pace::Rate(solo(*preset, *phy, link)),
+            Downlink::Trace(file) => SegmentRate::Trace(crate::link::loaded_trace(file)),
+            Downlink::Wifi { preset, phy } => SegmentRate::Rate(solo_rate(*preset, *phy, link)),
         };
         changes.sort_by_key(|(at, _)| *at);
         let mut loss = link.loss;
-        let (mut down, mut held) = (false, false);
-        let mut curve = Self { pieces: Vec::new() };
-        curve.add(Duration::ZERO, &pace, link, loss.mean().as_f64());
+        let (mut is_down, mut is_held) = (false, false);
+        let mut curve = Self { segments: Vec::new() };
+        curve.push_segment(Duration::ZERO, &segment_rate, link, loss.mean().as_f64());
         for (at, change) in changes {
             match change {
-                Change::Rate(rate) => {
-                    pace = Pace::Rate(match &link.down {
-                        Carrier::Medium { preset, .. } => solo(*preset, Some(rate), link),
+                LinkEventKind::Rate(rate) => {
+                    segment_rate = SegmentRate::Rate(match &link.downlink {
+                        Downlink::Wifi { preset, .. } => solo_rate(*preset, Some(rate), link),
                         _ => rate,
                     });
                 }
-                Change::Down => down = true,
-                Change::Hold => held = true,
-                Change::Back => (down, held) = (false, false),
-                Change::Loss(new) => loss = new,
-                Change::Up(_) | Change::Rtt(_) | Change::Jitter(_) => continue,
+                LinkEventKind::Down => is_down = true,
+                LinkEventKind::Hold => is_held = true,
+                LinkEventKind::Restore => (is_down, is_held) = (false, false),
+                LinkEventKind::Loss(new) => loss = new,
+                LinkEventKind::UplinkRate(_) | LinkEventKind::Rtt(_) | LinkEventKind::Jitter(_) => continue,
             }
-            let now = if down || held { &Pace::Nothing } else { &pace };
-            curve.add(at, now, link, loss.mean().as_f64());
+            let current_rate = if is_down || is_held { &SegmentRate::Zero } else { &segment_rate };
+            curve.push_segment(at, current_rate, link, loss.mean().as_f64());
         }
         curve
     }
 
     /// Payload carried by `at`, rounded down.
-    pub fn at(&self, at: Duration) -> DataSize {
-        DataSize::from_bytes(self.carried(at) as u64)
+    pub fn carried(&self, at: Duration) -> DataSize {
+        DataSize::from_bytes(self.carried_f64(at) as u64)
     }
 
-    fn add(&mut self, start: Duration, pace: &Pace, link: &LinkSpec, loss: f64) {
-        let before = if self.pieces.is_empty() { 0.0 } else { self.carried(start) };
+    fn push_segment(&mut self, start: Duration, rate: &SegmentRate, link: &LinkSpec, loss: f64) {
+        let carried_before = if self.segments.is_empty() { 0.0 } else { self.carried_f64(start) };
         let mtu = link.mtu.bytes() as f64;
-        let useful = match pace {
-            Pace::Trace(_) => 1.0 - loss,
+        let payload_share = match rate {
+            SegmentRate::Trace(_) => 1.0 - loss,
             _ => (mtu - 52.0) / mtu * (1.0 - loss),
         };
-        self.pieces.push(Piece { start, before, pace: pace.clone(), useful });
+        self.segments.push(CurveSegment { start, carried_before: before: carried_before, rate: rate.clone(), payload_share: useful: payload_share });
     }
 
-    fn carried(&self, at: Duration) -> f64 {
-        let last = self.pieces.partition_point(|piece| piece.start <= at).saturating_sub(1);
-        self.pieces.get(last).map_or(0.0, |piece| {
-            let sent = match &piece.pace {
-                Pace::Nothing => 0.0,
-                Pace::Rate(rate) => rate.bits_per_sec() as f64 / 8.0 * at.saturating_sub(piece.start).as_secs_f64(),
-                Pace::Trace(trace) => trace.capacity(piece.start, at).bytes() as f64,
+    fn carried_f64(&self, at: Duration) -> f64 {
+        let index = self.segments.partition_point(|piece| piece.start <= at).saturating_sub(1);
+        self.segments.get(index).map_or(0.0, |piece| {
+            let sent = match &piece.rate {
+                SegmentRate::Zero => 0.0,
+                SegmentRate::Rate(rate) => rate.bits_per_sec() as f64 / 8.0 * at.saturating_sub(piece.start).as_secs_f64(),
+                SegmentRate::Trace(trace) => trace.capacity(piece.start, at).bytes() as f64,
             };
-            piece.before + sent * piece.useful
+            piece.carried_before + sent * piece.payload_share
         })
     }
 }
@@ -116,34 +116,34 @@ impl Curve {
 ///
 /// # Panics
 /// When a link names a trace that was not loaded ([`LinkSpec::load`]).
-pub fn ideal(links: &[LinkSpec], events: &[Event], size: DataSize) -> Option<Duration> {
-    let curves: Vec<Curve> = links.iter().map(|link| Curve::new(link, events)).collect();
+pub fn ideal_time(links: &[LinkSpec], events: &[LinkEvent], size: DataSize) -> Option<Duration> {
+    let curves: Vec<PayloadCurve> = links.iter().map(|link| PayloadCurve::new(link, events)).collect();
     let covered = |at: u64| {
         let at = Duration::from_nanos(at);
-        curves.iter().map(|curve| curve.carried(at)).sum::<f64>() >= size.bytes() as f64
+        curves.iter().map(|curve| curve.carried_f64(at)).sum::<f64>() >= size.bytes() as f64
     };
     if covered(0) {
         return Some(Duration::ZERO);
     }
-    let most = 10 * 365 * 86_400 * 1_000_000_000;
-    let mut enough = 1_000_000;
-    while !covered(enough) {
-        if enough >= most {
+    let limit = 10 * 365 * 86_400 * 1_000_000_000;
+    let mut covered_at = 1_000_000;
+    while !covered(covered_at) {
+        if covered_at >= limit {
             return None;
         }
-        enough = (enough * 2).min(most);
+        covered_at = (covered_at * 2).min(limit);
     }
     // The curves never fall, so halving finds the one moment: not covered at `short`, covered at `enough`.
-    let mut short = 0;
-    while enough - short > 1 {
-        let middle = short + (enough - short) / 2;
-        if covered(middle) { enough = middle } else { short = middle }
+    let mut uncovered_at = 0;
+    while covered_at - uncovered_at > 1 {
+        let middle = uncovered_at + (covered_at - uncovered_at) / 2;
+        if covered(middle) { covered_at = middle } else { uncovered_at = middle }
     }
-    Some(Duration::from_nanos(enough))
+    Some(Duration::from_nanos(covered_at))
 }
 
-fn solo(preset: crate::medium::Preset, phy: Option<Bitrate>, link: &LinkSpec) -> Bitrate {
-    Medium::new(preset, [phy, None], 0, &link.name).solo_rate(0, link.mtu)
+fn solo_rate(preset: crate::medium::WifiPreset, phy: Option<Bitrate>, link: &LinkSpec) -> Bitrate {
+    WifiChannel::new(preset, [phy, None], 0, &link.name).solo_rate(0, link.mtu)
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
         written.iter().map(|line| line.parse().unwrap()).collect()
     }
 
-    fn events(written: &[&str]) -> Vec<Event> {
+    fn events(written: &[&str]) -> Vec<LinkEvent> {
         written.iter().map(|line| line.parse().unwrap()).collect()
     }
 
@@ -184,7 +184,7 @@ mod tests {
             ),
         ];
         for (cell, written, happens, expected) in cells {
-            let ours = ideal(&links(&written), &events(happens), FILE).unwrap().as_secs_f64();
+            let ours = ideal_time(&links(&written), &events(happens), FILE).unwrap().as_secs_f64();
             assert!((ours - expected).abs() < 0.02, "{cell}: {ours} instead of {expected}");
         }
     }
@@ -194,16 +194,16 @@ mod tests {
         let stepped = links(&["w,rate=40Mbit/s,steps=3s:2Mbit/s"]);
         let changed = links(&["w,rate=40Mbit/s"]);
         let size = DataSize::from_bytes(20_000_000);
-        assert_eq!(ideal(&stepped, &[], size), ideal(&changed, &events(&["3s:w=rate=2Mbit/s"]), size));
+        assert_eq!(ideal_time(&stepped, &[], size), ideal_time(&changed, &events(&["3s:w=rate=2Mbit/s"]), size));
     }
 
     #[test]
     fn what_never_comes_is_none() {
         let dead = links(&["w,rate=40Mbit/s"]);
-        assert_eq!(ideal(&dead, &events(&["1s:w=hold"]), FILE), None);
-        assert_eq!(ideal(&[], &[], FILE), None);
-        assert_eq!(ideal(&[], &[], DataSize::ZERO), Some(Duration::ZERO));
-        assert_eq!(ideal(&dead, &events(&["0s:w=loss=100%"]), FILE), None);
+        assert_eq!(ideal_time(&dead, &events(&["1s:w=hold"]), FILE), None);
+        assert_eq!(ideal_time(&[], &[], FILE), None);
+        assert_eq!(ideal_time(&[], &[], DataSize::ZERO), Some(Duration::ZERO));
+        assert_eq!(ideal_time(&dead, &events(&["0s:w=loss=100%"]), FILE), None);
     }
 
     #[test]
@@ -212,14 +212,14 @@ mod tests {
         std::fs::write(dir.path().join("one.down"), "1\n2\n3\n4\n").unwrap();
         let mut link: LinkSpec = "lte,trace=one.down,loss=50%".parse().unwrap();
         link.load(&[dir.path().to_path_buf()]).unwrap();
-        let curve = Curve::new(&link, &events(&["8ms:lte=down", "12ms:lte=up", "16ms:lte=rate=12Mbit/s"]));
-        let at = |ms| curve.at(Duration::from_millis(ms)).bytes();
+        let curve = PayloadCurve::new(&link, &events(&["8ms:lte=down", "12ms:lte=up", "16ms:lte=rate=12Mbit/s"]));
+        let at = |ms| curve.carried(Duration::from_millis(ms)).bytes();
         // Opportunities of a millisecond count once it has passed.
         assert_eq!((at(0), at(2), at(5)), (0, 724, 4 * 724));
         assert_eq!((at(8), at(12), at(13)), (7 * 724, 7 * 724, 8 * 724));
         // 12 Mbit/s is one packet of 1500 bytes a millisecond.
         assert_eq!((at(16), at(20)), (11 * 724, 15 * 724));
-        let whole = ideal(&[link], &[], DataSize::from_bytes(724)).unwrap();
+        let whole = ideal_time(&[link], &[], DataSize::from_bytes(724)).unwrap();
         assert!(whole > Duration::from_millis(1) && whole < Duration::from_micros(1001));
     }
 
@@ -235,7 +235,7 @@ mod tests {
             }
         }
         // baselines of the lab, cell g4
-        let ours = ideal(&pair, &[], FILE).unwrap().as_secs_f64();
+        let ours = ideal_time(&pair, &[], FILE).unwrap().as_secs_f64();
         assert!((ours - 24.50).abs() < 0.05, "{ours}");
     }
 }

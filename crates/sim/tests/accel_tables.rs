@@ -16,7 +16,7 @@ use std::fmt::Write;
 use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::units::{Duration, Instant};
 use marline_sim::accel::{Blackout, Plan, Scene, World};
-use marline_sim::rng::{Purpose, Stream};
+use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::LinkSpec;
 use marline_sim::tcp::Algorithm;
 
@@ -77,7 +77,7 @@ fn scene(case: &Case, seed: u64, is_http: bool) -> Scene {
     scene.helper = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
     if case.dark > 0 {
         // Beginning and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
-        let mut chance = Stream::new(seed, "blackouts", 0, Purpose::Other);
+        let mut chance = RandomStream::new(seed, "blackouts", 0, Purpose::Other);
         for n in 0..3 {
             let at = Duration::from_millis(10_000 + n * 20_000 + chance.below(5000));
             let lasts = Duration::from_millis(case.dark * (750 + chance.below(500)));

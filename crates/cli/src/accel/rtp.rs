@@ -8,13 +8,13 @@ use marline_accel::streaming::{Front, Served, Stream};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RtpArgs;
-use super::{exit, json_of, print, say};
-use crate::Exit;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
+use super::{exit, json_of, print_result, say};
+use crate::CliError;
+use crate::confine::{Daemon, drop_privileges};
+use crate::hangup::ReloadSignal;
 
 /// Serves players until stopped.
-pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
+pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
     let stream = Stream {
         listen: args.listen,
         first: args.primary,
@@ -23,16 +23,16 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
         base: args.base,
         hold: args.hold,
     };
-    confine(Daemon::Proxy);
+    drop_privileges(Daemon::Proxy);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
     let (first, second) = (stream.first.clone(), stream.second.clone());
     let served = tokio::task::LocalSet::new().block_on(&runtime, async move {
         let mut signals = Vec::new();
         for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-            signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
+            signals.push(signal(kind).map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?);
         }
-        let hangup = Hangup::caught()?;
+        let hangup = ReloadSignal::register()?;
         let front = Front::open(stream, say).await.map_err(exit)?;
         if !args.quiet {
             say(&format!(
@@ -42,17 +42,17 @@ pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
         }
         tokio::select! {
             () = front.run() => {}
-            never = hangup.changes_nothing(args.quiet) => match never {},
+            never = hangup.ignore_with_notice(args.quiet) => match never {},
             () = std::future::poll_fn(|cx| {
                 let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
                 if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
         }
         front.close().await;
-        Ok::<Served, Exit>(front.served())
+        Ok::<Served, CliError>(front.served())
     })?;
     if args.json {
-        return print(&json_of(&served)?);
+        return print_result(&json_of(&served)?);
     }
     if !args.quiet {
         say(&summary(&served));

@@ -5,7 +5,7 @@
 
 /// Who cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(super) enum PeerKind {
     /// A relay.
     Relay,
     /// The fleet's service.
@@ -14,7 +14,7 @@ pub(super) enum Peer {
 
 /// A fault that is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum Fault {
     /// The peer's authority has revoked this edge's certificate.
     EdgeRevoked,
     /// The peer takes this edge's certificate for one that has expired or is not valid yet.
@@ -36,36 +36,36 @@ pub(super) enum Reason {
     /// The relay has as many flows or connections as it may have, or its capacity is reserved.
     Full,
     /// The name has no address, or no name server answers.
-    Names,
+    NameResolution,
     /// The link has no address of the peer's family.
-    NoFamily,
+    NoAddressFamily,
     /// Nothing listens there.
     Refused,
     /// There is no route.
     Unreachable,
     /// Nothing comes back.
-    Silent,
+    Timeout,
     /// The connection is reset or closed.
     Closed,
 }
 
-impl Reason {
+impl Fault {
     /// By the words of an error.
-    pub(super) fn of(why: &str) -> Option<Self> {
-        let text = why.to_ascii_lowercase();
-        let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    pub(super) fn recognize(error_text: &str) -> Option<Self> {
+        let text = error_text.to_ascii_lowercase();
+        let contains_any = |phrases: &[&str]| phrases.iter().any(|part| text.contains(part));
         // Libraries write the names of alerts with spaces or without.
-        let is_expired = says(&[
+        let is_expired = contains_any(&[
             "certificateexpired",
             "certificate expired",
             "certificate has expired",
             "the certificate ended",
         ]);
-        if says(&["fatal alert"]) {
+        if contains_any(&["fatal alert"]) {
             return match () {
-                () if says(&["revoked"]) => Some(Self::EdgeRevoked),
+                () if contains_any(&["revoked"]) => Some(Self::EdgeRevoked),
                 () if is_expired => Some(Self::EdgeCertificateDates),
-                () if says(&[
+                () if contains_any(&[
                     "unknownca",
                     "unknown ca",
                     "badcertificate",
@@ -78,7 +78,7 @@ impl Reason {
                 () => None,
             };
         }
-        let known: [(&[&str], Self); 14] = [
+        let patterns: [(&[&str], Self); 14] = [
             (&["not valid yet", "notvalidyet"], Self::NotValidYet),
             (&["revoked"], Self::Revoked),
             (&["not valid for name", "notvalidforname", "not valid for any names"], Self::WrongName),
@@ -96,18 +96,18 @@ impl Reason {
             (&["received corrupt message", "and not the fleet's service"], Self::WrongServer),
             (&["is draining"], Self::Draining),
             (&["as it may have", "are not free"], Self::Full),
-            (&["the destination has nothing else"], Self::NoFamily),
-            (&["lookup", "no address is known", "the name", "name server", "no such host"], Self::Names),
+            (&["the destination has nothing else"], Self::NoAddressFamily),
+            (&["lookup", "no address is known", "the name", "name server", "no such host"], Self::NameResolution),
             (&["connection refused"], Self::Refused),
             (&["unreachable", "no route to host"], Self::Unreachable),
-            (&["no answer", "no tls handshake in time", "timed out", "does not answer"], Self::Silent),
+            (&["no answer", "no tls handshake in time", "timed out", "does not answer"], Self::Timeout),
             (&["connection reset", "broken pipe"], Self::Closed),
             (&["eof", "end of file"], Self::Closed),
         ];
         if is_expired {
             return Some(Self::Expired);
         }
-        known.into_iter().find(|(parts, _)| says(parts)).map(|(_, reason)| reason)
+        patterns.into_iter().find(|(parts, _)| contains_any(parts)).map(|(_, reason)| reason)
     }
 
     /// For programs.
@@ -123,20 +123,20 @@ impl Reason {
             Self::WrongServer => "wrong-server",
             Self::Draining => "draining",
             Self::Full => "full",
-            Self::Names => "names",
-            Self::NoFamily => "no-family",
+            Self::NameResolution => "names",
+            Self::NoAddressFamily => "no-family",
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
-            Self::Silent => "silent",
+            Self::Timeout => "silent",
             Self::Closed => "closed",
         }
     }
 
     /// For people, behind the reason.
-    pub(super) fn remedy(self, of: Peer) -> String {
-        let peer = match of {
-            Peer::Relay => "relay",
-            Peer::Service => "service",
+    pub(super) fn remedy(self, peer_kind: PeerKind) -> String {
+        let peer = match peer_kind {
+            PeerKind::Relay => "relay",
+            PeerKind::Service => "service",
         };
         match self {
             Self::EdgeRevoked => "this edge's certificate has been revoked: enrol it again".to_owned(),
@@ -151,9 +151,9 @@ impl Reason {
             Self::Expired => format!(
                 "the {peer} has to renew its certificate, or the clock of this machine is ahead (`timedatectl`)"
             ),
-            Self::Revoked => match of {
-                Peer::Relay => "the relay's certificate has been revoked: another relay has to be named".to_owned(),
-                Peer::Service => "the service's certificate has been revoked: issue another one".to_owned(),
+            Self::Revoked => match peer_kind {
+                PeerKind::Relay => "the relay's certificate has been revoked: another relay has to be named".to_owned(),
+                PeerKind::Service => "the service's certificate has been revoked: issue another one".to_owned(),
             },
             Self::WrongName => format!(
                 "the {peer}'s certificate is for other names: use one of these, or issue it with --address for this one"
@@ -168,23 +168,23 @@ impl Reason {
             Self::Full => "name another relay as well, or raise the limits of this one (`marline relay --capacity`, --max-tunnels, \
                            --max-connections)"
                 .to_owned(),
-            Self::Names => "the name cannot be resolved: look at its spelling and at the name servers of the links".to_owned(),
-            Self::NoFamily => format!(
+            Self::NameResolution => "the name cannot be resolved: look at its spelling and at the name servers of the links".to_owned(),
+            Self::NoAddressFamily => format!(
                 "give the {peer} an address of the family that this link has (IPv4 or IPv6), or get the other family from the link's provider"
             ),
             Self::Refused => format!("nothing listens there: start the {peer}, or look at its port and at firewalls"),
             Self::Unreachable => "no route leads there, from this host or from a router on the way: look at routes and firewalls".to_owned(),
-            Self::Silent => format!("nothing comes back: look at the address, at firewalls, and whether the {peer} runs"),
+            Self::Timeout => format!("nothing comes back: look at the address, at firewalls, and whether the {peer} runs"),
             Self::Closed => format!("a firewall or a proxy may cut the connection, or the {peer} was restarted"),
         }
     }
 }
 
 /// The reason with the remedy behind it, where one is known.
-pub(super) fn explained(why: &str, of: Peer) -> String {
-    match Reason::of(why) {
-        Some(reason) => format!("{why}; {}", reason.remedy(of)),
-        None => why.to_owned(),
+pub(super) fn with_remedy(error_text: &str, peer_kind: PeerKind) -> String {
+    match Fault::recognize(error_text) {
+        Some(reason) => format!("{error_text}; {}", reason.remedy(peer_kind)),
+        None => error_text.to_owned(),
     }
 }
 
@@ -226,13 +226,13 @@ mod tests {
             ("Connection reset by peer (os error 104)", "closed", "cut the connection"),
             ("tls handshake eof", "closed", "cut the connection"),
         ] {
-            let reason = Reason::of(why).unwrap_or_else(|| panic!("{why}"));
+            let reason = Fault::recognize(why).unwrap_or_else(|| panic!("{why}"));
             assert_eq!(reason.code(), code, "{why}");
-            let explained = explained(why, Peer::Relay);
+            let explained = with_remedy(why, PeerKind::Relay);
             assert!(explained.starts_with(why) && explained.contains(remedy), "{explained}");
         }
         for why in ["received fatal alert: InternalError", "an answer without a status"] {
-            assert_eq!(explained(why, Peer::Service), why);
+            assert_eq!(with_remedy(why, PeerKind::Service), why);
         }
     }
 }

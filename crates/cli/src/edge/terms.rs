@@ -13,128 +13,128 @@ use marline_fleet::renew::MemberCert;
 use marline_fleet::service::Client;
 use marline_fleet::tls::Credentials;
 
-use super::args::{Minimise, RunArgs};
-use crate::Exit;
-use crate::fleet::unit_state;
+use super::args::{Goal, RunArgs};
+use crate::CliError;
+use crate::fleet::unit_state_dir;
 
 /// All of it.
-pub(super) struct Terms {
+pub(super) struct EdgeOptions {
     pub(super) identity: Identity,
-    pub(super) own: Credentials,
+    pub(super) credentials: Credentials,
     /// Where that stands.
-    pub(super) files: MemberCert,
-    pub(super) trusted: ClientTrust,
+    pub(super) member_cert: MemberCert,
+    pub(super) trust: ClientTrust,
     /// The revocation list, there or not.
-    pub(super) revoked: PathBuf,
+    pub(super) revocation_path: PathBuf,
     pub(super) config: Config,
-    pub(super) fleet: Option<Fleet>,
+    pub(super) fleet: Option<FleetOptions>,
     /// Where it is kept what is known, of an edge that asks no service.
-    pub(super) state: Option<StateFile>,
+    pub(super) state_file: Option<StateFile>,
 }
 
 /// What concerns the service.
-pub(super) struct Fleet {
+pub(super) struct FleetOptions {
     pub(super) client: Client,
-    pub(super) machine: relay_selector::SelectorConfig,
-    pub(super) remembered: StateFile,
+    pub(super) selector_config: relay_selector::SelectorConfig,
+    pub(super) state_file: StateFile,
 }
 
-impl Terms {
-    pub(super) fn of(args: &RunArgs) -> Result<Self, Exit> {
-        let bad = |error: &dyn std::fmt::Display| Exit::usage(error.to_string());
+impl EdgeOptions {
+    pub(super) fn from_args(args: &RunArgs) -> Result<Self, CliError> {
+        let usage_error = |error: &dyn std::fmt::Display| CliError::usage(error.to_string());
         if args.fleet.is_none() && args.relay.is_empty() {
-            return Err(Exit::usage("say --fleet URL, whose service chooses a relay, or --relay HOST[:PORT]"));
+            return Err(CliError::usage("say --fleet URL, whose service chooses a relay, or --relay HOST[:PORT]"));
         }
-        let member = args.files.read(Role::Edge)?;
+        let member = args.member_files.read_member(Role::Edge)?;
         let identity = member.identity.clone();
-        let state = || match &args.asks.state {
-            Some(named) => Ok(named.clone()),
-            None => Ok::<_, Exit>(state_dir()?.join(format!("edge-{}.json", identity.name))),
+        let default_state_file = || match &args.fleet_requests.state_file {
+            Some(path) => Ok(path.clone()),
+            None => Ok::<_, CliError>(state_dir()?.join(format!("edge-{}.json", identity.name))),
         };
-        let revoked = match (&args.fleet, args.revoked.named()) {
+        let revoked = match (&args.fleet, args.revocations.given_path()) {
             // Without a service nobody brings it.
-            (None, Some(_)) => args.revoked.there(&member)?,
-            (Some(_), None) if !args.revoked.place(&member).exists() => {
+            (None, Some(_)) => args.revocations.existing_path(&member)?,
+            (Some(_), None) if !args.revocations.path(&member).exists() => {
                 // Each authority's list is a file of its own: a box that changes its fleet begins anew.
-                let fingerprint = Fingerprint::of(member.own.authority()).to_string();
-                state()?.with_file_name(format!("revoked-{fingerprint:.16}.pem"))
+                let fingerprint = Fingerprint::of(member.credentials.authority()).to_string();
+                default_state_file()?.with_file_name(format!("revoked-{fingerprint:.16}.pem"))
             }
-            _ => args.revoked.place(&member),
+            _ => args.revocations.path(&member),
         };
-        let revocations = read_crl(&member.own, &revoked).map_err(|error| bad(&error))?;
-        let trusted = ClientTrust::new(&member.own, revocations).map_err(|error| bad(&error))?;
+        let revocations = read_crl(&member.credentials, &revoked).map_err(|error| usage_error(&error))?;
+        let trust = ClientTrust::new(&member.credentials, revocations).map_err(|error| usage_error(&error))?;
         if let Some(congestion) = &args.congestion {
-            congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
+            congestion.check().map_err(|error| CliError::usage(format!("--congestion {error}")))?;
         }
-        let direct = args.may_go_directly();
-        let relays = args.relay.iter().map(|relay| named(relay)).collect::<Result<Vec<_>, _>>()?;
-        let guests = AdmissionConfig {
-            live_matches: [vec![LiveMatch::rtmp()], args.live.clone()].concat(),
+        let allows_direct = args.allows_direct();
+        let relays = args.relay.iter().map(|relay| parse_relay(relay)).collect::<Result<Vec<_>, _>>()?;
+        let admission = AdmissionConfig {
+            live_matches: [vec![LiveMatch::rtmp()], args.live_streams.clone()].concat(),
             ..AdmissionConfig::default()
         };
         let config = Config {
             listen: args.listen.clone(),
             relays,
-            spare_connections: args.warm,
-            allow_direct: direct,
+            spare_connections: args.spare_connections,
+            allow_direct: allows_direct,
             congestion: args.congestion.clone(),
             lan: !args.lan.is_empty(),
-            admission: guests,
+            admission,
             portal_probe: args.portal_probe.clone(),
             local_domains: args.local_domain.clone(),
         };
         let fleet = args.fleet.as_ref().map(|url| {
             let client = member.client(url)?;
-            let state = state()?;
-            let machine = relay_selector::SelectorConfig {
-                origin: args.asks.origin.clone(),
-                target_rate: args.asks.wanted,
-                position: args.asks.position,
-                prefer_near: args.minimise == Some(Minimise::Latency),
-                probe_bytes: args.asks.probe_bytes,
-                never_direct: !direct,
+            let state_path = default_state_file()?;
+            let selector_config = relay_selector::SelectorConfig {
+                origin: args.fleet_requests.origin.clone(),
+                target_rate: args.fleet_requests.target_rate,
+                position: args.fleet_requests.position,
+                prefer_near: args.goal == Some(Goal::Latency),
+                probe_bytes: args.fleet_requests.probe_bytes,
+                never_direct: !allows_direct,
             };
-            Ok::<_, Exit>(Fleet { client, machine, remembered: StateFile::new(&state) })
+            Ok::<_, CliError>(FleetOptions { client, selector_config: machine: selector_config, state_file: StateFile::new(&state_path) })
         });
         let fleet = fleet.transpose()?;
-        let state = args.asks.state.as_ref().filter(|_| fleet.is_none()).map(|state| StateFile::new(state));
-        Ok(Self { identity, own: member.own, files: member.kept, trusted, revoked, config, fleet, state })
+        let state_file = args.fleet_requests.state_file.as_ref().filter(|_| fleet.is_none()).map(|state| StateFile::new(state));
+        Ok(Self { identity, credentials: member.credentials, member_cert: member.renewable, trust: trusted: trust, revocation_path: revoked, config, fleet, state_file: state: state_file })
     }
 }
 
 /// Where an edge keeps what it has learnt.
-fn state_dir() -> Result<PathBuf, Exit> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(unit) = unit_state() {
-        return Ok(unit);
+fn state_dir() -> Result<PathBuf, CliError> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(unit_dir) = unit_state_dir() {
+        return Ok(unit_dir);
     }
     if rustix::process::geteuid().is_root() {
         return Ok("/var/lib/marline".into());
     }
-    let own = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
-    let own = own.ok_or_else(|| Exit::usage("there is no home directory to keep anything in: say --state FILE"))?;
-    Ok(own.join("marline"))
+    let user_dir = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
+    let user_dir = user_dir.ok_or_else(|| CliError::usage("there is no home directory to keep anything in: say --state FILE"))?;
+    Ok(user_dir.join("marline"))
 }
 
 /// A relay's name and its place, as `HOST[:PORT]` names them.
-fn named(relay: &str) -> Result<RelayConfig, Exit> {
-    let wrong = |why: &dyn std::fmt::Display| Exit::usage(format!("--relay {relay}: {why}"));
-    let (host, port) = split(relay).map_err(|why| wrong(&why))?;
-    let server = host.to_owned().try_into().map_err(|_| wrong(&"it is no name and no address"))?;
+fn parse_relay(relay: &str) -> Result<RelayConfig, CliError> {
+    let usage_error = |reason: &dyn std::fmt::Display| CliError::usage(format!("--relay {relay}: {reason}"));
+    let (host, port) = split_host_port(relay).map_err(|why| usage_error(&why))?;
+    let server = host.to_owned().try_into().map_err(|_| usage_error(&"it is no name and no address"))?;
     let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let place = authority.parse().map_err(|why: String| wrong(&why))?;
-    Ok(RelayConfig { label: host.to_owned(), server_name: server, endpoints: vec![place], member: None })
+    let endpoint = authority.parse().map_err(|why: String| usage_error(&why))?;
+    Ok(RelayConfig { label: host.to_owned(), server_name: server, endpoints: vec![endpoint], member: None })
 }
 
-fn split(relay: &str) -> Result<(&str, u16), &'static str> {
+fn split_host_port(relay: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = match relay.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.starts_with('[') => {
             (host, port.parse().map_err(|_| "after the colon stands a port")?)
         }
-        _ => (relay, PORT),
+        _ => (relay, DEFAULT_RELAY_PORT),
     };
     Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
 /// chosen: free in IANA's registry, and beside HTTPS's.
-const PORT: u16 = 4443;
+const DEFAULT_RELAY_PORT: u16 = 4443;

@@ -11,7 +11,7 @@ use marline_core::energy::{BUILT_IN, Model, ModelOrigin, ModelSpec};
 
 /// A device model with where it comes from.
 #[derive(Clone, Debug)]
-pub(super) struct ModelFile {
+pub(super) struct LoadedModel {
     /// What decides.
     pub(super) model: Model,
     /// Where it comes from.
@@ -22,12 +22,12 @@ pub(super) struct ModelFile {
 ///
 /// # Errors
 /// One line: the name is no model's (with those that are), or the file cannot be read or is wrong.
-pub(super) fn find(name: &str) -> Result<ModelFile, String> {
+pub(super) fn load(name: &str) -> Result<LoadedModel, String> {
     if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
         return parse(text, name, name);
     }
     if !name.contains(['/', '.']) {
-        let names: Vec<&str> = names().collect();
+        let names: Vec<&str> = built_in_names().collect();
         return Err(format!(
             "`{name}` is no energy model: {}; a file of your own is named with its path, such as ./{name}.toml",
             names.join(", ")
@@ -40,20 +40,20 @@ pub(super) fn find(name: &str) -> Result<ModelFile, String> {
 }
 
 /// The models that come with the program, the default first.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
+pub(super) fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
 /// What stands in the file; `shown` is what messages call it.
-fn parse(text: &str, name: &str, shown: &str) -> Result<ModelFile, String> {
+fn parse(text: &str, name: &str, display_name: &str) -> Result<LoadedModel, String> {
     let file: ModelSpec = toml::from_str(text).map_err(|error| {
-        let start = error.span().map_or(0, |span| span.start.min(text.len()));
-        let before = text.as_bytes().get(..start).unwrap_or_default();
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        format!("{shown}:{line}: {}", error.message().trim().replace('\n', " "))
+        let error_start = error.span().map_or(0, |span| span.start.min(text.len()));
+        let text_before = text.as_bytes().get(..error_start).unwrap_or_default();
+        let line = text_before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("{display_name}:{line}: {}", error.message().trim().replace('\n', " "))
     })?;
-    let (model, origin) = file.into_model(name).map_err(|error| format!("{shown}: {error}"))?;
-    Ok(ModelFile { model, origin })
+    let (model, origin) = file.into_model(name).map_err(|error| format!("{display_name}: {error}"))?;
+    Ok(LoadedModel { model, origin })
 }
 
 #[cfg(test)]
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn every_model_that_comes_along_is_understood() {
-        for name in names() {
-            let file = find(name).unwrap();
+        for name in built_in_names() {
+            let file = load(name).unwrap();
             assert_eq!(file.model.name(), name);
             assert!(file.model.radios().count() > 0);
             let ModelOrigin { published, fitted, from_memory: memory, assumed, .. } = file.origin;
@@ -86,14 +86,14 @@ mod tests {
             ("huang2012", LinkKind::Wifi, 0.038),
             ("emptcp-s3", LinkKind::Lte, 12.585),
         ] {
-            let packet = find(name).unwrap().model.radio(kind).unwrap().single_packet_energy();
+            let packet = load(name).unwrap().model.radio(kind).unwrap().single_packet_energy();
             assert!((packet.as_joules_f64() - joules).abs() < 5e-4, "{name} {kind}: {packet}");
         }
     }
 
     #[test]
     fn the_typical_device_has_the_radios_of_the_models_it_names() {
-        let model = |name| find(name).unwrap().model;
+        let model = |name| load(name).unwrap().model;
         let typical = model("typical");
         for (from, kind) in [
             ("greenbag", LinkKind::Wifi),
@@ -114,15 +114,15 @@ mod tests {
             ("thesis-s6", (26.06, 58.68), (52.97, 103.10), (16.68, 75.53), 0.02),
             ("thesis-s7", (26.25, 50.20), (33.79, 66.83), (16.55, 62.13), 0.07),
         ] {
-            let model = find(name).unwrap().model;
-            let near = |loads: &[(LinkKind, Direction, Bitrate)], (seconds, joules): (f64, f64)| {
+            let model = load(name).unwrap().model;
+            let assert_draw = |loads: &[(LinkKind, Direction, Bitrate)], (seconds, joules): (f64, f64)| {
                 let found = (model.active_power(loads) + model.platform()).as_watts_f64() * seconds;
                 assert!((found / joules - 1.0).abs() < within, "{name}: {found} J, not {joules}");
             };
-            near(&[(LinkKind::Wifi, Direction::Down, mbps(wifi.0))], wifi);
-            near(&[(LinkKind::Lte, Direction::Down, mbps(lte.0))], lte);
+            assert_draw(&[(LinkKind::Wifi, Direction::Down, mbps(wifi.0))], wifi);
+            assert_draw(&[(LinkKind::Lte, Direction::Down, mbps(lte.0))], lte);
             let half = mbps(both.0) / 2;
-            near(&[(LinkKind::Wifi, Direction::Down, half), (LinkKind::Lte, Direction::Down, half)], both);
+            assert_draw(&[(LinkKind::Wifi, Direction::Down, half), (LinkKind::Lte, Direction::Down, half)], both);
         }
     }
 
@@ -130,16 +130,16 @@ mod tests {
     fn the_built_in_phone_of_emptcp_gives_its_table_2_within_six_percent() {
         use marline_core::energy::EnergyInfoBase;
         let kbps = |rate: u64| Bitrate::from_bits_per_sec(rate * 1000);
-        let near = |found: Bitrate, kbps: u64| found.bits_per_sec().abs_diff(kbps * 1000) <= kbps * 60;
-        let model = find("emptcp-s3").unwrap().model;
+        let is_close = |found: Bitrate, kbps: u64| found.bits_per_sec().abs_diff(kbps * 1000) <= kbps * 60;
+        let model = load("emptcp-s3").unwrap().model;
         let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
         // The first threshold of all, 43, fits no line.
         for (lte, below, above) in
             [(500, None, 234), (1000, Some(134), 502), (1500, Some(209), 803), (2000, Some(304), 1070)]
         {
             let row = base.row(kbps(lte));
-            assert!(row.has_both && below.is_none_or(|below| near(row.second_below, below)), "{row:?}");
-            assert!(near(row.first_above.unwrap(), above), "{row:?}");
+            assert!(row.has_both && below.is_none_or(|below| is_close(row.second_below, below)), "{row:?}");
+            assert!(is_close(row.first_above.unwrap(), above), "{row:?}");
         }
     }
 
@@ -161,7 +161,7 @@ mod tests {
         let guide = include_str!("../../../../docs/energy.md");
         let sample = guide.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
         let model = parse(sample, "sample", "docs/energy.md").unwrap().model;
-        let huang = find("huang2012").unwrap().model;
+        let huang = load("huang2012").unwrap().model;
         assert_eq!(model.radio(LinkKind::Lte), huang.radio(LinkKind::Lte));
         for key in ["published", "memory", "assumed", "platform", "shared", "extra", "idle", "gap"] {
             assert!(sample.contains(key), "{key}");
@@ -204,8 +204,8 @@ mod tests {
 
     #[test]
     fn a_name_that_is_none_is_answered_with_those_that_are() {
-        let error = find("grenbag").unwrap_err();
+        let error = load("grenbag").unwrap_err();
         assert!(error.starts_with("`grenbag` is no energy model: typical, greenbag, huang2012"), "{error}");
-        assert!(find("./absent.toml").unwrap_err().starts_with("./absent.toml: No such file"));
+        assert!(load("./absent.toml").unwrap_err().starts_with("./absent.toml: No such file"));
     }
 }

@@ -10,11 +10,11 @@ use clap::Args;
 use marline_core::fetch::{MeteredUse, Policy};
 use marline_core::units::Bitrate;
 use marline_download::Checksum;
-use marline_net::links::{Named, rate_of};
+use marline_net::links::{LinkArg, parse_rate_limit};
 
 use super::request::RequestArgs;
 use crate::Secret;
-use crate::args::{metered_use, positive_duration};
+use crate::args::{parse_metered_use, parse_positive_duration};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -64,12 +64,12 @@ pub struct GetArgs {
     pub mirror: Vec<Secret>,
     /// Use this interface, on these terms; repeat for more. Without it: every link that works.
     #[arg(long, value_name = "IFACE[,…]")]
-    pub link: Vec<Named>,
+    pub link: Vec<LinkArg>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub bypass_vpn: bool,
     /// Links that cost money: avoid (only when all others have failed), use or never [default: avoid].
-    #[arg(long, value_name = "WORD", value_parser = metered_use)]
+    #[arg(long, value_name = "WORD", value_parser = parse_metered_use)]
     pub metered: Option<MeteredUse>,
     /// Who decides: single, naive, static-limit, dynamic-limit, bdp-limit or marline.
     #[arg(long, default_value = "marline", value_name = "NAME")]
@@ -97,7 +97,7 @@ pub struct GetArgs {
     pub checksum: Option<Checksum>,
     /// The most per second, of all links together or of one that is used; repeat for more.
     #[arg(long, value_name = "[IFACE=]RATE")]
-    pub limit_rate: Vec<Limit>,
+    pub rate_limits: Vec<RateLimit>,
     /// Accepted for the sake of habit and without effect: a download is always continued.
     #[arg(short = 'c', long = "continue")]
     pub resume: bool,
@@ -105,7 +105,7 @@ pub struct GetArgs {
     #[arg(long)]
     pub mptcp: bool,
     /// Give up after this time, for all files together; what has arrived is kept.
-    #[arg(long, value_name = "TIME", value_parser = positive_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_positive_duration)]
     pub max_time: Option<Duration>,
     /// Retries after the first try, in a row and without progress between them, before a link is given up.
     #[arg(long, default_value_t = 5, value_name = "N")]
@@ -129,23 +129,23 @@ pub struct GetArgs {
 
 /// One `--limit-rate`: of one interface, or of all together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct RateLimit {
     /// The interface; none: all together.
     pub link: Option<String>,
     /// The most per second; more than nothing.
     pub rate: Bitrate,
 }
 
-impl std::str::FromStr for Limit {
+impl std::str::FromStr for RateLimit {
     type Err = String;
 
-    fn from_str(s: &str) -> Result<Self, String> {
-        let (link, rate) = match s.split_once('=') {
-            Some(("", _)) => return Err(format!("`{s}` names no interface before `=`")),
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (link, rate) = match text.split_once('=') {
+            Some(("", _)) => return Err(format!("`{text}` names no interface before `=`")),
             Some((link, rate)) => (Some(link.to_owned()), rate),
-            None => (None, s),
+            None => (None, text),
         };
-        let rate = rate_of(rate)?;
+        let rate = parse_rate_limit(rate)?;
         if rate.is_zero() {
             return Err("a limit of zero would never end; leave the link out instead".into());
         }
@@ -158,20 +158,20 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::args::{Cli, Verb, parse};
+    use crate::args::{Cli, Command, parse};
 
-    fn get(words: &[&str]) -> Result<GetArgs, String> {
-        let words = ["marline", "get"].iter().chain(words).map(OsString::from);
-        match parse(words) {
-            Ok(Cli { verb: Verb::Get(get), .. }) => Ok(*get),
+    fn parse_get(arguments: &[&str]) -> Result<GetArgs, String> {
+        let command_line = ["marline", "get"].iter().chain(arguments).map(OsString::from);
+        match parse(command_line) {
+            Ok(Cli { command: Command::Get(get), .. }) => Ok(*get),
             Ok(other) => panic!("{other:?}"),
-            Err(exit) => Err(exit.line.unwrap_or_default()),
+            Err(exit) => Err(exit.message.unwrap_or_default()),
         }
     }
 
     #[test]
     fn all_options_of_get_are_understood_together() {
-        let args = get(&[
+        let args = parse_get(&[
             "-o",
             "f",
             "--link",
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!((args.urls.len(), args.link.len(), args.retry), (2, 2, 9));
         assert_eq!(args.policy, Policy::BdpLimit);
         assert_eq!(args.max_time, Some(Duration::from_secs(60)));
-        assert_eq!(args.limit_rate[1], Limit { link: Some("wwan0".into()), rate: Bitrate::from_mbps(5) });
+        assert_eq!(args.rate_limits[1], RateLimit { link: Some("wwan0".into()), rate: Bitrate::from_mbps(5) });
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
             (&["--retry", "-1", "http://h/f"], "-1"),
         ];
         for (words, expected) in table {
-            let line = get(words).unwrap_err();
+            let line = parse_get(words).unwrap_err();
             assert!(line.contains(expected), "{words:?}: {line}");
             assert!(line.ends_with("; see `marline get --help`"), "{words:?}: {line}");
             assert!(!line.contains('\n'), "{line}");
@@ -257,10 +257,10 @@ mod tests {
             "-4",
         ];
         let more = ["--noproxy", "h", "--max-redirs", "3", "--limit-rate", "2M", "h/f"];
-        let args = get(&[&words[..], &more].concat()).unwrap();
+        let args = parse_get(&[&words[..], &more].concat()).unwrap();
         assert!(args.quiet && args.remote_time && args.request.ipv4 && args.request.netrc);
         assert_eq!(args.request.max_redirs, 3);
-        assert_eq!(args.limit_rate[0].rate, Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024));
+        assert_eq!(args.rate_limits[0].rate, Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024));
         for (text, bits) in [
             ("500k", 4_096_000),
             ("1.5M", 12_582_912),
@@ -268,7 +268,7 @@ mod tests {
             ("20Mbit/s", 20_000_000),
             ("2m", 16_777_216),
         ] {
-            assert_eq!(rate_of(text), Ok(Bitrate::from_bits_per_sec(bits)), "{text}");
+            assert_eq!(parse_rate_limit(text), Ok(Bitrate::from_bits_per_sec(bits)), "{text}");
         }
     }
 
@@ -278,17 +278,17 @@ mod tests {
             "-fsSL", "-q", "-L", "-s", "--retry", "2", "--retry", "3", "-b", "a=1", "-b", "file", "-b", "b=2",
             "h/f",
         ];
-        let args = get(&words).unwrap();
+        let args = parse_get(&words).unwrap();
         assert!(args.quiet && args.retry == 3);
         assert_eq!(args.request.headers().unwrap(), [("Cookie".to_owned(), "a=1; b=2".to_owned())]);
         assert_eq!(args.request.cookie_files().load, [PathBuf::from("file")]);
-        let link = get(&["--link", "lo,limit=2M", "h/f"]).unwrap().link.remove(0);
-        assert_eq!(link.limit, Some(Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024)));
+        let link = parse_get(&["--link", "lo,limit=2M", "h/f"]).unwrap().link.remove(0);
+        assert_eq!(link.rate_limit, Some(Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024)));
     }
 
     #[test]
     fn a_password_is_not_repeated_when_another_word_is_wrong() {
-        let line = get(&["--user", "me:secret", "--user-file", "f", "http://h/f"]).unwrap_err();
+        let line = parse_get(&["--user", "me:secret", "--user-file", "f", "http://h/f"]).unwrap_err();
         assert!(!line.contains("secret"), "{line}");
     }
 }

@@ -1,34 +1,34 @@
 //! What a person and a program see of the downloads: progress and lines, an object for each file, the exit code at the end.
 
-use marline_download::{BatchWatcher, Ended, Failed, GetError, Kind, Overview, Report, SCHEMA, Watcher as _};
-use marline_net::printable::mask;
+use marline_download::{BatchObserver, FileResult, FailureReport, DownloadError, DownloadErrorKind, BatchProgress, Report, SCHEMA, DownloadObserver as _};
+use marline_net::printable::mask_secrets;
 use serde::Serialize;
 
 use super::ignored_proxy;
 use crate::progress::Viewer;
-use crate::{Exit, energy, output};
+use crate::{CliError, energy, output};
 
 /// Looks on while the downloads run.
-pub(super) struct Board {
+pub(super) struct DownloadReporter {
     viewer: Viewer,
     /// Print an object for each file.
     json: bool,
     /// Standard output carries the file itself.
     to_stdout: bool,
     /// Say what the radios would have drawn.
-    joules: bool,
+    shows_energy: bool,
     files: usize,
-    complete: usize,
+    completed: usize,
     /// The worst failure, and its line if there is one file.
-    worst: Option<(Kind, u8)>,
-    line: Option<String>,
+    worst: Option<(DownloadErrorKind, u8)>,
+    message: Option<String>,
     /// Standard output cannot be written.
-    lost: Option<Exit>,
+    output_error: Option<CliError>,
 }
 
-impl Board {
-    pub(super) fn new(viewer: Viewer, files: usize, json: bool, to_stdout: bool, joules: bool) -> Self {
-        Self { viewer, json, to_stdout, joules, files, complete: 0, worst: None, line: None, lost: None }
+impl DownloadReporter {
+    pub(super) fn new(viewer: Viewer, files: usize, json: bool, to_stdout: bool, shows_energy: bool) -> Self {
+        Self { viewer, json, to_stdout, shows_energy: joules: shows_energy, files, completed: 0, worst: None, message: None, output_error: None }
     }
 
     pub(super) fn clear(&mut self) {
@@ -36,124 +36,124 @@ impl Board {
     }
 
     /// Nothing could be begun.
-    pub(super) fn cannot_begin(&mut self, urls: &[String], error: &GetError) {
+    pub(super) fn on_start_failed(&mut self, urls: &[String], error: &DownloadError) {
         for url in urls {
-            self.print(&failed(url, error));
+            self.print_json(&failure_json(url, error));
         }
-        self.note(error);
-        self.line = Some(words(urls.first().map_or("", String::as_str), error));
+        self.record_failure(error);
+        self.message = Some(failure_message(urls.first().map_or("", String::as_str), error));
     }
 
     /// What is not of one file failed at the end.
-    pub(super) fn also_failed(&mut self, error: &GetError) {
+    pub(super) fn on_late_failure(&mut self, error: &DownloadError) {
         self.viewer.clear();
         match self.worst {
-            None => self.line = Some(words("", error)),
-            Some(_) => output::say(&words("", error)),
+            None => self.message = Some(failure_message("", error)),
+            Some(_) => output::say(&failure_message("", error)),
         }
-        self.note(error);
+        self.record_failure(error);
     }
 
     /// How the command ends.
-    pub(super) fn end(mut self) -> Result<(), Exit> {
+    pub(super) fn finish(mut self) -> Result<(), CliError> {
         self.viewer.clear();
-        if let Some(lost) = self.lost {
-            return Err(lost);
+        if let Some(output_error) = self.output_error {
+            return Err(output_error);
         }
         let Some((kind, code)) = self.worst else { return Ok(()) };
-        let line = match self.line {
+        let line = match self.message {
             Some(line) => line,
-            None if kind == Kind::Interrupted => {
+            None if kind == DownloadErrorKind::Interrupted => {
                 format!(
                     "stopped; {} of {} files are complete; run the same command again to go on",
-                    self.complete, self.files
+                    self.completed, self.files
                 )
             }
-            None => format!("{} of {} files could not be had", self.files - self.complete, self.files),
+            None => format!("{} of {} files could not be had", self.files - self.completed, self.files),
         };
-        Err(Exit::new(code, line))
+        Err(CliError::new(code, line))
     }
 
-    fn note(&mut self, error: &GetError) {
-        let now = (error.kind(), error.exit_code());
-        self.worst = Some(self.worst.map_or(now, |worst| worst.max(now)));
+    fn record_failure(&mut self, error: &DownloadError) {
+        let failure = (error.kind(), error.exit_code());
+        self.worst = Some(self.worst.map_or(failure, |worst| worst.max(failure)));
     }
 
-    fn completed(&mut self, report: &Report) {
-        self.complete += 1;
+    fn on_completed(&mut self, report: &Report) {
+        self.completed += 1;
         self.viewer.summary(report);
         // Who names a device wants to know.
-        if let Some(line) = self.joules.then(|| energy::line(report)).flatten() {
-            self.viewer.line(&line);
+        if let Some(line) = self.shows_energy.then(|| energy::summary_line(report)).flatten() {
+            self.viewer.on_message(&line);
         }
         // A signed URL carries its secret in the query.
-        self.print(&Report { url: mask(&report.url), ..report.clone() });
+        self.print_json(&Report { url: mask_secrets(&report.url), ..report.clone() });
     }
 
     /// An object and a line end.
-    fn print(&mut self, value: &impl Serialize) {
+    fn print_json(&mut self, value: &impl Serialize) {
         if !self.json {
             return;
         }
-        let printed = serde_json::to_string(value)
-            .map_err(|error| Exit::failed(format!("the report cannot be written as JSON: {error}")))
+        let result = serde_json::to_string(value)
+            .map_err(|error| CliError::failed(format!("the report cannot be written as JSON: {error}")))
             .and_then(|text| {
                 let line = format!("{text}\n");
-                if self.to_stdout { output::print_beside(&line) } else { output::print(&line) }
+                if self.to_stdout { output::eprint_result(&line) } else { output::print_result(&line) }
             });
-        if let Err(exit) = printed {
-            self.lost.get_or_insert(exit);
+        if let Err(exit) = result {
+            self.output_error.get_or_insert(exit);
         }
     }
 }
 
 /// Prints the object of a file of which nothing could be begun.
-pub(super) fn print_failed(url: &str, error: &str, kind: Kind, exit_code: u8) -> Result<(), Exit> {
-    let failed = Failed { schema: SCHEMA, url: url.to_owned(), error: error.to_owned(), kind, exit_code };
+pub(super) fn print_failed(url: &str, error: &str, kind: DownloadErrorKind, exit_code: u8) -> Result<(), CliError> {
+    let failed = FailureReport { schema: SCHEMA, url: url.to_owned(), error: error.to_owned(), kind, exit_code };
     let text = serde_json::to_string(&failed)
-        .map_err(|error| Exit::failed(format!("the report cannot be written as JSON: {error}")))?;
-    output::print(&format!("{text}\n"))
+        .map_err(|error| CliError::failed(format!("the report cannot be written as JSON: {error}")))?;
+    output::print_result(&format!("{text}\n"))
 }
 
 /// What went wrong, without secrets, and what might be the cause.
-fn words(url: &str, error: &GetError) -> String {
+fn failure_message(url: &str, error: &DownloadError) -> String {
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    mask(&error.to_string()) + ignored_proxy::hint(error.kind(), url, variable)
+    mask_secrets(&error.to_string()) + ignored_proxy::hint(error.kind(), url, variable)
 }
 
-fn failed(url: &str, error: &GetError) -> Failed {
-    Failed {
+fn failure_json(url: &str, error: &DownloadError) -> FailureReport {
+    FailureReport {
         schema: SCHEMA,
-        url: mask(url),
-        error: words(url, error),
+        url: mask_secrets(url),
+        error: failure_message(url, error),
         kind: error.kind(),
         exit_code: error.exit_code(),
     }
 }
 
-impl BatchWatcher for Board {
-    fn progress(&mut self, overview: &Overview) {
+impl BatchObserver for DownloadReporter {
+    fn on_progress(&mut self, overview: &BatchProgress) {
         self.viewer.overview(overview);
     }
 
-    fn line(&mut self, file: Option<&str>, text: &str) {
+    fn on_message(&mut self, file: Option<&str>, text: &str) {
         match file {
-            Some(file) => self.viewer.line(&format!("{file}: {text}")),
-            None => self.viewer.line(text),
+            Some(file) => self.viewer.on_message(&format!("{file}: {text}")),
+            None => self.viewer.on_message(text),
         }
     }
 
-    fn ended(&mut self, ended: Ended) {
+    fn on_file_ended(&mut self, ended: FileResult) {
         let error = match &ended.result {
-            Ok(report) => return self.completed(report),
+            Ok(report) => return self.on_completed(report),
             Err(error) => error,
         };
-        self.note(error);
-        self.print(&failed(&ended.url, error));
-        let line = words(&ended.url, error);
+        self.record_failure(error);
+        self.print_json(&failure_json(&ended.url, error));
+        let line = failure_message(&ended.url, error);
         if self.files == 1 {
-            self.line = Some(line);
-        } else if !matches!(error.kind(), Kind::Interrupted) {
+            self.message = Some(line);
+        } else if !matches!(error.kind(), DownloadErrorKind::Interrupted) {
             // What ends all of them is said once, at the end.
             self.viewer.clear();
             output::say(&line);

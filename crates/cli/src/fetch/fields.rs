@@ -4,52 +4,52 @@ use std::path::Path;
 
 use marline_net::private_file::read_secret;
 
-use crate::Exit;
+use crate::CliError;
 
 /// `Name: value` (RFC 9110 §5). The value is never repeated in a message: it may be a token.
-pub(crate) fn parse_header(text: &str) -> Result<(String, String), Exit> {
+pub(crate) fn parse_header(text: &str) -> Result<(String, String), CliError> {
     let Some((name, value)) = text.split_once(':') else {
-        return Err(Exit::usage("-H: a header field is written `Name: value`"));
+        return Err(CliError::usage("-H: a header field is written `Name: value`"));
     };
     let name = name.trim();
-    let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    if name.is_empty() || !name.chars().all(token) {
-        return Err(Exit::usage("-H: the name before `:` is no header field's name"));
+    let is_token_char = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if name.is_empty() || !name.chars().all(is_token_char) {
+        return Err(CliError::usage("-H: the name before `:` is no header field's name"));
     }
-    if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
-        return Err(Exit::usage(format!("-H {name}: marline sets this field itself")));
+    if OWN_FIELDS.iter().any(|own_field| name.eq_ignore_ascii_case(own_field)) {
+        return Err(CliError::usage(format!("-H {name}: marline sets this field itself")));
     }
-    field(&format!("-H {name}"), name, value)
+    check_field(&format!("-H {name}"), name, value)
 }
 
 /// A header field whose name is known to be one; `source` says in messages where the value came from.
-pub(super) fn field(source: &str, name: &str, value: &str) -> Result<(String, String), Exit> {
+pub(super) fn check_field(source: &str, name: &str, value: &str) -> Result<(String, String), CliError> {
     if value.chars().any(|c| c.is_control() && c != '\t') {
-        return Err(Exit::usage(format!("{source}: the value holds a control character")));
+        return Err(CliError::usage(format!("{source}: the value holds a control character")));
     }
     Ok((name.to_owned(), value.trim().to_owned()))
 }
 
 /// `USER:PASS`; `source` says in messages where it came from.
-pub(super) fn parse_user(text: &str, source: &str) -> Result<(String, String), Exit> {
+pub(super) fn parse_user(text: &str, source: &str) -> Result<(String, String), CliError> {
     let (user, password) =
-        text.split_once(':').ok_or_else(|| Exit::usage(format!("{source}: write USER:PASS, with a colon")))?;
+        text.split_once(':').ok_or_else(|| CliError::usage(format!("{source}: write USER:PASS, with a colon")))?;
     if text.chars().any(char::is_control) {
-        return Err(Exit::usage(format!("{source}: user and password must not hold control characters")));
+        return Err(CliError::usage(format!("{source}: user and password must not hold control characters")));
     }
     Ok((user.to_owned(), password.to_owned()))
 }
 
 /// `--user-file`.
-pub(super) fn read_user(path: &Path) -> Result<(String, String), Exit> {
-    let bytes = read_secret(path).map_err(|error| Exit::usage(format!("{error}: --user-file cannot be used")))?;
+pub(super) fn read_user(path: &Path) -> Result<(String, String), CliError> {
+    let bytes = read_secret(path).map_err(|error| CliError::usage(format!("{error}: --user-file cannot be used")))?;
     let text = String::from_utf8(bytes)
-        .map_err(|_| Exit::usage(format!("{}: no text: --user-file cannot be used", path.display())))?;
+        .map_err(|_| CliError::usage(format!("{}: no text: --user-file cannot be used", path.display())))?;
     parse_user(text.lines().next().unwrap_or_default(), &format!("--user-file {}", path.display()))
 }
 
 /// Fields that frame messages or carry the ranges; a second voice in them would corrupt files.
-const OURS: [&str; 14] = [
+const OWN_FIELDS: [&str; 14] = [
     "Accept-Encoding",
     "Connection",
     "Content-Length",
@@ -70,10 +70,10 @@ const OURS: [&str; 14] = [
 mod tests {
     use super::*;
 
-    fn line<T: std::fmt::Debug>(result: Result<T, Exit>) -> String {
+    fn line<T: std::fmt::Debug>(result: Result<T, CliError>) -> String {
         let exit = result.unwrap_err();
-        assert_eq!(exit.code, Exit::USAGE);
-        exit.line.unwrap()
+        assert_eq!(exit.code, CliError::USAGE);
+        exit.message.unwrap()
     }
 
     #[test]

@@ -4,14 +4,14 @@
 //! the network only through a proxy then gets nothing but timeouts, so the failure names the variable. Values are not
 //! shown: they may hold a password.
 
-use marline_download::Kind;
+use marline_download::DownloadErrorKind;
 
 /// What to put behind the message of a failed download; nothing if no proxy is meant, or the network was not to blame.
-pub(super) fn hint(kind: Kind, url: &str, variable: impl Fn(&str) -> Option<String>) -> &'static str {
-    let is_of_network = matches!(kind, Kind::Network | Kind::NoLink | Kind::TimeUp);
-    let set = |name: &str| variable(name).is_some_and(|value| !value.trim().is_empty());
-    let other = ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(set);
-    if is_of_network && url.starts_with("http://") && set("HTTP_PROXY") && !other {
+pub(super) fn hint(kind: DownloadErrorKind, url: &str, variable: impl Fn(&str) -> Option<String>) -> &'static str {
+    let is_of_network = matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);
+    let is_set = |name: &str| variable(name).is_some_and(|value| !value.trim().is_empty());
+    let has_other = ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(is_set);
+    if is_of_network && url.starts_with("http://") && is_set("HTTP_PROXY") && !has_other {
         return "; HTTP_PROXY is set and not used: write http_proxy in small letters, or -x";
     }
     ""
@@ -25,14 +25,14 @@ mod tests {
     fn a_variable_that_does_not_count_is_named_when_the_network_fails() {
         let url = "http://h.test/f";
         for (kind, url, set, names) in [
-            (Kind::Network, url, &["HTTP_PROXY"][..], true),
-            (Kind::NoLink, url, &["HTTP_PROXY"], true),
-            (Kind::TimeUp, url, &["HTTP_PROXY"], true),
-            (Kind::Http4xx, url, &["HTTP_PROXY"], false),
-            (Kind::Network, url, &["HTTP_PROXY", "http_proxy"], false),
-            (Kind::Network, url, &["HTTP_PROXY", "ALL_PROXY"], false),
-            (Kind::Network, "https://h.test/f", &["HTTP_PROXY"], false),
-            (Kind::Network, url, &[], false),
+            (DownloadErrorKind::Network, url, &["HTTP_PROXY"][..], true),
+            (DownloadErrorKind::NoLink, url, &["HTTP_PROXY"], true),
+            (DownloadErrorKind::TimeLimit, url, &["HTTP_PROXY"], true),
+            (DownloadErrorKind::Http4xx, url, &["HTTP_PROXY"], false),
+            (DownloadErrorKind::Network, url, &["HTTP_PROXY", "http_proxy"], false),
+            (DownloadErrorKind::Network, url, &["HTTP_PROXY", "ALL_PROXY"], false),
+            (DownloadErrorKind::Network, "https://h.test/f", &["HTTP_PROXY"], false),
+            (DownloadErrorKind::Network, url, &[], false),
         ] {
             let variable = |name: &str| set.contains(&name).then(|| "http://me:secret@proxy".to_owned());
             let hint = hint(kind, url, variable);

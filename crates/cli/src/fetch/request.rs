@@ -7,13 +7,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use marline_download::{CookieFiles, IpVersion, Logins, Route, netrc};
-use marline_net::http::{Proxies, ProxySettings};
+use marline_download::{CookieFiles, IpVersion, Logins, ConnectOptions, netrc};
+use marline_net::http::{ProxyRules, ProxySettings};
 use url::Url;
 
-use super::fields::field;
-use super::list::bounded_bytes;
-use crate::{Exit, Secret};
+use super::fields::check_field;
+use super::list::read_bounded_bytes;
+use crate::{CliError, Secret};
 
 /// Options for requests and connections.
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub struct RequestArgs {
     pub max_redirs: u32,
     /// Accepted for the sake of habit and without effect: redirects are always followed.
     #[arg(short = 'L', long)]
-    pub location: bool,
+    pub follow_redirects: bool,
     /// Accepted for the sake of habit and without effect: a status of 400 or more always fails.
     #[arg(short = 'f', long)]
     pub fail: bool,
@@ -70,79 +70,79 @@ pub struct RequestArgs {
 
 impl RequestArgs {
     /// The header fields that the options stand for; checked, and nothing read.
-    pub(super) fn headers(&self) -> Result<Vec<(String, String)>, Exit> {
-        if let Some(at) = self.continue_at.as_deref().filter(|at| *at != "-") {
-            return Err(Exit::usage(format!(
-                "-C {at}: a download cannot begin at an offset; `-C -` continues where it was, and so does no -C"
+    pub(super) fn headers(&self) -> Result<Vec<(String, String)>, CliError> {
+        if let Some(offset) = self.continue_at.as_deref().filter(|at| *at != "-") {
+            return Err(CliError::usage(format!(
+                "-C {offset}: a download cannot begin at an offset; `-C -` continues where it was, and so does no -C"
             )));
         }
         let mut headers = Vec::new();
         if let Some(agent) = &self.user_agent {
-            headers.push(field("-A", "User-Agent", agent)?);
+            headers.push(check_field("-A", "User-Agent", agent)?);
         }
         if let Some(referer) = &self.referer {
-            headers.push(field("-e", "Referer", referer.reveal())?);
+            headers.push(check_field("-e", "Referer", referer.expose())?);
         }
         let cookies: Vec<&str> =
-            self.cookie.iter().map(|text| text.reveal()).filter(|text| text.contains('=')).collect();
+            self.cookie.iter().map(|text| text.expose()).filter(|text| text.contains('=')).collect();
         if !cookies.is_empty() {
-            headers.push(field("-b", "Cookie", &cookies.join("; "))?);
+            headers.push(check_field("-b", "Cookie", &cookies.join("; "))?);
         }
         Ok(headers)
     }
 
     /// The files of cookies.
     pub(super) fn cookie_files(&self) -> CookieFiles {
-        let named =
-            self.cookie.iter().map(|text| text.reveal()).filter(|text| !text.contains('=') && !text.is_empty());
-        let load = named.map(PathBuf::from).chain(self.load_cookies.iter().cloned()).collect();
+        let cookie_paths =
+            self.cookie.iter().map(|text| text.expose()).filter(|text| !text.contains('=') && !text.is_empty());
+        let load = cookie_paths.map(PathBuf::from).chain(self.load_cookies.iter().cloned()).collect();
         CookieFiles { load, save: self.save_cookies.clone() }
     }
 
     /// How servers are reached.
-    pub(super) fn route(&self) -> Result<Route, Exit> {
+    pub(super) fn proxy_route(&self) -> Result<ConnectOptions, CliError> {
         let settings = ProxySettings {
-            all: self.proxy.as_ref().map(|proxy| proxy.reveal().to_owned()),
-            except: self.noproxy.clone(),
+            proxy: self.proxy.as_ref().map(|proxy| proxy.expose().to_owned()),
+            no_proxy: self.noproxy.clone(),
         };
         let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        let proxies = Proxies::new(&settings, variable).map_err(|error| Exit::usage(error.to_string()))?;
+        let proxies = ProxyRules::new(&settings, variable).map_err(|error| CliError::usage(error.to_string()))?;
         let version = match (self.ipv4, self.ipv6) {
             (true, _) => Some(IpVersion::V4),
             (_, true) => Some(IpVersion::V6),
             _ => None,
         };
-        Ok(Route { proxies, version })
+        Ok(ConnectOptions { proxies, ip_version: version })
     }
 
     /// The logins of a netrc file; `notes` gets a line if the usual file is not there.
-    pub(super) fn logins(&self, notes: &mut Vec<String>) -> Result<Logins, Exit> {
+    pub(super) fn logins(&self, notes: &mut Vec<String>) -> Result<Logins, CliError> {
         let (option, path) = match &self.netrc_file {
             Some(path) => ("--netrc-file", path.clone()),
             None if self.netrc => ("-n", default_netrc()?),
             None => return Ok(Logins::default()),
         };
         // The parser's own errors may repeat a part of the file.
-        let wrong = |why: &str| Exit::usage(format!("{option} {}: {why}", path.display()));
-        let bytes = match File::open(&path).and_then(bounded_bytes) {
+        let usage_error = |reason: &str| CliError::usage(format!("{option} {}: {reason}", path.display()));
+        let bytes = match File::open(&path).and_then(read_bounded_bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.netrc_file.is_none() => {
                 notes.push(format!("-n: there is no {}, so there are no logins from it", path.display()));
                 return Ok(Logins::default());
             }
-            bytes => bytes.map_err(|error| wrong(&error.to_string()))?,
+            bytes => bytes.map_err(|error| usage_error(&error.to_string()))?,
         };
-        netrc::read(&String::from_utf8_lossy(&bytes))
-            .ok_or_else(|| wrong("not a netrc file: it holds `machine NAME login USER password PASSWORD`"))
+        netrc::parse(&String::from_utf8_lossy(&bytes))
+            .ok_or_else(|| usage_error("not a netrc file: it holds `machine NAME login USER password PASSWORD`"))
     }
 }
 
 /// `NETRC`, or `.netrc` in the user's home.
-fn default_netrc() -> Result<PathBuf, Exit> {
+fn default_netrc() -> Result<PathBuf, CliError> {
     if let Some(path) = std::env::var_os("NETRC").filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
     let home = std::env::var_os("HOME")
-        .ok_or_else(|| Exit::usage("-n: HOME is not set; name a file with --netrc-file"))?;
+        .ok_or_else(|| CliError::usage("-n: HOME is not set; name a file with --netrc-file"))?;
     Ok(Path::new(&home).join(".netrc"))
 }
 

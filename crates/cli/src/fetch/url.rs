@@ -2,33 +2,33 @@
 
 use std::borrow::Cow;
 
-use marline_net::printable::mask;
+use marline_net::printable::mask_secrets;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::Exit;
+use crate::CliError;
 
 /// An http or https URL, and the login that it carries (which is taken out of it).
-pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), Exit> {
+pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), CliError> {
     let with_scheme = with_scheme(text);
     let text = with_scheme.as_str();
-    let shown = mask(text);
+    let masked = mask_secrets(text);
     let mut url = Url::parse(text).map_err(|error| match error {
         url::ParseError::RelativeUrlWithoutBase => {
-            Exit::usage(format!("{shown}: no URL: it must begin with http:// or https://"))
+            CliError::usage(format!("{masked}: no URL: it must begin with http:// or https://"))
         }
-        error => Exit::usage(format!("{shown}: no URL: {error}")),
+        error => CliError::usage(format!("{masked}: no URL: {error}")),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
         let scheme = url.scheme();
-        return Err(Exit::usage(format!("{shown}: `{scheme}` is not supported: only http and https are")));
+        return Err(CliError::usage(format!("{masked}: `{scheme}` is not supported: only http and https are")));
     }
     // The URL standard would take the first part of the path for the host.
-    let after = text.split_once(':').map_or("", |(_, after)| after);
-    if !after.starts_with("//") || after[2..].starts_with(['/', '\\']) {
+    let after_scheme = text.split_once(':').map_or("", |(_, after)| after);
+    if !after_scheme.starts_with("//") || after_scheme[2..].starts_with(['/', '\\']) {
         // A login would not stand where `mask` looks for it.
-        let shown = if text.contains('@') { "MASKED" } else { &shown };
-        return Err(Exit::usage(format!("{shown}: no URL: there must be a host behind http:// or https://")));
+        let masked_text = if text.contains('@') { "MASKED" } else { &masked };
+        return Err(CliError::usage(format!("{masked_text}: no URL: there must be a host behind http:// or https://")));
     }
     let login = (!url.username().is_empty() || url.password().is_some())
         .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
@@ -41,14 +41,14 @@ pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), E
 
 /// What a player is to play: a whole URL with its login, percent-encoded where that is needed. A word without a `/` is a file of
 /// this machine rather than a host.
-pub(crate) fn playable(text: &str) -> Result<String, Exit> {
+pub(crate) fn playable_url(text: &str) -> Result<String, CliError> {
     if lacks_scheme(text) && !text.contains('/') {
-        let line = format!("{}: no URL: it must begin with http:// or https://", mask(text));
-        return Err(Exit::usage(line));
+        let line = format!("{}: no URL: it must begin with http:// or https://", mask_secrets(text));
+        return Err(CliError::usage(line));
     }
     parse_url(text)?;
     let url = Url::parse(&with_scheme(text));
-    url.map(String::from).map_err(|error| Exit::usage(format!("{}: no URL: {error}", mask(text))))
+    url.map(String::from).map_err(|error| CliError::usage(format!("{}: no URL: {error}", mask_secrets(text))))
 }
 
 fn with_scheme(text: &str) -> String {
@@ -77,10 +77,10 @@ fn percent_decoded(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn line<T: std::fmt::Debug>(result: Result<T, Exit>) -> String {
+    fn line<T: std::fmt::Debug>(result: Result<T, CliError>) -> String {
         let exit = result.unwrap_err();
-        assert_eq!(exit.code, Exit::USAGE);
-        exit.line.unwrap()
+        assert_eq!(exit.code, CliError::USAGE);
+        exit.message.unwrap()
     }
 
     #[test]
@@ -116,10 +116,10 @@ mod tests {
             ("host:8080/a<b> c", "http://host:8080/a%3Cb%3E%20c"),
             ("HTTPS://h/f#t=10", "https://h/f#t=10"),
         ] {
-            assert_eq!(playable(text).unwrap(), url, "{text}");
+            assert_eq!(playable_url(text).unwrap(), url, "{text}");
         }
         for text in ["film.mp4", "h/f", "./film.mp4", "/film.mp4", "ftp://h/f", "https://", "http:/h/f"] {
-            let line = line(playable(text));
+            let line = line(playable_url(text));
             assert!(
                 line.contains("http:// or https://") || line.contains("http and https") || line.contains("host"),
                 "{line}"

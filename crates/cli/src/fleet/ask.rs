@@ -16,83 +16,83 @@ use marline_fleet::service::{Client, ClientError, DrainReply, DrainRequest};
 use marline_net::printable::printable;
 use serde::Serialize;
 
-use crate::Exit;
-use crate::energy::{json, table};
-use crate::member::Files;
-use crate::output::{print, say};
-use crate::paths::paint;
+use crate::CliError;
+use crate::energy::{to_json, render_table};
+use crate::member::MemberFileArgs;
+use crate::output::{print_result, say};
+use crate::paths::repeat;
 
 /// Which service, and who asks.
 #[derive(Debug, Args)]
-pub(super) struct Service {
+pub(super) struct OperatorArgs {
     /// The service.
     #[arg(long, value_name = "URL")]
     fleet: String,
     #[command(flatten)]
-    files: Files,
+    member_files: MemberFileArgs,
 }
 
-impl Service {
-    fn client(&self) -> Result<Client, Exit> {
-        self.files.read(Role::Operator)?.client(&self.fleet)
+impl OperatorArgs {
+    fn client(&self) -> Result<Client, CliError> {
+        self.member_files.read_member(Role::Operator)?.client(&self.fleet)
     }
 }
 
 /// How the fleet stands.
 #[derive(Serialize)]
-struct Fleet {
+struct FleetOverview {
     service: ServiceStatus,
     relays: Vec<RelaySummary>,
     edges: Vec<EdgeSummary>,
     /// Why relays and edges are not known.
     #[serde(skip)]
-    unknown: Option<String>,
+    members_error: Option<String>,
 }
 
-async fn fetch(client: &mut Client) -> Result<Fleet, Exit> {
-    let service = client.get("/v1/service").await.map_err(exit)?;
-    let members = async |client: &mut Client| Ok((client.get("/v1/relays").await?, client.get("/v1/edges").await?));
-    match members(client).await {
-        Ok((relays, edges)) => Ok(Fleet { service, relays, edges, unknown: None }),
+async fn fetch_overview(client: &mut Client) -> Result<FleetOverview, CliError> {
+    let service = client.get("/v1/service").await.map_err(to_cli_error)?;
+    let fetch_members = async |client: &mut Client| Ok((client.get("/v1/relays").await?, client.get("/v1/edges").await?));
+    match fetch_members(client).await {
+        Ok((relays, edges)) => Ok(FleetOverview { service, relays, edges, members_error: None }),
         // Rule 3.
         Err(ClientError::Refused(problem)) if problem.title == "not-leading" => {
-            Ok(Fleet { service, relays: vec![], edges: vec![], unknown: Some(problem.detail) })
+            Ok(FleetOverview { service, relays: vec![], edges: vec![], members_error: Some(problem.detail) })
         }
-        Err(error) => Err(exit(error)),
+        Err(error) => Err(to_cli_error(error)),
     }
 }
 
-pub(super) fn status(service: &Service, as_json: bool) -> Result<(), Exit> {
-    let mut client = service.client()?;
-    let fleet = block_on(async { fetch(&mut client).await })??;
-    print(&if as_json { json(&fleet)? } else { shown(&fleet) })?;
-    fleet.unknown.map_or(Ok(()), |why| Err(Exit::failed(format!("relays and edges are not known: {why}"))))
+pub(super) fn status(operator_args: &OperatorArgs, as_json: bool) -> Result<(), CliError> {
+    let mut client = operator_args.client()?;
+    let fleet = block_on(async { fetch_overview(&mut client).await })??;
+    print_result(&if as_json { to_json(&fleet)? } else { render(&fleet) })?;
+    fleet.members_error.map_or(Ok(()), |reason| Err(CliError::failed(format!("relays and edges are not known: {reason}"))))
 }
 
-pub(super) fn watch(service: &Service) -> Result<(), Exit> {
-    let mut client = service.client()?;
-    let runtime = runtime()?;
-    paint(|| runtime.block_on(fetch(&mut client)).map(|fleet| shown(&fleet)))
+pub(super) fn watch(operator_args: &OperatorArgs) -> Result<(), CliError> {
+    let mut client = operator_args.client()?;
+    let runtime = new_runtime()?;
+    repeat(|| runtime.block_on(fetch_overview(&mut client)).map(|fleet| render(&fleet)))
 }
 
-pub(super) fn drain(service: &Service, relay: &Name, time: Option<Duration>, undo: bool) -> Result<(), Exit> {
-    let mut client = service.client()?;
+pub(super) fn drain(operator_args: &OperatorArgs, relay: &Name, time: Option<Duration>, undo: bool) -> Result<(), CliError> {
+    let mut client = operator_args.client()?;
     let for_ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-    let word = DrainRequest { draining: !undo, duration_ms: for_ms };
+    let request = DrainRequest { draining: !undo, duration_ms: for_ms };
     let path = format!("/v1/relays/{relay}/drain");
-    let done: DrainReply = block_on(async { client.post(&path, &word).await })?.map_err(exit)?;
-    if !done.known {
+    let result: DrainReply = block_on(async { client.post(&path, &request).await })?.map_err(to_cli_error)?;
+    if !result.known {
         say(&format!("{relay} has not announced itself; it will be told when it does"));
     }
-    if !done.durable {
+    if !result.durable {
         say("the service's store does not answer: this does not outlast the service");
     }
     Ok(())
 }
 
-fn shown(fleet: &Fleet) -> String {
+fn render(fleet: &FleetOverview) -> String {
     let now = UtcSeconds::now();
-    let mut rows = vec![words(&["relay", "state", "free", "of", "share", "edges", "heard", "certificate"])];
+    let mut rows = vec![string_row(&["relay", "state", "free", "of", "share", "edges", "heard", "certificate"])];
     rows.extend(fleet.relays.iter().map(|relay| {
         let state = match relay {
             RelaySummary { healthy: false, .. } => "silent",
@@ -107,26 +107,26 @@ fn shown(fleet: &Fleet) -> String {
             relay.capacity.to_string(),
             format!("{:.0}%", share.as_f64() * 100.0),
             relay.edges.to_string(),
-            age(relay.age_ms),
-            left(relay.certificate_not_after.as_deref(), now),
+            age_text(relay.age_ms),
+            time_left(relay.certificate_not_after.as_deref(), now),
         ]
     }));
-    let mut text = standing(&fleet.service) + "\n" + &table(&rows) + "\n";
-    let mut rows = vec![words(&["edge", "relay", "reserved", "uses", "alone", "to", "heard", "certificate"])];
+    let mut text = service_line(&fleet.service) + "\n" + &render_table(&rows) + "\n";
+    let mut rows = vec![string_row(&["edge", "relay", "reserved", "uses", "alone", "to", "heard", "certificate"])];
     rows.extend(fleet.edges.iter().map(|edge| {
-        let none = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.as_str()));
+        let no_relay = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.as_str()));
         vec![
             edge.name.to_string(),
-            edge.relay.as_ref().map_or_else(none, Name::to_string),
+            edge.relay.as_ref().map_or_else(no_relay, Name::to_string),
             edge.reservation.map_or_else(|| "-".to_owned(), |rate: Bitrate| rate.to_string()),
             edge.throughput.to_string(),
             edge.best_link_rate.to_string(),
-            origin(&edge.origin),
-            age(edge.age_ms),
-            left(edge.certificate_not_after.as_deref(), now),
+            origin_text(&edge.origin),
+            age_text(edge.age_ms),
+            time_left(edge.certificate_not_after.as_deref(), now),
         ]
     }));
-    text += &table(&rows);
+    text += &render_table(&rows);
     let relays = fleet.relays.iter().map(|row| (Role::Relay, &row.name, &row.duplicate_addresses));
     let edges = fleet.edges.iter().map(|row| (Role::Edge, &row.name, &row.duplicate_addresses));
     for (role, name, addresses) in relays.chain(edges).filter(|(_, _, addresses)| !addresses.is_empty()) {
@@ -141,39 +141,39 @@ fn shown(fleet: &Fleet) -> String {
 }
 
 /// Where an edge's flows go. Before the first one it says a name that cannot be (RFC 6761 §6.4).
-fn origin(origin: &Endpoint) -> String {
+fn origin_text(origin: &Endpoint) -> String {
     let text = origin.to_string();
     let is_none = text.rsplit_once(':').is_some_and(|(host, _)| host.ends_with(".invalid"));
     if is_none { "-".to_owned() } else { text }
 }
 
 /// Who matches, and where the store is.
-fn standing(service: &ServiceStatus) -> String {
+fn service_line(service: &ServiceStatus) -> String {
     let epoch = service.epoch.map_or_else(String::new, |epoch| format!(", epoch {epoch}"));
-    let matcher = match (service.is_leader, &service.leader_address) {
+    let leader_text = match (service.is_leader, &service.leader_address) {
         (true, _) => format!("{} matches", service.name),
-        (false, Some(place)) if !place.is_empty() => {
-            format!("{} answers, {} matches", service.name, printable(place))
+        (false, Some(address)) if !address.is_empty() => {
+            format!("{} answers, {} matches", service.name, printable(address))
         }
         (false, _) => format!("{} answers, nobody is known to match", service.name),
     };
     let region = service.region.as_ref().map_or_else(String::new, |region| format!(", region {region}"));
-    let trouble =
+    let error_text =
         service.error.as_ref().map_or_else(String::new, |trouble| format!("\ntrouble: {}", printable(trouble)));
-    format!("{matcher}{epoch}{region}, store {}{trouble}\n", printable(&service.store))
+    format!("{leader_text}{epoch}{region}, store {}{error_text}\n", printable(&service.store))
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+fn string_row(words: &[&str]) -> Vec<String> {
+    words.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
-fn age(millis: u64) -> String {
+fn age_text(millis: u64) -> String {
     format!("{} s ago", millis / 1000)
 }
 
 /// How long a certificate is good for.
-fn left(ends: Option<&str>, now: UtcSeconds) -> String {
-    let Some(ends) = ends.and_then(|ends| ends.parse::<UtcSeconds>().ok()) else { return "-".to_owned() };
+fn time_left(not_after: Option<&str>, now: UtcSeconds) -> String {
+    let Some(ends) = not_after.and_then(|ends| ends.parse::<UtcSeconds>().ok()) else { return "-".to_owned() };
     match ends.since_epoch().saturating_sub(now.since_epoch()).as_secs() {
         0 => "ended".to_owned(),
         seconds if seconds < 86_400 => format!("{} h", seconds / 3600),
@@ -181,23 +181,23 @@ fn left(ends: Option<&str>, now: UtcSeconds) -> String {
     }
 }
 
-fn exit(error: ClientError) -> Exit {
+fn to_cli_error(error: ClientError) -> CliError {
     let code = match &error {
-        ClientError::Url(_) => Exit::USAGE,
-        ClientError::Network { .. } => Exit::NETWORK,
-        ClientError::Refused(problem) if problem.status == 403 => Exit::PRIVILEGE,
-        ClientError::Refused(_) => Exit::FAILED,
+        ClientError::Url(_) => CliError::USAGE,
+        ClientError::Network { .. } => CliError::NETWORK,
+        ClientError::Refused(problem) if problem.status == 403 => CliError::PRIVILEGE,
+        ClientError::Refused(_) => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }
 
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Exit> {
+pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, CliError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))
+    built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Exit> {
-    Ok(runtime()?.block_on(future))
+fn block_on<T>(future: impl Future<Output = T>) -> Result<T, CliError> {
+    Ok(new_runtime()?.block_on(future))
 }
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn what_is_left_of_a_certificate_is_shown_in_days_and_at_the_end_in_hours() {
         let now: UtcSeconds = "2026-10-02T12:00:00Z".parse().unwrap();
-        let of = |ends| left(ends, now);
+        let of = |ends| time_left(ends, now);
         assert_eq!(of(Some("2026-11-01T12:00:00Z")), "30 d");
         assert_eq!(of(Some("2026-10-03T11:59:59Z")), "23 h");
         assert_eq!((of(Some("2026-10-02T12:00:00Z")).as_str(), of(None).as_str()), ("ended", "-"));
@@ -225,7 +225,7 @@ mod tests {
             error: Some("a\nb".into()),
         };
         assert_eq!(
-            standing(&service),
+            service_line(&service),
             "f1 answers, f2:4444\\u000d\\u000a\\u001b[2Jtrouble: none\\u202e matches, epoch 3, store redis://h:1\n\
              trouble: a\\u000ab\n"
         );

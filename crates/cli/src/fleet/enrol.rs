@@ -11,9 +11,9 @@ use marline_fleet::service::ClientError;
 use marline_net::private_file::read_secret;
 use rustix::fs::Access;
 
-use super::ask::runtime;
-use crate::output::{print, say};
-use crate::{Exit, member};
+use super::ask::new_runtime;
+use crate::output::{print_result, say};
+use crate::{CliError, member};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -25,7 +25,7 @@ The service is known by the fingerprint in the token. A token is good once.";
 
 /// `marline fleet enrol`.
 #[derive(Debug, Args)]
-pub(super) struct EnrolArgs {
+pub(super) struct EnrollArgs {
     /// The service.
     #[arg(long, value_name = "URL")]
     fleet: String,
@@ -38,52 +38,52 @@ pub(super) struct EnrolArgs {
 }
 
 /// A token has some hundred bytes.
-const LONGEST: u64 = 16 * 1024;
+const MAX_TOKEN: u64 = 16 * 1024;
 
-pub(super) fn run(args: &EnrolArgs) -> Result<(), Exit> {
-    let token = token(args)?;
-    room(&args.out)?;
-    let joined = runtime()?.block_on(enrol_member(&args.fleet, &token, &args.out)).map_err(exit)?;
-    print(&format!("{}\n", joined.files.certificate.display()))?;
-    say(&format!("this machine is {} until {}", joined.identity, joined.not_after));
-    if joined.trusts_others {
+pub(super) fn run(args: &EnrollArgs) -> Result<(), CliError> {
+    let token = read_token(args)?;
+    check_output_dir(&args.out)?;
+    let member = new_runtime()?.block_on(enrol_member(&args.fleet, &token, &args.out)).map_err(to_cli_error)?;
+    print_result(&format!("{}\n", member.files.certificate.display()))?;
+    say(&format!("this machine is {} until {}", member.identity, member.not_after));
+    if member.trusts_others {
         say(&format!(
             "{} was there and is kept, and it trusts other authorities than the service does: compare it with the service's ca.pem",
-            joined.files.authority.display()
+            member.files.authority.display()
         ));
     }
-    if let Err(why) = joined.revocation_list {
-        say(&format!("the list of revoked certificates was not fetched: {why}"));
+    if let Err(error) = member.revocation_list {
+        say(&format!("the list of revoked certificates was not fetched: {error}"));
     }
-    say(&format!("next: {}", member::next(joined.identity.role, &joined.files.certificate, &args.fleet)));
+    say(&format!("next: {}", member::next_command(member.identity.role, &member.files.certificate, &args.fleet)));
     Ok(())
 }
 
 /// A place for the files, before the token is spent.
-fn room(out: &Path) -> Result<(), Exit> {
-    let made = std::fs::create_dir_all(out);
-    let made = made.and_then(|()| Ok(rustix::fs::access(out, Access::WRITE_OK | Access::EXEC_OK)?));
-    made.map_err(|error| Exit::usage(format!("--out {}: {error}; the token is as good as before", out.display())))
+fn check_output_dir(out: &Path) -> Result<(), CliError> {
+    let created = std::fs::create_dir_all(out);
+    let created = created.and_then(|()| Ok(rustix::fs::access(out, Access::WRITE_OK | Access::EXEC_OK)?));
+    created.map_err(|error| CliError::usage(format!("--out {}: {error}; the token is as good as before", out.display())))
 }
 
-fn token(args: &EnrolArgs) -> Result<String, Exit> {
+fn read_token(args: &EnrollArgs) -> Result<String, CliError> {
     if args.token_file.as_os_str() == "-" {
         let mut text = String::new();
-        let read = std::io::stdin().take(LONGEST).read_to_string(&mut text);
-        read.map_err(|error| Exit::usage(format!("--token-file -: {error}")))?;
+        let result = std::io::stdin().take(MAX_TOKEN).read_to_string(&mut text);
+        result.map_err(|error| CliError::usage(format!("--token-file -: {error}")))?;
         return Ok(text);
     }
-    let bytes = read_secret(&args.token_file).map_err(|error| Exit::usage(format!("--token-file {error}")))?;
+    let bytes = read_secret(&args.token_file).map_err(|error| CliError::usage(format!("--token-file {error}")))?;
     String::from_utf8(bytes)
-        .map_err(|_| Exit::usage(format!("--token-file {}: no text", args.token_file.display())))
+        .map_err(|_| CliError::usage(format!("--token-file {}: no text", args.token_file.display())))
 }
 
-fn exit(error: EnrolmentError) -> Exit {
+fn to_cli_error(error: EnrolmentError) -> CliError {
     let code = match &error {
-        EnrolmentError::Token(_) | EnrolmentError::Service(ClientError::Url(_)) => Exit::USAGE,
-        EnrolmentError::Service(ClientError::Network { .. }) => Exit::NETWORK,
-        EnrolmentError::Service(ClientError::Refused(problem)) if problem.status == 403 => Exit::PRIVILEGE,
-        _ => Exit::FAILED,
+        EnrolmentError::Token(_) | EnrolmentError::Service(ClientError::Url(_)) => CliError::USAGE,
+        EnrolmentError::Service(ClientError::Network { .. }) => CliError::NETWORK,
+        EnrolmentError::Service(ClientError::Refused(problem)) if problem.status == 403 => CliError::PRIVILEGE,
+        _ => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }

@@ -16,21 +16,21 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Rule 1.
-const WORDS: &str = "off,marline_fleet::renew=info,marline_fleet::relay::announce=info,marline_fleet::relay::trust=warn,marline_fleet::relay::audit=warn,\
+const DEFAULT_FILTER: &str = "off,marline_fleet::renew=info,marline_fleet::relay::announce=info,marline_fleet::relay::trust=warn,marline_fleet::relay::audit=warn,\
                      marline_fleet::service::lead=warn,marline_fleet::service::desk=warn,marline_fleet::edge::trust=warn,\
                      marline_paths::gateway=warn";
 
 /// From now on.
-pub(crate) fn start() {
-    let said = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(WORDS)).with_writer(|| LogWriter);
+pub(crate) fn init_default_log() {
+    let subscriber = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(DEFAULT_FILTER)).with_writer(|| LogWriter);
     // Somebody else's log, in a test, has all of it.
-    let _ = said.event_format(Line).try_init();
+    let _ = subscriber.event_format(NoticeFormat).try_init();
 }
 
 /// `marline: WORDS`.
-struct Line;
+struct NoticeFormat;
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for NoticeFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,

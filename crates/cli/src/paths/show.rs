@@ -13,22 +13,22 @@ use std::time::Duration;
 use marline_net::printable::{printable, printable_lines};
 use marline_paths::status::{Connection, Explained, Status, Subflow};
 
-use crate::Exit;
-use crate::energy::table;
+use crate::CliError;
+use crate::energy::render_table;
 use crate::progress::{rate, size, time};
 
 /// How many connections are shown where nobody says. chosen: more than a screen holds.
-pub(super) const MOST: usize = 100;
+pub(super) const DEFAULT_MAX_CONNECTIONS: usize = 100;
 /// chosen: as often as a person reads figures.
-const EVERY: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Everything, for a terminal.
-pub(super) fn status(status: &Status, at_most: usize) -> String {
-    let mut text = head(status);
+pub(super) fn render_status(status: &Status, at_most: usize) -> String {
+    let mut text = header(status);
     text += "\n";
-    text += &links(status);
+    text += &link_table(status);
     text += "\n";
-    text += &connections(status, at_most);
+    text += &connection_table(status, at_most);
     for note in &status.notes {
         let _ = writeln!(text, "\nnote: {note}");
     }
@@ -36,67 +36,67 @@ pub(super) fn status(status: &Status, at_most: usize) -> String {
 }
 
 /// Paints what `ask` tells, until it fails.
-pub(super) fn watch(mut ask: impl FnMut() -> Result<Box<Status>, Exit>) -> Result<(), Exit> {
-    paint(|| Ok(status(&*ask()?, MOST)))
+pub(super) fn watch(mut query: impl FnMut() -> Result<Box<Status>, CliError>) -> Result<(), CliError> {
+    repeat(|| Ok(render_status(&*query()?, DEFAULT_MAX_CONNECTIONS)))
 }
 
 /// Paints what `ask` tells each second, until it fails.
-pub(crate) fn paint(mut ask: impl FnMut() -> Result<String, Exit>) -> Result<(), Exit> {
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    let paints = std::io::stdout().is_terminal() && !dumb;
+pub(crate) fn repeat(mut query: impl FnMut() -> Result<String, CliError>) -> Result<(), CliError> {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let can_repaint = std::io::stdout().is_terminal() && !is_dumb;
     loop {
-        let text = ask()?;
-        let mut out = std::io::stdout().lock();
-        if paints {
-            let (columns, rows) = window();
-            out.write_all(painted(&text, columns, rows).as_bytes())?;
+        let text = query()?;
+        let mut stdout = std::io::stdout().lock();
+        if can_repaint {
+            let (columns, rows) = terminal_size();
+            stdout.write_all(screen(&text, columns, rows).as_bytes())?;
         } else {
-            writeln!(out, "{}", printable_lines(&text))?;
+            writeln!(stdout, "{}", printable_lines(&text))?;
         }
-        out.flush()?;
-        drop(out);
-        std::thread::sleep(EVERY);
+        stdout.flush()?;
+        drop(stdout);
+        std::thread::sleep(REFRESH_INTERVAL);
     }
 }
 
 /// From the top of the screen, each line cut at its end, and nothing of the last painting left.
-fn painted(text: &str, columns: usize, rows: usize) -> String {
-    let mut painted = String::from("\x1b[H");
+fn screen(text: &str, columns: usize, rows: usize) -> String {
+    let mut screen_text = String::from("\x1b[H");
     for line in text.lines().take(rows.saturating_sub(1)) {
-        painted.extend(printable(line).chars().take(columns));
-        painted += "\x1b[K\r\n";
+        screen_text.extend(printable(line).chars().take(columns));
+        screen_text += "\x1b[K\r\n";
     }
-    painted + "\x1b[J"
+    screen_text + "\x1b[J"
 }
 
 /// Columns and rows of the terminal behind standard output; 80 × 24 when it does not say.
-fn window() -> (usize, usize) {
+fn terminal_size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
         _ => (80, 24),
     }
 }
 
-fn head(status: &Status) -> String {
+fn header(status: &Status) -> String {
     let mut text = format!(
         "marline paths {}, process {}, for {}: policy {}, profile {}, {}",
         status.version,
         status.pid,
         time(status.up_s),
-        word(&status.policy),
-        word(&status.profile),
+        wire_name(&status.policy),
+        wire_name(&status.profile),
         status.mode
     );
     if let (Some(model), Some(joules)) = (&status.energy_model, status.energy_j) {
         let _ = write!(text, "; {joules:.1} J on {model}");
     }
     let counts = &status.counts;
-    let (count, how) = match status.mode.as_str() {
+    let (count, verb) = match status.mode.as_str() {
         "kernel-pm" => (counts.managed, "steered together"),
         "dry-run" => (counts.managed + counts.unmanaged, "looked at"),
         _ => (counts.managed, "steered"),
     };
-    let _ = write!(text, "\n{count} connections {how}, {} active", counts.active);
+    let _ = write!(text, "\n{count} connections {verb}, {} active", counts.active);
     let unmanaged = if status.mode == "dry-run" { 0 } else { counts.unmanaged };
     for (count, what) in [
         (counts.adopted, "adopted"),
@@ -124,9 +124,9 @@ fn head(status: &Status) -> String {
     text + "\n"
 }
 
-fn links(status: &Status) -> String {
-    let head = ["LINK", "KIND", "STATE", "SUBFLOWS", "DOWN", "RECEIVED", "SENT", "RADIO", "JOULES"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+fn link_table(status: &Status) -> String {
+    let header = ["LINK", "KIND", "STATE", "SUBFLOWS", "DOWN", "RECEIVED", "SENT", "RADIO", "JOULES"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
     for link in &status.links {
         let subflows = match (link.active, link.suspended) {
             (active, 0) => active.to_string(),
@@ -152,10 +152,10 @@ fn links(status: &Status) -> String {
             link.energy_j.map_or_else(|| "-".into(), |joules| format!("{joules:.1}")),
         ]);
     }
-    table(&rows)
+    render_table(&rows)
 }
 
-fn connections(status: &Status, at_most: usize) -> String {
+fn connection_table(status: &Status, at_most: usize) -> String {
     if status.connections.is_empty() {
         return "No MPTCP connection is open. `marline run -- COMMAND` makes a command's connections MPTCP.\n"
             .into();
@@ -164,63 +164,63 @@ fn connections(status: &Status, at_most: usize) -> String {
     for connection in status.connections.iter().take(at_most) {
         rows.push(vec![
             format!("{:08x}", connection.token),
-            server(connection),
+            server_text(connection),
             rate(connection.down_mbps * 1e6),
             size(connection.received_bytes),
-            over(connection),
+            subflow_list(connection),
             connection.reason.clone(),
         ]);
     }
-    let mut text = table(&rows);
-    let all = status.counts.managed + status.counts.unmanaged;
-    let shown = status.connections.len().min(at_most) as u64;
-    if all > shown {
-        let _ = writeln!(text, "and {} more", all - shown);
+    let mut text = render_table(&rows);
+    let total = status.counts.managed + status.counts.unmanaged;
+    let shown_count = status.connections.len().min(at_most) as u64;
+    if total > shown_count {
+        let _ = writeln!(text, "and {} more", total - shown_count);
     }
     text
 }
 
 /// `wlan0, wwan0 (suspended)`.
-fn over(connection: &Connection) -> String {
-    let shown = |subflow: &Subflow| {
+fn subflow_list(connection: &Connection) -> String {
+    let describe = |subflow: &Subflow| {
         let link = subflow.link.as_deref().unwrap_or("?");
         match subflow.state.name() {
             "active" => link.to_owned(),
             state => format!("{link} ({state})"),
         }
     };
-    let subflows: Vec<String> = connection.subflows.iter().map(shown).collect();
+    let subflows: Vec<String> = connection.subflows.iter().map(describe).collect();
     if subflows.is_empty() { "-".to_owned() } else { subflows.join(", ") }
 }
 
 /// One connection, its subflows, and what was decided on it.
-pub(super) fn explained(explained: &Explained) -> String {
+pub(super) fn render_explanation(explained: &Explained) -> String {
     let connection = &explained.connection;
     let adopted = if connection.adopted { ", adopted from before the daemon's start" } else { "" };
     let mut text = format!(
         "{:08x} to {}, known for {}{adopted}: {} received, {} sent, {} now\n\n",
         connection.token,
-        server(connection),
+        server_text(connection),
         time(connection.age_s),
         size(connection.received_bytes),
         size(connection.sent_bytes),
         rate(connection.down_mbps * 1e6)
     );
-    let head = ["LINK", "FROM", "TO", "STATE", "DOWN", "RECEIVED", "ROUND TRIP"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let header = ["LINK", "FROM", "TO", "STATE", "DOWN", "RECEIVED", "ROUND TRIP"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
     for subflow in &connection.subflows {
-        let first = if subflow.initial { ", the first" } else { "" };
+        let suffix = if subflow.initial { ", the first" } else { "" };
         rows.push(vec![
             subflow.link.clone().unwrap_or_else(|| "?".into()),
             subflow.local.to_string(),
             subflow.remote.to_string(),
-            format!("{}{first}", subflow.state.name()),
+            format!("{}{suffix}", subflow.state.name()),
             subflow.down_mbps.map_or_else(|| "-".into(), |mbps| rate(mbps * 1e6)),
             size(subflow.received_bytes),
             subflow.rtt_ms.map_or_else(|| "-".into(), |rtt| format!("{rtt:.1} ms")),
         ]);
     }
-    text += &table(&rows);
+    text += &render_table(&rows);
     text += "\n";
     if explained.decisions.is_empty() {
         text += "Nothing has been decided on it yet.\n";
@@ -230,15 +230,15 @@ pub(super) fn explained(explained: &Explained) -> String {
         .iter()
         .map(|decision| vec![format!("{} ago", time(decision.ago_s)), decision.what.clone()])
         .collect();
-    text + &table(&rows)
+    text + &render_table(&rows)
 }
 
-fn server(connection: &Connection) -> String {
+fn server_text(connection: &Connection) -> String {
     connection.server.map_or_else(|| "?".to_owned(), |server| server.to_string())
 }
 
 /// The word that options and JSON have for it.
-pub(super) fn word(value: &impl serde::Serialize) -> String {
+pub(super) fn wire_name(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_status_is_a_head_links_and_connections() {
-        let text = status(&example(), 10);
+        let text = render_status(&example(), 10);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],
@@ -294,7 +294,7 @@ mod tests {
     fn connections_that_are_steered_together_or_looked_at_are_called_so() {
         let second = |mode: &str, managed, unmanaged| {
             let counts = marline_paths::status::Counts { managed, unmanaged, active: 1, ..Default::default() };
-            let text = status(&Status { mode: mode.into(), counts, ..example() }, 10);
+            let text = render_status(&Status { mode: mode.into(), counts, ..example() }, 10);
             text.lines().nth(1).unwrap().to_owned()
         };
         assert_eq!(second("kernel-pm", 2, 0), "2 connections steered together, 1 active");
@@ -308,7 +308,7 @@ mod tests {
             marline_paths::status::Forwarder { open: 3, mptcp: 2, bytes: 41_200_000, ..Default::default() };
         let mut with = Status { forwarder: Some(forwarder), ..example() };
         with.connections[0].down_mbps = -0.0;
-        let text = status(&with, 10);
+        let text = render_status(&with, 10);
         let line = text.lines().nth(2).unwrap();
         assert_eq!(
             line,
@@ -319,15 +319,15 @@ mod tests {
 
     #[test]
     fn without_connections_the_way_to_one_is_shown() {
-        let text = status(&Status { connections: Vec::new(), ..example() }, 10);
+        let text = render_status(&Status { connections: Vec::new(), ..example() }, 10);
         assert!(text.contains("`marline run -- COMMAND`"), "{text}");
     }
 
     #[test]
     fn a_painting_is_never_wider_or_higher_than_the_screen() {
-        let text = status(&example(), 10);
+        let text = render_status(&example(), 10);
         for (columns, rows) in [(0, 0), (1, 1), (40, 5), (200, 50)] {
-            let painted = painted(&text, columns, rows);
+            let painted = screen(&text, columns, rows);
             assert!(painted.starts_with("\x1b[H") && painted.ends_with("\x1b[J"));
             let lines: Vec<&str> = painted[3..painted.len() - 3].split_terminator("\x1b[K\r\n").collect();
             assert!(lines.len() <= rows.saturating_sub(1), "{columns} {rows}");
@@ -340,7 +340,7 @@ mod tests {
         let mut connections = example().connections;
         let decision = |ago_s, what: &str| marline_paths::status::Decision { ago_s, what: what.into() };
         let decisions = vec![decision(3.0, "join wwan0 as a backup"), decision(0.5, "wlan0 alone costs less")];
-        let text = explained(&Explained { connection: connections.remove(0), decisions });
+        let text = render_explanation(&Explained { connection: connections.remove(0), decisions });
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("7b9c2f7a to 192.0.2.1:443, known for 3.0 s: 41.2MB received"), "{text}");
         assert!(lines[3].contains("active, the first") && lines[3].ends_with("21.5 ms"), "{text}");

@@ -8,21 +8,21 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
-use marline_fleet::relay::control::{AskError, COMMAND_NAME, Request, Status, running_relays, send_request};
+use marline_fleet::relay::control::{ControlError, COMMAND_NAME, Request, Status, running_relays, send_request};
 
-use crate::Exit;
-use crate::energy::{json, table};
-use crate::output::print;
-use crate::paths::{run_dirs, unanswered};
+use crate::CliError;
+use crate::energy::{to_json, render_table};
+use crate::output::print_result;
+use crate::paths::{run_dirs, query_error};
 use crate::progress::size;
 
 /// The verbs of `marline relay`.
 #[derive(Debug, Subcommand)]
-pub(super) enum RelayVerb {
+pub(super) enum RelayCommand {
     /// Show tunnels, edges and what is reached, of a relay on this machine.
     Status {
         #[command(flatten)]
-        which: Which,
+        relay_ref: RelayRef,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -30,7 +30,7 @@ pub(super) enum RelayVerb {
     /// Take no new tunnels; the old ones end when they end. The relay goes on running.
     Drain {
         #[command(flatten)]
-        which: Which,
+        relay_ref: RelayRef,
         /// Take new tunnels again.
         #[arg(long)]
         undo: bool,
@@ -38,7 +38,7 @@ pub(super) enum RelayVerb {
     /// Take no new tunnels, and end with the last one: as the first SIGTERM does.
     Stop {
         #[command(flatten)]
-        which: Which,
+        relay_ref: RelayRef,
         /// End at once, and the tunnels with it: as the second SIGTERM does.
         #[arg(long)]
         now: bool,
@@ -47,7 +47,7 @@ pub(super) enum RelayVerb {
 
 /// Which relay.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Which {
+pub(super) struct RelayRef {
     /// The relay's name [default: the only one that runs here].
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
@@ -57,82 +57,82 @@ pub(super) struct Which {
 }
 
 /// Does what was asked for.
-pub(super) fn run(verb: &RelayVerb) -> Result<(), Exit> {
-    match verb {
-        RelayVerb::Status { which, json: as_json } => {
-            let status = ask(which, Request::Status)?;
-            print(&if *as_json { json(&status)? } else { shown(&status) })
+pub(super) fn run(command: &RelayCommand) -> Result<(), CliError> {
+    match command {
+        RelayCommand::Status { relay_ref: which: relay_ref, json: as_json } => {
+            let status = query(relay_ref, Request::Status)?;
+            print_result(&if *as_json { to_json(&status)? } else { render(&status) })
         }
-        RelayVerb::Drain { which, undo } => {
-            let status = ask(which, Request::Drain { undo: *undo })?;
-            print(&format!("{}\n", course(&status)))
+        RelayCommand::Drain { relay_ref: which: relay_ref, undo } => {
+            let status = query(relay_ref, Request::Drain { undo: *undo })?;
+            print_result(&format!("{}\n", summary_line(&status)))
         }
-        RelayVerb::Stop { which, now } => {
-            let status = ask(which, Request::Stop { now: *now })?;
-            print(&format!("{}\n", course(&status)))
+        RelayCommand::Stop { relay_ref: which: relay_ref, now } => {
+            let status = query(relay_ref, Request::Stop { now: *now })?;
+            print_result(&format!("{}\n", summary_line(&status)))
         }
     }
 }
 
-fn ask(which: &Which, question: Request) -> Result<Status, Exit> {
-    let (run_dir, name) = one(which)?;
-    send_request(&run_dir, &name, question).map_err(|error| unanswered(&error))
+fn query(relay_ref: &RelayRef, request: Request) -> Result<Status, CliError> {
+    let (run_dir, name) = find_relay(relay_ref)?;
+    send_request(&run_dir, &name, request).map_err(|error| query_error(&error))
 }
 
 /// The relay that is meant, and where.
-fn one(which: &Which) -> Result<(PathBuf, Name), Exit> {
-    let dirs = run_dirs(which.run_dir.as_deref());
-    let mut there = Vec::new();
+fn find_relay(relay_ref: &RelayRef) -> Result<(PathBuf, Name), CliError> {
+    let dirs = run_dirs(relay_ref.run_dir.as_deref());
+    let mut running = Vec::new();
     for dir in &dirs {
-        there.extend(running_relays(dir).unwrap_or_default().into_iter().map(|name| (dir.clone(), name)));
+        running.extend(running_relays(dir).unwrap_or_default().into_iter().map(|name| (dir.clone(), name)));
     }
-    if let Some(name) = &which.name {
-        let named = there.into_iter().find(|(_, other)| other == name);
+    if let Some(name) = &relay_ref.name {
+        let named = running.into_iter().find(|(_, running_name)| running_name == name);
         // Asking where there is none says what to do.
         return Ok(named.unwrap_or_else(|| (dirs.into_iter().next().unwrap_or_default(), name.clone())));
     }
     // A socket that a crash has left is none.
-    let mut refusal = None;
-    there.retain(|(dir, name)| match send_request(dir, name, Request::Status) {
+    let mut first_error = None;
+    running.retain(|(dir, name)| match send_request(dir, name, Request::Status) {
         Ok(_) => true,
         Err(error) => {
-            refusal = refusal.take().or(Some(unanswered(&error)));
+            first_error = first_error.take().or(Some(query_error(&error)));
             false
         }
     });
-    let names: Vec<String> = there.iter().map(|(_, name)| name.to_string()).collect();
-    match there.pop() {
-        Some(one) if names.len() == 1 => Ok(one),
+    let names: Vec<String> = running.iter().map(|(_, name)| name.to_string()).collect();
+    match running.pop() {
+        Some(only) if names.len() == 1 => Ok(only),
         Some(_) => {
-            Err(Exit::usage(format!("several relays run here: {}; choose one with --name", names.join(", "))))
+            Err(CliError::usage(format!("several relays run here: {}; choose one with --name", names.join(", "))))
         }
-        None => Err(refusal.unwrap_or_else(|| {
+        None => Err(first_error.unwrap_or_else(|| {
             let socket = dirs.first().cloned().unwrap_or_default();
-            unanswered(&AskError::Nobody { who: COMMAND_NAME, socket, error: std::io::ErrorKind::NotFound.into() })
+            query_error(&ControlError::NotRunning { who: COMMAND_NAME, socket, error: std::io::ErrorKind::NotFound.into() })
         })),
     }
 }
 
 /// One line: what it does.
-fn course(status: &Status) -> String {
+fn summary_line(status: &Status) -> String {
     let tunnels = status.state.tunnels;
-    let does = match (status.ending, status.state.draining, status.state.closed) {
+    let activity = match (status.ending, status.state.draining, status.state.closed) {
         (true, ..) => format!("ends when {tunnels} tunnels have"),
         (_, true, _) => format!("takes no new tunnels; {tunnels} are open"),
         (_, _, true) => format!("takes no new tunnels, for the fleet says so; {tunnels} are open"),
         _ => format!("takes new tunnels; {tunnels} are open"),
     };
-    format!("relay {}: {does}", status.name)
+    format!("relay {}: {activity}", status.name)
 }
 
 /// chosen: more than a screen holds.
-const MOST: usize = 100;
+const MAX_SHOWN_EDGES: usize = 100;
 
-fn shown(status: &Status) -> String {
+fn render(status: &Status) -> String {
     let state = &status.state;
     let mut text = format!(
         "{}\nmarline {}, process {}, for {} s; {} from edges, {} to edges",
-        course(status),
+        summary_line(status),
         status.version,
         status.pid,
         status.uptime_s,
@@ -144,24 +144,24 @@ fn shown(status: &Status) -> String {
     }
     text += "\n\n";
     let mut rows = vec![["EDGE", "CONNECTIONS", "TUNNELS", "RESERVED", "UP", "DOWN"].map(str::to_owned).to_vec()];
-    rows.extend(state.edges.iter().take(MOST).map(|edge| {
+    rows.extend(state.edges.iter().take(MAX_SHOWN_EDGES).map(|edge| {
         let counts = [edge.connections.to_string(), edge.tunnels.to_string(), edge.reserved.to_string()];
         [vec![edge.name.clone()], counts.to_vec(), vec![size(edge.up_bytes), size(edge.down_bytes)]].concat()
     }));
-    text += &table(&rows);
-    if state.edges.len() > MOST {
-        let _ = writeln!(text, "and {} more; --json has all", state.edges.len() - MOST);
+    text += &render_table(&rows);
+    if state.edges.len() > MAX_SHOWN_EDGES {
+        let _ = writeln!(text, "and {} more; --json has all", state.edges.len() - MAX_SHOWN_EDGES);
     }
     if !status.origins.is_empty() {
         let mut rows = vec![vec!["SERVER".to_owned(), "REACHED".to_owned()]];
-        let reached = |least: bool| if least { "at least " } else { "" };
+        let reached = |is_lower_bound: bool| if is_lower_bound { "at least " } else { "" };
         rows.extend(
             status
                 .origins
                 .iter()
-                .map(|one| vec![one.origin.to_string(), format!("{}{}", reached(one.lower_bound), one.rate)]),
+                .map(|origin| vec![origin.origin.to_string(), format!("{}{}", reached(origin.lower_bound), origin.rate)]),
         );
-        let _ = write!(text, "\n{}", table(&rows));
+        let _ = write!(text, "\n{}", render_table(&rows));
     }
     text
 }

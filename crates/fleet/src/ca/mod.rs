@@ -244,7 +244,7 @@ fn read_key(dir: &Path) -> Result<KeyPair, CaError> {
             CaError::KeyMissing { dir: dir.into() }
         }
         SecretError::File { path, error } => CaError::File { path, error },
-        SecretError::Open { path, mode } => {
+        SecretError::Exposed { path, mode } => {
             CaError::TooPermissive { path, action: "read", mode, required_mode: 0o600 }
         }
     })?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline_net::links::Interface;
-use marline_net::mptcp::{self, is_spoken};
+use marline_net::mptcp::{self, is_negotiated};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -157,7 +157,7 @@ pub(super) async fn tls_handshake(
 
 /// Whether a connection speaks MPTCP. A fallback to plain TCP is not reported by the kernel.
 fn observe_mptcp(conn: &RelayConn, entry: &RelayEntry, link: &Interface, dialer: &LinkDialer) -> ConnObservation {
-    let Some(speaks) = is_spoken(conn.get_ref().0.socket()) else { return ConnObservation::Reached };
+    let Some(speaks) = is_negotiated(conn.get_ref().0.socket()) else { return ConnObservation::Reached };
     match entry.note_mptcp(&link.name, &dialer.link_names(), speaks) {
         MptcpSupport::Stripped => ConnObservation::MptcpStripped,
         MptcpSupport::Supported => ConnObservation::Reached,
@@ -208,7 +208,7 @@ pub(super) fn check_peer(conn: &RelayConn, entry: &RelayEntry, trusted: &ClientT
 /// One connection.
 pub(super) async fn connect(address: SocketAddr, options: DialOptions) -> io::Result<TcpStream> {
     // A kernel without MPTCP has one link at a time.
-    let opened = if options.plain_tcp { None } else { mptcp::socket(address).ok() };
+    let opened = if options.plain_tcp { None } else { mptcp::mptcp_socket_to(address).ok() };
     let (socket, address) = match opened {
         Some(opened) => opened,
         None => {

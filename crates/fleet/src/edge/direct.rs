@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_net::links::Interface;
-use marline_net::reach::{Right, Zone};
+use marline_net::reach::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -33,7 +33,7 @@ pub(super) const MAX_LOOKUPS: usize = 16;
 /// A connection to the server, over the first link that reaches it.
 pub(super) async fn connect_directly(
     target: &Target,
-    right: Right,
+    right: EgressPolicy,
     lookup_permits: &Arc<Semaphore>,
     dialer: &Arc<LinkDialer>,
 ) -> Result<TcpStream, Problem> {
@@ -44,7 +44,7 @@ pub(super) async fn connect_directly(
         async move {
             let addresses = match &link {
                 None => resolve(&target, &lookup_permits).await?,
-                Some(link) => link_dialer.resolve(right.host(), (&target.host, target.port), link).await?,
+                Some(link) => link_dialer.resolve(right.requester(), (&target.host, target.port), link).await?,
             };
             match filter_allowed(&target.host, addresses, right) {
                 Ok(addresses) => connect_over_link(addresses, link.as_deref(), &link_dialer)
@@ -69,7 +69,7 @@ async fn connect_over_link(
 ) -> io::Result<(TcpStream, ConnObservation)> {
     let is_behind_links = addresses
         .iter()
-        .any(|address| Zone::of(address.ip()) == Zone::Internet && dialer.is_behind_links(address.ip()));
+        .any(|address| AddressZone::of(address.ip()) == AddressZone::Internet && dialer.is_behind_links(address.ip()));
     let device = link.filter(|_| is_behind_links).map(|link| link.name.clone());
     let addresses = match link.filter(|_| is_behind_links) {
         Some(link) => LinkDialer::with_link_families(addresses, link)?,
@@ -103,7 +103,7 @@ fn bad_gateway(error: io::Error) -> Problem {
 }
 
 /// Rule 2.
-fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: Right) -> Result<Vec<SocketAddr>, Problem> {
+fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: EgressPolicy) -> Result<Vec<SocketAddr>, Problem> {
     let (mut good, mut forbidden) = (Vec::new(), None);
     for address in addresses {
         match right.check(address) {
@@ -112,7 +112,7 @@ fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: Right) -> Resul
         }
     }
     match forbidden.filter(|_| good.is_empty()) {
-        Some(why) => Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", why.of(host))),
+        Some(why) => Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", why.describe(host))),
         None => Ok(good),
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     fn other_hosts_reach_neither_the_edge_nor_private_networks_directly() {
         let [local, private, other] =
             ["127.0.0.1:80", "10.9.9.9:80", "192.0.2.1:80"].map(|text| text.parse().unwrap());
-        let client = Right::of_peer("198.51.100.9:1".parse().unwrap());
+        let client = EgressPolicy::for_peer("198.51.100.9:1".parse().unwrap());
         for refused in [local, private] {
             assert_eq!(
                 filter_allowed("h", vec![refused], client).unwrap_err().status,
@@ -133,7 +133,7 @@ mod tests {
                 "{refused}"
             );
             assert_eq!(filter_allowed("h", vec![refused, other], client).unwrap(), [other]);
-            assert_eq!(filter_allowed("h", vec![refused], Right::user()).unwrap(), [refused]);
+            assert_eq!(filter_allowed("h", vec![refused], EgressPolicy::user()).unwrap(), [refused]);
         }
         assert!(filter_allowed("h", Vec::new(), client).unwrap().is_empty());
     }

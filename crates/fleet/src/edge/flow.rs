@@ -13,8 +13,8 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use marline_net::links::is_refused;
-use marline_net::reach::{Right, Zone};
+use marline_net::links::is_rejected_by_route;
+use marline_net::reach::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 
 use super::Edge;
@@ -38,7 +38,7 @@ impl Upstream {
     fn leads_to_the_internet(&self) -> bool {
         match self {
             Self::Relay(_) => true,
-            Self::Direct(socket) => socket.peer_addr().is_ok_and(|peer| Zone::of(peer.ip()) == Zone::Internet),
+            Self::Direct(socket) => socket.peer_addr().is_ok_and(|peer| AddressZone::of(peer.ip()) == AddressZone::Internet),
         }
     }
 }
@@ -47,11 +47,11 @@ impl Upstream {
 pub(super) async fn open(
     edge: &Edge,
     target: &Target,
-    right: Right,
+    right: EgressPolicy,
     access: PrivateAccess,
 ) -> Result<Upstream, Problem> {
     let private_address = private_networks::private_address(target);
-    if let Some(address) = private_address.filter(|address| is_refused(address.ip())) {
+    if let Some(address) = private_address.filter(|address| is_rejected_by_route(address.ip())) {
         let details =
             format!("the routing table of this host refuses {} (unreachable, prohibit or blackhole)", address.ip());
         edge.state.send_modify(|state| state.failed += 1);
@@ -93,7 +93,7 @@ pub(super) async fn open(
     upstream
 }
 
-async fn connect_via_relay(edge: &Edge, target: &Target, right: Right) -> Result<Upstream, Problem> {
+async fn connect_via_relay(edge: &Edge, target: &Target, right: EgressPolicy) -> Result<Upstream, Problem> {
     edge.note_target(target);
     let tunnel_result = edge.relay_pool.open_tunnel(target).await;
     match tunnel_result {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::Instant;
-use marline_net::links::{Interface, Monitor, Survey, Verdict, survey};
+use marline_net::links::{Interface, Monitor, InterfaceList, Usability, list_interfaces};
 use marline_paths::gateway::{Beyond, NameLinks};
 
 use super::Edge;
@@ -143,13 +143,13 @@ fn update_route(
     links: Vec<LinkState>,
     nameless: &BTreeSet<String>,
 ) -> Option<Followed> {
-    let survey = survey().ok()?;
-    let of = |index: u32| survey.interfaces.iter().find(|interface| interface.index == index);
+    let survey = list_interfaces().ok()?;
+    let of = |index: u32| list_interfaces.interfaces.iter().find(|interface| interface.index == index);
     let exits = beyond.own().map(|index| index.and_then(of));
     let interface = exits.into_iter().flatten().next();
     let (mut over, mut names) = (NameLinks::default(), NamesNow::default());
     if !links.is_empty() {
-        let mut links = refresh_links(links, &survey);
+        let mut links = refresh_links(links, &list_interfaces);
         // One that does not carry is no link where nobody steers, but may still be where the kernel sends everything.
         for interface in exits.into_iter().flatten().filter(|interface| !can_leave_by(interface)) {
             if !links.iter().any(|link| link.name == interface.name) {
@@ -157,29 +157,29 @@ fn update_route(
             }
         }
         rest.update(now, &links, interface.map(|interface| interface.name.as_str()));
-        (over, names) = names::over(&survey, &links, nameless, exits, rest.now().link.as_deref());
+        (over, names) = names::over(&list_interfaces, &links, nameless, exits, rest.now().link.as_deref());
     }
-    let led = beyond.lead(rest.now().link.as_deref().and_then(|name| survey.named(name)));
+    let led = beyond.lead(rest.now().link.as_deref().and_then(|name| list_interfaces.by_name(name)));
     names.error = beyond.lead_names(over).err().map(|error| error.to_string());
     let interface = exits.into_iter().flatten().map(|interface| interface.name.clone()).collect();
     Some(Followed { own: interface, led, names })
 }
 
 /// The links as the kernel has them now.
-fn refresh_links(mut links: Vec<LinkState>, survey: &Survey) -> Vec<LinkState> {
+fn refresh_links(mut links: Vec<LinkState>, survey: &InterfaceList) -> Vec<LinkState> {
     for link in &mut links {
-        link.up &= survey.named(&link.name).is_some_and(can_leave_by);
+        link.up &= list_interfaces.by_name(&link.name).is_some_and(can_leave_by);
     }
     links
 }
 
 /// Whether something can leave by it.
 fn can_leave_by(interface: &Interface) -> bool {
-    let can_carry = match &interface.verdict {
-        Verdict::Usable => true,
-        Verdict::Unused(reason) => reason.can_be_overruled(),
+    let can_carry = match &interface.usability {
+        Usability::Usable => true,
+        Usability::Unused(reason) => reason.can_be_overridden(),
     };
-    can_carry && (interface.v4.is_some() || interface.v6.is_some())
+    can_carry && (interface.route_v4.is_some() || interface.route_v6.is_some())
 }
 
 async fn network_changed(monitor: &mut Option<Monitor>) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use marline_core::link_choice::LinkObservation;
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::links::{Interface, MeteredHints, Named, Survey, survey};
+use marline_net::links::{Interface, MeteredHints, LinkArg, InterfaceList, list_interfaces};
 use marline_paths::control::{Answer, Question, ask};
 use marline_paths::status::Status;
 
@@ -170,14 +170,14 @@ pub(super) fn best_link(links: &[LinkState]) -> Option<&LinkState> {
 pub(super) fn links_to_dial(
     sample: &LinkSample,
     states: &[LinkState],
-    survey: &Survey,
+    survey: &InterfaceList,
 ) -> Vec<(LinkObservation, Interface)> {
     // What a VPN is to carry goes beside it over no link that was not named.
-    if survey.vpn.is_some() && !sample.has_daemon {
+    if list_interfaces.vpn.is_some() && !sample.has_daemon {
         return Vec::new();
     }
     let usable = sample.links.iter().filter(|seen| seen.up).filter_map(|seen| {
-        let interface = survey.named(&seen.name)?;
+        let interface = list_interfaces.by_name(&seen.name)?;
         let receives = states.iter().any(|link| link.name == seen.name && !link.down_rate.is_zero());
         let (name, index) = (seen.name.clone(), interface.index);
         let of = LinkObservation {
@@ -204,10 +204,10 @@ pub(super) fn sample_links(run_dir: &Path) -> LinkSample {
 
 /// Rule 3.
 fn sample_without_daemon() -> LinkSample {
-    let Ok(survey) = survey() else { return LinkSample::default() };
-    let usable = survey.interfaces.iter().filter(|interface| interface.is_usable());
+    let Ok(survey) = list_interfaces() else { return LinkSample::default() };
+    let usable = list_interfaces.interfaces.iter().filter(|interface| interface.is_usable());
     let links = usable.map(|interface| {
-        let profile = Named::new(&interface.name).on(interface, &MeteredHints::none());
+        let profile = LinkArg::new(&interface.name).profile_for(interface, &MeteredHints::unknown());
         let passed = read_counters(&interface.name);
         let (name, metered) = (interface.name.clone(), profile.metered);
         InterfaceSample { name, metered, up: true, unresponsive: false, byte_counters: passed }

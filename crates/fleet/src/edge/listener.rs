@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_net::reach::Right;
+use marline_net::reach::EgressPolicy;
 use marline_net::socks5;
 use marline_paths::gateway::{Gateway, GatewayError};
 use socket2::{SockRef, TcpKeepalive};
@@ -128,7 +128,7 @@ async fn accept_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
 /// Serves a connection, if there is room for one more; who has to go for it is reset. What a LAN has sent knows where it is `going`.
 fn admit(mut client: TcpStream, client_addr: SocketAddr, destination: Option<SocketAddr>, edge: &Arc<Edge>) {
     let (evict_tx, mut evict_rx) = oneshot::channel();
-    let Ok((permit, evicted)) = edge.admission().came(client_addr.ip(), evict_tx) else {
+    let Ok((permit, evicted)) = edge.admission().admit(client_addr.ip(), evict_tx) else {
         tracing::debug!(%client_addr, "no room");
         return refuse_at_capacity(client, destination, edge);
     };
@@ -150,7 +150,7 @@ fn admit(mut client: TcpStream, client_addr: SocketAddr, destination: Option<Soc
             } => {}
             Ok(()) = &mut evict_rx => close::reset_on_close(&client),
         }
-        edge.admission().left(permit);
+        edge.admission().release(permit);
     });
 }
 
@@ -170,7 +170,7 @@ fn refuse_at_capacity(mut client: TcpStream, destination: Option<SocketAddr>, ed
             "too many flows at once".to_owned(),
         );
         match protocol {
-            ProxyProtocol::Socks5 => send_refusal(&mut client, &socks5::answer(socks5_reply(problem.status))).await,
+            ProxyProtocol::Socks5 => send_refusal(&mut client, &socks5::reply(socks5_reply(problem.status))).await,
             ProxyProtocol::HttpConnect => send_refusal(&mut client, problem.to_response().as_bytes()).await,
         }
         close::close_gracefully(&client);
@@ -184,7 +184,7 @@ async fn serve_lan_client(client: &mut TcpStream, client_addr: SocketAddr, desti
     let target = Target::new(&destination.ip().to_canonical().to_string(), destination.port());
     let target = target.filter(|target| !target_acl::is_forbidden(client_addr, target));
     let Some(target) = target else { return close::reset_on_close(client) };
-    match flow::open(edge, &target, Right::of_peer(client_addr), private_networks::PrivateAccess::UnroutedOnly)
+    match flow::open(edge, &target, EgressPolicy::for_peer(client_addr), private_networks::PrivateAccess::UnroutedOnly)
         .await
     {
         Ok(upstream) => flow::forward(edge, upstream, &target, client, Vec::new()).await,
@@ -212,13 +212,13 @@ async fn serve_client(client: &mut TcpStream, client_addr: SocketAddr, edge: &Ed
         let details = format!("{} is this machine's own, and not for others", target.host);
         Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", details))
     } else {
-        flow::open(edge, &target, Right::of_peer(client_addr), private_networks::private_access(edge, client_addr))
+        flow::open(edge, &target, EgressPolicy::for_peer(client_addr), private_networks::private_access(edge, client_addr))
             .await
     };
     match (upstream, protocol) {
         (Ok(upstream), protocol) => {
             let sent = match protocol {
-                ProxyProtocol::Socks5 => client.write_all(&socks5::answer(socks5::SUCCEEDED)).await,
+                ProxyProtocol::Socks5 => client.write_all(&socks5::reply(socks5::SUCCEEDED)).await,
                 ProxyProtocol::HttpConnect => client.write_all(CONNECTED.as_bytes()).await,
             };
             if sent.is_ok() {
@@ -226,7 +226,7 @@ async fn serve_client(client: &mut TcpStream, client_addr: SocketAddr, edge: &Ed
             }
         }
         (Err(problem), ProxyProtocol::Socks5) => {
-            send_refusal(client, &socks5::answer(socks5_reply(problem.status))).await
+            send_refusal(client, &socks5::reply(socks5_reply(problem.status))).await
         }
         (Err(problem), ProxyProtocol::HttpConnect) => send_refusal(client, problem.to_response().as_bytes()).await,
     }
@@ -237,7 +237,7 @@ fn socks5_reply(status: Status) -> u8 {
     match status {
         Status::Forbidden => socks5::NOT_ALLOWED,
         Status::BadGateway | Status::GatewayTimeout => socks5::HOST_UNREACHABLE,
-        _ => socks5::GENERAL,
+        _ => socks5::GENERAL_FAILURE,
     }
 }
 
@@ -246,12 +246,12 @@ async fn read_request(client: &mut TcpStream) -> io::Result<(ProxyProtocol, Targ
     let mut first = [0];
     client.peek(&mut first).await?;
     if first == [5] {
-        return match socks5::hear(client).await? {
+        return match socks5::read_request(client).await? {
             Ok((host, port)) => match Target::new(&host, port) {
                 Some(target) => Ok((ProxyProtocol::Socks5, target, Vec::new())),
-                None => refuse_request(client, &socks5::answer(socks5::GENERAL)).await,
+                None => refuse_request(client, &socks5::reply(socks5::GENERAL_FAILURE)).await,
             },
-            Err(code) => refuse_request(client, &socks5::answer(code)).await,
+            Err(code) => refuse_request(client, &socks5::reply(code)).await,
         };
     }
     let mut bytes = Vec::with_capacity(512);

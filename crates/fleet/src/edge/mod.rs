@@ -54,8 +54,8 @@ use std::time::Duration;
 
 use marline_core::link_choice::LinkFailure;
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::admission::Guests;
-use marline_net::links::{Monitor, Survey};
+use marline_net::admission::ConnAdmission;
+use marline_net::links::{Monitor, InterfaceList};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -196,7 +196,7 @@ pub struct Edge {
     config: Config,
     relay_pool: Arc<relay_pool::RelayPool>,
     shaper: shaper::Shaper,
-    admission: Mutex<Guests<oneshot::Sender<()>>>,
+    admission: Mutex<ConnAdmission<oneshot::Sender<()>>>,
     state: watch::Sender<FlowStats>,
     links: watch::Sender<Vec<LinkState>>,
     udp_link: watch::Sender<Option<UdpLinkState>>,
@@ -227,7 +227,7 @@ impl Edge {
         let roads = relay_pool::RelayPool::new(&config, trusted.into());
         let lanes = shaper::Shaper::new(config.admission.live_matches.clone());
         let guests = Mutex::new(
-            Guests::new(config.admission.max_flows, config.admission.max_flows_per_client).exempting_loopback(),
+            ConnAdmission::new(config.admission.max_flows, config.admission.max_flows_per_client).exempting_loopback(),
         );
         Arc::new(Self {
             config,
@@ -372,7 +372,7 @@ impl Edge {
         self.shaper.allowance()
     }
 
-    fn admission(&self) -> MutexGuard<'_, Guests<oneshot::Sender<()>>> {
+    fn admission(&self) -> MutexGuard<'_, ConnAdmission<oneshot::Sender<()>>> {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -438,7 +438,7 @@ impl Edge {
         let sampling = tokio::task::spawn_blocking(move || {
             let sample = link_rates::sample_links(&dir);
             let unused = with_unused.then(|| unused::find_unused(&sample));
-            (sample, unused, marline_net::links::survey().ok())
+            (sample, unused, marline_net::links::list_interfaces().ok())
         });
         let Ok((sample, unused, survey)) = sampling.await else { return self.links() };
         if let Some(found) = unused {
@@ -453,7 +453,7 @@ impl Edge {
 
     /// Looks whether a VPN has come or gone since the last look at the links.
     async fn check_vpn(&self, run_dir: &Path) {
-        let Ok(Ok(survey)) = tokio::task::spawn_blocking(marline_net::links::survey).await else { return };
+        let Ok(Ok(survey)) = tokio::task::spawn_blocking(marline_net::links::list_interfaces).await else { return };
         if !self.update_vpn(survey.vpn) {
             return;
         }
@@ -461,7 +461,7 @@ impl Edge {
         self.relay_pool.dialer.clear_links();
         tokio::time::sleep(DAEMON_DELAY).await;
         let dir = run_dir.to_owned();
-        let sample = move || (link_rates::sample_links(&dir), marline_net::links::survey());
+        let sample = move || (link_rates::sample_links(&dir), marline_net::links::list_interfaces());
         if let Ok((sample, Ok(survey))) = tokio::task::spawn_blocking(sample).await {
             self.set_dial_links(&sample, &[], survey);
             self.relay_pool.drop_ready();
@@ -469,7 +469,7 @@ impl Edge {
     }
 
     /// Connections begin over these links from now on.
-    fn set_dial_links(&self, sample: &link_rates::LinkSample, states: &[LinkState], survey: Survey) {
+    fn set_dial_links(&self, sample: &link_rates::LinkSample, states: &[LinkState], survey: InterfaceList) {
         let dial_links = link_rates::links_to_dial(sample, states, &survey);
         let is_link = |name: &str| dial_links.iter().any(|(link, _)| link.name == name);
         let others: Vec<_> =

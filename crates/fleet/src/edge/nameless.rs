@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
 
 use marline_core::units::Instant;
-use marline_net::links::{Survey, survey};
+use marline_net::links::{InterfaceList, list_interfaces};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -44,9 +44,9 @@ pub(super) async fn watch(edge: &Edge) -> Infallible {
         let links: Vec<LinkState> = edge.links().into_iter().filter(|link| link.up && !link.unresponsive).collect();
         let is_due = pace.is_due(now(), sent(), links.len());
         let found = if is_due {
-            let Ok(Ok(survey)) = spawn_blocking(survey).await else { continue };
+            let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await else { continue };
             let before = edge.nameless.borrow().clone();
-            look(edge, &survey, Inquiry::new(&links, &passing, &before)).await
+            look(edge, &list_interfaces, Inquiry::new(&links, &passing, &before)).await
         } else if links.len() < 2 {
             Found::default()
         } else {
@@ -60,20 +60,20 @@ pub(super) async fn watch(edge: &Edge) -> Infallible {
     }
 }
 
-async fn look(edge: &Edge, survey: &Survey, mut inquiry: Inquiry) -> Found {
+async fn look(edge: &Edge, survey: &InterfaceList, mut inquiry: Inquiry) -> Found {
     let resolver = &edge.relay_pool.dialer.resolver;
     loop {
         match inquiry.next() {
             Step::Link(link) => {
-                let gives = match survey.named(&link) {
-                    Some(interface) => resolver.gives_names(interface).await,
+                let gives = match list_interfaces.by_name(&link) {
+                    Some(interface) => resolver.can_resolve_over(interface).await,
                     None => None,
                 };
                 inquiry.link_answers(&link, gives);
             }
             Step::System => {
                 let answer = resolver.resolve_for(None, &unknown_name(), None, SYSTEM).await;
-                inquiry.system = Some(answer.map_or_else(|error| error.denied, |_| true));
+                inquiry.system = Some(answer.map_or_else(|error| error.is_definitive, |_| true));
             }
             Step::Ended(found) => return found,
         }

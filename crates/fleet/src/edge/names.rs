@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use marline_net::links::{Interface, Survey};
+use marline_net::links::{Interface, InterfaceList};
 use marline_paths::gateway::NameLinks;
 
 use super::link_rates::LinkState;
@@ -70,7 +70,7 @@ impl NamesWhy {
 
 /// The links for the queries of each family; `own` are the interfaces of the default routes, `rest` is the link of the LAN's UDP.
 pub(super) fn over<'a>(
-    survey: &'a Survey,
+    survey: &'a InterfaceList,
     links: &[LinkState],
     nameless: &BTreeSet<String>,
     own: [Option<&Interface>; 2],
@@ -80,13 +80,13 @@ pub(super) fn over<'a>(
     if survey.vpn.is_some() {
         return (NameLinks::default(), now([None, None]));
     }
-    let has: [fn(&Interface) -> bool; 2] = [|link| link.v4.is_some(), |link| link.v6.is_some()];
+    let has: [fn(&Interface) -> bool; 2] = [|link| link.route_v4.is_some(), |link| link.route_v6.is_some()];
     let of = |family: usize| {
-        let able = |link: &LinkState| survey.named(&link.name).is_some_and(has[family]);
+        let able = |link: &LinkState| survey.by_name(&link.name).is_some_and(has[family]);
         instead(links, nameless, &own[family]?.name, rest, able)
     };
     let found = [of(0), of(1)];
-    let [v4, v6] = found.each_ref().map(|over| survey.named(&over.as_ref()?.link));
+    let [v4, v6] = found.each_ref().map(|over| survey.by_name(&over.as_ref()?.link));
     (NameLinks { v4, v6 }, now(found))
 }
 
@@ -109,7 +109,7 @@ fn instead(
 mod tests {
     use marline_core::link::LinkKind;
     use marline_core::units::Bitrate;
-    use marline_net::links::{DefaultRoute, Verdict};
+    use marline_net::links::{DefaultRoute, Usability};
 
     use super::*;
 
@@ -172,14 +172,14 @@ mod tests {
             index,
             kind: LinkKind::Ethernet,
             addresses: Vec::new(),
-            passing: Vec::new(),
-            networks: Vec::new(),
-            v4,
-            v6,
+            transient_addresses: Vec::new(),
+            subnets: Vec::new(),
+            route_v4: v4,
+            route_v6: v6,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict: Verdict::Usable,
+            usability: Usability::Usable,
         }
     }
 
@@ -191,10 +191,10 @@ mod tests {
             interface("wwan0", 3, [false, true]),
             interface("wwan1", 4, [true, true]),
         ];
-        let mut survey = Survey { interfaces, vpn: None };
+        let mut survey = InterfaceList { interfaces, vpn: None };
         let links = [silent(link("eth0", 9)), link("wlan0", 9), link("wwan0", 1), link("wwan1", 0)];
-        let chosen = |survey: &Survey, links: &[LinkState], rest| {
-            let credentials = [survey.named("eth0"); 2];
+        let chosen = |survey: &InterfaceList, links: &[LinkState], rest| {
+            let credentials = [survey.by_name("eth0"); 2];
             let (chosen, now) = over(survey, links, &names(&["wwan9"]), credentials, rest);
             let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(led, reply)| {
                 assert_eq!(led.map(|link| &link.name), reply.as_ref().map(|over| &over.link));

@@ -24,10 +24,10 @@ use std::time::Duration;
 use marline_core::fetch::{ReqId, RequestRange};
 use marline_core::link_choice::PortalAnswer;
 use marline_core::units::DataSize;
-use marline_net::dns::Source;
-use marline_net::http::{Connection, Event, Get, Sink};
+use marline_net::dns::AnswerSource;
+use marline_net::http::{Connection, Event, GetRequest, Sink};
 use marline_net::links::Interface;
-use marline_net::reach::Zone;
+use marline_net::reach::AddressZone;
 use tokio::time::timeout;
 use url::Url;
 
@@ -111,13 +111,13 @@ impl Portals {
             Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await)),
             Err(why) => why,
         };
-        if why.denied
-            && let Some(answer) = starts.resolver.given_over(&target.host, link).await
+        if why.is_definitive
+            && let Some(answer) = starts.resolver.query_link_servers(&target.host, link).await
         {
             return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await));
         }
         let known = self.known().get(&link.index).cloned();
-        known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.text))
+        known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.message))
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<u32, Vec<SocketAddr>>> {
@@ -152,34 +152,34 @@ impl Target {
     async fn status(&self, addresses: &[SocketAddr], link: &Interface) -> io::Result<u16> {
         let by = DialOptions { device: Some(link.name.clone()), plain_tcp: true, ..DialOptions::default() };
         let mut connection =
-            Connection::over(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
+            Connection::from_socket(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
         let (path_and_query, authority) = (self.path_and_query.clone(), self.authority.clone());
-        let get = Get { path_and_query, authority, ask: RequestRange::Full, if_range: None, headers: Vec::new() };
+        let get = GetRequest { path_and_query, authority, range: RequestRange::Full, if_range: None, headers: Vec::new() };
         connection.request(ReqId(0), &get);
         let mut scratch = vec![0; HEAD];
         match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Unread, DataSize::ZERO)).await {
             Event::Head { head, .. } => Ok(head.status),
-            Event::Closed { trouble } | Event::Aborted { trouble, .. } => Err(io::Error::other(trouble.text)),
+            Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. } => Err(io::Error::other(trouble.text)),
             Event::Data { .. } | Event::End { .. } => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
 /// Whether a link is responsible for an address from this source, which was asked over it.
-async fn is_of_link(source: &Source, starts: &LinkDialer) -> bool {
+async fn is_of_link(source: &AnswerSource, starts: &LinkDialer) -> bool {
     let mut is_dynamic = false;
     if is_in_doubt(source) {
         for link in starts.links() {
-            is_dynamic |= starts.resolver.has_own_servers(&link).await;
+            is_dynamic |= starts.resolver.has_link_servers(&link).await;
         }
     }
-    *source != Source::System && !is_dynamic
+    *source != AnswerSource::System && !is_dynamic
 }
 
 /// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has named, if there are such. A private one is in the
 /// link's network, or the kernel's route to it leads over the link.
-fn is_in_doubt(source: &Source) -> bool {
-    matches!(source, Source::ResolvConf { server, .. } if Zone::of(*server) == Zone::Internet)
+fn is_in_doubt(source: &AnswerSource) -> bool {
+    matches!(source, AnswerSource::ResolvConf { server, .. } if AddressZone::of(*server) == AddressZone::Internet)
 }
 
 /// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511: RFC 6585, section 6.
@@ -229,12 +229,12 @@ mod tests {
 
     #[test]
     fn a_public_server_that_belongs_to_no_link_may_be_another_links() {
-        let of = |server: &str| Source::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
+        let of = |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
         assert!(
             is_in_doubt(&of("198.51.100.53")) && !is_in_doubt(&of("192.168.7.1")) && !is_in_doubt(&of("fe80::1"))
         );
-        let lease = Source::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
-        assert!(!is_in_doubt(&lease) && !is_in_doubt(&Source::Literal));
+        let lease = AnswerSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
+        assert!(!is_in_doubt(&lease) && !is_in_doubt(&AnswerSource::Literal));
     }
 
     #[test]

@@ -23,8 +23,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use marline_net::links::{is_beside_links, is_routed, survey};
-use marline_net::reach::{Right, Zone};
+use marline_net::links::{is_outside_links, has_non_default_route, list_interfaces};
+use marline_net::reach::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
@@ -113,7 +113,7 @@ fn is_local_name(target: &Target, domains: &[LocalDomain]) -> bool {
 
 /// Those of a client of the proxy: a program of this machine and a host of the LAN reach them by routing, too.
 pub(super) fn private_access(edge: &Edge, client_addr: SocketAddr) -> PrivateAccess {
-    match !Right::of_peer(client_addr).is_another_hosts() || (edge.config.lan && is_beside_links(client_addr.ip()))
+    match !EgressPolicy::for_peer(client_addr).is_for_remote_host() || (edge.config.lan && is_outside_links(client_addr.ip()))
     {
         true => PrivateAccess::Full,
         false => PrivateAccess::Denied,
@@ -123,7 +123,7 @@ pub(super) fn private_access(edge: &Edge, client_addr: SocketAddr) -> PrivateAcc
 /// The address of a target in a private network.
 pub(super) fn private_address(target: &Target) -> Option<SocketAddr> {
     let address: IpAddr = target.host.parse().ok()?;
-    (Zone::of(address) == Zone::Private).then(|| SocketAddr::new(address.to_canonical(), target.port))
+    (AddressZone::of(address) == AddressZone::Private).then(|| SocketAddr::new(address.to_canonical(), target.port))
 }
 
 /// Whether the target has a local name, and a relay has answered that it knows no address for it or may not connect to the address.
@@ -133,7 +133,7 @@ pub(super) fn may_be_named(target: &Target, answer: &Problem, domains: &[LocalDo
 
 /// Whether the routing table has more than a default route for it.
 pub(super) fn has_specific_route(address: SocketAddr) -> bool {
-    is_routed(address.ip())
+    has_non_default_route(address.ip())
 }
 
 /// A connection of this box to it; where no route is known, over the link that UDP of the LAN takes.
@@ -149,15 +149,15 @@ pub(super) async fn connect_directly(edge: &Edge, address: SocketAddr) -> Result
 }
 
 /// A connection of this box to a private network by name; none: no name server gives private addresses that it has a route to.
-pub(super) async fn reach_named(edge: &Edge, target: &Target, right: Right) -> Option<TcpStream> {
+pub(super) async fn reach_named(edge: &Edge, target: &Target, right: EgressPolicy) -> Option<TcpStream> {
     let mut answers = JoinSet::new();
-    let survey = spawn_blocking(survey).await.ok()?.ok();
+    let survey = spawn_blocking(list_interfaces).await.ok()?.ok();
     let names = edge.relay_pool.dialer.link_names();
-    let links = survey.into_iter().flat_map(|survey| survey.interfaces).filter(|link| names.contains(&link.name));
+    let links = list_interfaces.into_iter().flat_map(|survey| list_interfaces.interfaces).filter(|link| names.contains(&link.name));
     for link in links.map(Some).chain([None]) {
         let (starts, host) = (Arc::clone(&edge.relay_pool.dialer), target.host.clone());
         answers.spawn(async move {
-            let found = starts.resolver.resolve_for(right.host(), &host, link.as_ref(), LOOK_UP).await;
+            let found = starts.resolver.resolve_for(right.requester(), &host, link.as_ref(), LOOK_UP).await;
             found.map(|answer| answer.addresses).unwrap_or_default()
         });
     }
@@ -182,7 +182,7 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: Right) -> O
 
 /// Whether there are addresses, all of private networks that this box has routes to.
 fn are_near(addresses: &[SocketAddr]) -> bool {
-    let is_near = |address: &SocketAddr| Zone::of(address.ip()) == Zone::Private && has_specific_route(*address);
+    let is_near = |address: &SocketAddr| AddressZone::of(address.ip()) == AddressZone::Private && has_specific_route(*address);
     !addresses.is_empty() && addresses.iter().all(is_near)
 }
 

@@ -11,17 +11,17 @@
 
 use std::net::SocketAddr;
 
-use marline_net::reach::{Right, Zone};
+use marline_net::reach::{EgressPolicy, AddressZone};
 
 use crate::tunnel::Target;
 
 /// Whether who asks from there may not go to this target, by whatever way.
 pub(super) fn is_forbidden(client_addr: SocketAddr, target: &Target) -> bool {
-    if !Right::of_peer(client_addr).is_another_hosts() {
+    if !EgressPolicy::for_peer(client_addr).is_for_remote_host() {
         return false;
     }
     match target.host.parse() {
-        Ok(address) => Zone::of(address) > Zone::Private,
+        Ok(address) => AddressZone::of(address) > AddressZone::Private,
         Err(_) => target.host == "localhost" || target.host.ends_with(".localhost"),
     }
 }

@@ -8,7 +8,7 @@
 //!    needs none.
 
 use marline_core::wire::netlink::mptcp::Endpoint;
-use marline_net::links::{Interface, Survey, Verdict, survey};
+use marline_net::links::{Interface, InterfaceList, Usability, list_interfaces};
 use marline_paths::ground;
 
 use super::link_rates::LinkSample;
@@ -27,29 +27,29 @@ pub struct UnusedLink {
 
 /// Looks once. Blocks for as long as the kernel takes.
 pub(super) fn find_unused(sample: &LinkSample) -> Vec<UnusedLink> {
-    let Ok(survey) = survey() else { return Vec::new() };
+    let Ok(survey) = list_interfaces() else { return Vec::new() };
     let managed = sample.has_daemon.then(|| sample.links.iter().map(|link| link.name.clone()).collect::<Vec<_>>());
     // Without CAP_NET_ADMIN, or without MPTCP, they are not known. Where another program manages paths, they say nothing.
     let kernel_manages = !sample.has_daemon && !ground::is_userspace();
     let endpoints = kernel_manages.then(|| ground::endpoints().ok()).flatten();
-    unused_links(&survey, managed.as_deref(), endpoints.as_deref())
+    unused_links(&list_interfaces, managed.as_deref(), endpoints.as_deref())
 }
 
-fn unused_links(survey: &Survey, managed: Option<&[String]>, endpoints: Option<&[Endpoint]>) -> Vec<UnusedLink> {
+fn unused_links(survey: &InterfaceList, managed: Option<&[String]>, endpoints: Option<&[Endpoint]>) -> Vec<UnusedLink> {
     let metric = |interface: &Interface| {
-        [&interface.v4, &interface.v6].into_iter().flatten().map(|route| route.metric).min()
+        [&interface.route_v4, &interface.route_v6].into_iter().flatten().map(|route| route.metric).min()
     };
-    let with_route = || survey.interfaces.iter().filter(|interface| metric(interface).is_some());
+    let with_route = || list_interfaces.interfaces.iter().filter(|interface| metric(interface).is_some());
     let preferred =
         with_route().min_by_key(|interface| (metric(interface), interface.index)).map(|first| first.index);
     let why = |interface: &Interface| match (managed, endpoints) {
         (Some(links), _) if links.contains(&interface.name) => None,
-        (Some(_), _) => Some(match &interface.verdict {
-            Verdict::Unused(reason) if reason.can_be_overruled() => {
+        (Some(_), _) => Some(match &interface.usability {
+            Usability::Unused(reason) if reason.can_be_overridden() => {
                 format!("{reason}; --link {} uses it all the same", interface.name)
             }
-            Verdict::Unused(reason) => reason.to_string(),
-            Verdict::Usable => "it is not among the links that are steered (--link)".to_owned(),
+            Usability::Unused(reason) => reason.to_string(),
+            Usability::Usable => "it is not among the links that are steered (--link)".to_owned(),
         }),
         (None, Some(endpoints)) => {
             let is_its = |endpoint: &&Endpoint| {
@@ -79,35 +79,35 @@ mod tests {
     use std::net::IpAddr;
 
     use marline_core::link::LinkKind;
-    use marline_net::links::{DefaultRoute, Reason};
+    use marline_net::links::{DefaultRoute, UnusedReason};
 
     use super::*;
 
-    fn interface(name: &str, index: u32, metric: Option<u32>, verdict: Verdict) -> Interface {
+    fn interface(name: &str, index: u32, metric: Option<u32>, verdict: Usability) -> Interface {
         Interface {
             name: name.into(),
             index,
             kind: LinkKind::Ethernet,
             addresses: vec![IpAddr::from([10, 0, 0, index as u8])],
-            passing: Vec::new(),
-            networks: Vec::new(),
-            v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
-            v6: None,
+            transient_addresses: Vec::new(),
+            subnets: Vec::new(),
+            route_v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
+            route_v6: None,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict,
+            usability: verdict,
         }
     }
 
     /// Two tunnels as the ways to the Internet, and a LAN.
-    fn tunnels() -> Survey {
+    fn tunnels() -> InterfaceList {
         let interfaces = vec![
-            interface("tun0", 2, Some(100), Verdict::Usable),
-            interface("tun1", 3, Some(200), Verdict::Unused(Reason::Tunnel)),
-            interface("lan0", 4, None, Verdict::Usable),
+            interface("tun0", 2, Some(100), Usability::Usable),
+            interface("tun1", 3, Some(200), Usability::Unused(UnusedReason::Tunnel)),
+            interface("lan0", 4, None, Usability::Usable),
         ];
-        Survey { interfaces, vpn: None }
+        InterfaceList { interfaces, vpn: None }
     }
 
     fn names(found: &[UnusedLink]) -> Vec<&str> {

@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-pub use marline_net::reach::Network;
+pub use marline_net::reach::IpPrefix;
 use marline_net::reach::embedded_v4;
 
 /// What a relay allows.
@@ -27,7 +27,7 @@ pub struct Acl {
     /// Names that may be asked for; none: all. Addresses are then refused, as they have no name.
     pub hosts: Vec<HostPattern>,
     /// Networks that are allowed though they are not public.
-    pub networks: Vec<Network>,
+    pub networks: Vec<IpPrefix>,
 }
 
 impl Default for Acl {
@@ -81,8 +81,8 @@ impl Acl {
 
     /// The same of one address, whatever it carries.
     fn check_one(&self, address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Result<(), Refusal> {
-        let mut exceptions = self.networks.iter().filter(|network| network.has(address));
-        if (is_local(address) || is_own(address)) && !exceptions.clone().any(|network| network.is_one()) {
+        let mut exceptions = self.networks.iter().filter(|network| network.contains(address));
+        if (is_local(address) || is_own(address)) && !exceptions.clone().any(|network| network.is_single_host()) {
             return Err(Refusal::OwnAddress(address));
         }
         let is_public_address = match address {
@@ -99,7 +99,7 @@ fn is_local(address: IpAddr) -> bool {
 }
 
 fn is_public(address: Ipv4Addr) -> bool {
-    !SPECIAL_PURPOSE.iter().any(|(network, bits)| Network::new(IpAddr::V4(*network), *bits).has(address.into()))
+    !SPECIAL_PURPOSE.iter().any(|(network, bits)| IpPrefix::new(IpAddr::V4(*network), *bits).contains(address.into()))
 }
 
 /// IANA IPv4 Special-Purpose Address Registry, multicast (RFC 5771) and what is reserved (RFC 1112 §4); then the address at
@@ -364,8 +364,8 @@ mod tests {
             assert!(text.parse::<PortRange>().is_err(), "{text}");
         }
         for text in ["10.0.0.0/33", "::/129", "10.0.0", "a/8", "10.0.0.0/"] {
-            assert!(text.parse::<Network>().is_err(), "{text}");
+            assert!(text.parse::<IpPrefix>().is_err(), "{text}");
         }
-        assert!("0.0.0.0/0".parse::<Network>().unwrap().has("9.9.9.9".parse().unwrap()));
+        assert!("0.0.0.0/0".parse::<IpPrefix>().unwrap().contains("9.9.9.9".parse().unwrap()));
     }
 }

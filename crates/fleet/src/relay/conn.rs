@@ -14,7 +14,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use marline_core::units::DataSize;
-use marline_net::reach::is_own;
+use marline_net::reach::is_own_address;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -128,7 +128,7 @@ async fn serve_request(
     permit.open_tunnel()?;
     let context = UpstreamContext {
         acl: &relay.config.acl,
-        is_own: &is_own,
+        is_own: &is_own_address,
         resolver: &relay.resolver,
         congestion: relay.config.congestion.as_ref(),
     };

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_core::units::Bitrate;
-use marline_net::control::{Ear, ask};
+use marline_net::control::{ControlServer, query_daemon};
 use serde::{Deserialize, Serialize};
 
-pub use marline_net::control::AskError;
+pub use marline_net::control::ControlError;
 
 use super::origin_rates::OriginRate;
 use super::{Relay, RelayState};
@@ -66,7 +66,7 @@ pub struct Status {
 
 /// The listening end; the socket goes with it.
 #[derive(Debug)]
-pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] Ear);
+pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] ControlServer);
 
 /// The command that listens.
 pub const COMMAND_NAME: &str = "marline relay";
@@ -105,7 +105,7 @@ impl ControlSocket {
         let path = socket_path(run_dir, name);
         let (relay, name) = (Arc::clone(relay), name.clone());
         let started_at = std::time::Instant::now();
-        let listener = Ear::listen(&path, move |request: Request| {
+        let listener = ControlServer::listen(&path, move |request: Request| {
             let result = relay.execute(request);
             std::future::ready(result.map(|()| relay.status(&name, started_at.elapsed().as_secs())))
         })?;
@@ -146,6 +146,6 @@ impl Relay {
 ///
 /// # Errors
 /// One line: nobody is there, he does not answer, or he refuses.
-pub fn send_request(run_dir: &Path, name: &Name, request: Request) -> Result<Status, AskError> {
-    ask(COMMAND_NAME, &socket_path(run_dir, name), &request)
+pub fn send_request(run_dir: &Path, name: &Name, request: Request) -> Result<Status, ControlError> {
+    query_daemon(COMMAND_NAME, &socket_path(run_dir, name), &request)
 }

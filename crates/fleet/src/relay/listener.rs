@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline_net::admission::{HandshakeTicket, Handshakes};
+use marline_net::admission::{HandshakeTicket, PendingHandshakes};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -50,7 +50,7 @@ pub struct ListenError {
 #[derive(Debug)]
 pub struct Listeners {
     listeners: Vec<std::net::TcpListener>,
-    handshakes: Arc<Mutex<Handshakes<AbortHandle>>>,
+    handshakes: Arc<Mutex<PendingHandshakes<AbortHandle>>>,
     has_mptcp: bool,
     has_small_buffers: bool,
 }
@@ -63,7 +63,7 @@ impl Listeners {
     pub fn open(relay: &Relay) -> Result<Self, ListenError> {
         let mut opened = Self {
             listeners: Vec::new(),
-            handshakes: Arc::new(Mutex::new(Handshakes::new(relay.config.limits.handshakes))),
+            handshakes: Arc::new(Mutex::new(PendingHandshakes::new(relay.config.limits.handshakes))),
             has_mptcp: true,
             has_small_buffers: false,
         };
@@ -155,7 +155,7 @@ fn bind(address: SocketAddr, protocol: Protocol) -> io::Result<Socket> {
     Ok(socket)
 }
 
-async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<Handshakes<AbortHandle>>>) {
+async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<PendingHandshakes<AbortHandle>>>) {
     loop {
         match listener.accept().await {
             Ok((socket, from)) => spawn_handshake(socket, from.ip(), Arc::clone(&relay), &handshakes),
@@ -172,7 +172,7 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<
     }
 }
 
-fn evict(handshakes: &Mutex<Handshakes<AbortHandle>>) -> Option<AbortHandle> {
+fn evict(handshakes: &Mutex<PendingHandshakes<AbortHandle>>) -> Option<AbortHandle> {
     handshakes.lock().unwrap_or_else(PoisonError::into_inner).evict()
 }
 
@@ -180,7 +180,7 @@ fn spawn_handshake(
     socket: TcpStream,
     from: IpAddr,
     relay: Arc<Relay>,
-    handshakes: &Arc<Mutex<Handshakes<AbortHandle>>>,
+    handshakes: &Arc<Mutex<PendingHandshakes<AbortHandle>>>,
 ) {
     let (ticket_tx, ticket_rx) = tokio::sync::oneshot::channel();
     let open_handshakes = Arc::clone(handshakes);
@@ -197,7 +197,7 @@ fn spawn_handshake(
         }
     });
     let mut handshakes = handshakes.lock().unwrap_or_else(PoisonError::into_inner);
-    let (ticket, evicted) = handshakes.came(from, task.abort_handle());
+    let (ticket, evicted) = handshakes.admit(from, task.abort_handle());
     drop(handshakes);
     let _ = ticket_tx.send(ticket);
     if let Some(evicted) = evicted {
@@ -207,13 +207,13 @@ fn spawn_handshake(
 
 /// Free when dropped, also when the task is ended.
 struct HandshakePermit<'a> {
-    handshakes: &'a Mutex<Handshakes<AbortHandle>>,
+    handshakes: &'a Mutex<PendingHandshakes<AbortHandle>>,
     ticket: HandshakeTicket,
 }
 
 impl Drop for HandshakePermit<'_> {
     fn drop(&mut self) {
-        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
+        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).release(self.ticket);
     }
 }
 

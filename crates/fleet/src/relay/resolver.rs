@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline_net::dns::absolute;
+use marline_net::dns::resolve_absolute;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -48,7 +48,7 @@ impl fmt::Debug for Resolver {
 
 impl Default for Resolver {
     fn default() -> Self {
-        Self::with_lookup(absolute)
+        Self::with_lookup(resolve_absolute)
     }
 }
 

@@ -20,8 +20,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use marline_net::links::{Interface, routed_over};
-use marline_net::reach::Zone;
+use marline_net::links::{Interface, non_default_route_interface};
+use marline_net::reach::AddressZone;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -169,8 +169,8 @@ impl ServiceTarget {
 
 /// Whether an address is behind a static route that only the kernel knows.
 fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &LinkDialer) -> bool {
-    let is_own = link.is_some_and(|link| link.is_neighbour(address));
-    leaves_beside(Zone::of(address), is_own, routed_over(address).map(|over| starts.is_link(over)))
+    let is_own = link.is_some_and(|link| link.is_on_subnet(address));
+    leaves_beside(AddressZone::of(address), is_own, non_default_route_interface(address).map(|over| starts.is_link(over)))
 }
 
 /// Whether an address of this zone, which may be in the link's own network, is reached by a static route and not over the link in its own
@@ -178,8 +178,8 @@ fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &LinkDial
 ///
 /// A public address whose route leaves by a link can be behind the others as well; one behind a VPN or another router cannot. A private
 /// network is where its route leads.
-fn leaves_beside(zone: Zone, is_own: bool, static_route: Option<bool>) -> bool {
-    !is_own && static_route.is_some_and(|by_a_link| zone == Zone::Private || !by_a_link)
+fn leaves_beside(zone: AddressZone, is_own: bool, static_route: Option<bool>) -> bool {
+    !is_own && static_route.is_some_and(|by_a_link| zone == AddressZone::Private || !by_a_link)
 }
 
 /// For whom a process of the service asks another one.
@@ -428,17 +428,17 @@ mod tests {
     fn a_service_behind_a_static_route_is_reached_as_the_kernel_has_it() {
         let (by_a_link, by_another) = (Some(true), Some(false));
         for (zone, is_own, static_route, beside) in [
-            (Zone::Internet, false, None, false),
+            (AddressZone::Internet, false, None, false),
             // Pinned to a link: it can be behind the others as well.
-            (Zone::Internet, false, by_a_link, false),
+            (AddressZone::Internet, false, by_a_link, false),
             // Behind a VPN or another router.
-            (Zone::Internet, false, by_another, true),
-            (Zone::Private, false, None, false),
-            (Zone::Private, false, by_a_link, true),
-            (Zone::Private, false, by_another, true),
+            (AddressZone::Internet, false, by_another, true),
+            (AddressZone::Private, false, None, false),
+            (AddressZone::Private, false, by_a_link, true),
+            (AddressZone::Private, false, by_another, true),
             // In the link's own network.
-            (Zone::Private, true, by_a_link, false),
-            (Zone::Internet, true, by_a_link, false),
+            (AddressZone::Private, true, by_a_link, false),
+            (AddressZone::Internet, true, by_a_link, false),
         ] {
             assert_eq!(leaves_beside(zone, is_own, static_route), beside, "{zone:?} {is_own} {static_route:?}");
         }

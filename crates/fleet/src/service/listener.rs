@@ -18,7 +18,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use marline_net::admission::{HandshakeTicket, Handshakes};
+use marline_net::admission::{HandshakeTicket, PendingHandshakes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -102,8 +102,8 @@ pub struct ApiListener {
 #[derive(Debug)]
 struct SharedLimits {
     limits: Limits,
-    handshakes: Mutex<Handshakes<AbortHandle>>,
-    anonymous: Mutex<Handshakes<oneshot::Sender<()>>>,
+    handshakes: Mutex<PendingHandshakes<AbortHandle>>,
+    anonymous: Mutex<PendingHandshakes<oneshot::Sender<()>>>,
     connection_permits: Semaphore,
     members: Mutex<BTreeMap<Identity, usize>>,
 }
@@ -122,8 +122,8 @@ impl ApiListener {
         }
         let shared = SharedLimits {
             limits,
-            handshakes: Mutex::new(Handshakes::new(limits.max_handshakes)),
-            anonymous: Mutex::new(Handshakes::new(limits.max_anonymous)),
+            handshakes: Mutex::new(PendingHandshakes::new(limits.max_handshakes)),
+            anonymous: Mutex::new(PendingHandshakes::new(limits.max_anonymous)),
             connection_permits: Semaphore::new(limits.max_connections),
             members: Mutex::default(),
         };
@@ -200,7 +200,7 @@ fn spawn_handshake(socket: TcpStream, address: IpAddr, connection: ConnectionCon
         }
     });
     let (ticket, evicted) =
-        shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).came(address, task.abort_handle());
+        shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).admit(address, task.abort_handle());
     let _ = ticket_tx.send(ticket);
     if let Some(evicted) = evicted {
         evicted.abort();
@@ -209,13 +209,13 @@ fn spawn_handshake(socket: TcpStream, address: IpAddr, connection: ConnectionCon
 
 /// Free when dropped, also when the task is ended.
 struct HandshakePermit<'a, T> {
-    handshakes: &'a Mutex<Handshakes<T>>,
+    handshakes: &'a Mutex<PendingHandshakes<T>>,
     ticket: HandshakeTicket,
 }
 
 impl<T> Drop for HandshakePermit<'_, T> {
     fn drop(&mut self) {
-        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
+        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).release(self.ticket);
     }
 }
 
@@ -231,7 +231,7 @@ async fn serve_connection(stream: TlsStream<TcpStream>, address: IpAddr, connect
     if certificates.is_none() {
         let (evict_tx, evict_rx) = oneshot::channel();
         let (ticket, evicted) =
-            shared.anonymous.lock().unwrap_or_else(PoisonError::into_inner).came(address, evict_tx);
+            shared.anonymous.lock().unwrap_or_else(PoisonError::into_inner).admit(address, evict_tx);
         let _permit = HandshakePermit { handshakes: &shared.anonymous, ticket };
         // Whose place this is now hears it by that.
         drop(evicted);

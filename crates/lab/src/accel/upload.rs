@@ -30,13 +30,13 @@ const HEAD: usize = 4096;
 
 /// Starts it; its clock began at `zero`.
 pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
-    let address = crate::places::address(world::place());
+    let address = crate::places::site_address(world::place());
     let listen = || {
         let listener = TcpListener::bind((address, PORT))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    let listener = lab.inside_at(world::place(), listen).map_err(LabError::at("listening for an upload"))?;
+    let listener = lab.run_at_site(world::place(), listen).map_err(LabError::at_step("listening for an upload"))?;
     let stop = Arc::new(AtomicBool::new(false));
     let (path, heard) = (payload.path(), Arc::clone(&stop));
     let reader = std::thread::spawn(move || receive(&listener, &path, zero, &heard));
@@ -89,7 +89,7 @@ impl Body<'_> {
         let mut head = Vec::new();
         let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
-            if head.len() == HEAD || self.read(&mut byte)? == 0 {
+            if head.len() == HEAD || self.read_all(&mut byte)? == 0 {
                 return Err(io::Error::other("an upload without a head"));
             }
             head.extend_from_slice(&byte);
@@ -99,9 +99,9 @@ impl Body<'_> {
 }
 
 impl Read for Body<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn read_all(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
-            match self.stream.read(into) {
+            match self.stream.read_all(into) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
                 // Whoever is killed in the middle may reset it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),

@@ -18,18 +18,18 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use marline_sim::spec::{Change, LinkSpec};
+use marline_sim::spec::{LinkEventKind, LinkSpec};
 
 use super::CommonArgs;
-use super::sheet::{Floor, Sheet};
-use super::turns::{self, Cases, is_stopped, link};
-use crate::evidence::By;
-use crate::fleet::flow::{Direction, Way, transfer};
-use crate::fleet::{Assign, Fleet, Setting, Through};
-use crate::mptcp::daemon::{Daemon, Settings};
+use super::sheet::{Threshold, ReportTable};
+use super::turns::{self, Cases, is_interrupted, parse_link};
+use crate::evidence::Backend;
+use crate::fleet::flow::{Direction, ClientTransport, transfer};
+use crate::fleet::{RelayAssignment, LabFleet, FleetConfig, EdgeAccess};
+use crate::mptcp::daemon::{PathsDaemon, DaemonConfig};
 use crate::result_file::ResultFile;
-use crate::runner::command::begin;
-use crate::{Congestion, Emulation, Lab, LabError, LabSpec, Service};
+use crate::runner::command::prepare_run;
+use crate::{Congestion, EmulationReport, Lab, LabError, LabSpec, Service};
 
 /// `marline-lab bench returning-link`.
 #[derive(Clone, Debug, Args)]
@@ -39,7 +39,7 @@ pub(super) struct ReturningArgs {
     cases: Vec<String>,
     /// Measure `dark` as well, two minutes a row.
     #[arg(long)]
-    long: bool,
+    with_outage: bool,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -50,58 +50,58 @@ const CASES: [&str; 6] = ["down", "removed", "carrier", "lease", "silent", "dark
 pub(super) fn run(args: &ReturningArgs) -> Result<u8, LabError> {
     let cases = Cases::new("a returning link", &CASES, &args.cases)?;
     let file = ResultFile::open_if(args.common.json.as_ref())?;
-    begin(By::Lab)?;
+    prepare_run(Backend::Lab)?;
     for (program, package) in [("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")] {
-        crate::server::find(program).ok_or(LabError::Missing { program: program.into(), package })?;
+        crate::server::find_program(program).ok_or(LabError::MissingProgram { program: program.into(), package })?;
     }
-    let mut wanted = cases.wanted();
-    wanted.retain(|case| *case != "dark" || args.long || !args.cases.is_empty());
-    let mut sheet = Sheet::default();
-    turns::each(&wanted, |case| {
-        for (direction, way) in [Direction::Down, Direction::Up].into_iter().zip(["download", "upload"]) {
-            for (through, name) in [(Way::Mptcp, "paths"), (Way::Edge, "edge")] {
-                let row = format!("{way} {name}");
+    let mut wanted = cases.selected_cases();
+    wanted.retain(|case| *case != "dark" || args.with_outage || !args.cases.is_empty());
+    let mut report = ReportTable::default();
+    turns::run_cases(&wanted, |case| {
+        for (direction, direction_name) in [Direction::Down, Direction::Up].into_iter().zip(["download", "upload"]) {
+            for (transport, name) in [(ClientTransport::Mptcp, "paths"), (ClientTransport::Edge, "edge")] {
+                let row = format!("{direction_name} {name}");
                 for run in 0..args.common.runs.unwrap_or(1) {
-                    if cases.wants(case, &row) && !is_stopped() {
-                        one(&mut sheet, (case, &row), (direction, through), run)?;
+                    if cases.is_selected(case, &row) && !is_interrupted() {
+                        measure(&mut report, (case, &row), (direction, transport), run)?;
                     }
                 }
             }
         }
         Ok(())
     })?;
-    turns::end(file, "", &sheet.table(), &sheet.record(), sheet.problems)
+    turns::finish(file, "", &report.table(), &report.to_json(), report.problems)
 }
 
 /// A lab with somebody who steers connections.
-enum Place {
-    Edge(Fleet),
+enum SteeredTestbed {
+    Edge(LabFleet),
     // Dropped in this order: the daemon puts back what it changed, then its network goes.
-    Paths { _daemon: Daemon, lab: Lab, zero: Instant },
+    Paths { _daemon: PathsDaemon, lab: Lab, start_time: Instant },
 }
 
-impl Place {
-    fn start(links: &[LinkSpec], through: Way, run: u32) -> Result<Self, LabError> {
+impl SteeredTestbed {
+    fn build(links: &[LinkSpec], transport: ClientTransport, run: u32) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
         let seed = u64::from(run) + 1;
-        if through == Way::Edge {
-            let (assign, congestion) = (Assign::Fixed, Congestion::Cubic);
-            let through = Through::Proxy;
-            let setting = Setting { links, relays: 1, assign, through, congestion, seed, program: &program };
-            return Fleet::start(&setting).map(Self::Edge);
+        if transport == ClientTransport::Edge {
+            let (assign, congestion) = (RelayAssignment::CommandLine, Congestion::Cubic);
+            let access = EdgeAccess::Proxy;
+            let config = FleetConfig { links, relays: 1, assignment: assign, access: through: access, congestion, seed, program: &program };
+            return LabFleet::start(&config).map(Self::Edge);
         }
         let lab = Lab::start(&LabSpec { seed, service: Service::None, ..LabSpec::new(links.to_vec()) })?;
-        let settings = Settings {
+        let configs = DaemonConfig {
             program,
             policy: "marline",
-            profile: "throughput",
+            goal: "throughput",
             model: "none",
             links: links.iter().map(|link| format!("{},kind={}", link.name, link.kind)).collect(),
             trace: None,
         };
-        let daemon = Daemon::start(&lab, settings)?;
-        lab.begin()?;
-        Ok(Self::Paths { _daemon: daemon, lab, zero: Instant::now() })
+        let daemon = PathsDaemon::start(&lab, configs)?;
+        lab.start_links()?;
+        Ok(Self::Paths { _daemon: daemon, lab, start_time: Instant::now() })
     }
 
     const fn lab(&self) -> &Lab {
@@ -112,151 +112,151 @@ impl Place {
     }
 
     /// When the links' clock began.
-    const fn zero(&self) -> Instant {
+    const fn start_time(&self) -> Instant {
         match self {
-            Self::Edge(fleet) => fleet.zero(),
-            Self::Paths { zero, .. } => *zero,
+            Self::Edge(fleet) => fleet.start_time(),
+            Self::Paths { start_time: zero, .. } => *zero,
         }
     }
 }
 
-fn one(
-    sheet: &mut Sheet,
+fn measure(
+    report: &mut ReportTable,
     (case, row): (&str, &str),
-    (direction, through): (Direction, Way),
+    (direction, transport): (Direction, ClientTransport),
     run: u32,
 ) -> Result<(), LabError> {
     let label = format!("{case} {row}");
-    let links = [link("l0,kind=wifi,rate=5Mbit/s,rtt=40ms"), link("l1,kind=lte,rate=5Mbit/s,rtt=60ms")];
-    let place = Place::start(&links, through, run)?;
-    let (lab, dark) = (place.lab(), case == "dark");
+    let links = [parse_link("l0,kind=wifi,rate=5Mbit/s,rtt=40ms"), parse_link("l1,kind=lte,rate=5Mbit/s,rtt=60ms")];
+    let testbed = SteeredTestbed::build(&links, transport, run)?;
+    let (lab, is_outage) = (testbed.lab(), case == "dark");
     // Dead subflows count at the server until they time out.
     let mut limits = Command::new("ip");
     limits.args(["mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "0"]);
-    lab.at_server(&mut limits).map_err(LabError::at("ip mptcp limits"))?;
-    std::thread::sleep(SETTLED);
-    let bytes = if dark { 8_000_000 } else { 28_000_000 };
-    let limit = Duration::from_secs(if dark { 180 } else { 90 });
-    let (returns, carried) = std::thread::scope(|scope| {
-        let carried = scope.spawn(|| transfer(lab, through, direction, bytes, limit));
-        let returns = if dark { darkness(&place) } else { outages(&place, case) };
-        (returns, carried.join())
+    lab.output_at_server(&mut limits).map_err(LabError::at_step("ip mptcp limits"))?;
+    std::thread::sleep(SETTLE_TIME);
+    let bytes = if is_outage { 8_000_000 } else { 28_000_000 };
+    let limit = Duration::from_secs(if is_outage { 180 } else { 90 });
+    let (return_times, result) = std::thread::scope(|scope| {
+        let transferred = scope.spawn(|| transfer(lab, transport, direction, bytes, limit));
+        let return_times = if is_outage { fail_both_links(&testbed) } else { fail_each_link(&testbed, case) };
+        (return_times, transferred.join())
     });
-    let carried = carried.unwrap_or_else(|_| Ok(Err("the client broke down".into())))?;
-    let (returns, emulation) = (returns?, lab.emulation()?);
-    if let Err(why) = carried {
-        sheet.problem(&label, "marline", run, &format!("the transfer was not whole: {why}"));
+    let transferred = result.unwrap_or_else(|_| Ok(Err("the client broke down".into())))?;
+    let (return_times, emulation) = (return_times?, lab.emulation_report()?);
+    if let Err(reason) = transferred {
+        report.problem(&label, "marline", run, &format!("the transfer was not whole: {reason}"));
     }
-    let floor = Floor::AtMost(if dark { 3.0 } else { 2.0 });
-    for (at, returned) in returns.iter().enumerate() {
-        let among = if dark { 0..links.len() } else { at..at + 1 };
-        let what = match (dark, at) {
+    let threshold = Threshold::AtMost(if is_outage { 3.0 } else { 2.0 });
+    for (index, return_time) in return_times.iter().enumerate() {
+        let link_range = if is_outage { 0..links.len() } else { index..index + 1 };
+        let metric = match (is_outage, index) {
             (true, _) => "s until data flows",
             (_, 0) => "s until the first link carries",
             _ => "s until the second link carries",
         };
-        let after = again(&emulation, among, direction, *returned).unwrap_or_else(|never| {
-            sheet.tell(&label, &format!(", {what}: not until the end of the transfer"));
-            never
+        let recovery_time = time_until_bytes(&emulation, link_range, direction, *return_time).unwrap_or_else(|rest_of_transfer| {
+            report.log(&label, &format!(", {metric}: not until the end of the transfer"));
+            rest_of_transfer
         });
-        sheet.add(&label, what, ("marline", &floor), "marline", after.as_secs_f64());
+        report.add(&label, metric, ("marline", &threshold), "marline", recovery_time.as_secs_f64());
     }
-    if let Some(why) = emulation.suspect() {
-        sheet.suspect(&label, &why);
+    if let Some(reason) = emulation.unreliable_reason() {
+        report.mark_unreliable(&label, &reason);
     }
     Ok(())
 }
 
 /// Each link fails and returns, one after the other. When they returned.
-fn outages(place: &Place, case: &str) -> Result<Vec<Duration>, LabError> {
-    let (lab, mut returns) = (place.lab(), Vec::new());
-    for (at, name) in ["l0", "l1"].into_iter().enumerate() {
-        std::thread::sleep(BEFORE);
-        let outage = Outage::begin(lab, case, at, name)?;
-        std::thread::sleep(if case == "lease" { Duration::from_secs(1) } else { AWAY });
-        outage.end()?;
-        returns.push(place.zero().elapsed());
+fn fail_each_link(testbed: &SteeredTestbed, case: &str) -> Result<Vec<Duration>, LabError> {
+    let (lab, mut return_times) = (testbed.lab(), Vec::new());
+    for (index, name) in ["l0", "l1"].into_iter().enumerate() {
+        std::thread::sleep(TIME_BETWEEN_OUTAGES);
+        let outage = Outage::start(lab, case, index, name)?;
+        std::thread::sleep(if case == "lease" { Duration::from_secs(1) } else { OUTAGE_TIME });
+        outage.stop()?;
+        return_times.push(testbed.start_time().elapsed());
     }
-    std::thread::sleep(BEFORE);
-    Ok(returns)
+    std::thread::sleep(TIME_BETWEEN_OUTAGES);
+    Ok(return_times)
 }
 
 /// Both links are silent for a while.
-fn darkness(place: &Place) -> Result<Vec<Duration>, LabError> {
-    std::thread::sleep(BEFORE);
-    ["l0", "l1"].iter().try_for_each(|name| place.lab().change(name, Change::Down))?;
-    let until = Instant::now() + DARK;
-    while Instant::now() < until && !is_stopped() {
+fn fail_both_links(testbed: &SteeredTestbed) -> Result<Vec<Duration>, LabError> {
+    std::thread::sleep(TIME_BETWEEN_OUTAGES);
+    ["l0", "l1"].iter().try_for_each(|name| testbed.lab().change_link(name, LinkEventKind::Down))?;
+    let deadline = Instant::now() + LONG_OUTAGE;
+    while Instant::now() < deadline && !is_interrupted() {
         std::thread::sleep(Duration::from_millis(100));
     }
-    ["l0", "l1"].iter().try_for_each(|name| place.lab().change(name, Change::Back))?;
-    Ok(vec![place.zero().elapsed()])
+    ["l0", "l1"].iter().try_for_each(|name| testbed.lab().change_link(name, LinkEventKind::Restore))?;
+    Ok(vec![testbed.start_time().elapsed()])
 }
 
 /// A link that is away.
 struct Outage<'a> {
     lab: &'a Lab,
     case: &'a str,
-    at: usize,
-    name: &'a str,
+    index: usize,
+    device: &'a str,
     /// In a network of its own, for an interface that is removed; and the interface's index.
-    elsewhere: Option<(Child, String)>,
+    holder: Option<(Child, String)>,
 }
 
 impl<'a> Outage<'a> {
-    fn begin(lab: &'a Lab, case: &'a str, at: usize, name: &'a str) -> Result<Self, LabError> {
-        let mut outage = Self { lab, case, at, name, elsewhere: None };
+    fn start(lab: &'a Lab, case: &'a str, link_index: usize, device: &'a str) -> Result<Self, LabError> {
+        let mut outage = Self { lab, case, index: at: link_index, device: name: device, holder: None };
         match case {
             "down" => outage.shell("ip link set $1 down")?,
             "carrier" => outage.shell("ip link set $1 carrier off")?,
             "lease" => outage.shell("ip address delete 10.$2.0.2/24 dev $1")?,
-            "silent" => lab.change(name, Change::Down)?,
+            "silent" => lab.change_link(device, LinkEventKind::Down)?,
             _ => {
                 let index =
-                    lab.inside(|| std::fs::read_to_string(format!("/proc/thread-self/net/dev_snmp6/{name}")));
-                let index = index.map_err(LabError::at(format!("the index of {name}")))?;
+                    lab.run_at_client(|| std::fs::read_to_string(format!("/proc/thread-self/net/dev_snmp6/{device}")));
+                let index = index.map_err(LabError::at_step(format!("the index of {device}")))?;
                 let index = index.split_whitespace().nth(1).unwrap_or_default().to_owned();
                 let mut command = Command::new("unshare");
                 command.args(["--net", "sleep", "600"]);
-                let child = lab.inside(|| command.spawn()).map_err(LabError::at("another network"))?;
-                outage.elsewhere = Some((child, index));
+                let child = lab.run_at_client(|| command.spawn()).map_err(LabError::at_step("another network"))?;
+                outage.holder = Some((child, index));
                 outage.shell("until ! [ /proc/$3/ns/net -ef /proc/self/ns/net ]; do sleep 0.02; done; ip link set $1 netns $3")?;
             }
         }
         Ok(outage)
     }
 
-    fn end(&self) -> Result<(), LabError> {
+    fn stop(&self) -> Result<(), LabError> {
         match self.case {
-            "down" => self.lab.set_device(self.name, true),
+            "down" => self.lab.set_device_up(self.device, true),
             "carrier" => self.shell("ip link set $1 carrier on"),
-            "lease" => self.shell(&format!("ip address add 10.$2.0.3/24 dev $1; {ROUTE}")),
-            "silent" => self.lab.change(self.name, Change::Back),
+            "lease" => self.shell(&format!("ip address add 10.$2.0.3/24 dev $1; {DEFAULT_ROUTE_COMMAND}")),
+            "silent" => self.lab.change_link(self.device, LinkEventKind::Restore),
             // Something else has its index meanwhile, so that it gets another one.
             _ => self.shell(&format!(
                 "ip link add hold0 index $4 type veth peer name hold1
                  nsenter --net=/proc/$3/ns/net ip link set $1 netns $$
-                 ip link delete hold0; ip address add 10.$2.0.2/24 dev $1; ip link set $1 up; {ROUTE}"
+                 ip link delete hold0; ip address add 10.$2.0.2/24 dev $1; ip link set $1 up; {DEFAULT_ROUTE_COMMAND}"
             )),
         }
     }
 
     /// Runs a script at the client's end: `$1` is the interface, `$2` its number, `$3` a process elsewhere, `$4` its index.
     fn shell(&self, script: &str) -> Result<(), LabError> {
-        let (pid, index) = self.elsewhere.as_ref().map_or((0, ""), |(child, index)| (child.id(), index));
+        let (pid, index) = self.holder.as_ref().map_or((0, ""), |(child, index)| (child.id(), index));
         let mut command = Command::new("sh");
-        command.args(["-ec", script, "sh", self.name, &(self.at + 1).to_string(), &pid.to_string(), index]);
-        let step = || format!("{} of {}", self.case, self.name);
-        let output = self.lab.inside(|| command.output()).map_err(LabError::at(step()))?;
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let failed = || LabError::Setup { step: step(), source: std::io::Error::other(said) };
-        output.status.success().then_some(()).ok_or_else(failed)
+        command.args(["-ec", script, "sh", self.device, &(self.index + 1).to_string(), &pid.to_string(), index]);
+        let step = || format!("{} of {}", self.case, self.device);
+        let output = self.lab.run_at_client(|| command.output()).map_err(LabError::at_step(step()))?;
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let setup_error = || LabError::Setup { step: step(), source: std::io::Error::other(stderr) };
+        output.status.success().then_some(()).ok_or_else(setup_error)
     }
 }
 
 impl Drop for Outage<'_> {
     fn drop(&mut self) {
-        if let Some((child, _)) = &mut self.elsewhere {
+        if let Some((child, _)) = &mut self.holder {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -264,11 +264,11 @@ impl Drop for Outage<'_> {
 }
 
 /// How long it took from a return until [`ENOUGH`] bytes had arrived over these links; the error: they did not in this time.
-fn again(
-    emulation: &Emulation,
+fn time_until_bytes(
+    emulation: &EmulationReport,
     links: std::ops::Range<usize>,
     direction: Direction,
-    returned: Duration,
+    return_time: Duration,
 ) -> Result<Duration, Duration> {
     let links = emulation.links.get(links).unwrap_or_default();
     let timelines: Vec<_> = links
@@ -280,11 +280,11 @@ fn again(
         .collect();
     let slots = timelines.iter().map(|slots| slots.len()).max().unwrap_or(0);
     let end =
-        |slot: usize| (Emulation::SLOT * u32::try_from(slot + 1).unwrap_or(u32::MAX)).saturating_sub(returned);
+        |slot: usize| (EmulationReport::SLOT * u32::try_from(slot + 1).unwrap_or(u32::MAX)).saturating_sub(return_time);
     let mut bytes = 0;
-    for slot in (returned.as_millis() / Emulation::SLOT.as_millis()) as usize..slots {
+    for slot in (return_time.as_millis() / EmulationReport::SLOT.as_millis()) as usize..slots {
         bytes += timelines.iter().filter_map(|slots| slots.get(slot)).map(|size| size.bytes()).sum::<u64>();
-        if bytes >= ENOUGH {
+        if bytes >= RECOVERY_BYTES {
             return Ok(end(slot));
         }
     }
@@ -292,16 +292,16 @@ fn again(
 }
 
 /// The default route over the interface, as a DHCP client makes it.
-const ROUTE: &str = "ip route replace default via 10.$2.0.1 dev $1 metric 10$2";
+const DEFAULT_ROUTE_COMMAND: &str = "ip route replace default via 10.$2.0.1 dev $1 metric 10$2";
 /// chosen: more than probes and retransmissions, and less than 0.1 s of a link.
-const ENOUGH: u64 = 50_000;
+const RECOVERY_BYTES: u64 = 50_000;
 /// Connections are steered, and the edge's are ready.
-const SETTLED: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// chosen: both links carry.
-const BEFORE: Duration = Duration::from_secs(4);
+const TIME_BETWEEN_OUTAGES: Duration = Duration::from_secs(4);
 /// chosen: longer than it takes to find a link silent.
-const AWAY: Duration = Duration::from_secs(5);
-const DARK: Duration = Duration::from_secs(75);
+const OUTAGE_TIME: Duration = Duration::from_secs(5);
+const LONG_OUTAGE: Duration = Duration::from_secs(75);
 
 #[cfg(test)]
 mod tests {

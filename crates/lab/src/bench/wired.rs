@@ -15,76 +15,76 @@ use marline_sys::namespace::Network;
 use marline_sys::netlink::RouteSocket;
 use marline_sys::process::Room;
 
-use crate::memory::Memory;
-use crate::network::{Networks, SERVER};
-use crate::run::{Ended, Running};
-use crate::server::Server;
-use crate::veth::veth;
-use crate::{Congestion, CongestionReport, LabError, Service, Task, prepare};
+use crate::memory::PeakRss;
+use crate::network::{Namespaces, SERVER};
+use crate::run::{FinishedProcess, RunningProcess};
+use crate::server::LabServer;
+use crate::veth::veth_request;
+use crate::{Congestion, CongestionReport, LabError, Service, Task, acquire_privileges};
 
 /// The running pair.
-pub(super) struct Wired {
-    server: Server,
-    networks: Networks,
-    room: Option<Room>,
+pub(super) struct VethTestbed {
+    server: LabServer,
+    namespaces: Namespaces,
+    pid_namespace: Option<Room>,
     /// Its end lets the room's thread end.
-    _alive: Sender<()>,
+    _keep_alive: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Wired {
+impl VethTestbed {
     /// Builds it, with a server of this service; the client's devices are called by `names`.
     pub(super) fn start(names: &[&str], service: &Service) -> Result<Self, LabError> {
-        prepare()?;
-        let new = |side| Network::new().map_err(LabError::at(format!("network namespace of the {side}")));
-        let (client, server) = (new("client")?, new("server")?);
+        acquire_privileges()?;
+        let new_namespace = |side| Network::new().map_err(LabError::at_step(format!("network namespace of the {side}")));
+        let (client, server) = (new_namespace("client")?, new_namespace("server")?);
         let peer = server.as_fd().as_raw_fd();
         client
             .run(|| {
                 let socket = RouteSocket::open()?;
-                names.iter().try_for_each(|name| socket.request(&veth(name, peer)).map(drop))
+                names.iter().try_for_each(|name| socket.request(&veth_request(name, peer)).map(drop))
             })
-            .map_err(LabError::at("veth pairs"))?;
-        client.run(|| configure(names, true)).map_err(LabError::at("the client's addresses"))?;
-        server.run(|| configure(names, false)).map_err(LabError::at("the server's addresses"))?;
+            .map_err(LabError::at_step("veth pairs"))?;
+        client.run(|| configure_end(names, true)).map_err(LabError::at_step("the client's addresses"))?;
+        server.run(|| configure_end(names, false)).map_err(LabError::at_step("the server's addresses"))?;
         // The system's congestion control: without delay or loss it decides nothing.
         let congestion =
-            CongestionReport { wanted: Congestion::Cubic, client: String::new(), server: String::new() };
-        let networks = Networks { client, server, places: Vec::new(), congestion };
-        let (alive, over) = mpsc::channel::<()>();
-        let (ready, room) = mpsc::sync_channel(1);
+            CongestionReport { requested: Congestion::Cubic, client: String::new(), server: String::new() };
+        let networks = Namespaces { client, server, sites: Vec::new(), congestion };
+        let (keep_alive, dropped) = mpsc::channel::<()>();
+        let (result_sender, receiver) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
-            if ready.send(Room::open()).is_ok() {
-                let _ = over.recv();
+            if result_sender.send(Room::open()).is_ok() {
+                let _ = dropped.recv();
             }
         });
-        let room = room.recv().map_err(|_| LabError::Server("no room".into()))?;
-        let room = room.map_err(LabError::at("PID namespace"))?;
-        let server = Server::start(service, false, 0, &networks, &room)?;
+        let result = receiver.recv().map_err(|_| LabError::Server("no room".into()))?;
+        let pid_namespace = result.map_err(LabError::at_step("PID namespace"))?;
+        let server = LabServer::start(service, false, 0, &networks, &pid_namespace)?;
         let server = server.ok_or_else(|| LabError::Server("nothing to serve".into()))?;
-        Ok(Self { server, networks, room: Some(room), _alive: alive, thread: Some(thread) })
+        Ok(Self { server, namespaces: networks, pid_namespace: Some(pid_namespace), _keep_alive: keep_alive, thread: Some(thread) })
     }
 
     /// Runs a command at the client's end.
-    pub(super) fn run(&self, task: &Task) -> Result<Ended, LabError> {
+    pub(super) fn run(&self, task: &Task) -> Result<FinishedProcess, LabError> {
         let mut command = task.command(&[("{url}", self.server.url())]);
-        let memory = Memory::before();
-        let started = self.networks.client.run(|| {
-            if let Some(room) = &self.room {
+        let memory = PeakRss::start();
+        let started = self.namespaces.client.run(|| {
+            if let Some(room) = &self.pid_namespace {
                 room.enter()?;
             }
-            let zero = clock::now();
-            Ok((command.spawn()?, zero))
+            let start_time = clock::now();
+            Ok((command.spawn()?, start_time))
         });
         let program = || task.program.to_string_lossy().into_owned();
-        let (child, zero) = started.map_err(|source| LabError::Start { program: program(), source })?;
-        Running::new(child, zero, memory)?.wait(task.limit)
+        let (child, start_time) = started.map_err(|source| LabError::Start { program: program(), source })?;
+        RunningProcess::new(child, start_time, memory)?.wait(task.limit)
     }
 
     /// Starts a command at the client's end, in the room.
     pub(super) fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
-        self.networks.client.run(|| {
-            if let Some(room) = &self.room {
+        self.namespaces.client.run(|| {
+            if let Some(room) = &self.pid_namespace {
                 room.enter()?;
             }
             command.spawn()
@@ -92,26 +92,26 @@ impl Wired {
     }
 
     /// Runs `work` on a thread at the client's end.
-    pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
-        self.networks.client.run(work)
+    pub(super) fn run_at_client<T: Send>(&self, work: impl FnOnce() -> std::io::Result<T> + Send) -> std::io::Result<T> {
+        self.namespaces.client.run(work)
     }
 
     /// The server.
-    pub(super) fn server(&self) -> &Server {
+    pub(super) fn server(&self) -> &LabServer {
         &self.server
     }
 }
 
-impl Drop for Wired {
+impl Drop for VethTestbed {
     fn drop(&mut self) {
-        if let Some(room) = &self.room {
+        if let Some(room) = &self.pid_namespace {
             room.kill();
         }
         self.server.reap();
         // The room is waited for by the thread's process; only then may its thread end.
-        drop(self.room.take());
+        drop(self.pid_namespace.take());
         let (closed, _) = mpsc::channel();
-        self._alive = closed;
+        self._keep_alive = closed;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -119,34 +119,34 @@ impl Drop for Wired {
 }
 
 /// Addresses and routes of one end, on a thread inside.
-fn configure(names: &[&str], is_client: bool) -> std::io::Result<()> {
+fn configure_end(names: &[&str], is_client: bool) -> std::io::Result<()> {
     for (name, value) in [("all/rp_filter", "0"), ("default/rp_filter", "0")] {
         let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}"), value);
     }
     let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
     let socket = RouteSocket::open()?;
-    let ask = |request: Request| socket.request(&request.finish(1)).map(drop);
-    ask(LinkChange { up: Some(true), ..LinkChange::default() }.request(1))?;
+    let send = |request: Request| socket.request(&request.finish(1)).map(drop);
+    send(LinkChange { up: Some(true), ..LinkChange::default() }.request(1))?;
     if !is_client {
-        ask(Address::assign(1, SERVER.into(), 32))?;
+        send(Address::assign(1, SERVER.into(), 32))?;
     }
     let reply = socket.request(&Request::dump_links().finish(1))?;
     let all: Vec<Link> = messages(&reply).filter_map(|message| Link::parse(&message)).collect();
     for (at, name) in names.iter().enumerate() {
         let index = all.iter().find(|link| link.name == *name).map_or(0, |link| link.index);
-        let number = u8::try_from(at + 1).unwrap_or(u8::MAX);
-        let own = IpAddr::V4(Ipv4Addr::new(10, number, 0, if is_client { 2 } else { 1 }));
-        let network = IpAddr::V4(Ipv4Addr::new(10, number, 0, 0));
-        ask(LinkChange { up: Some(true), ..LinkChange::default() }.request(index))?;
-        ask(Address::assign(index, own, 24))?;
-        let route = Route { source: Some(own), ..Route::default_via_interface(family::V4, index) };
-        let near = if is_client { own } else { SERVER.into() };
-        ask(Route { destination: Some((network, 24)), source: Some(near), ..route.clone() }.install())?;
+        let link_number = u8::try_from(at + 1).unwrap_or(u8::MAX);
+        let own_address = IpAddr::V4(Ipv4Addr::new(10, link_number, 0, if is_client { 2 } else { 1 }));
+        let network = IpAddr::V4(Ipv4Addr::new(10, link_number, 0, 0));
+        send(LinkChange { up: Some(true), ..LinkChange::default() }.request(index))?;
+        send(Address::assign(index, own_address, 24))?;
+        let route = Route { source: Some(own_address), ..Route::default_via_interface(family::V4, index) };
+        let source = if is_client { own_address } else { SERVER.into() };
+        send(Route { destination: Some((network, 24)), source: Some(source), ..route.clone() }.install())?;
         if is_client {
-            let number = u32::from(number);
-            ask(Route { metric: 100 + number, ..route.clone() }.install())?;
-            ask(Route { table: 1000 + number, ..route }.install())?;
-            ask(SourceRule::new((own, 32), 1000 + number, 1000 + number).add())?;
+            let number = u32::from(link_number);
+            send(Route { metric: 100 + number, ..route.clone() }.install())?;
+            send(Route { table: 1000 + number, ..route }.install())?;
+            send(SourceRule::new((own_address, 32), 1000 + number, 1000 + number).add())?;
         }
     }
     Ok(())

@@ -8,14 +8,14 @@
 //! and to know when the next one comes.
 
 /// What a packet asks for: `Some(true)` to be a backup, `Some(false)` not to be one; none: nothing of the kind.
-pub(super) fn asked(packet: &[u8]) -> Option<bool> {
-    let (segment, header) = segment(packet)?;
+pub(super) fn mp_prio_backup(packet: &[u8]) -> Option<bool> {
+    let (segment, header) = tcp_segment(packet)?;
     let mut options = segment.get(20..header)?;
     loop {
         match options {
-            [END, ..] | [] => return None,
-            [NOTHING, rest @ ..] => options = rest,
-            [MPTCP, 3 | 4, word, ..] if word >> 4 == PRIORITY => return Some(word & 1 == 1),
+            [OPTION_END, ..] | [] => return None,
+            [OPTION_NOP, remaining @ ..] => options = remaining,
+            [OPTION_MPTCP, 3 | 4, subtype_and_flags, ..] if subtype_and_flags >> 4 == SUBTYPE_MP_PRIO => return Some(subtype_and_flags & 1 == 1),
             [_, length, ..] if *length >= 2 => options = options.get(usize::from(*length)..)?,
             _ => return None,
         }
@@ -23,15 +23,15 @@ pub(super) fn asked(packet: &[u8]) -> Option<bool> {
 }
 
 /// Bytes of TCP's payload; of what is no TCP, none.
-pub(super) fn payload(packet: &[u8]) -> usize {
-    segment(packet).map_or(0, |(segment, header)| segment.len().saturating_sub(header))
+pub(super) fn payload_len(packet: &[u8]) -> usize {
+    tcp_segment(packet).map_or(0, |(segment, header)| segment.len().saturating_sub(header))
 }
 
 /// A TCP segment, and how long its header is.
-fn segment(packet: &[u8]) -> Option<(&[u8], usize)> {
+fn tcp_segment(packet: &[u8]) -> Option<(&[u8], usize)> {
     let header = match packet.first()? >> 4 {
-        4 if *packet.get(9)? == TCP => usize::from(packet.first()? & 15) * 4,
-        6 if *packet.get(6)? == TCP => 40,
+        4 if *packet.get(9)? == PROTOCOL_TCP => usize::from(packet.first()? & 15) * 4,
+        6 if *packet.get(6)? == PROTOCOL_TCP => 40,
         _ => return None,
     };
     let segment = packet.get(header..)?;
@@ -39,11 +39,11 @@ fn segment(packet: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 /// IANA's numbers: the protocol, the kinds of TCP options, and the subtype of MPTCP's.
-const TCP: u8 = 6;
-const END: u8 = 0;
-const NOTHING: u8 = 1;
-const MPTCP: u8 = 30;
-const PRIORITY: u8 = 5;
+const PROTOCOL_TCP: u8 = 6;
+const OPTION_END: u8 = 0;
+const OPTION_NOP: u8 = 1;
+const OPTION_MPTCP: u8 = 30;
+const SUBTYPE_MP_PRIO: u8 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -51,7 +51,7 @@ mod tests {
 
     /// An acknowledgement with these options.
     fn packet(options: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, TCP, 0, 0, 10, 2, 0, 2, 10, 99, 0, 1];
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, PROTOCOL_TCP, 0, 0, 10, 2, 0, 2, 10, 99, 0, 1];
         packet.extend([0; 12]);
         packet.push((((20 + options.len().next_multiple_of(4)) / 4) << 4) as u8);
         packet.extend([0x10, 0, 0, 0, 0, 0, 0]);
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_priority_is_found_behind_other_options() {
         let stamp = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-        let with = |option: &[u8]| asked(&packet(&[&stamp[..], option].concat()));
+        let with = |option: &[u8]| mp_prio_backup(&packet(&[&stamp[..], option].concat()));
         assert_eq!(with(&[30, 3, 0x51]), Some(true));
         assert_eq!(with(&[30, 3, 0x50]), Some(false));
         assert_eq!(with(&[30, 4, 0x51, 2]), Some(true));
@@ -75,22 +75,22 @@ mod tests {
     #[test]
     fn payload_is_what_lies_behind_the_header() {
         let mut whole = packet(&[30, 3, 0x51, 0]);
-        assert_eq!(payload(&whole), 0);
+        assert_eq!(payload_len(&whole), 0);
         whole.extend([7; 100]);
-        assert_eq!(payload(&whole), 100);
-        assert_eq!(payload(&[0x45, 0]), 0);
+        assert_eq!(payload_len(&whole), 100);
+        assert_eq!(payload_len(&[0x45, 0]), 0);
     }
 
     #[test]
     fn what_is_cut_off_or_no_tcp_asks_for_nothing() {
         let whole = packet(&[30, 3, 0x51, 0]);
-        assert_eq!(asked(&whole), Some(true));
+        assert_eq!(mp_prio_backup(&whole), Some(true));
         for length in 0..43 {
-            assert_eq!(asked(&whole[..length]), None, "{length}");
+            assert_eq!(mp_prio_backup(&whole[..length]), None, "{length}");
         }
         let mut udp = whole.clone();
         udp[9] = 17;
-        assert_eq!(asked(&udp), None);
-        assert_eq!(asked(&packet(&[30, 0, 0x51, 0])), None);
+        assert_eq!(mp_prio_backup(&udp), None);
+        assert_eq!(mp_prio_backup(&packet(&[30, 0, 0x51, 0])), None);
     }
 }

@@ -10,30 +10,30 @@ use marline_core::energy::{BUILT_IN, Direction, Meter, Model, ModelSpec};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Duration, Instant};
 
-use super::{LinkOutcome, Outcome, SLOT_S};
+use super::{LinkOutcome, DownloadOutcome, SLOT_S};
 
 /// The device of clients that count no joules: the one that `marline get` takes unless told otherwise.
-const DEFAULT: &str = "typical";
+const DEFAULT_DEVICE: &str = "typical";
 
 /// The device model of this name that comes along.
-pub(crate) fn device(name: &str) -> Model {
-    let text = BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text).unwrap_or_default();
+pub(crate) fn device_model(name: &str) -> Model {
+    let text = BUILT_IN.iter().find(|(model_name, _)| *model_name == name).map(|(_, text)| *text).unwrap_or_default();
     let written: ModelSpec = toml::from_str(text).expect("models that come along are understood");
     written.into_model(name).expect("and can be").0
 }
 
-impl Outcome {
+impl DownloadOutcome {
     /// A meter of this device that has seen the run.
-    pub(crate) fn metered(&self, model: Model) -> Meter {
+    pub(crate) fn energy_meter(&self, model: Model) -> Meter {
         let mut meter = Meter::new(model, Instant::ZERO);
         for (id, link) in (0..).map(LinkId).zip(&self.links) {
             meter.add_link(Instant::ZERO, id, link.kind);
         }
-        let slots: Vec<Vec<u64>> = self.links.iter().map(payload).collect();
-        for at in 0..slots.iter().map(Vec::len).max().unwrap_or(0) {
-            let end = Instant::ZERO + Duration::from_secs_f64(((at + 1) as f64 * SLOT_S).min(self.seconds));
+        let slots: Vec<Vec<u64>> = self.links.iter().map(payload_per_slot).collect();
+        for slot_index in 0..slots.iter().map(Vec::len).max().unwrap_or(0) {
+            let end = Instant::ZERO + Duration::from_secs_f64(((slot_index + 1) as f64 * SLOT_S).min(self.seconds));
             for (id, slots) in (0..).map(LinkId).zip(&slots) {
-                if let Some(bytes) = slots.get(at).filter(|bytes| **bytes > 0) {
+                if let Some(bytes) = slots.get(slot_index).filter(|bytes| **bytes > 0) {
                     meter.on_bytes(end, id, Direction::Down, DataSize::from_bytes(*bytes));
                 }
             }
@@ -42,44 +42,44 @@ impl Outcome {
     }
 
     /// With the joules of the default device, tails included, if the client counted none.
-    pub(crate) fn with_joules(mut self) -> Self {
+    pub(crate) fn with_energy(mut self) -> Self {
         if self.energy_j.is_none() {
             let end = Instant::ZERO + Duration::from_secs_f64(self.seconds);
-            let account = self.metered(device(DEFAULT)).energy_until_idle(end);
+            let breakdown = self.energy_meter(device_model(DEFAULT_DEVICE)).energy_until_idle(end);
             for (id, link) in (0..).map(LinkId).zip(&mut self.links) {
-                link.energy_j = account.radio(id).map(|bill| bill.total().as_joules_f64());
+                link.energy_j = breakdown.radio(id).map(|radio_energy| radio_energy.total().as_joules_f64());
             }
-            self.energy_j = Some(account.total().as_joules_f64());
-            self.energy_model = Some(DEFAULT.to_owned());
+            self.energy_j = Some(breakdown.total().as_joules_f64());
+            self.energy_model = Some(DEFAULT_DEVICE.to_owned());
         }
         self
     }
 }
 
 /// Payload in each slot.
-fn payload(link: &LinkOutcome) -> Vec<u64> {
+fn payload_per_slot(link: &LinkOutcome) -> Vec<u64> {
     if !link.timeline.is_empty() {
-        return link.timeline.iter().map(|bytes| of_packets(*bytes)).collect();
+        return link.timeline.iter().map(|bytes| payload_of(*bytes)).collect();
     }
     let Some((first, last)) = link.span_s else { return Vec::new() };
     let (first, last) = ((first / SLOT_S) as usize, (last / SLOT_S) as usize);
-    let each = of_packets(link.bytes) / (last - first.min(last) + 1) as u64;
-    (0..=last).map(|slot| if slot < first { 0 } else { each }).collect()
+    let bytes_per_slot = payload_of(link.ip_bytes) / (last - first.min(last) + 1) as u64;
+    (0..=last).map(|slot| if slot < first { 0 } else { bytes_per_slot }).collect()
 }
 
 /// Of 1500 bytes of a packet 1448 are payload.
-pub(crate) const fn of_packets(bytes: u64) -> u64 {
+pub(crate) const fn payload_of(bytes: u64) -> u64 {
     bytes / 1500 * 1448 + bytes % 1500 * 1448 / 1500
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example;
+    use crate::evidence::outcome::tests::example_outcome;
 
     #[test]
     fn who_counts_no_joules_gets_those_of_the_default_device_with_its_tails() {
-        let outcome = example("aria2-s4", 0, 6.0).with_joules();
+        let outcome = example_outcome("aria2-s4", 0, 6.0).with_energy();
         assert_eq!(outcome.energy_model.as_deref(), Some("typical"));
         let of = |n: usize| outcome.links[n].energy_j.unwrap();
         // Wi-Fi: 360.9 mW and 24.19 nJ for each of 7.72 Mbit in a slot; LTE: 2022.2 mW, 16.72 nJ, and 15.12 J of a tail.
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn who_counts_them_is_believed() {
-        let told = Outcome { energy_j: Some(7.0), ..example("marline", 0, 6.0) }.with_joules();
+        let told = DownloadOutcome { energy_j: Some(7.0), ..example_outcome("marline", 0, 6.0) }.with_energy();
         assert_eq!((told.energy_j, told.energy_model, told.links[0].energy_j), (Some(7.0), None, None));
     }
 }

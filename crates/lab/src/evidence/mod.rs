@@ -10,8 +10,8 @@ mod process;
 mod row;
 pub mod stats;
 
-pub use machine::Machine;
-pub use outcome::{By, LinkOutcome, Outcome, SLOT_S};
-pub use process::{ProcessFigures, ProcessSample};
-pub use row::Row;
-pub(crate) use row::thousandths;
+pub use machine::HostInfo;
+pub use outcome::{Backend, LinkOutcome, DownloadOutcome, SLOT_S};
+pub use process::{ProcessUsage, ProcessSample};
+pub use row::ResultRow;
+pub(crate) use row::round_to_thousandths;

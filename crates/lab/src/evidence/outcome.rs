@@ -3,7 +3,7 @@
 use marline_core::link::LinkKind;
 use serde::{Deserialize, Serialize};
 
-use super::{ProcessFigures, stats};
+use super::{ProcessUsage, stats};
 
 /// The length of a slot of the timelines, in seconds.
 pub const SLOT_S: f64 = 0.1;
@@ -11,14 +11,14 @@ pub const SLOT_S: f64 = 0.1;
 /// Who made the figures.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum Backend {
     /// Virtual time: our machine with a model of TCP.
     Sim,
     /// Real time: programs and kernel TCP over emulated links.
     Lab,
 }
 
-impl By {
+impl Backend {
     /// The word in tables.
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl By {
 
 /// One download by one client. Times are seconds since the start of the command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct DownloadOutcome {
     /// The case.
     pub case: String,
     /// The client, as it is written in scenarios.
@@ -38,9 +38,9 @@ pub struct Outcome {
     /// The repetition, from 0.
     pub run: u32,
     /// Who made it.
-    pub by: By,
+    pub backend: Backend,
     /// The size that was asked for.
-    pub bytes: u64,
+    pub requested_bytes: u64,
     /// Why it is no good: not whole, wrong SHA-256, a program that failed, out of time.
     #[serde(default)]
     pub problem: Option<String>,
@@ -74,10 +74,10 @@ pub struct Outcome {
     pub energy_model: Option<String>,
     /// The client's processor and memory over time, where they were followed.
     #[serde(default)]
-    pub process: Option<ProcessFigures>,
+    pub process: Option<ProcessUsage>,
     /// Why the figures should not be trusted: a late emulator, a busy machine.
     #[serde(default)]
-    pub suspect: Option<String>,
+    pub unreliable_reason: Option<String>,
 }
 
 /// What one link carried.
@@ -88,7 +88,7 @@ pub struct LinkOutcome {
     /// Its access technology.
     pub kind: LinkKind,
     /// Bytes of IP packets towards the client.
-    pub bytes: u64,
+    pub ip_bytes: u64,
     /// When its first and last useful data came.
     #[serde(default)]
     pub span_s: Option<(f64, f64)>,
@@ -104,9 +104,9 @@ pub struct LinkOutcome {
     pub timeline: Vec<u64>,
 }
 
-impl Outcome {
+impl DownloadOutcome {
     /// Whether the file arrived whole and right.
-    pub fn is_good(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.problem.is_none()
     }
 
@@ -116,31 +116,31 @@ impl Outcome {
     }
 
     /// Mbit/s of the file.
-    pub fn goodput(&self) -> f64 {
-        self.bytes as f64 * 8.0 / 1e6 / self.seconds.max(1e-9)
+    pub fn goodput_mbps(&self) -> f64 {
+        self.requested_bytes as f64 * 8.0 / 1e6 / self.seconds.max(1e-9)
     }
 }
 
 impl LinkOutcome {
     /// Mbit/s of IP packets in each slot.
-    pub fn rates(&self) -> Vec<f64> {
+    pub fn rates_mbps(&self) -> Vec<f64> {
         self.timeline.iter().map(|bytes| *bytes as f64 * 8.0 / 1e6 / SLOT_S).collect()
     }
 
     /// Fills in the median.
     #[must_use]
     pub fn with_median(mut self) -> Self {
-        self.median_mbps = self.median();
+        self.median_mbps = self.median_rate();
         self
     }
 
-    fn median(&self) -> Option<f64> {
+    fn median_rate(&self) -> Option<f64> {
         let (first, last) = self.span_s?;
-        let slot = |at: f64| (at / SLOT_S) as usize;
-        let rates = self.rates();
+        let slot_of = |at: f64| (at / SLOT_S) as usize;
+        let rates = self.rates_mbps();
         // The first and the last slot are only partly filled.
-        let within = rates.get(slot(first) + 1..slot(last).min(rates.len()));
-        stats::median(within.filter(|within| !within.is_empty()).unwrap_or(&rates))
+        let inner_slots = rates.get(slot_of(first) + 1..slot_of(last).min(rates.len()));
+        stats::median(inner_slots.filter(|within| !within.is_empty()).unwrap_or(&rates))
     }
 }
 
@@ -149,24 +149,24 @@ pub(crate) mod tests {
     use super::*;
 
     /// A plausible outcome: two links of 80 and 61 Mbit/s for so many seconds.
-    pub(crate) fn example(client: &str, run: u32, seconds: f64) -> Outcome {
+    pub(crate) fn example_outcome(client: &str, run: u32, seconds: f64) -> DownloadOutcome {
         let slots = (seconds / SLOT_S).ceil() as usize;
         let link = |name: &str, kind, bytes: u64| LinkOutcome {
             name: name.into(),
             kind,
-            bytes: bytes * slots as u64,
+            ip_bytes: bytes * slots as u64,
             span_s: Some((0.05, seconds)),
             median_mbps: None,
             energy_j: None,
             timeline: (0..slots as u64).map(|n| if n < 3 { bytes * (n + 1) / 4 } else { bytes }).collect(),
         };
         let link = |name: &str, kind, bytes: u64| link(name, kind, bytes).with_median();
-        Outcome {
+        DownloadOutcome {
             case: "a".into(),
             client: client.into(),
             run,
-            by: By::Lab,
-            bytes: 100_000_000,
+            backend: Backend::Lab,
+            requested_bytes: 100_000_000,
             problem: None,
             seconds,
             ideal_s: Some(5.88),
@@ -179,13 +179,13 @@ pub(crate) mod tests {
             energy_j: None,
             energy_model: None,
             process: None,
-            suspect: None,
+            unreliable_reason: None,
         }
     }
 
     #[test]
     fn the_median_rate_leaves_the_edges_out() {
-        let outcome = example("marline", 0, 6.0);
+        let outcome = example_outcome("marline", 0, 6.0);
         assert_eq!(outcome.links[0].median_mbps, Some(80.0));
         let idle = LinkOutcome { span_s: None, ..outcome.links[0].clone() };
         assert_eq!(idle.clone().with_median().median_mbps, None);
@@ -195,16 +195,16 @@ pub(crate) mod tests {
 
     #[test]
     fn ratios_and_goodput() {
-        let outcome = example("marline", 0, 6.0);
+        let outcome = example_outcome("marline", 0, 6.0);
         assert!((outcome.ratio().unwrap() - 1.0204).abs() < 1e-4);
-        assert!((outcome.goodput() - 133.33).abs() < 0.01);
-        assert_eq!(Outcome { ideal_s: None, ..outcome }.ratio(), None);
+        assert!((outcome.goodput_mbps() - 133.33).abs() < 0.01);
+        assert_eq!(DownloadOutcome { ideal_s: None, ..outcome }.ratio(), None);
     }
 
     #[test]
     fn an_outcome_survives_its_file() {
-        let outcome = example("aria2-s2", 1, 6.2);
+        let outcome = example_outcome("aria2-s2", 1, 6.2);
         let text = serde_json::to_string(&outcome).unwrap();
-        assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+        assert_eq!(serde_json::from_str::<DownloadOutcome>(&text).unwrap(), outcome);
     }
 }

@@ -17,7 +17,7 @@ pub struct ProcessSample {
 
 /// What the samples of one run come to (thesis §3.4). Percentages are of one core; memory is in units of 1000 bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ProcessFigures {
+pub struct ProcessUsage {
     /// The median.
     pub cpu_p50: f64,
     /// The coefficient of variation; none for a single sample.
@@ -38,9 +38,9 @@ pub struct ProcessFigures {
     pub memory_integral: f64,
 }
 
-impl ProcessFigures {
+impl ProcessUsage {
     /// The figures of a run; none without a sample. Integrals reach from the start to the last sample.
-    pub fn of(samples: &[ProcessSample]) -> Option<Self> {
+    pub fn from_samples(samples: &[ProcessSample]) -> Option<Self> {
         let cpu: Vec<f64> = samples.iter().map(|sample| sample.cpu_percent).collect();
         let memory: Vec<f64> = samples.iter().map(|sample| sample.rss_bytes as f64 / 1000.0).collect();
         let integral = |values: &[f64]| {
@@ -50,13 +50,13 @@ impl ProcessFigures {
         };
         Some(Self {
             cpu_p50: stats::median(&cpu)?,
-            cpu_cv: stats::variation(&cpu),
+            cpu_cv: stats::coefficient_of_variation(&cpu),
             cpu_integral: integral(&cpu),
             cpu_max: stats::range(&cpu)?.1,
             cpu_p90: stats::quantile(&cpu, 0.9)?,
             cpu_p05: stats::quantile(&cpu, 0.05)?,
             memory_median: stats::median(&memory)?,
-            memory_cv: stats::variation(&memory),
+            memory_cv: stats::coefficient_of_variation(&memory),
             memory_integral: integral(&memory),
         })
     }
@@ -69,11 +69,11 @@ mod tests {
     #[test]
     fn samples_come_to_the_figures_of_chapter_6() {
         let sample = |at_s, cpu_percent| ProcessSample { at_s, cpu_percent, rss_bytes: 9_000_000 };
-        let figures = ProcessFigures::of(&[sample(1.0, 20.0), sample(2.0, 40.0), sample(3.0, 30.0)]).unwrap();
+        let figures = ProcessUsage::from_samples(&[sample(1.0, 20.0), sample(2.0, 40.0), sample(3.0, 30.0)]).unwrap();
         assert_eq!((figures.cpu_p50, figures.cpu_max), (30.0, 40.0));
         assert_eq!(figures.cpu_integral, 20.0 + 30.0 + 35.0);
         assert_eq!((figures.memory_median, figures.memory_integral), (9000.0, 27_000.0));
         assert_eq!(figures.memory_cv, Some(0.0));
-        assert_eq!(ProcessFigures::of(&[]), None);
+        assert_eq!(ProcessUsage::from_samples(&[]), None);
     }
 }

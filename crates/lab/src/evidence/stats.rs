@@ -13,10 +13,10 @@ pub fn median(values: &[f64]) -> Option<f64> {
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let place = share.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)? as f64);
-    let low = *sorted.get(place.floor() as usize)?;
-    let high = *sorted.get(place.ceil() as usize)?;
-    Some(low + (high - low) * place.fract())
+    let position = share.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)? as f64);
+    let low = *sorted.get(position.floor() as usize)?;
+    let high = *sorted.get(position.ceil() as usize)?;
+    Some(low + (high - low) * position.fract())
 }
 
 /// The arithmetic mean.
@@ -25,23 +25,23 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 }
 
 /// The standard deviation.
-pub fn sigma(values: &[f64]) -> Option<f64> {
+pub fn std_dev(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
 /// The coefficient of variation in percent: deviation over mean.
-pub fn variation(values: &[f64]) -> Option<f64> {
+pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|mean| *mean != 0.0)?;
-    sigma(values).map(|sigma| sigma / mean * 100.0)
+    std_dev(values).map(|sigma| std_dev / mean * 100.0)
 }
 
 /// The smallest and the largest value.
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
-    let least = values.iter().copied().min_by(f64::total_cmp)?;
-    let most = values.iter().copied().max_by(f64::total_cmp)?;
-    Some((least, most))
+    let min = values.iter().copied().min_by(f64::total_cmp)?;
+    let max = values.iter().copied().max_by(f64::total_cmp)?;
+    Some((min, max))
 }
 
 /// The area under points `(x, y)` in the order of x, by trapezoids.
@@ -71,9 +71,9 @@ mod tests {
     #[test]
     fn deviations_are_those_of_a_sample() {
         let values = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
-        assert!((sigma(&values).unwrap() - 2.138_09).abs() < 1e-5);
-        assert!((variation(&values).unwrap() - 42.761_8).abs() < 1e-3);
-        assert_eq!((sigma(&[1.0]), sigma(&[]), variation(&[0.0, 0.0])), (None, None, None));
+        assert!((std_dev(&values).unwrap() - 2.138_09).abs() < 1e-5);
+        assert!((coefficient_of_variation(&values).unwrap() - 42.761_8).abs() < 1e-3);
+        assert_eq!((std_dev(&[1.0]), std_dev(&[]), coefficient_of_variation(&[0.0, 0.0])), (None, None, None));
     }
 
     #[test]

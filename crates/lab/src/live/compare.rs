@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::flv::{Kind, Packet};
+use super::flv::{MediaKind, FlvPacket};
 
 /// A packet and when it was seen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub(crate) at: Instant,
-    pub(crate) packet: Packet,
+pub(crate) struct TimedPacket {
+    pub(crate) seen_at: Instant,
+    pub(crate) packet: FlvPacket,
 }
 
 /// See the [module](self).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct Received {
+pub(crate) struct PacketComparison {
     pub(crate) frames_sent: usize,
     pub(crate) frames_received: usize,
     /// Packets, audio included.
@@ -32,55 +32,55 @@ pub(crate) struct Received {
     /// Sent, and not recorded in their place.
     pub(crate) missing: usize,
     /// Recorded, and not sent, or not in this place.
-    pub(crate) foreign: usize,
+    pub(crate) unexpected: usize,
 }
 
-impl Received {
+impl PacketComparison {
     /// Compares both.
-    pub(crate) fn of(sent: &[Seen], received: &[Seen]) -> Self {
-        let frames = |seen: &[Seen]| seen.iter().filter(|seen| seen.packet.kind == Kind::Video).count();
-        let (mut next, mut matched, mut foreign) = (0, 0, 0);
-        for seen in received {
-            let is = |other: &Seen| (other.packet.kind, other.packet.sum) == (seen.packet.kind, seen.packet.sum);
-            match sent.iter().skip(next).position(is) {
-                Some(ahead) => (next, matched) = (next + ahead + 1, matched + 1),
+    pub(crate) fn compare(sent: &[TimedPacket], recorded: &[TimedPacket]) -> Self {
+        let frames = |packets: &[TimedPacket]| packets.iter().filter(|seen| seen.packet.kind == MediaKind::Video).count();
+        let (mut next_sent, mut matched, mut foreign) = (0, 0, 0);
+        for packet in recorded {
+            let is_same = |other: &TimedPacket| (other.packet.kind, other.packet.digest) == (packet.packet.kind, packet.packet.digest);
+            match sent.iter().skip(next_sent).position(is_same) {
+                Some(skipped) => (next_sent, matched) = (next_sent + skipped + 1, matched + 1),
                 None => foreign += 1,
             }
         }
         Self {
             frames_sent: frames(sent),
-            frames_received: frames(received),
+            frames_received: frames(recorded),
             packets_sent: sent.len(),
-            packets_received: received.len(),
+            packets_received: recorded.len(),
             missing: sent.len() - matched,
-            foreign,
+            unexpected: foreign,
         }
     }
 
     /// Whether every packet that was sent was received, in order, and nothing else.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.packets_sent > 0 && self.missing == 0 && self.foreign == 0
+    pub(crate) fn is_complete(&self) -> bool {
+        self.packets_sent > 0 && self.missing == 0 && self.unexpected == 0
     }
 }
 
 /// The longest pause between arrivals that ends after `from` and begins before `until`.
-pub(crate) fn stall(seen: &[Seen], from: Instant, until: Instant) -> Duration {
-    let pauses = seen.windows(2).filter_map(|pair| match pair {
-        [a, b] if b.at >= from && a.at <= until => Some(b.at.saturating_duration_since(a.at)),
+pub(crate) fn longest_stall(packets: &[TimedPacket], start: Instant, end: Instant) -> Duration {
+    let pauses = packets.windows(2).filter_map(|pair| match pair {
+        [a, b] if b.seen_at >= start && a.seen_at <= end => Some(b.seen_at.saturating_duration_since(a.seen_at)),
         _ => None,
     });
     pauses.max().unwrap_or_default()
 }
 
 /// How much later than the quickest the slowest of them came, against the stream's own clock.
-pub(crate) fn delay(seen: &[Seen]) -> Duration {
-    let Some(first) = seen.first() else { return Duration::ZERO };
-    let late = |seen: &Seen| {
-        seen.at.saturating_duration_since(first.at).as_secs_f64() - f64::from(seen.packet.millis) / 1000.0
+pub(crate) fn required_buffer(packets: &[TimedPacket]) -> Duration {
+    let Some(first) = packets.first() else { return Duration::ZERO };
+    let lateness = |packet: &TimedPacket| {
+        packet.seen_at.saturating_duration_since(first.seen_at).as_secs_f64() - f64::from(packet.packet.millis) / 1000.0
     };
-    let least = seen.iter().map(late).fold(f64::INFINITY, f64::min);
-    let most = seen.iter().map(late).fold(f64::NEG_INFINITY, f64::max);
-    Duration::from_secs_f64((most - least).max(0.0))
+    let min = packets.iter().map(lateness).fold(f64::INFINITY, f64::min);
+    let max = packets.iter().map(lateness).fold(f64::NEG_INFINITY, f64::max);
+    Duration::from_secs_f64((max - min).max(0.0))
 }
 
 #[cfg(test)]
@@ -88,19 +88,19 @@ mod tests {
     use super::*;
 
     /// Frames with these bytes and moments in milliseconds.
-    fn seen(all: &[(u8, u64)]) -> Vec<Seen> {
+    fn seen(all: &[(u8, u64)]) -> Vec<TimedPacket> {
         let zero = Instant::now();
-        let one = |(n, (sum, millis)): (usize, &(u8, u64))| Seen {
-            at: zero + Duration::from_millis(*millis),
-            packet: Packet { kind: Kind::Video, millis: n as u32 * 40, sum: [*sum; 32] },
+        let one = |(n, (sum, millis)): (usize, &(u8, u64))| TimedPacket {
+            seen_at: zero + Duration::from_millis(*millis),
+            packet: FlvPacket { kind: MediaKind::Video, millis: n as u32 * 40, digest: [*sum; 32] },
         };
         all.iter().enumerate().map(one).collect()
     }
 
     fn compared(sent: &[u8], received: &[u8]) -> (usize, usize, bool) {
         let timed = |sums: &[u8]| seen(&sums.iter().map(|sum| (*sum, 0)).collect::<Vec<_>>());
-        let received = Received::of(&timed(sent), &timed(received));
-        (received.missing, received.foreign, received.is_whole())
+        let received = PacketComparison::compare(&timed(sent), &timed(received));
+        (received.missing, received.unexpected, received.is_complete())
     }
 
     #[test]
@@ -118,11 +118,11 @@ mod tests {
     #[test]
     fn pauses_and_delays_are_told_apart() {
         let arrivals = seen(&[(1, 0), (2, 40), (3, 1040), (4, 1041), (5, 1042), (6, 1200)]);
-        let all = stall(&arrivals, arrivals[0].at, arrivals[5].at);
+        let all = longest_stall(&arrivals, arrivals[0].seen_at, arrivals[5].seen_at);
         assert_eq!(all, Duration::from_millis(1000));
-        let later = stall(&arrivals, arrivals[3].at, arrivals[5].at);
+        let later = longest_stall(&arrivals, arrivals[3].seen_at, arrivals[5].seen_at);
         assert_eq!(later, Duration::from_millis(158));
-        assert_eq!(delay(&arrivals), Duration::from_millis(1000));
-        assert_eq!(delay(&[]), Duration::ZERO);
+        assert_eq!(required_buffer(&arrivals), Duration::from_millis(1000));
+        assert_eq!(required_buffer(&[]), Duration::ZERO);
     }
 }

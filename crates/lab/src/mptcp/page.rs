@@ -17,45 +17,45 @@ use std::time::{Duration, Instant};
 
 use marline_core::units::DataSize;
 
-use super::fetch::{Connection, Speaks, Until};
+use super::fetch::{Connection, SocketProtocol, StopCondition};
 
 /// Objects of the page, its document first.
-pub(crate) const OBJECTS: usize = 107;
+pub(crate) const OBJECT_COUNT: usize = 107;
 /// Connections of the browser to one server.
-pub(crate) const CONNECTIONS: usize = 6;
+pub(crate) const MAX_CONNECTIONS: usize = 6;
 
 /// The sizes: the same for ever.
 pub(crate) fn objects() -> Vec<DataSize> {
     let mut sizes = vec![DataSize::from_bytes(120_000)];
-    let smaller = OBJECTS as u64 - 2;
+    let smaller = OBJECT_COUNT as u64 - 2;
     // Each object at a place of its own in the distribution; the places in an order that looks like chance.
-    sizes.extend((0..smaller).map(|at| spread((at * 47 % smaller) as f64 / smaller as f64)));
-    sizes.insert(OBJECTS / 3, DataSize::from_bytes(340_000));
+    sizes.extend((0..smaller).map(|at| size_at_quantile((at * 47 % smaller) as f64 / smaller as f64)));
+    sizes.insert(OBJECT_COUNT / 3, DataSize::from_bytes(340_000));
     sizes
 }
 
 /// The size below which this share of objects is: 9 KB × e^(±z), by the logistic distribution.
-fn spread(share: f64) -> DataSize {
+fn size_at_quantile(share: f64) -> DataSize {
     let share = share.mul_add(0.98, 0.01);
     DataSize::from_bytes((9_000.0 * (share / (1.0 - share)).powf(0.7)).min(250_000.0) as u64)
 }
 
 /// Writes the page's objects as files into a directory that is served.
-pub(crate) fn write(directory: &Path) -> io::Result<()> {
+pub(crate) fn write_objects(directory: &Path) -> io::Result<()> {
     for (at, size) in objects().into_iter().enumerate() {
         let body: Vec<u8> = (0..size.bytes()).map(|byte| (byte.wrapping_mul(31) >> 3) as u8 ^ at as u8).collect();
-        std::fs::write(directory.join(name(at)), body)?;
+        std::fs::write(directory.join(object_name(at)), body)?;
     }
     Ok(())
 }
 
-fn name(at: usize) -> String {
-    format!("object-{at}")
+fn object_name(index: usize) -> String {
+    format!("object-{index}")
 }
 
 /// What came of a page.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct PageResult {
     /// Of all objects.
     pub(crate) bytes: u64,
     /// From the first connection's beginning to the last object's last byte.
@@ -63,32 +63,32 @@ pub(crate) struct Loaded {
 }
 
 /// Loads it. Use it on a thread at the client's end.
-pub(crate) fn load(speaks: Speaks<'_>, limit: Duration) -> io::Result<Loaded> {
-    let began = Instant::now();
-    let until = Until { limit, stay: None, sum: false };
-    let mut first = Connection::open(speaks, limit)?;
-    let document = first.get(&name(0), began, until)?;
+pub(crate) fn load_page(socket_protocol: SocketProtocol<'_>, limit: Duration) -> io::Result<PageResult> {
+    let start = Instant::now();
+    let until = StopCondition { limit, stop_after: None, wants_sha256: false };
+    let mut first = Connection::open(socket_protocol, limit)?;
+    let document = first.get(&object_name(0), start, until)?;
     let next = AtomicUsize::new(1);
     let take = |connection: Option<Connection>| -> io::Result<(Connection, u64)> {
-        let mut connection = connection.map_or_else(|| Connection::open(speaks, limit), Ok)?;
+        let mut connection = connection.map_or_else(|| Connection::open(socket_protocol, limit), Ok)?;
         let mut bytes = 0;
         loop {
             match next.fetch_add(1, Ordering::Relaxed) {
-                at if at < OBJECTS => bytes += connection.get(&name(at), began, until)?.bytes,
+                at if at < OBJECT_COUNT => bytes += connection.get(&object_name(at), start, until)?.bytes,
                 // Kept until the page is whole, as a browser does.
                 _ => return Ok((connection, bytes)),
             }
         }
     };
     let mut connections: Vec<Option<Connection>> = vec![Some(first)];
-    connections.resize_with(CONNECTIONS, || None);
+    connections.resize_with(MAX_CONNECTIONS, || None);
     let taken = std::thread::scope(|scope| {
         let threads: Vec<_> = connections.into_iter().map(|connection| scope.spawn(|| take(connection))).collect();
         let broken = || Err(io::Error::other("a connection broke down"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| broken())).collect::<io::Result<Vec<_>>>()
     })?;
-    let time = began.elapsed();
-    Ok(Loaded { bytes: document.bytes + taken.iter().map(|(_, bytes)| bytes).sum::<u64>(), time })
+    let time = start.elapsed();
+    Ok(PageResult { bytes: document.bytes + taken.iter().map(|(_, bytes)| bytes).sum::<u64>(), time })
 }
 
 #[cfg(test)]
@@ -98,21 +98,21 @@ mod tests {
     #[test]
     fn the_page_has_the_papers_shape() {
         let sizes: Vec<u64> = objects().iter().map(|size| size.bytes()).collect();
-        assert_eq!(sizes.len(), OBJECTS);
+        assert_eq!(sizes.len(), OBJECT_COUNT);
         assert_eq!(sizes.iter().filter(|size| **size > 256_000).count(), 1);
         let sum: u64 = sizes.iter().sum();
         assert!((1_800_000..2_800_000).contains(&sum), "{sum}");
         // None of six connections carries a megabyte, if they share evenly.
-        assert!(sum / CONNECTIONS as u64 * 2 < 1_000_000);
+        assert!(sum / MAX_CONNECTIONS as u64 * 2 < 1_000_000);
         assert_eq!(objects(), objects());
     }
 
     #[test]
     fn its_files_have_these_sizes() {
         let directory = tempfile::tempdir().unwrap();
-        write(directory.path()).unwrap();
-        let size = std::fs::metadata(directory.path().join(name(0))).unwrap().len();
+        write_objects(directory.path()).unwrap();
+        let size = std::fs::metadata(directory.path().join(object_name(0))).unwrap().len();
         assert_eq!(size, 120_000);
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), OBJECTS);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), OBJECT_COUNT);
     }
 }

@@ -18,20 +18,20 @@ impl Mptcpd {
     /// Where it is installed.
     pub(crate) fn program() -> Option<PathBuf> {
         let known = PathBuf::from("/usr/libexec/mptcpd");
-        server::find("mptcpd").or_else(|| known.is_file().then_some(known))
+        server::find_program("mptcpd").or_else(|| known.is_file().then_some(known))
     }
 
     /// Starts it, and waits until it has made an endpoint for each of so many links.
     pub(crate) fn start(lab: &Lab, links: usize) -> Result<Self, LabError> {
-        let program = Self::program().ok_or(LabError::Missing { program: "mptcpd".into(), package: "mptcpd" })?;
+        let program = Self::program().ok_or(LabError::MissingProgram { program: "mptcpd".into(), package: "mptcpd" })?;
         let mut command = Command::new(program);
         command.args(["--load-plugins=addr_adv", "--addr-flags=subflow", "--log=stderr"]);
         command.arg("--notify-flags=existing,skip_link_local,skip_loopback");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let failed = |source| LabError::Start { program: "mptcpd".into(), source };
         let mut daemon = Self(lab.spawn(&mut command).map_err(failed)?);
-        let until = Instant::now() + PATIENCE;
-        while endpoints(lab).map_err(failed)? < links {
+        let until = Instant::now() + START_TIMEOUT;
+        while endpoint_count(lab).map_err(failed)? < links {
             if let Some(status) = daemon.0.try_wait().map_err(failed)? {
                 return Err(failed(io::Error::other(format!("it ended: {status}"))));
             }
@@ -52,11 +52,11 @@ impl Drop for Mptcpd {
 }
 
 /// It reads all addresses at its start.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many endpoints there are.
-fn endpoints(lab: &Lab) -> io::Result<usize> {
-    let program = server::find("ip").ok_or_else(|| io::Error::other("`ip` (package iproute2) is not installed"))?;
-    let output = lab.inside(|| Command::new(program).args(["mptcp", "endpoint", "show"]).output())?;
+fn endpoint_count(lab: &Lab) -> io::Result<usize> {
+    let program = server::find_program("ip").ok_or_else(|| io::Error::other("`ip` (package iproute2) is not installed"))?;
+    let output = lab.run_at_client(|| Command::new(program).args(["mptcp", "endpoint", "show"]).output())?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().count())
 }

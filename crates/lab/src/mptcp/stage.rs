@@ -20,25 +20,25 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use marline_sim::spec::{Event, LinkSpec};
+use marline_sim::spec::{LinkEvent, LinkSpec};
 use serde_json::Value;
 
-use super::daemon::{Daemon, Settings};
+use super::daemon::{PathsDaemon, DaemonConfig};
 use super::endpoint;
-use super::fetch::{self, Got, Speaks, Until};
-use super::page::{self, Loaded};
+use super::fetch::{self, DownloadResult, SocketProtocol, StopCondition};
+use super::page::{self, PageResult};
 use super::peer::Mptcpd;
-use crate::{Congestion, Emulation, Lab, LabError, LabSpec, Sender, Service};
+use crate::{Congestion, EmulationReport, Lab, LabError, LabSpec, ServerTcp, Service};
 
 /// Who decides. See the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Who {
+pub(crate) enum PathVariant {
     /// TCP over the link with this place.
-    Single(usize),
+    SingleLinkTcp(usize),
     /// Nobody: MPTCP over the first link.
-    Alone,
+    SingleLinkMptcp,
     /// The kernel.
-    Mptcp,
+    KernelMptcp,
     /// mptcpd, as distributions have it.
     Mptcpd,
     /// The kernel, all but the first link being backups.
@@ -47,23 +47,23 @@ pub(crate) enum Who {
     Daemon(&'static str, &'static str),
 }
 
-impl Who {
+impl PathVariant {
     /// Our re-implementation of eMPTCP, read literally.
     pub(crate) const EMPTCP: Self = Self::Daemon("emptcp", "energy");
     /// Its other readings (`marline_core::paths::Policy`).
-    pub(crate) const SETTLED: Self = Self::Daemon("emptcp-settled", "energy");
-    pub(crate) const TABLE: Self = Self::Daemon("emptcp-table", "energy");
+    pub(crate) const EMPTCP_SETTLED: Self = Self::Daemon("emptcp-settled", "energy");
+    pub(crate) const EMPTCP_TABLE: Self = Self::Daemon("emptcp-table", "energy");
     /// Ours.
     pub(crate) const MARLINE: Self = Self::Daemon("marline", "energy");
     /// Ours, for the most bytes a second.
-    pub(crate) const THROUGHPUT: Self = Self::Daemon("marline", "throughput");
+    pub(crate) const MARLINE_THROUGHPUT: Self = Self::Daemon("marline", "throughput");
 
     /// As tables name it.
     pub(crate) fn name(self, links: &[LinkSpec]) -> String {
         match self {
-            Self::Single(at) => format!("single:{}", links.get(at).map_or("?", |link| &link.name)),
-            Self::Alone => format!("mptcp:{}", links.first().map_or("?", |link| &link.name)),
-            Self::Mptcp => "mptcp".into(),
+            Self::SingleLinkTcp(at) => format!("single:{}", links.get(at).map_or("?", |link| &link.name)),
+            Self::SingleLinkMptcp => format!("mptcp:{}", links.first().map_or("?", |link| &link.name)),
+            Self::KernelMptcp => "mptcp".into(),
             Self::Mptcpd => "mptcpd".into(),
             Self::WifiFirst => "wifi-first".into(),
             Self::Daemon("marline", "energy") => "marline".into(),
@@ -75,13 +75,13 @@ impl Who {
 
 /// Where it happens.
 #[derive(Clone, Debug)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct TestbedConfig<'a> {
     /// The first one is the default route.
     pub(crate) links: &'a [LinkSpec],
     /// What happens to them.
-    pub(crate) events: &'a [Event],
+    pub(crate) events: &'a [LinkEvent],
     /// The directory or file that is served.
-    pub(crate) served: &'a Path,
+    pub(crate) served_file: &'a Path,
     /// The server's.
     pub(crate) congestion: Congestion,
     /// Decides every loss.
@@ -93,78 +93,78 @@ pub(crate) struct Scene<'a> {
 }
 
 /// The device whose radios are paid for (eMPTCP's).
-pub(crate) const DEVICE: &str = "emptcp-s3";
+pub(crate) const ENERGY_MODEL: &str = "emptcp-s3";
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Testbed {
     // Dropped in this order: the daemon puts back what it changed, then its network goes.
-    daemon: Option<Daemon>,
-    _peer: Option<Mptcpd>,
+    daemon: Option<PathsDaemon>,
+    _mptcpd: Option<Mptcpd>,
     lab: Lab,
     links: Vec<String>,
-    who: Who,
+    variant: PathVariant,
 }
 
-impl Stage {
+impl Testbed {
     /// Builds it.
-    pub(crate) fn start(scene: &Scene<'_>, who: Who) -> Result<Self, LabError> {
+    pub(crate) fn start(config: &TestbedConfig<'_>, who: PathVariant) -> Result<Self, LabError> {
         let lab = Lab::start(&LabSpec {
-            events: scene.events.to_vec(),
-            congestion: scene.congestion,
-            seed: scene.seed,
-            service: Service::Files(scene.served.to_path_buf()),
-            sender: Sender { mptcp: true, keeps_window: [Who::EMPTCP, Who::SETTLED, Who::TABLE].contains(&who) },
-            ..LabSpec::new(scene.links.to_vec())
+            events: config.events.to_vec(),
+            congestion: config.congestion,
+            seed: config.seed,
+            service: Service::Files(config.served_file.to_path_buf()),
+            sender: ServerTcp { mptcp: true, keeps_cwnd: [PathVariant::EMPTCP, PathVariant::EMPTCP_SETTLED, PathVariant::EMPTCP_TABLE].contains(&who) },
+            ..LabSpec::new(config.links.to_vec())
         })?;
-        let links: Vec<String> = scene.links.iter().map(|link| link.name.clone()).collect();
+        let links: Vec<String> = config.links.iter().map(|link| link.name.clone()).collect();
         let others: Vec<(usize, &str)> = links.iter().map(String::as_str).enumerate().skip(1).collect();
         let (mut daemon, mut peer) = (None, None);
         match who {
-            Who::Single(_) | Who::Alone => {}
-            Who::Mptcp => endpoint::join_over(&lab, &others, false)?,
-            Who::Mptcpd => peer = Some(Mptcpd::start(&lab, links.len())?),
-            Who::WifiFirst => endpoint::join_over(&lab, &others, true)?,
-            Who::Daemon(policy, profile) => {
-                let links = scene.links.iter().map(|link| format!("{},kind={}", link.name, link.kind)).collect();
-                let settings = Settings {
-                    program: scene.program.to_path_buf(),
+            PathVariant::SingleLinkTcp(_) | PathVariant::SingleLinkMptcp => {}
+            PathVariant::KernelMptcp => endpoint::add_endpoints(&lab, &others, false)?,
+            PathVariant::Mptcpd => peer = Some(Mptcpd::start(&lab, links.len())?),
+            PathVariant::WifiFirst => endpoint::add_endpoints(&lab, &others, true)?,
+            PathVariant::Daemon(policy, profile) => {
+                let links = config.links.iter().map(|link| format!("{},kind={}", link.name, link.kind)).collect();
+                let configs = DaemonConfig {
+                    program: config.program.to_path_buf(),
                     policy,
-                    profile,
-                    model: DEVICE,
+                    goal: profile,
+                    model: ENERGY_MODEL,
                     links,
-                    trace: scene.trace.clone(),
+                    trace: config.trace.clone(),
                 };
-                daemon = Some(Daemon::start(&lab, settings)?);
+                daemon = Some(PathsDaemon::start(&lab, configs)?);
             }
         }
-        Ok(Self { daemon, _peer: peer, lab, links, who })
+        Ok(Self { daemon, _mptcpd: peer, lab, links, variant: who })
     }
 
     /// What the client's sockets speak.
-    pub(crate) fn speaks(&self) -> Speaks<'_> {
-        match self.who {
-            Who::Single(at) => Speaks::Tcp(self.links.get(at).map_or("", String::as_str)),
-            _ => Speaks::Mptcp,
+    pub(crate) fn socket_protocol(&self) -> SocketProtocol<'_> {
+        match self.variant {
+            PathVariant::SingleLinkTcp(at) => SocketProtocol::Tcp(self.links.get(at).map_or("", String::as_str)),
+            _ => SocketProtocol::Mptcp,
         }
     }
 
     /// Downloads; the links' clock begins now.
-    pub(crate) fn download(&self, path: &str, until: Until) -> Result<Result<Got, String>, LabError> {
-        self.lab.begin()?;
-        Ok(self.lab.inside(|| fetch::download(self.speaks(), path, until)).map_err(|error| error.to_string()))
+    pub(crate) fn download(&self, path: &str, until: StopCondition) -> Result<Result<DownloadResult, String>, LabError> {
+        self.lab.start_links()?;
+        Ok(self.lab.run_at_client(|| fetch::download(self.socket_protocol(), path, until)).map_err(|error| error.to_string()))
     }
 
     /// Loads the page; the links' clock begins now.
-    pub(crate) fn page(&self, limit: Duration) -> Result<Result<Loaded, String>, LabError> {
-        self.lab.begin()?;
-        Ok(self.lab.inside(|| page::load(self.speaks(), limit)).map_err(|error| error.to_string()))
+    pub(crate) fn load_page(&self, limit: Duration) -> Result<Result<PageResult, String>, LabError> {
+        self.lab.start_links()?;
+        Ok(self.lab.run_at_client(|| page::load_page(self.socket_protocol(), limit)).map_err(|error| error.to_string()))
     }
 
     /// What the links did since then, once the ends of connections have passed.
-    pub(crate) fn emulation(&self) -> Result<Emulation, LabError> {
-        std::thread::sleep(SETTLING);
-        self.lab.emulation()
+    pub(crate) fn emulation_report(&self) -> Result<EmulationReport, LabError> {
+        std::thread::sleep(SETTLE_TIME);
+        self.lab.emulation_report()
     }
 
     /// The lab.
@@ -178,15 +178,15 @@ impl Stage {
     }
 
     /// The lab and the daemon, if there is one.
-    pub(crate) const fn parts(&mut self) -> (&Lab, Option<&mut Daemon>) {
+    pub(crate) const fn lab_and_daemon(&mut self) -> (&Lab, Option<&mut PathsDaemon>) {
         (&self.lab, self.daemon.as_mut())
     }
 
     /// What the daemon says of itself.
-    pub(crate) fn said(&self) -> Option<Value> {
+    pub(crate) fn daemon_status(&self) -> Option<Value> {
         self.daemon.as_ref()?.status(&self.lab).ok()
     }
 }
 
 /// The ends of connections: several round trips of the slowest link, and a drain of its queue.
-const SETTLING: Duration = Duration::from_millis(1500);
+const SETTLE_TIME: Duration = Duration::from_millis(1500);

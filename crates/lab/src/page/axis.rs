@@ -11,13 +11,13 @@ pub(super) struct Axis {
 
 impl Axis {
     /// An axis for values up to `most` with at most `ticks` steps.
-    pub(super) fn new(most: f64, ticks: u32) -> Self {
-        let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
-        let rough = most / f64::from(ticks);
+    pub(super) fn new(max_value: f64, ticks: u32) -> Self {
+        let max_value = if max_value.is_finite() && max_value > 0.0 { max_value } else { 1.0 };
+        let rough = max_value / f64::from(ticks);
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].iter().map(|n| n * power).find(|step| *step >= rough * 0.999_999);
         let step = step.unwrap_or(10.0 * power);
-        Self { end: (most / step * 0.999_999).ceil() * step, step }
+        Self { end: (max_value / step * 0.999_999).ceil() * step, step }
     }
 
     /// Ticks with their words.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::axis::Axis;
-use super::text::{escape, place};
+use super::text::{escape, coordinate};
 
 /// A chart of rates over time.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,7 @@ pub struct Chart {
     /// The links.
     pub series: Vec<Series>,
     /// Moments worth a line.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChartMark>,
 }
 
 /// One link in all runs.
@@ -29,7 +29,7 @@ pub struct Series {
 
 /// A moment.
 #[derive(Clone, Debug)]
-pub struct Mark {
+pub struct ChartMark {
     /// Seconds.
     pub at_s: f64,
     /// A word or two.
@@ -46,7 +46,7 @@ pub enum Stroke {
     /// The earliest possible end.
     Ideal,
     /// The end of the best other client.
-    Peer,
+    BestOther,
 }
 
 impl Stroke {
@@ -54,24 +54,24 @@ impl Stroke {
         match self {
             Self::End => "end",
             Self::Ideal => "ideal",
-            Self::Peer => "peer",
+            Self::BestOther => "peer",
         }
     }
 }
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 56.0;
-const RIGHT: f64 = 12.0;
+const LEFT_MARGIN: f64 = 56.0;
+const RIGHT_MARGIN: f64 = 12.0;
 /// Room for the links' names and the marks' words.
-const TOP: f64 = 58.0;
+const TOP_MARGIN: f64 = 58.0;
 /// Where the marks' words stand.
-const MARKS: f64 = 32.0;
+const MARK_LABEL_Y: f64 = 32.0;
 /// The mean width of a letter.
-const LETTER: f64 = 7.0;
-const BOTTOM: f64 = 48.0;
+const LETTER_WIDTH: f64 = 7.0;
+const BOTTOM_MARGIN: f64 = 48.0;
 /// More points than this along a line are not seen; neighbours are averaged.
-const POINTS: usize = 160;
+const MAX_POINTS: usize = 160;
 
 impl Chart {
     /// The last moment that it shows, in seconds.
@@ -83,7 +83,7 @@ impl Chart {
 
     /// The highest rate that it shows.
     pub(super) fn peak(&self) -> f64 {
-        let step = step(self.span());
+        let step = point_interval(self.span());
         let points =
             self.series.iter().flat_map(|series| series.runs.iter().flat_map(move |run| series.points(run, step)));
         points.map(|(_, rate)| rate).fold(0.0, f64::max)
@@ -92,8 +92,8 @@ impl Chart {
     /// Writes the figure with axes that reach `span` seconds and `peak` Mbit/s.
     pub(super) fn write(&self, out: &mut String, span: f64, peak: f64) {
         let (time, rate) = (Axis::new(span, 8), Axis::new(peak, 6));
-        let x = |at: f64| LEFT + (WIDTH - LEFT - RIGHT) * at / time.end;
-        let y = |at: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * at.min(rate.end) / rate.end;
+        let x = |at: f64| LEFT_MARGIN + (WIDTH - LEFT_MARGIN - RIGHT_MARGIN) * at / time.end;
+        let y = |at: f64| HEIGHT - BOTTOM_MARGIN - (HEIGHT - TOP_MARGIN - BOTTOM_MARGIN) * at.min(rate.end) / rate.end;
         let title = escape(&self.title);
         let _ = writeln!(out, "<figure><figcaption>{title}</figcaption>");
         let _ = writeln!(
@@ -102,17 +102,17 @@ impl Chart {
         );
         let _ = writeln!(out, "<title>{title}</title>");
         for (at, word) in rate.ticks() {
-            let (at, right) = (place(y(at)), WIDTH - RIGHT);
-            let _ = writeln!(out, "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{at}\" x2=\"{right}\" y2=\"{at}\"/>");
+            let (at, right) = (coordinate(y(at)), WIDTH - RIGHT_MARGIN);
+            let _ = writeln!(out, "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" y1=\"{at}\" x2=\"{right}\" y2=\"{at}\"/>");
             let _ = writeln!(
                 out,
                 "<text x=\"{}\" y=\"{at}\" dy=\".35em\" text-anchor=\"end\">{word}</text>",
-                place(LEFT - 7.0)
+                coordinate(LEFT_MARGIN - 7.0)
             );
         }
-        let foot = HEIGHT - BOTTOM;
+        let foot = HEIGHT - BOTTOM_MARGIN;
         for (at, word) in time.ticks() {
-            let at = place(x(at));
+            let at = coordinate(x(at));
             let _ = writeln!(
                 out,
                 "<line class=\"axis\" x1=\"{at}\" y1=\"{foot}\" x2=\"{at}\" y2=\"{}\"/>\
@@ -123,17 +123,17 @@ impl Chart {
         }
         let _ = writeln!(
             out,
-            "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{foot}\" x2=\"{}\" y2=\"{foot}\"/>",
-            WIDTH - RIGHT
+            "<line class=\"axis\" x1=\"{LEFT_MARGIN}\" y1=\"{foot}\" x2=\"{}\" y2=\"{foot}\"/>",
+            WIDTH - RIGHT_MARGIN
         );
-        let middle = place((LEFT + WIDTH - RIGHT) / 2.0);
+        let middle = coordinate((LEFT_MARGIN + WIDTH - RIGHT_MARGIN) / 2.0);
         let _ = writeln!(out, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">time (s)</text>", HEIGHT - 8.0);
-        let across = place((TOP + foot) / 2.0);
+        let across = coordinate((TOP_MARGIN + foot) / 2.0);
         let _ = writeln!(
             out,
             "<text transform=\"translate(14 {across}) rotate(-90)\" text-anchor=\"middle\">rate of IP packets (Mbit/s)</text>"
         );
-        let step = step(span);
+        let step = point_interval(span);
         for (n, series) in self.series.iter().enumerate() {
             let class = n % 4;
             let opacity = if series.runs.len() > 1 { " stroke-opacity=\".6\"" } else { "" };
@@ -141,12 +141,12 @@ impl Chart {
                 let points: Vec<String> = series
                     .points(run, step)
                     .into_iter()
-                    .map(|(at, rate)| format!("{},{}", place(x(at)), place(y(rate))))
+                    .map(|(at, rate)| format!("{},{}", coordinate(x(at)), coordinate(y(rate))))
                     .collect();
                 let points = points.join(" ");
                 let _ = writeln!(out, "<polyline class=\"run s{class}\"{opacity} points=\"{points}\"/>");
             }
-            let at = place(LEFT + 110.0 * n as f64);
+            let at = coordinate(LEFT_MARGIN + 110.0 * n as f64);
             let name = escape(&series.name);
             let _ = writeln!(out, "<text class=\"key s{class}\" x=\"{at}\" y=\"14\">{name}</text>");
         }
@@ -157,20 +157,20 @@ impl Chart {
     /// Marks as lines; their words stand in a row above, each behind a piece of its line, so that words of marks that
     /// are close together do not cover each other.
     fn write_marks(&self, out: &mut String, x: impl Fn(f64) -> f64, foot: f64) {
-        let mut marks: Vec<&Mark> = self.marks.iter().collect();
+        let mut marks: Vec<&ChartMark> = self.marks.iter().collect();
         marks.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-        let mut word_at = LEFT;
+        let mut word_at = LEFT_MARGIN;
         for mark in marks {
-            let (at, class, label) = (place(x(mark.at_s)), mark.stroke.class(), escape(&mark.label));
-            let (from, to, word) = (place(word_at), place(word_at + 22.0), place(word_at + 28.0));
+            let (at, class, label) = (coordinate(x(mark.at_s)), mark.stroke.class(), escape(&mark.label));
+            let (from, to, word) = (coordinate(word_at), coordinate(word_at + 22.0), coordinate(word_at + 28.0));
             let _ = writeln!(
                 out,
                 "<line class=\"{class}\" x1=\"{at}\" y1=\"{}\" x2=\"{at}\" y2=\"{foot}\"/>\
-                 <line class=\"{class}\" x1=\"{from}\" y1=\"{MARKS}\" x2=\"{to}\" y2=\"{MARKS}\"/>\
-                 <text x=\"{word}\" y=\"{MARKS}\" dy=\".35em\">{label}</text>",
-                TOP - 8.0
+                 <line class=\"{class}\" x1=\"{from}\" y1=\"{MARK_LABEL_Y}\" x2=\"{to}\" y2=\"{MARK_LABEL_Y}\"/>\
+                 <text x=\"{word}\" y=\"{MARK_LABEL_Y}\" dy=\".35em\">{label}</text>",
+                TOP_MARGIN - 8.0
             );
-            word_at += 48.0 + LETTER * mark.label.chars().count() as f64;
+            word_at += 48.0 + LETTER_WIDTH * mark.label.chars().count() as f64;
         }
     }
 }
@@ -188,6 +188,6 @@ impl Series {
 }
 
 /// Seconds that one point of a line stands for.
-fn step(span: f64) -> f64 {
-    (span / POINTS as f64 * 10.0).ceil().max(1.0) / 10.0
+fn point_interval(span: f64) -> f64 {
+    (span / MAX_POINTS as f64 * 10.0).ceil().max(1.0) / 10.0
 }

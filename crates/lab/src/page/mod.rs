@@ -13,7 +13,7 @@ mod text;
 
 use std::fmt::Write;
 
-pub use chart::{Chart, Mark, Series, Stroke};
+pub use chart::{Chart, ChartMark, Series, Stroke};
 use text::escape;
 
 /// A page.
@@ -46,7 +46,7 @@ pub struct Section {
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// One word per column.
-    pub head: Vec<String>,
+    pub header: Vec<String>,
     /// Cells, as many as there are columns.
     pub rows: Vec<Vec<String>>,
     /// Below the table.
@@ -55,7 +55,7 @@ pub struct Table {
 
 impl Page {
     /// The file's text.
-    pub fn html(&self) -> String {
+    pub fn to_html(&self) -> String {
         let mut out = String::new();
         let title = escape(&self.title);
         out.push_str("<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n");
@@ -105,7 +105,7 @@ impl Section {
 impl Table {
     fn write(&self, out: &mut String) {
         out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");
-        for cell in &self.head {
+        for cell in &self.header {
             let _ = write!(out, "<th scope=\"col\">{}</th>", escape(cell));
         }
         out.push_str("</tr></thead>\n<tbody>\n");
@@ -127,14 +127,14 @@ impl Table {
     }
 
     /// The table for a terminal: columns as wide as they must be, the first to the left, the others to the right.
-    pub fn plain(&self) -> String {
+    pub fn to_text(&self) -> String {
         let width = |n: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(n)).chain(self.head.get(n));
+            let cells = self.rows.iter().filter_map(|row| row.get(n)).chain(self.header.get(n));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
         let mut out = String::new();
-        for row in std::iter::once(&self.head).chain(&self.rows) {
+        for row in std::iter::once(&self.header).chain(&self.rows) {
             let mut line = String::new();
             for (n, (cell, width)) in row.iter().zip(&widths).enumerate() {
                 let _ = match n {

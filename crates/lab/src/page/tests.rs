@@ -11,9 +11,9 @@ fn example() -> Page {
             Series { name: "lte".into(), runs: vec![run(61.0)], slot_s: 0.1 },
         ],
         marks: vec![
-            Mark { at_s: 5.88, label: "ideal 5.88 s".into(), stroke: Stroke::Ideal },
-            Mark { at_s: 6.0, label: "6.00 s".into(), stroke: Stroke::End },
-            Mark { at_s: 6.24, label: "aria2-s2 6.24 s".into(), stroke: Stroke::Peer },
+            ChartMark { at_s: 5.88, label: "ideal 5.88 s".into(), stroke: Stroke::Ideal },
+            ChartMark { at_s: 6.0, label: "6.00 s".into(), stroke: Stroke::End },
+            ChartMark { at_s: 6.24, label: "aria2-s2 6.24 s".into(), stroke: Stroke::BestOther },
         ],
     };
     Page {
@@ -25,7 +25,7 @@ fn example() -> Page {
             lead: "wifi,rate=80Mbit/s".into(),
             charts: vec![chart("marline"), chart("curl \u{7}")],
             table: Some(Table {
-                head: vec!["client".into(), "s".into()],
+                header: vec!["client".into(), "s".into()],
                 rows: vec![vec!["marline".into(), "6.00".into()], vec!["aria2-s2".into(), "10.2".into()]],
                 note: Some("n = 3".into()),
             }),
@@ -37,9 +37,9 @@ fn example() -> Page {
 fn check_well_formed(text: &str) -> Result<(), String> {
     let body = text.strip_prefix("<!DOCTYPE html>\n").ok_or("no document type")?;
     let mut open: Vec<&str> = Vec::new();
-    let mut rest = body;
-    while let Some(start) = rest.find('<') {
-        let (before, tag) = rest.split_at(start);
+    let mut remaining = body;
+    while let Some(start) = remaining.find('<') {
+        let (before, tag) = remaining.split_at(start);
         for (at, _) in before.match_indices('&') {
             let known =
                 ["&amp;", "&lt;", "&gt;", "&quot;", "&apos;"].iter().any(|name| before[at..].starts_with(name));
@@ -54,14 +54,14 @@ fn check_well_formed(text: &str) -> Result<(), String> {
         } else if !inner.ends_with('/') {
             open.push(inner.split(' ').next().unwrap_or_default());
         }
-        rest = &tag[end + 1..];
+        remaining = &tag[end + 1..];
     }
     open.is_empty().then_some(()).ok_or_else(|| format!("{open:?} left open"))
 }
 
 #[test]
 fn the_page_is_well_formed_and_holds_everything() {
-    let html = example().html();
+    let html = example().to_html();
     check_well_formed(&html).unwrap();
     for part in ["floor-a: &quot;two&quot; &lt;links&gt; &amp; more", "aria2-s2 6.24 s", "time (s)", "(Mbit/s)"] {
         assert!(html.contains(part), "{part}");
@@ -82,9 +82,9 @@ fn the_checker_sees_what_is_wrong() {
 
 #[test]
 fn an_empty_page_and_an_empty_chart_are_pages_too() {
-    check_well_formed(&Page::default().html()).unwrap();
+    check_well_formed(&Page::default().to_html()).unwrap();
     let section = Section { charts: vec![Chart::default()], ..Section::default() };
-    let html = Page { sections: vec![section], ..Page::default() }.html();
+    let html = Page { sections: vec![section], ..Page::default() }.to_html();
     check_well_formed(&html).unwrap();
     assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
 }
@@ -93,7 +93,7 @@ fn an_empty_page_and_an_empty_chart_are_pages_too() {
 fn long_runs_are_drawn_with_few_points() {
     let mut page = example();
     page.sections[0].charts[0].series[0].runs = vec![vec![7.49; 2782]];
-    let html = page.html();
+    let html = page.to_html();
     let longest = html.lines().filter(|line| line.contains("<polyline")).map(str::len).max().unwrap();
     assert!(longest < 3000, "{longest}");
 }
@@ -101,5 +101,5 @@ fn long_runs_are_drawn_with_few_points() {
 #[test]
 fn a_plain_table_lines_its_columns_up() {
     let table = example().sections[0].table.clone().unwrap();
-    assert_eq!(table.plain(), "client       s\nmarline   6.00\naria2-s2  10.2\nn = 3\n");
+    assert_eq!(table.to_text(), "client       s\nmarline   6.00\naria2-s2  10.2\nn = 3\n");
 }

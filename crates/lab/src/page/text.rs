@@ -11,7 +11,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// A coordinate with a tenth of a pixel.
-pub(super) fn place(value: f64) -> String {
+pub(super) fn coordinate(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }

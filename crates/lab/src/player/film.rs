@@ -15,36 +15,36 @@ use std::sync::{Arc, Mutex, Weak};
 use marline_core::playback::MediaProfile;
 use marline_core::units::{DataSize, Duration};
 
-use crate::Folder;
+use crate::TempDir;
 
 /// A film in memory. Many labs may serve it.
 #[derive(Debug)]
-pub(crate) struct Film {
-    folder: Folder,
+pub(crate) struct Mp4Fixture {
+    folder: TempDir,
 }
 
-impl Film {
+impl Mp4Fixture {
     /// Writes it.
     ///
     /// # Errors
     /// Out of memory, or no place for temporary files; a film smaller than its header.
     pub(crate) fn new(video: &MediaProfile) -> io::Result<Self> {
-        let film = Self { folder: Folder::new()? };
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(film.path())?);
-        let (head, size) = (head(video), video.size().bytes());
+        let fixture = Self { folder: TempDir::new()? };
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(fixture.path())?);
+        let (head, size) = (mp4_head(video), video.size().bytes());
         if (head.len() as u64) > size {
             return Err(io::Error::other("a film needs more bytes than its header"));
         }
         file.write_all(&head)?;
         let mut at = head.len() as u64;
         while at < size {
-            let (bytes, from) = (word(at / 8), (at % 8) as usize);
+            let (bytes, from) = (filler_block(at / 8), (at % 8) as usize);
             let most = usize::try_from(size - at).unwrap_or(8).min(8 - from);
             file.write_all(bytes.get(from..from + most).unwrap_or_default())?;
             at += most as u64;
         }
         file.flush()?;
-        Ok(film)
+        Ok(fixture)
     }
 
     /// Where it is.
@@ -53,22 +53,22 @@ impl Film {
     }
 
     /// Whether these are the bytes from `at` on of the film of this video.
-    pub(crate) fn has(at: u64, bytes: &[u8], video: &MediaProfile) -> bool {
-        let head = head(video);
+    pub(crate) fn matches_at(at: u64, bytes: &[u8], video: &MediaProfile) -> bool {
+        let head = mp4_head(video);
         let in_head = head.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();
-        let (first, rest) = bytes.split_at(in_head.len().min(bytes.len()));
+        let (first, remaining) = bytes.split_at(in_head.len().min(bytes.len()));
         if !in_head.starts_with(first) {
             return false;
         }
         let mut at = at + first.len() as u64;
-        let mut rest = rest;
-        while !rest.is_empty() {
-            let (bytes, from) = (word(at / 8), (at % 8) as usize);
-            let (part, after) = rest.split_at((8 - from).min(rest.len()));
+        let mut remaining = remaining;
+        while !remaining.is_empty() {
+            let (bytes, from) = (filler_block(at / 8), (at % 8) as usize);
+            let (part, after) = remaining.split_at((8 - from).min(remaining.len()));
             if !bytes.get(from..).unwrap_or_default().starts_with(part) {
                 return false;
             }
-            (at, rest) = (at + part.len() as u64, after);
+            (at, remaining) = (at + part.len() as u64, after);
         }
         true
     }
@@ -76,52 +76,52 @@ impl Film {
 
 /// Films that are in use, so that labs side by side share one.
 #[derive(Debug, Default)]
-pub(crate) struct Films(Mutex<BTreeMap<(DataSize, Duration), Weak<Film>>>);
+pub(crate) struct Mp4Fixtures(Mutex<BTreeMap<(DataSize, Duration), Weak<Mp4Fixture>>>);
 
-impl Films {
+impl Mp4Fixtures {
     /// The film of this video.
     ///
     /// # Errors
     /// Those of [`Film::new`].
-    pub(crate) fn of(&self, video: &MediaProfile) -> io::Result<Arc<Film>> {
+    pub(crate) fn get_or_create(&self, video: &MediaProfile) -> io::Result<Arc<Mp4Fixture>> {
         let poisoned = |_| io::Error::other("another thread has failed with a film");
         let mut films = self.0.lock().map_err(poisoned)?;
-        films.retain(|_, film| film.strong_count() > 0);
+        films.retain(|_, fixture| fixture.strong_count() > 0);
         let key = (video.size(), video.duration());
-        if let Some(film) = films.get(&key).and_then(Weak::upgrade) {
-            return Ok(film);
+        if let Some(fixture) = films.get(&key).and_then(Weak::upgrade) {
+            return Ok(fixture);
         }
-        let film = Arc::new(Film::new(video)?);
-        films.insert(key, Arc::downgrade(&film));
-        Ok(film)
+        let fixture = Arc::new(Mp4Fixture::new(video)?);
+        films.insert(key, Arc::downgrade(&fixture));
+        Ok(fixture)
     }
 }
 
 /// Everything before the first filling byte.
-fn head(video: &MediaProfile) -> Vec<u8> {
+fn mp4_head(video: &MediaProfile) -> Vec<u8> {
     let millis = u32::try_from(video.duration().as_millis()).unwrap_or(u32::MAX);
     let mut mvhd = vec![0; 12];
     mvhd.extend(1000_u32.to_be_bytes());
     mvhd.extend(millis.to_be_bytes());
     mvhd.resize(100, 0);
-    let mut all = boxed(b"ftyp", b"isom\0\0\0\0");
-    all.extend(boxed(b"moov", &boxed(b"mvhd", &mvhd)));
+    let mut all = mp4_box(b"ftyp", b"isom\0\0\0\0");
+    all.extend(mp4_box(b"moov", &mp4_box(b"mvhd", &mvhd)));
     // Size 1: the real one stands behind the name (§4.2).
-    let rest = video.size().bytes().saturating_sub(all.len() as u64);
+    let remaining = video.size().bytes().saturating_sub(all.len() as u64);
     all.extend(1_u32.to_be_bytes());
     all.extend(b"mdat");
-    all.extend(rest.to_be_bytes());
+    all.extend(remaining.to_be_bytes());
     all
 }
 
-fn boxed(name: &[u8; 4], body: &[u8]) -> Vec<u8> {
+fn mp4_box(name: &[u8; 4], body: &[u8]) -> Vec<u8> {
     let size = u32::try_from(8 + body.len()).unwrap_or(u32::MAX);
     [&size.to_be_bytes()[..], name, body].concat()
 }
 
 /// The eight bytes of a place: splitmix64's output function (Steele, Lea, Flood 2014).
-fn word(place: u64) -> [u8; 8] {
-    let mut z = place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn filler_block(block: u64) -> [u8; 8] {
+    let mut z = block.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (z ^ (z >> 31)).to_le_bytes()
@@ -139,24 +139,24 @@ mod tests {
     #[test]
     fn a_film_is_known_from_any_offset_and_any_other_byte_is_noticed() {
         let video = video(5455, 1);
-        let film = Film::new(&video).unwrap();
-        let bytes = std::fs::read(film.path()).unwrap();
+        let fixture = Mp4Fixture::new(&video).unwrap();
+        let bytes = std::fs::read(fixture.path()).unwrap();
         assert_eq!(bytes.len() as u64, video.size().bytes());
         for (from, upto) in [(0, 1), (0, bytes.len()), (3, 150), (141, 149), (1001, 1003), (7000, 70_001)] {
-            assert!(Film::has(from as u64, &bytes[from..upto], &video), "{from}..{upto}");
+            assert!(Mp4Fixture::matches_at(from as u64, &bytes[from..upto], &video), "{from}..{upto}");
             let mut other = bytes[from..upto].to_vec();
             *other.last_mut().unwrap() ^= 1;
-            assert!(!Film::has(from as u64, &other, &video), "{from}..{upto}");
+            assert!(!Mp4Fixture::matches_at(from as u64, &other, &video), "{from}..{upto}");
         }
-        assert!(!Film::has(500, &bytes[501..600], &video));
+        assert!(!Mp4Fixture::matches_at(500, &bytes[501..600], &video));
     }
 
     #[test]
     fn labs_side_by_side_share_a_film_and_it_ends_with_the_last() {
-        let films = Films::default();
-        let (one, other) = (films.of(&video(800, 1)).unwrap(), films.of(&video(800, 1)).unwrap());
+        let films = Mp4Fixtures::default();
+        let (one, other) = (films.get_or_create(&video(800, 1)).unwrap(), films.get_or_create(&video(800, 1)).unwrap());
         assert_eq!(one.path(), other.path());
-        let path = films.of(&video(800, 2)).unwrap().path();
+        let path = films.get_or_create(&video(800, 2)).unwrap().path();
         assert!(!path.exists() && one.path().exists());
     }
 }

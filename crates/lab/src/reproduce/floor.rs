@@ -4,7 +4,7 @@
 //!
 //! A floor that is missed is said, and changes no exit code: machines and models differ.
 
-use crate::evidence::{Row, thousandths};
+use crate::evidence::{ResultRow, round_to_thousandths};
 use crate::page::Table;
 
 /// What a figure is held to.
@@ -18,80 +18,80 @@ pub(super) enum Bound {
 
 /// One demand.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Floor {
+pub(super) struct Threshold {
     pub(super) artefact: &'static str,
     pub(super) case: String,
     /// Whose figure it is.
-    pub(super) who: &'static str,
+    pub(super) policy: &'static str,
     pub(super) metric: &'static str,
     /// What is demanded, in words.
-    pub(super) says: &'static str,
-    pub(super) ours: f64,
+    pub(super) requirement: &'static str,
+    pub(super) measured: f64,
     pub(super) bound: Bound,
     pub(super) unit: &'static str,
     /// What must be known beside it.
     pub(super) note: Option<String>,
 }
 
-impl Floor {
+impl Threshold {
     /// Whether it was reached.
-    pub(super) fn met(&self) -> bool {
+    pub(super) fn is_met(&self) -> bool {
         match self.bound {
-            Bound::AtLeast(bound) => self.ours >= bound - 1e-9,
-            Bound::AtMost(bound) => self.ours <= bound + 1e-9,
+            Bound::AtLeast(bound) => self.measured >= bound - 1e-9,
+            Bound::AtMost(bound) => self.measured <= bound + 1e-9,
         }
     }
 
     /// `at most the clairvoyant's + 5 %: 77.22 J, ≤ 79.90: met`, and the note.
-    pub(super) fn line(&self) -> String {
-        let ours = format!("{} {}", number(self.ours), self.unit);
+    pub(super) fn to_line(&self) -> String {
+        let measured = format!("{} {}", format_number(self.measured), self.unit);
         let note = self.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
-        format!("{}: {}, {}: {}{note}", self.says, ours.trim(), self.asked(), self.word())
+        format!("{}: {}, {}: {}{note}", self.requirement, measured.trim(), self.bound_text(), self.verdict())
     }
 
     /// As one of the rows.
-    pub(super) fn row(&self) -> Row {
-        let empty = Row::empty(self.artefact, &self.case, self.who, self.metric, self.unit);
-        Row { ours: Some(thousandths(self.ours)), note: Some(format!("floor: {}", self.line())), ..empty }
+    pub(super) fn to_row(&self) -> ResultRow {
+        let empty = ResultRow::empty(self.artefact, &self.case, self.policy, self.metric, self.unit);
+        ResultRow { measured: Some(round_to_thousandths(self.measured)), note: Some(format!("floor: {}", self.to_line())), ..empty }
     }
 
-    fn asked(&self) -> String {
+    fn bound_text(&self) -> String {
         match self.bound {
-            Bound::AtLeast(bound) => format!("≥ {}", number(bound)),
-            Bound::AtMost(bound) => format!("≤ {}", number(bound)),
+            Bound::AtLeast(bound) => format!("≥ {}", format_number(bound)),
+            Bound::AtMost(bound) => format!("≤ {}", format_number(bound)),
         }
     }
 
-    fn word(&self) -> &'static str {
-        if self.met() { "met" } else { "MISSED" }
+    fn verdict(&self) -> &'static str {
+        if self.is_met() { "met" } else { "MISSED" }
     }
 }
 
 /// All of them for people; none: nothing is asked.
-pub(super) fn table(floors: &[Floor]) -> Option<Table> {
-    let line = |floor: &Floor| {
+pub(super) fn table(floors: &[Threshold]) -> Option<Table> {
+    let line = |threshold: &Threshold| {
         vec![
-            floor.artefact.to_owned(),
-            floor.case.clone(),
-            floor.metric.to_owned(),
-            floor.says.to_owned(),
-            format!("{} {}", number(floor.ours), floor.unit).trim().to_owned(),
-            floor.asked(),
-            floor.word().to_owned(),
-            floor.note.clone().unwrap_or_default(),
+            threshold.artefact.to_owned(),
+            threshold.case.clone(),
+            threshold.metric.to_owned(),
+            threshold.requirement.to_owned(),
+            format!("{} {}", format_number(threshold.measured), threshold.unit).trim().to_owned(),
+            threshold.bound_text(),
+            threshold.verdict().to_owned(),
+            threshold.note.clone().unwrap_or_default(),
         ]
     };
-    let met = floors.iter().filter(|floor| floor.met()).count();
-    let head = ["artefact", "case", "metric", "asked", "ours", "floor", "", ""];
+    let met = floors.iter().filter(|threshold| threshold.is_met()).count();
+    let header = ["artefact", "case", "metric", "asked", "ours", "floor", "", ""];
     (!floors.is_empty()).then(|| Table {
-        head: head.map(String::from).into(),
+        header: header.map(String::from).into(),
         rows: floors.iter().map(line).collect(),
         note: Some(format!("{met} of {} floors are met.", floors.len())),
     })
 }
 
 /// Ratios are small numbers, joules and percents are not.
-fn number(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value.abs() < 10.0 { format!("{value:.3}") } else { format!("{value:.2}") }
 }
 
@@ -101,23 +101,23 @@ mod tests {
 
     #[test]
     fn a_floor_says_what_is_asked_and_what_came() {
-        let of = |bound| Floor {
+        let of = |bound| Threshold {
             artefact: "F13",
             case: "90%".into(),
-            who: "marline",
+            policy: "marline",
             metric: "energy",
-            says: "at most the clairvoyant's + 5 %",
-            ours: 104.0,
+            requirement: "at most the clairvoyant's + 5 %",
+            measured: 104.0,
             bound,
             unit: "J",
             note: None,
         };
-        assert_eq!(of(Bound::AtMost(105.0)).line(), "at most the clairvoyant's + 5 %: 104.00 J, ≤ 105.00: met");
-        assert!(of(Bound::AtLeast(104.0)).met() && !of(Bound::AtLeast(104.1)).met());
-        let missed = Floor { unit: "", ours: 1.2, note: Some("why".into()), ..of(Bound::AtMost(1.15)) };
-        assert!(missed.row().note.unwrap().ends_with(": 1.200, ≤ 1.150: MISSED; why"));
-        let made = table(&[of(Bound::AtMost(105.0)), missed]).unwrap();
-        assert_eq!(made.note.unwrap(), "1 of 2 floors are met.");
+        assert_eq!(of(Bound::AtMost(105.0)).to_line(), "at most the clairvoyant's + 5 %: 104.00 J, ≤ 105.00: met");
+        assert!(of(Bound::AtLeast(104.0)).is_met() && !of(Bound::AtLeast(104.1)).is_met());
+        let missed = Threshold { unit: "", measured: 1.2, note: Some("why".into()), ..of(Bound::AtMost(1.15)) };
+        assert!(missed.to_row().note.unwrap().ends_with(": 1.200, ≤ 1.150: MISSED; why"));
+        let table = table(&[of(Bound::AtMost(105.0)), missed]).unwrap();
+        assert_eq!(table.note.unwrap(), "1 of 2 floors are met.");
         assert!(table(&[]).is_none());
     }
 }

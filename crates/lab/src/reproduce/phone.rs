@@ -13,18 +13,18 @@ use marline_core::energy::{Direction, Model};
 use marline_core::link::LinkKind;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
-use crate::evidence::joules::{device, of_packets};
-use crate::evidence::{Outcome, SLOT_S};
+use crate::evidence::joules::{device_model, payload_of};
+use crate::evidence::{DownloadOutcome, SLOT_S};
 
 /// What the phone drew from the start of the download to its end.
-pub(super) fn joules(outcome: &Outcome) -> f64 {
+pub(super) fn phone_energy(outcome: &DownloadOutcome) -> f64 {
     let end = Instant::ZERO + Duration::from_secs_f64(outcome.seconds);
-    outcome.metered(model(&outcome.case)).energy_so_far(end).total().as_joules_f64()
+    outcome.energy_meter(phone_model(&outcome.case)).energy_so_far(end).total().as_joules_f64()
 }
 
 /// The phone's power in each slot; nothing where the timeline was not kept.
-pub(super) fn watts(outcome: &Outcome) -> Vec<f64> {
-    let model = model(&outcome.case);
+pub(super) fn phone_power(outcome: &DownloadOutcome) -> Vec<f64> {
+    let model = phone_model(&outcome.case);
     let kept = outcome.links.iter().map(|link| link.timeline.len()).max().unwrap_or(0);
     let slot = |at: usize| {
         let loads: Vec<(LinkKind, Direction, Bitrate)> = outcome
@@ -32,7 +32,7 @@ pub(super) fn watts(outcome: &Outcome) -> Vec<f64> {
             .iter()
             .filter_map(|link| Some((link.kind, *link.timeline.get(at).filter(|bytes| **bytes > 0)?)))
             .map(|(kind, bytes)| {
-                let rate = DataSize::from_bytes(of_packets(bytes)) / Duration::from_secs_f64(SLOT_S);
+                let rate = DataSize::from_bytes(payload_of(bytes)) / Duration::from_secs_f64(SLOT_S);
                 (kind, Direction::Down, rate)
             })
             .collect();
@@ -42,22 +42,22 @@ pub(super) fn watts(outcome: &Outcome) -> Vec<f64> {
     (0..kept.saturating_sub(1)).map(slot).collect()
 }
 
-fn model(case: &str) -> Model {
-    device(if case == "HS-S6" { "thesis-s6" } else { "thesis-s7" })
+fn phone_model(case: &str) -> Model {
+    device_model(if case == "HS-S6" { "thesis-s6" } else { "thesis-s7" })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example;
+    use crate::evidence::outcome::tests::example_outcome;
 
     /// 250 MB over one link at a steady rate, in the time of table 7.10.
-    fn alone(case: &str, wifi: bool, seconds: f64) -> Outcome {
-        let mut outcome = Outcome { case: case.into(), ..example("single", 0, seconds) };
+    fn alone(case: &str, wifi: bool, seconds: f64) -> DownloadOutcome {
+        let mut outcome = DownloadOutcome { case: case.into(), ..example_outcome("single", 0, seconds) };
         for link in &mut outcome.links {
             link.timeline = Vec::new();
             let used = (link.kind == LinkKind::Wifi) == wifi;
-            link.bytes = if used { 250_000_000 / 1448 * 1500 } else { 0 };
+            link.ip_bytes = if used { 250_000_000 / 1448 * 1500 } else { 0 };
             link.span_s = used.then_some((0.0, seconds));
         }
         outcome
@@ -67,19 +67,19 @@ mod tests {
     fn single_links_draw_what_table_7_10_says() {
         let rows = [("HS-S6", true, 26.06, 58.68), ("HS-S6", false, 52.97, 103.10), ("HS-S7", true, 26.25, 50.20)];
         for (case, wifi, seconds, paper) in rows {
-            let ours = joules(&alone(case, wifi, seconds));
-            assert!((ours / paper - 1.0).abs() < 0.05, "{case} {wifi}: {ours} J instead of {paper}");
+            let measured = phone_energy(&alone(case, wifi, seconds));
+            assert!((measured / paper - 1.0).abs() < 0.05, "{case} {wifi}: {measured} J instead of {paper}");
         }
     }
 
     #[test]
     fn two_links_draw_more_than_one_and_the_phone_always_something() {
-        let both = Outcome { case: "HS-S7".into(), ..example("marline", 0, 6.0) };
-        let watts = watts(&both);
+        let both = DownloadOutcome { case: "HS-S7".into(), ..example_outcome("marline", 0, 6.0) };
+        let watts = phone_power(&both);
         assert!(watts.iter().all(|watts| *watts > 0.7) && watts.len() == 59);
-        assert!(joules(&both) > 6.0 * 0.7);
-        assert!((joules(&both) / 6.0 - watts.iter().sum::<f64>() / 59.0).abs() < 0.1);
-        let idle = Outcome { links: Vec::new(), ..both };
-        assert!((joules(&idle) - 4.2).abs() < 1e-6);
+        assert!(phone_energy(&both) > 6.0 * 0.7);
+        assert!((phone_energy(&both) / 6.0 - watts.iter().sum::<f64>() / 59.0).abs() < 0.1);
+        let idle = DownloadOutcome { links: Vec::new(), ..both };
+        assert!((phone_energy(&idle) - 4.2).abs() < 1e-6);
     }
 }

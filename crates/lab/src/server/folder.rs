@@ -15,30 +15,30 @@ const PREFIX: &str = "marline-lab-";
 const SHM: &str = "/dev/shm";
 
 /// Removes what killed labs left, in both places where [`Folder`]s are made.
-pub(crate) fn sweep_all() {
-    sweep(Path::new(SHM));
-    sweep(&std::env::temp_dir());
+pub(crate) fn remove_stale_dirs() {
+    remove_stale_in(Path::new(SHM));
+    remove_stale_in(&std::env::temp_dir());
 }
 
 /// A directory of this process's own.
 #[derive(Debug)]
-pub struct Folder {
+pub struct TempDir {
     path: PathBuf,
     _lock: File,
 }
 
-impl Folder {
+impl TempDir {
     /// Makes one: in `/dev/shm`, so that no disk takes part in a measurement, else where temporary files go.
     ///
     /// # Errors
     /// Neither place can be written.
     pub fn new() -> io::Result<Self> {
-        Self::under(Path::new(SHM)).or_else(|_| Self::under(&std::env::temp_dir()))
+        Self::create_in(Path::new(SHM)).or_else(|_| Self::create_in(&std::env::temp_dir()))
     }
 
-    fn under(parent: &Path) -> io::Result<Self> {
+    fn create_in(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        sweep(parent);
+        remove_stale_in(parent);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
@@ -62,18 +62,18 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
 /// Removes what labs left that were killed.
-fn sweep(parent: &Path) {
+fn remove_stale_in(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
-        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        let Some(lock) = ours.then(|| File::open(entry.path()).ok()).flatten() else { continue };
+        let measured = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let Some(lock) = measured.then(|| File::open(entry.path()).ok()).flatten() else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -92,8 +92,8 @@ mod tests {
         fs::create_dir(&abandoned).unwrap();
         fs::create_dir(&foreign).unwrap();
         fs::write(abandoned.join("file"), b"x").unwrap();
-        let first = Folder::under(parent.path()).unwrap();
-        let second = Folder::under(parent.path()).unwrap();
+        let first = TempDir::create_in(parent.path()).unwrap();
+        let second = TempDir::create_in(parent.path()).unwrap();
         assert!(!abandoned.exists() && foreign.exists());
         assert!(first.path().exists() && second.path().exists() && first.path() != second.path());
         let path = first.path().to_path_buf();

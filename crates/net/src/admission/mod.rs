@@ -10,5 +10,5 @@
 mod guests;
 mod handshakes;
 
-pub use guests::{Full, Guests, Ticket as GuestTicket};
-pub use handshakes::{Handshakes, Ticket as HandshakeTicket, network};
+pub use guests::{AdmissionDenied, ConnAdmission, AdmissionTicket as GuestTicket};
+pub use handshakes::{PendingHandshakes, HandshakeTicket as HandshakeTicket, client_network};

@@ -11,19 +11,19 @@ use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
 
 use super::hosts;
-use super::servers::Places;
+use super::servers::SystemPaths;
 
 /// The addresses of `name`, without doubles, in the system's order.
 ///
 /// # Errors
 /// There are none, or nobody tells.
-pub fn absolute(name: &str) -> io::Result<Vec<IpAddr>> {
-    found(&Places::default(), name)
+pub fn resolve_absolute(name: &str) -> io::Result<Vec<IpAddr>> {
+    resolve_with(&SystemPaths::default(), name)
 }
 
-fn found(places: &Places, name: &str) -> io::Result<Vec<IpAddr>> {
+fn resolve_with(paths: &SystemPaths, name: &str) -> io::Result<Vec<IpAddr>> {
     let name = name.strip_suffix('.').unwrap_or(name);
-    let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&places.read("etc/hosts"), name));
+    let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&paths.read("etc/hosts"), name));
     if !local.is_empty() {
         return Ok(local);
     }
@@ -45,10 +45,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         std::fs::write(dir.path().join("etc/hosts"), "192.0.2.7 ingest.example\n").unwrap();
-        let places = Places { root: dir.path().to_owned(), ..Places::default() };
+        let places = SystemPaths { root: dir.path().to_owned(), ..SystemPaths::default() };
         let address: Vec<IpAddr> = vec!["192.0.2.7".parse().unwrap()];
-        assert_eq!(found(&places, "ingest.example").unwrap(), address);
-        assert_eq!(found(&places, "ingest.example.").unwrap(), address);
-        assert_eq!(found(&places, "localhost").unwrap().len(), 2);
+        assert_eq!(resolve_with(&places, "ingest.example").unwrap(), address);
+        assert_eq!(resolve_with(&places, "ingest.example.").unwrap(), address);
+        assert_eq!(resolve_with(&places, "localhost").unwrap().len(), 2);
     }
 }

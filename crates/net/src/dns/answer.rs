@@ -8,17 +8,17 @@ use serde::Serialize;
 
 /// The addresses of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Answer {
+pub struct Resolution {
     /// In the order in which to try them (RFC 8305 §4), only of families that the link has. Never empty.
     pub addresses: Vec<IpAddr>,
     /// Who gave them.
-    pub source: Source,
+    pub source: AnswerSource,
 }
 
 /// Who gave the addresses of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "source")]
-pub enum Source {
+pub enum AnswerSource {
     /// The host was an address.
     Literal,
     /// `/etc/hosts`, or the rule about `localhost` (RFC 6761 §6.3).
@@ -57,20 +57,20 @@ pub enum Source {
 
 /// Why a name has no address.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NoAddress {
+pub struct ResolveError {
     /// In words, the name included.
-    pub text: String,
+    pub message: String,
     /// Somebody who should know says so. Otherwise nobody has answered, and the next try may do better.
-    pub denied: bool,
+    pub is_definitive: bool,
 }
 
-impl From<NoAddress> for ConnError {
-    fn from(why: NoAddress) -> Self {
-        Self { kind: ConnErrorKind::Dns, text: why.text }
+impl From<ResolveError> for ConnError {
+    fn from(why: ResolveError) -> Self {
+        Self { kind: ConnErrorKind::Dns, text: why.message }
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for AnswerSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Literal => f.write_str("the address itself"),

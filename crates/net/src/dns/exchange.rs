@@ -23,7 +23,7 @@ use super::message::{FORMAT_ERROR, Family, NOT_IMPLEMENTED, Reply, question, rep
 
 /// What a server gives for a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Found {
+pub(super) struct AddressRecords {
     /// Addresses of both families, in the server's order; never empty.
     pub(super) addresses: Vec<IpAddr>,
     /// How long that is true.
@@ -32,166 +32,166 @@ pub(super) struct Found {
 
 /// Why a server gives no address.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Nothing {
+pub(super) enum QueryError {
     /// It answers that there is no such name, or no address: another server of the link would say the same.
-    Denied(String),
+    NoAddress(String),
     /// It did not answer, or cannot: another server might.
-    Failed(String),
+    ServerFailed(String),
 }
 
 /// chosen: how long each round waits. The first covers the slowest satellite's round trip; both together are shorter
 /// than a user's patience with a dead server (glibc: 5 s).
-const ROUNDS: [Duration; 2] = [Duration::from_millis(800), Duration::from_millis(1200)];
+const RETRY_TIMEOUTS: [Duration; 2] = [Duration::from_millis(800), Duration::from_millis(1200)];
 
 /// RFC 8305 §3, "Resolution Delay".
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
 /// A question that has no answer yet.
-struct Open {
+struct PendingQuestion {
     family: Family,
     id: u16,
     edns: bool,
 }
 
-impl Open {
+impl PendingQuestion {
     fn new(family: Family) -> Self {
         Self { family, id: random_id(), edns: true }
     }
 }
 
 /// Asks the server, from this device if one is given.
-pub(super) async fn ask(
+pub(super) async fn query(
     server: SocketAddr,
     device: Option<&str>,
     name: &str,
     families: &[Family],
-) -> Result<Found, Nothing> {
-    let failed = |error: io::Error| Nothing::Failed(format!("DNS server {server}: {error}"));
-    let socket = udp(server, device).map_err(failed)?;
-    let mut talk = Talk {
+) -> Result<AddressRecords, QueryError> {
+    let failed = |error: io::Error| QueryError::ServerFailed(format!("DNS server {server}: {error}"));
+    let socket = udp_socket(server, device).map_err(failed)?;
+    let mut talk = QueryExchange {
         server,
         device,
         name,
-        open: families.iter().copied().map(Open::new).collect(),
-        found: None,
-        why: None,
+        pending: families.iter().copied().map(PendingQuestion::new).collect(),
+        records: None,
+        error: None,
     };
     let mut buffer = vec![0; 4096];
-    for round in ROUNDS {
-        for open in &talk.open {
+    for round in RETRY_TIMEOUTS {
+        for open in &talk.pending {
             talk.send(&socket, open).await.map_err(failed)?;
         }
-        let mut until = Instant::now() + round;
-        while !talk.open.is_empty() {
-            match timeout_at(until, socket.recv(&mut buffer)).await {
+        let mut deadline = Instant::now() + round;
+        while !talk.pending.is_empty() {
+            match timeout_at(deadline, socket.recv(&mut buffer)).await {
                 Ok(received) => {
                     let bytes = buffer.get(..received.map_err(failed)?).unwrap_or_default();
-                    if talk.hear(&socket, bytes).await.map_err(failed)? && talk.found.is_some() {
-                        until = until.min(Instant::now() + RESOLUTION_DELAY);
+                    if talk.on_datagram(&socket, bytes).await.map_err(failed)? && talk.records.is_some() {
+                        deadline = deadline.min(Instant::now() + RESOLUTION_DELAY);
                     }
                 }
                 Err(_) => break,
             }
         }
-        if talk.found.is_some() || talk.open.is_empty() {
+        if talk.records.is_some() || talk.pending.is_empty() {
             break;
         }
     }
-    let silent = || Nothing::Failed(format!("DNS server {server} does not answer"));
-    talk.found.ok_or_else(|| talk.why.filter(|_| talk.open.is_empty()).unwrap_or_else(silent))
+    let timed_out = || QueryError::ServerFailed(format!("DNS server {server} does not answer"));
+    talk.records.ok_or_else(|| talk.error.filter(|_| talk.pending.is_empty()).unwrap_or_else(timed_out))
 }
 
 /// The state of one exchange.
-struct Talk<'a> {
+struct QueryExchange<'a> {
     server: SocketAddr,
     device: Option<&'a str>,
     name: &'a str,
-    open: Vec<Open>,
-    found: Option<Found>,
-    why: Option<Nothing>,
+    pending: Vec<PendingQuestion>,
+    records: Option<AddressRecords>,
+    error: Option<QueryError>,
 }
 
-impl Talk<'_> {
-    async fn send(&self, socket: &UdpSocket, open: &Open) -> io::Result<()> {
-        let bytes = self.bytes(open)?;
+impl QueryExchange<'_> {
+    async fn send(&self, socket: &UdpSocket, open: &PendingQuestion) -> io::Result<()> {
+        let bytes = self.encode(open)?;
         // A server that was closed a moment ago makes this fail, and the next round may succeed.
         socket.send(&bytes).await.map(|_| ())
     }
 
-    fn bytes(&self, open: &Open) -> io::Result<Vec<u8>> {
+    fn encode(&self, open: &PendingQuestion) -> io::Result<Vec<u8>> {
         let invalid =
             || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` cannot be a host's name", self.name));
         question(open.id, self.name, open.family, open.edns).ok_or_else(invalid)
     }
 
     /// Takes a datagram; whether it answered a question.
-    async fn hear(&mut self, socket: &UdpSocket, bytes: &[u8]) -> io::Result<bool> {
-        let answers = |open: &Open| reply(bytes, open.id, self.name, open.family);
-        let Some((at, said)) = self.open.iter().enumerate().find_map(|(at, open)| Some((at, answers(open)?)))
+    async fn on_datagram(&mut self, socket: &UdpSocket, bytes: &[u8]) -> io::Result<bool> {
+        let matching_reply = |open: &PendingQuestion| reply(bytes, open.id, self.name, open.family);
+        let Some((at, parsed)) = self.pending.iter().enumerate().find_map(|(at, open)| Some((at, matching_reply(open)?)))
         else {
             return Ok(false);
         };
-        let mut open = self.open.swap_remove(at);
-        match said {
+        let mut open = self.pending.swap_remove(at);
+        match parsed {
             Reply::Truncated => {
-                let whole = timeout(ROUNDS[1], self.over_tcp(&open)).await;
-                match whole.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                    Ok(said) => self.settle(said),
-                    Err(error) => self.fail(format!("over TCP: {error}")),
+                let tcp_reply = timeout(RETRY_TIMEOUTS[1], self.over_tcp(&open)).await;
+                match tcp_reply.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                    Ok(reply) => self.on_reply(reply),
+                    Err(error) => self.set_error(format!("over TCP: {error}")),
                 }
             }
             Reply::Failure(FORMAT_ERROR | NOT_IMPLEMENTED) if open.edns => {
                 open.edns = false;
                 self.send(socket, &open).await?;
-                self.open.push(open);
+                self.pending.push(open);
             }
-            said => self.settle(said),
+            said => self.on_reply(said),
         }
         Ok(true)
     }
 
-    fn settle(&mut self, said: Reply) {
-        match said {
+    fn on_reply(&mut self, reply: Reply) {
+        match reply {
             Reply::Addresses { addresses, ttl } if !addresses.is_empty() => {
-                let found = self.found.get_or_insert_with(|| Found { addresses: Vec::new(), ttl });
-                found.addresses.extend(addresses);
-                found.ttl = found.ttl.min(ttl);
+                let records = self.records.get_or_insert_with(|| AddressRecords { addresses: Vec::new(), ttl });
+                records.addresses.extend(addresses);
+                records.ttl = records.ttl.min(ttl);
             }
             Reply::Addresses { .. } => {
-                self.why.get_or_insert_with(|| {
-                    Nothing::Denied(format!("{} has no address that this link can use", self.name))
+                self.error.get_or_insert_with(|| {
+                    QueryError::NoAddress(format!("{} has no address that this link can use", self.name))
                 });
             }
             Reply::NoSuchName => {
-                self.why = Some(Nothing::Denied(format!("{}: no such name, says {}", self.name, self.server.ip())));
-                self.open.clear();
+                self.error = Some(QueryError::NoAddress(format!("{}: no such name, says {}", self.name, self.server.ip())));
+                self.pending.clear();
             }
-            Reply::Failure(code) => self.fail(format!("response code {code}")),
-            Reply::Truncated => self.fail("truncated even over TCP".to_owned()),
+            Reply::Failure(code) => self.set_error(format!("response code {code}")),
+            Reply::Truncated => self.set_error("truncated even over TCP".to_owned()),
         }
     }
 
-    fn fail(&mut self, why: String) {
-        self.why = Some(Nothing::Failed(format!("DNS server {}: {why}", self.server)));
+    fn set_error(&mut self, why: String) {
+        self.error = Some(QueryError::ServerFailed(format!("DNS server {}: {why}", self.server)));
     }
 
     /// The same question over TCP.
-    async fn over_tcp(&self, open: &Open) -> io::Result<Reply> {
+    async fn over_tcp(&self, open: &PendingQuestion) -> io::Result<Reply> {
         let socket = if self.server.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.bind_device(self.device.map(str::as_bytes))?;
         let mut stream = socket.connect(self.server).await?;
-        let question = self.bytes(open)?;
+        let question = self.encode(open)?;
         let framed = [&(question.len() as u16).to_be_bytes()[..], &question].concat();
         stream.write_all(&framed).await?;
         let mut bytes = vec![0; usize::from(stream.read_u16().await?)];
         stream.read_exact(&mut bytes).await?;
-        let other = || io::Error::new(io::ErrorKind::InvalidData, "it answers something else");
-        reply(&bytes, open.id, self.name, open.family).ok_or_else(other)
+        let mismatch = || io::Error::new(io::ErrorKind::InvalidData, "it answers something else");
+        reply(&bytes, open.id, self.name, open.family).ok_or_else(mismatch)
     }
 }
 
 /// A datagram socket that talks to this server only.
-fn udp(server: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket> {
+fn udp_socket(server: SocketAddr, device: Option<&str>) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(server), Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind_device(device.map(str::as_bytes))?;
@@ -217,22 +217,22 @@ mod tests {
     const AAAA: u16 = 28;
 
     /// The type that a question asks for.
-    fn kind(question: &[u8]) -> u16 {
+    fn question_type(question: &[u8]) -> u16 {
         let name = question[12..].iter().position(|b| *b == 0).unwrap();
         u16::from_be_bytes([question[13 + name], question[14 + name]])
     }
 
     /// Asks a server that answers each datagram with those that the script makes of it, until the exchange ends.
-    fn with(families: &[Family], script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send) -> Result<Found, Nothing> {
+    fn query_scripted(families: &[Family], script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send) -> Result<AddressRecords, QueryError> {
         let server = Server::bind("127.0.0.1:0").unwrap();
-        run(server, families, script)
+        query_server_script(server, families, script)
     }
 
-    fn run(
+    fn query_server_script(
         server: Server,
         families: &[Family],
         mut script: impl FnMut(&[u8]) -> Vec<Vec<u8>> + Send,
-    ) -> Result<Found, Nothing> {
+    ) -> Result<AddressRecords, QueryError> {
         server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = server.local_addr().unwrap();
         let over = std::sync::atomic::AtomicBool::new(false);
@@ -247,13 +247,13 @@ mod tests {
                 }
             });
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let result = runtime.block_on(ask(address, None, "edge.test", families));
+            let result = runtime.block_on(query(address, None, "edge.test", families));
             over.store(true, std::sync::atomic::Ordering::Relaxed);
             result
         })
     }
 
-    fn four(question: &[u8]) -> Vec<u8> {
+    fn answer_v4(question: &[u8]) -> Vec<u8> {
         answer(question, 0, &[("", A, vec![203, 0, 113, 5])])
     }
 
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn lies_are_ignored_and_the_true_answer_is_awaited() {
-        let result = with(&[Family::V4], |question| {
+        let result = query_scripted(&[Family::V4], |question| {
             let evil = |question: &[u8]| answer(question, 0, &[("", A, vec![6, 6, 6, 6])]);
             let mut other_id = question.to_vec();
             other_id[0] ^= 0x55;
@@ -272,7 +272,7 @@ mod tests {
             let mut other_type = question.to_vec();
             let at = 12 + 11 + 1;
             other_type[at] = 28;
-            let mut not_an_answer = four(question);
+            let mut not_an_answer = answer_v4(question);
             not_an_answer[2] &= 0x7f;
             vec![
                 Vec::new(),
@@ -282,8 +282,8 @@ mod tests {
                 evil(&other_name),
                 evil(&other_type),
                 not_an_answer,
-                four(question)[..20].to_vec(),
-                four(question),
+                answer_v4(question)[..20].to_vec(),
+                answer_v4(question),
             ]
         });
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
@@ -292,9 +292,9 @@ mod tests {
     #[test]
     fn a_lost_datagram_is_sent_again() {
         let mut asked = 0;
-        let result = with(&[Family::V4], |question| {
+        let result = query_scripted(&[Family::V4], |question| {
             asked += 1;
-            if asked == 1 { Vec::new() } else { vec![four(question)] }
+            if asked == 1 { Vec::new() } else { vec![answer_v4(question)] }
         });
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
         assert_eq!(asked, 2);
@@ -303,16 +303,16 @@ mod tests {
     #[test]
     fn a_family_that_stays_silent_does_not_hold_the_other() {
         let result =
-            with(
+            query_scripted(
                 &[Family::V4, Family::V6],
                 |question| {
-                    if kind(question) == AAAA { Vec::new() } else { vec![four(question)] }
+                    if question_type(question) == AAAA { Vec::new() } else { vec![answer_v4(question)] }
                 },
             );
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
-        let both = with(&[Family::V4, Family::V6], |question| {
+        let both = query_scripted(&[Family::V4, Family::V6], |question| {
             let six = vec![0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
-            vec![if kind(question) == AAAA { answer(question, 0, &[("", AAAA, six)]) } else { four(question) }]
+            vec![if question_type(question) == AAAA { answer(question, 0, &[("", AAAA, six)]) } else { answer_v4(question) }]
         });
         let mut addresses = both.unwrap().addresses;
         addresses.sort();
@@ -321,31 +321,31 @@ mod tests {
 
     #[test]
     fn a_silent_server_and_a_closed_one_are_failures_and_a_no_is_a_denial() {
-        let silent = with(&[Family::V4, Family::V6], |_| Vec::new()).unwrap_err();
-        assert!(matches!(&silent, Nothing::Failed(why) if why.ends_with("does not answer")), "{silent:?}");
-        let broken = with(&[Family::V4], |question| vec![answer(question, 2, &[])]).unwrap_err();
-        assert!(matches!(&broken, Nothing::Failed(why) if why.ends_with("response code 2")), "{broken:?}");
-        let no = with(&[Family::V4, Family::V6], |question| vec![answer(question, 3, &[])]).unwrap_err();
-        assert_eq!(no, Nothing::Denied("edge.test: no such name, says 127.0.0.1".into()));
-        let empty = with(&[Family::V4, Family::V6], |question| vec![answer(question, 0, &[])]).unwrap_err();
-        assert_eq!(empty, Nothing::Denied("edge.test has no address that this link can use".into()));
+        let silent = query_scripted(&[Family::V4, Family::V6], |_| Vec::new()).unwrap_err();
+        assert!(matches!(&silent, QueryError::ServerFailed(why) if why.ends_with("does not answer")), "{silent:?}");
+        let broken = query_scripted(&[Family::V4], |question| vec![answer(question, 2, &[])]).unwrap_err();
+        assert!(matches!(&broken, QueryError::ServerFailed(why) if why.ends_with("response code 2")), "{broken:?}");
+        let no = query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 3, &[])]).unwrap_err();
+        assert_eq!(no, QueryError::NoAddress("edge.test: no such name, says 127.0.0.1".into()));
+        let empty = query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 0, &[])]).unwrap_err();
+        assert_eq!(empty, QueryError::NoAddress("edge.test has no address that this link can use".into()));
         let closed = Server::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let refused = runtime.block_on(ask(closed, None, "edge.test", &[Family::V4])).unwrap_err();
-        assert!(matches!(&refused, Nothing::Failed(_)), "{refused:?}");
+        let refused = runtime.block_on(query(closed, None, "edge.test", &[Family::V4])).unwrap_err();
+        assert!(matches!(&refused, QueryError::ServerFailed(_)), "{refused:?}");
     }
 
     #[test]
     fn a_server_without_edns_is_asked_without() {
-        let result = with(&[Family::V4], |question| {
+        let result = query_scripted(&[Family::V4], |question| {
             let additional = question[11];
-            vec![if additional == 1 { answer(question, FORMAT_ERROR.into(), &[]) } else { four(question) }]
+            vec![if additional == 1 { answer(question, FORMAT_ERROR.into(), &[]) } else { answer_v4(question) }]
         });
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
     }
 
     /// A scripted server that truncates over UDP, and answers over TCP with what the script makes of the question.
-    fn truncating(script: impl Fn(&[u8]) -> Vec<u8> + Send) -> Result<Found, Nothing> {
+    fn query_truncated(script: impl Fn(&[u8]) -> Vec<u8> + Send) -> Result<AddressRecords, QueryError> {
         // The port that is free for one protocol may be taken for the other.
         let pairs = std::iter::repeat_with(|| {
             let server = Server::bind("127.0.0.1:0").ok()?;
@@ -362,22 +362,22 @@ mod tests {
                 stream.read_exact(&mut question).unwrap();
                 stream.write_all(&script(&question)).unwrap();
             });
-            run(server, &[Family::V4], |question| vec![answer(question, 0x0200, &[])])
+            query_server_script(server, &[Family::V4], |question| vec![answer(question, 0x0200, &[])])
         })
     }
 
     #[test]
     fn a_truncated_answer_is_fetched_over_tcp() {
         let framed = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
-        let whole = truncating(|question| framed(four(question)));
+        let whole = query_truncated(|question| framed(answer_v4(question)));
         assert_eq!(whole.unwrap().addresses, found(&["203.0.113.5"]));
         for lie in [
-            truncating(|question| framed(answer(question, 0x0200, &[]))),
-            truncating(|question| framed(four(question))[..9].to_vec()),
-            truncating(|_| framed(vec![7; 40])),
-            truncating(|_| Vec::new()),
+            query_truncated(|question| framed(answer(question, 0x0200, &[]))),
+            query_truncated(|question| framed(answer_v4(question))[..9].to_vec()),
+            query_truncated(|_| framed(vec![7; 40])),
+            query_truncated(|_| Vec::new()),
         ] {
-            assert!(matches!(&lie, Err(Nothing::Failed(why)) if why.contains("over TCP")), "{lie:?}");
+            assert!(matches!(&lie, Err(QueryError::ServerFailed(why)) if why.contains("over TCP")), "{lie:?}");
         }
     }
 }

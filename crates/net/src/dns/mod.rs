@@ -36,8 +36,8 @@ mod resolver;
 mod servers;
 mod threads;
 
-pub use absolute::absolute;
-pub use answer::{Answer, NoAddress, Source};
+pub use absolute::resolve_absolute;
+pub use answer::{Resolution, ResolveError, AnswerSource};
 pub use resolver::Resolver;
 
 #[cfg(test)]

@@ -12,70 +12,70 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::admission::network;
+use crate::admission::client_network;
 
 /// The permits for look-ups.
 #[derive(Debug)]
-pub(super) struct Threads {
-    all: Arc<Semaphore>,
-    others: Arc<Semaphore>,
-    hosts: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
+pub(super) struct LookupThreads {
+    total_permits: Arc<Semaphore>,
+    remote_permits: Arc<Semaphore>,
+    host_permits: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
 }
 
-impl Default for Threads {
+impl Default for LookupThreads {
     fn default() -> Self {
         Self {
-            all: Arc::new(Semaphore::new(IN_ALL)),
-            others: Arc::new(Semaphore::new(OTHERS)),
-            hosts: Mutex::default(),
+            total_permits: Arc::new(Semaphore::new(MAX_TOTAL)),
+            remote_permits: Arc::new(Semaphore::new(MAX_REMOTE)),
+            host_permits: Mutex::default(),
         }
     }
 }
 
-impl Threads {
+impl LookupThreads {
     /// The result of blocking work, for another host where there is one; none: no thread can be had.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let mut permits = Vec::with_capacity(3);
-        if let Some(asker) = asker {
+        if let Some(requester) = requester {
             // The host's own first: while it waits for that it holds none that another one could use.
-            permits.push(permit(&self.of_host(network(asker))).await?);
-            permits.push(permit(&self.others).await?);
+            permits.push(acquire_permit(&self.permits_of(client_network(requester))).await?);
+            permits.push(acquire_permit(&self.remote_permits).await?);
         }
-        permits.push(permit(&self.all).await?);
-        let (tell, told) = oneshot::channel();
+        permits.push(acquire_permit(&self.total_permits).await?);
+        let (sender, receiver) = oneshot::channel();
         let work = move || {
             let done = work();
             drop(permits);
             // Whoever asked may have gone.
-            drop(tell.send(done));
+            drop(sender.send(done));
         };
-        std::thread::Builder::new().name("resolver".to_owned()).stack_size(STACK).spawn(work).ok()?;
-        told.await.ok()
+        std::thread::Builder::new().name("resolver".to_owned()).stack_size(STACK_LEN).spawn(work).ok()?;
+        receiver.await.ok()
     }
 
-    fn of_host(&self, host: IpAddr) -> Arc<Semaphore> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+    fn permits_of(&self, host: IpAddr) -> Arc<Semaphore> {
+        let mut hosts = self.host_permits.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that nobody uses any more.
         hosts.retain(|_, permits| Arc::strong_count(permits) > 1);
-        Arc::clone(hosts.entry(host).or_insert_with(|| Arc::new(Semaphore::new(OF_ONE))))
+        Arc::clone(hosts.entry(host).or_insert_with(|| Arc::new(Semaphore::new(MAX_PER_HOST))))
     }
 }
 
-async fn permit(of: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    Arc::clone(of).acquire_owned().await.ok()
+async fn acquire_permit(semaphore: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(semaphore).acquire_owned().await.ok()
 }
 
 /// chosen: a page's worth of names for each of a household's devices.
-const IN_ALL: usize = 64;
+const MAX_TOTAL: usize = 64;
 /// A quarter is left for this machine's own programs.
-const OTHERS: usize = 48;
-const OF_ONE: usize = 8;
+const MAX_REMOTE: usize = 48;
+const MAX_PER_HOST: usize = 8;
 /// chosen: glibc's resolver needs less than half.
-const STACK: usize = 256 * 1024;
+const STACK_LEN: usize = 256 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -95,7 +95,7 @@ mod tests {
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
         block_on(async {
-            let threads = Arc::new(Threads::default());
+            let threads = Arc::new(LookupThreads::default());
             let hang = || {
                 let held = Arc::clone(&held);
                 move || drop(held.lock().map(|held| held.recv()))
@@ -107,7 +107,7 @@ mod tests {
                 let (threads, work) = (Arc::clone(&threads), hang());
                 asked.spawn(async move { threads.run(from, work).await });
             }
-            while threads.all.available_permits() > IN_ALL - OF_ONE - 20 {
+            while threads.total_permits.available_permits() > MAX_TOTAL - MAX_PER_HOST - 20 {
                 tokio::task::yield_now().await;
             }
             let soon = Duration::from_secs(20);
@@ -117,20 +117,20 @@ mod tests {
                 let (threads, work) = (Arc::clone(&threads), hang());
                 asked.spawn(async move { threads.run(host(100 + n), work).await });
             }
-            while threads.others.available_permits() > 0 {
+            while threads.remote_permits.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
             assert_eq!(timeout(soon, threads.run(None, || 6)).await.unwrap(), Some(6));
             // Whoever stops waiting gives nothing back before the look-up ends.
             asked.abort_all();
             while asked.join_next().await.is_some() {}
-            assert_eq!(threads.others.available_permits(), 0);
+            assert_eq!(threads.remote_permits.available_permits(), 0);
             drop(release);
-            while threads.all.available_permits() < IN_ALL {
+            while threads.total_permits.available_permits() < MAX_TOTAL {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             threads.run(host(1), || ()).await.unwrap();
-            assert!(threads.hosts.lock().unwrap().len() <= 1);
+            assert!(threads.host_permits.lock().unwrap().len() <= 1);
         });
     }
 }

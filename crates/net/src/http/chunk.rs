@@ -8,11 +8,11 @@
 
 /// The text is no chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct BadChunk;
+pub(super) struct ChunkError;
 
 /// Where a decoder stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum ChunkState {
     /// Before the first digit of a size.
     Size,
     /// Within a size, after so many digits; leading zeros are none.
@@ -39,22 +39,22 @@ enum State {
 
 /// Decodes one body.
 #[derive(Clone, Debug)]
-pub(super) struct Chunks {
-    state: State,
+pub(super) struct ChunkDecoder {
+    state: ChunkState,
     /// Payload bytes left in this chunk.
-    left: u64,
+    remaining: u64,
     /// Bytes of this size line beside its significant digits, or bytes of trailers, so far.
-    extra: usize,
+    framing_bytes: usize,
 }
 
-impl Chunks {
+impl ChunkDecoder {
     pub(super) fn new() -> Self {
-        Self { state: State::Size, left: 0, extra: 0 }
+        Self { state: ChunkState::Size, remaining: 0, framing_bytes: 0 }
     }
 
     /// Whether the body is complete.
     pub(super) fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == ChunkState::Done
     }
 
     /// Takes bytes; `payload` gets each slice of payload. Returns how many belong to the body: all of them, unless it
@@ -62,17 +62,17 @@ impl Chunks {
     ///
     /// # Errors
     /// The framing is broken; payload before that place has been passed on.
-    pub(super) fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
+    pub(super) fn feed(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Result<usize, ChunkError> {
         let mut at = 0;
-        while at < bytes.len() && self.state != State::Done {
-            if self.state == State::Data {
-                let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        while at < bytes.len() && self.state != ChunkState::Done {
+            if self.state == ChunkState::Data {
+                let left = usize::try_from(self.remaining).unwrap_or(usize::MAX);
                 let take = left.min(bytes.len() - at);
                 payload(&bytes[at..at + take]);
                 at += take;
-                self.left -= take as u64;
-                if self.left == 0 {
-                    self.state = State::DataCr;
+                self.remaining -= take as u64;
+                if self.remaining == 0 {
+                    self.state = ChunkState::DataCr;
                 }
             } else {
                 self.state = self.step(bytes[at])?;
@@ -83,71 +83,71 @@ impl Chunks {
     }
 
     /// One byte of framing.
-    fn step(&mut self, byte: u8) -> Result<State, BadChunk> {
-        use State::*;
-        let most = match self.state {
-            Digits(0) | Extension => SIZE_LINE_MOST,
-            TrailerStart | Trailer => TRAILERS_MOST,
+    fn step(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
+        use ChunkState::*;
+        let max_extra = match self.state {
+            Digits(0) | Extension => MAX_SIZE_LINE_LEN,
+            TrailerStart | Trailer => MAX_TRAILERS_LEN,
             _ => usize::MAX,
         };
-        if most != usize::MAX {
-            self.extra += 1;
-            if self.extra > most {
-                return Err(BadChunk);
+        if max_extra != usize::MAX {
+            self.framing_bytes += 1;
+            if self.framing_bytes > max_extra {
+                return Err(ChunkError);
             }
         }
         match (self.state, byte) {
-            (Size | Digits(_), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(byte),
+            (Size | Digits(_), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.push_digit(byte),
             (Digits(_), b'\r') => Ok(SizeEnd),
-            (Digits(_), b'\n') => Ok(self.after_size()),
+            (Digits(_), b'\n') => Ok(self.end_size_line()),
             (Digits(_), b';' | b' ' | b'\t') => Ok(Extension),
             (Extension, b'\r') => Ok(SizeEnd),
-            (Extension, b'\n') => Ok(self.after_size()),
+            (Extension, b'\n') => Ok(self.end_size_line()),
             (Extension, _) => Ok(Extension),
-            (SizeEnd, b'\n') => Ok(self.after_size()),
+            (SizeEnd, b'\n') => Ok(self.end_size_line()),
             (DataCr, b'\r') => Ok(DataLf),
             (DataCr | DataLf, b'\n') => {
-                self.extra = 0;
+                self.framing_bytes = 0;
                 Ok(Size)
             }
             (TrailerStart, b'\r') => Ok(LastLf),
             (TrailerStart | LastLf, b'\n') => Ok(Done),
             (Trailer, b'\n') => Ok(TrailerStart),
             (TrailerStart | Trailer, _) => Ok(Trailer),
-            _ => Err(BadChunk),
+            _ => Err(ChunkError),
         }
     }
 
-    fn digit(&mut self, byte: u8) -> Result<State, BadChunk> {
-        let digits = if let State::Digits(n) = self.state { n } else { 0 };
-        if digits >= DIGITS_MOST {
-            return Err(BadChunk);
+    fn push_digit(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
+        let digits = if let ChunkState::Digits(n) = self.state { n } else { 0 };
+        if digits >= MAX_SIZE_DIGITS {
+            return Err(ChunkError);
         }
-        let value = (byte as char).to_digit(16).ok_or(BadChunk)?;
-        self.left = self.left << 4 | u64::from(value);
-        Ok(State::Digits(if self.left == 0 { 0 } else { digits + 1 }))
+        let value = (byte as char).to_digit(16).ok_or(ChunkError)?;
+        self.remaining = self.remaining << 4 | u64::from(value);
+        Ok(ChunkState::Digits(if self.remaining == 0 { 0 } else { digits + 1 }))
     }
 
-    fn after_size(&mut self) -> State {
-        self.extra = 0;
-        if self.left == 0 { State::TrailerStart } else { State::Data }
+    fn end_size_line(&mut self) -> ChunkState {
+        self.framing_bytes = 0;
+        if self.remaining == 0 { ChunkState::TrailerStart } else { ChunkState::Data }
     }
 }
 
 /// 60 bits: more than any file, and far from overflow.
-const DIGITS_MOST: u8 = 15;
+const MAX_SIZE_DIGITS: u8 = 15;
 /// chosen: far more than a signature in an extension takes, and as much as curl reads of such a line.
-const SIZE_LINE_MOST: usize = 16 * 1024;
+const MAX_SIZE_LINE_LEN: usize = 16 * 1024;
 /// chosen: far more than any real trailer.
-const TRAILERS_MOST: usize = 64 * 1024;
+const MAX_TRAILERS_LEN: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn decode(pieces: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), BadChunk> {
-        let (mut chunks, mut out, mut used) = (Chunks::new(), Vec::new(), 0);
+    fn decode(pieces: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), ChunkError> {
+        let (mut chunks, mut out, mut used) = (ChunkDecoder::new(), Vec::new(), 0);
         for piece in pieces {
             used += chunks.feed(piece, |bytes| out.extend_from_slice(bytes))?;
         }
@@ -181,7 +181,7 @@ mod tests {
             b"-1\r\n",
             b"3\r\nabc\rx",
         ] {
-            assert_eq!(decode(&[bad]), Err(BadChunk), "{}", String::from_utf8_lossy(bad));
+            assert_eq!(decode(&[bad]), Err(ChunkError), "{}", String::from_utf8_lossy(bad));
         }
         for (start, filler) in [("1;", b'e'), ("1", b' '), ("", b'0'), ("0\r\n", b't'), ("0\r\n", b'\n')] {
             let endless = [start.as_bytes().to_vec(), vec![filler; 70_000]].concat();
@@ -189,13 +189,13 @@ mod tests {
             assert_eq!(decode(&[&endless]).is_err(), !ends, "{start} {}", char::from(filler));
         }
         let lines = [b"0\r\n".to_vec(), b"a: b\r\n".repeat(20_000)].concat();
-        assert_eq!(decode(&[&lines]), Err(BadChunk));
+        assert_eq!(decode(&[&lines]), Err(ChunkError));
     }
 
     #[test]
     fn bounds_hold_for_each_chunk_and_not_for_the_body() {
-        type Line = fn(usize) -> String;
-        let lines: [Line; 6] = [
+        type SizeLine = fn(usize) -> String;
+        let lines: [SizeLine; 6] = [
             |n| format!("{n:<8x}\r\n"),
             |n| format!("{n:x}{}\r\n", " ".repeat(3000)),
             |n| format!("{n:x};chunk-signature={}\r\n", "a".repeat(64)),

@@ -7,39 +7,39 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use url::Url;
 
-use super::Described;
+use super::ResponseMeta;
 use crate::checksum::Checksum;
 
-impl Described {
+impl ResponseMeta {
     /// The copies of the file that the response names, the preferred ones first (RFC 6249 section 3.1); `base` is where it came
     /// from.
-    pub fn duplicates(&self, base: &Url) -> Vec<Url> {
-        let mut found: Vec<(u32, Url)> = Vec::new();
-        for link in self.links.iter().flat_map(|field| elements(field, ',')) {
-            let mut parts = elements(link, ';');
+    pub fn mirrors(&self, base: &Url) -> Vec<Url> {
+        let mut mirrors: Vec<(u32, Url)> = Vec::new();
+        for link in self.links.iter().flat_map(|field| split_unquoted(field, ',')) {
+            let mut parts = split_unquoted(link, ';');
             let target = parts.next().and_then(|part| part.trim().strip_prefix('<')?.strip_suffix('>'));
             let Some(url) = target.and_then(|target| base.join(target.trim()).ok()) else { continue };
-            let (mut is_duplicate, mut priority) = (false, LAST);
+            let (mut is_duplicate, mut priority) = (false, DEFAULT_PRIORITY);
             for (name, value) in parts.filter_map(|part| part.split_once('=')) {
                 let value = value.trim().trim_matches('"');
                 if name.trim().eq_ignore_ascii_case("rel") {
                     is_duplicate |=
                         value.split_ascii_whitespace().any(|word| word.eq_ignore_ascii_case("duplicate"));
                 } else if name.trim().eq_ignore_ascii_case("pri") {
-                    priority = value.parse().unwrap_or(LAST);
+                    priority = value.parse().unwrap_or(DEFAULT_PRIORITY);
                 }
             }
-            if is_duplicate && matches!(url.scheme(), "http" | "https") && found.len() < MOST {
-                found.push((priority, url));
+            if is_duplicate && matches!(url.scheme(), "http" | "https") && mirrors.len() < MAX_MIRRORS {
+                mirrors.push((priority, url));
             }
         }
-        found.sort_by_key(|(priority, _)| *priority);
-        found.into_iter().map(|(_, url)| url).collect()
+        mirrors.sort_by_key(|(priority, _)| *priority);
+        mirrors.into_iter().map(|(_, url)| url).collect()
     }
 
     /// The digest of the whole file that the response names.
-    pub fn digest(&self) -> Option<Checksum> {
-        let of = |fields: &[String], quote: &str| {
+    pub fn full_digest(&self) -> Option<Checksum> {
+        let parse_digest = |fields: &[String], quote: &str| {
             let values: Vec<(String, Vec<u8>)> = fields
                 .iter()
                 .flat_map(|field| field.split(','))
@@ -49,18 +49,18 @@ impl Described {
                     Some((name.trim().to_ascii_lowercase(), STANDARD.decode(value).ok()?))
                 })
                 .collect();
-            let named = |name: &str, len: usize| {
-                values.iter().find(|(of, value)| of == name && value.len() == len).map(|(_, value)| value.clone())
+            let by_algorithm = |name: &str, len: usize| {
+                values.iter().find(|(algorithm, value)| algorithm == name && value.len() == len).map(|(_, value)| value.clone())
             };
-            named("sha-512", 64).map(Checksum::Sha512).or_else(|| named("sha-256", 32).map(Checksum::Sha256))
+            by_algorithm("sha-512", 64).map(Checksum::Sha512).or_else(|| by_algorithm("sha-256", 32).map(Checksum::Sha256))
         };
-        let old = || of(&self.digests, "").filter(|_| self.links.iter().any(|link| link.contains("duplicate")));
-        of(&self.repr_digests, ":").or_else(old)
+        let legacy = || parse_digest(&self.digests, "").filter(|_| self.links.iter().any(|link| link.contains("duplicate")));
+        parse_digest(&self.repr_digests, ":").or_else(legacy)
     }
 }
 
 /// The parts of a field's value between these separators, but not within `<…>` or quotes.
-fn elements(text: &str, separator: char) -> impl Iterator<Item = &str> {
+fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut in_target, mut in_quotes, mut is_escaped) = (false, false, false);
     text.split(move |c: char| {
         match c {
@@ -76,9 +76,9 @@ fn elements(text: &str, separator: char) -> impl Iterator<Item = &str> {
 }
 
 /// How many copies are read of a response.
-const MOST: usize = 32;
+const MAX_MIRRORS: usize = 32;
 /// RFC 6249 section 3.1: without a priority a copy comes last.
-const LAST: u32 = 999_999;
+const DEFAULT_PRIORITY: u32 = 999_999;
 
 #[cfg(test)]
 mod tests {
@@ -86,9 +86,9 @@ mod tests {
 
     fn urls(links: &[&str]) -> Vec<String> {
         let described =
-            Described { links: links.iter().map(|link| (*link).to_owned()).collect(), ..Described::default() };
+            ResponseMeta { links: links.iter().map(|link| (*link).to_owned()).collect(), ..ResponseMeta::default() };
         let base = "http://h.example/d/f".parse().unwrap();
-        described.duplicates(&base).into_iter().map(String::from).collect()
+        described.mirrors(&base).into_iter().map(String::from).collect()
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(urls(&links), ["http://h.example/other", "http://b.example/f,1;x", "http://c.example/f"]);
         let many =
             (0..100).map(|n| format!("<http://m{n}.example/f>; rel=duplicate")).collect::<Vec<_>>().join(",");
-        assert_eq!(urls(&[&many]).len(), MOST);
+        assert_eq!(urls(&[&many]).len(), MAX_MIRRORS);
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         let (short, long) = (STANDARD.encode([7; 32]), STANDARD.encode([9; 64]));
         let digest = |repr: &str, old: &str, link: &str| {
             let of = |text: &str| if text.is_empty() { Vec::new() } else { vec![text.to_owned()] };
-            Described { repr_digests: of(repr), digests: of(old), links: of(link), ..Described::default() }.digest()
+            ResponseMeta { repr_digests: of(repr), digests: of(old), links: of(link), ..ResponseMeta::default() }.full_digest()
         };
         let sha256 = Some(Checksum::Sha256(vec![7; 32]));
         assert_eq!(digest(&format!("md5=:AAAA:, sha-256=:{short}:"), "", ""), sha256);

@@ -16,7 +16,7 @@ use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, ContentRange, Res
 use marline_core::units::DataSize;
 use percent_encoding::percent_encode_byte;
 
-use super::trouble;
+use super::conn_error;
 use crate::cookies;
 
 /// How the end of a body is found (RFC 9112 §6.3).
@@ -32,17 +32,17 @@ pub(super) enum Framing {
 
 /// A head, read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Answer {
+pub(super) struct ParsedHead {
     pub(super) head: ResponseHead,
     pub(super) framing: Framing,
     pub(super) location: Option<String>,
-    pub(super) disposition: Option<String>,
-    pub(super) described: Described,
+    pub(super) content_disposition: Option<String>,
+    pub(super) meta: ResponseMeta,
 }
 
 /// What an answer says of its body for whoever passes it on; each field as it was sent. Nothing here decides anything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Described {
+pub struct ResponseMeta {
     /// Content-Type.
     pub content_type: Option<String>,
     /// ETag, a weak one too.
@@ -50,9 +50,9 @@ pub struct Described {
     /// Last-Modified.
     pub last_modified: Option<String>,
     /// Content-Encoding, if it is another than `identity`.
-    pub encoding: Option<String>,
+    pub content_encoding: Option<String>,
     /// Set-Cookie, each by itself. Bytes that are not UTF-8 are kept as the cookie jar keeps them.
-    pub cookies: Vec<String>,
+    pub set_cookies: Vec<String>,
     /// Link, as far as it speaks of copies (RFC 6249).
     pub links: Vec<String>,
     /// Repr-Digest (RFC 9530).
@@ -63,23 +63,23 @@ pub struct Described {
 
 /// Fields gathered before they are judged together.
 #[derive(Default)]
-struct Fields<'a> {
-    length: Option<u64>,
-    range: Option<&'a str>,
+struct HeadFields<'a> {
+    content_length: Option<u64>,
+    content_range: Option<&'a str>,
     content_type: Option<&'a str>,
     etag: Option<&'a str>,
-    modified: Option<SystemTime>,
-    modified_text: Option<&'a str>,
+    last_modified: Option<SystemTime>,
+    last_modified_text: Option<&'a str>,
     date: Option<SystemTime>,
     refuses_ranges: bool,
-    encodings: Vec<&'a str>,
+    content_encodings: Vec<&'a str>,
     retry_after: Option<&'a str>,
-    close: bool,
-    keep_alive: bool,
-    chunked: bool,
+    has_close: bool,
+    has_keep_alive: bool,
+    is_chunked: bool,
     location: Option<String>,
-    disposition: Option<String>,
-    cookies: Vec<Cow<'a, str>>,
+    content_disposition: Option<String>,
+    set_cookies: Vec<Cow<'a, str>>,
     links: Vec<&'a str>,
     repr_digests: Vec<&'a str>,
     digests: Vec<&'a str>,
@@ -89,64 +89,64 @@ struct Fields<'a> {
 ///
 /// # Errors
 /// The body's framing is in doubt.
-pub(super) fn read<'a>(
+pub(super) fn parse_head<'a>(
     status: u16,
     persistent: bool,
     fields: impl Iterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
-) -> Result<Answer, ConnError> {
-    let mut seen = Fields::default();
+) -> Result<ParsedHead, ConnError> {
+    let mut collected = HeadFields::default();
     for (name, value) in fields {
-        seen.take(name, value)?;
+        collected.add(name, value)?;
     }
     let empty = matches!(status, 204 | 304);
-    let framing = match (empty, seen.chunked, seen.length) {
+    let framing = match (empty, collected.is_chunked, collected.content_length) {
         (true, ..) => Framing::Length(0),
         (_, true, _) => Framing::Chunked,
         (.., Some(length)) => Framing::Length(length),
         _ => Framing::UntilClose,
     };
-    let date = seen.date;
+    let date = collected.date;
     let head = ResponseHead {
         status,
         length: if let Framing::Length(n) = framing { Some(DataSize::from_bytes(n)) } else { None },
-        range: seen.range.filter(|_| matches!(status, 200 | 206 | 416)).and_then(content_range),
-        validator: seen.validator(),
-        last_modified: seen.modified(),
-        refuses_ranges: seen.refuses_ranges,
-        is_encoded: !seen.encodings.is_empty(),
-        retry_after: seen.retry_after.and_then(|text| delay(text, date.unwrap_or(now))),
-        closes_connection: seen.close || (!persistent && !seen.keep_alive) || framing == Framing::UntilClose,
+        range: collected.content_range.filter(|_| matches!(status, 200 | 206 | 416)).and_then(parse_content_range),
+        validator: collected.validator(),
+        last_modified: collected.plausible_last_modified(),
+        refuses_ranges: collected.refuses_ranges,
+        is_encoded: !collected.content_encodings.is_empty(),
+        retry_after: collected.retry_after.and_then(|text| retry_delay(text, date.unwrap_or(now))),
+        closes_connection: collected.has_close || (!persistent && !collected.has_keep_alive) || framing == Framing::UntilClose,
         location: None,
-        has_location: seen.location.is_some(),
+        has_location: collected.location.is_some(),
         is_html_page: false,
     };
-    let described = seen.described();
-    Ok(Answer { head, framing, location: seen.location, disposition: seen.disposition, described })
+    let meta = collected.response_meta();
+    Ok(ParsedHead { head, framing, location: collected.location, content_disposition: collected.content_disposition, meta: described: meta })
 }
 
-impl<'a> Fields<'a> {
-    fn take(&mut self, name: &str, value: &'a [u8]) -> Result<(), ConnError> {
+impl<'a> HeadFields<'a> {
+    fn add(&mut self, name: &str, value: &'a [u8]) -> Result<(), ConnError> {
         let text = std::str::from_utf8(value).ok().map(str::trim);
-        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+        let is = |field_name: &str| name.eq_ignore_ascii_case(field_name);
         if is("content-length") {
-            return self.take_length(text);
+            return self.add_content_length(text);
         }
         if is("transfer-encoding") {
-            return self.take_coding(text);
+            return self.add_transfer_encoding(text);
         }
         if is("content-disposition") {
             let text = || unfolded(&String::from_utf8_lossy(value));
-            self.disposition.get_or_insert_with(text);
+            self.content_disposition.get_or_insert_with(text);
         }
         if is("location") && !value.trim_ascii().is_empty() {
             self.location.get_or_insert_with(|| unfolded(&url_text(value)));
-        } else if is("set-cookie") && self.cookies.len() < MOST_COOKIES && !value.contains(&b'\n') {
-            self.cookies.push(cookies::text_of(value.trim_ascii()));
+        } else if is("set-cookie") && self.set_cookies.len() < MAX_COOKIES && !value.contains(&b'\n') {
+            self.set_cookies.push(cookies::cookie_text(value.trim_ascii()));
         }
         let Some(text) = text else { return Ok(()) };
         if is("content-range") {
-            self.range.get_or_insert(text);
+            self.content_range.get_or_insert(text);
         } else if text.contains(['\r', '\n']) {
             // RFC 9112 §5.2 forbids folded lines. In none of these fields is one worth more than its absence.
         } else if is("content-type") {
@@ -154,8 +154,8 @@ impl<'a> Fields<'a> {
         } else if is("etag") {
             self.etag.get_or_insert(text);
         } else if is("last-modified") {
-            self.modified_text.get_or_insert(text);
-            self.modified = self.modified.or_else(|| httpdate::parse_http_date(text).ok());
+            self.last_modified_text.get_or_insert(text);
+            self.last_modified = self.last_modified.or_else(|| httpdate::parse_http_date(text).ok());
         } else if is("date") {
             self.date = self.date.or_else(|| httpdate::parse_http_date(text).ok());
         } else if is("accept-ranges") {
@@ -163,63 +163,63 @@ impl<'a> Fields<'a> {
         } else if is("content-encoding") {
             if tokens(text).any(|token| !token.eq_ignore_ascii_case("identity")) {
                 // Several fields are one list (RFC 9110 section 5.2).
-                self.encodings.push(text);
+                self.content_encodings.push(text);
             }
         } else if is("retry-after") {
             self.retry_after.get_or_insert(text);
         } else if is("connection") {
-            self.close |= tokens(text).any(|token| token.eq_ignore_ascii_case("close"));
-            self.keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
-        } else if is("link") && text.contains("duplicate") && self.links.len() < MOST_LINKS {
+            self.has_close |= tokens(text).any(|token| token.eq_ignore_ascii_case("close"));
+            self.has_keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
+        } else if is("link") && text.contains("duplicate") && self.links.len() < MAX_FIELD_VALUES {
             self.links.push(text);
-        } else if is("repr-digest") && self.repr_digests.len() < MOST_LINKS {
+        } else if is("repr-digest") && self.repr_digests.len() < MAX_FIELD_VALUES {
             self.repr_digests.push(text);
-        } else if is("digest") && self.digests.len() < MOST_LINKS {
+        } else if is("digest") && self.digests.len() < MAX_FIELD_VALUES {
             self.digests.push(text);
         }
         Ok(())
     }
 
-    fn take_length(&mut self, text: Option<&str>) -> Result<(), ConnError> {
-        let bad = || trouble(ConnErrorKind::Protocol, "the server sent a Content-Length that is no number");
-        for part in text.ok_or_else(bad)?.split(',') {
-            let length = tolerant_number(part.trim()).ok_or_else(bad)?;
-            if self.length.is_some_and(|known| known != length) {
-                return Err(trouble(ConnErrorKind::Protocol, "the server sent two different Content-Lengths"));
+    fn add_content_length(&mut self, text: Option<&str>) -> Result<(), ConnError> {
+        let invalid = || conn_error(ConnErrorKind::Protocol, "the server sent a Content-Length that is no number");
+        for part in text.ok_or_else(invalid)?.split(',') {
+            let length = parse_lenient_decimal(part.trim()).ok_or_else(invalid)?;
+            if self.content_length.is_some_and(|known| known != length) {
+                return Err(conn_error(ConnErrorKind::Protocol, "the server sent two different Content-Lengths"));
             }
-            self.length = Some(length);
+            self.content_length = Some(length);
         }
         Ok(())
     }
 
-    fn take_coding(&mut self, text: Option<&str>) -> Result<(), ConnError> {
+    fn add_transfer_encoding(&mut self, text: Option<&str>) -> Result<(), ConnError> {
         // The same field twice is one; the coding twice in one field would be another one.
-        if self.chunked && text.is_some_and(|text| text.trim().eq_ignore_ascii_case("chunked")) {
+        if self.is_chunked && text.is_some_and(|text| text.trim().eq_ignore_ascii_case("chunked")) {
             return Ok(());
         }
         for coding in tokens(text.unwrap_or("binary")) {
             match coding {
                 // No coding at all (RFC 2616 §3.6).
                 _ if coding.eq_ignore_ascii_case("identity") => {}
-                _ if coding.eq_ignore_ascii_case("chunked") && !self.chunked => self.chunked = true,
+                _ if coding.eq_ignore_ascii_case("chunked") && !self.is_chunked => self.is_chunked = true,
                 _ => {
                     let text = format!("the server sent Transfer-Encoding `{coding:.40}`");
-                    return Err(trouble(ConnErrorKind::Protocol, text));
+                    return Err(conn_error(ConnErrorKind::Protocol, text));
                 }
             }
         }
         Ok(())
     }
 
-    fn described(&self) -> Described {
+    fn response_meta(&self) -> ResponseMeta {
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        Described {
+        ResponseMeta {
             content_type: owned(self.content_type),
             etag: owned(self.etag),
-            last_modified: owned(self.modified_text),
-            encoding: (!self.encodings.is_empty()).then(|| self.encodings.join(", ")),
-            cookies: self.cookies.iter().map(|text| text.clone().into_owned()).collect(),
+            last_modified: owned(self.last_modified_text),
+            content_encoding: (!self.content_encodings.is_empty()).then(|| self.content_encodings.join(", ")),
+            set_cookies: self.set_cookies.iter().map(|text| text.clone().into_owned()).collect(),
             links: all(&self.links),
             repr_digests: all(&self.repr_digests),
             digests: all(&self.digests),
@@ -227,7 +227,7 @@ impl<'a> Fields<'a> {
     }
 
     fn validator(&self) -> Option<Validator> {
-        if let Some(etag) = self.etag.filter(|etag| is_strong(etag)) {
+        if let Some(etag) = self.etag.filter(|etag| is_strong_etag(etag)) {
             return Some(Validator::Etag(etag.to_owned()));
         }
         self.strong_date().map(|text| Validator::LastModified(text.to_owned()))
@@ -235,22 +235,22 @@ impl<'a> Fields<'a> {
 
     /// Last-Modified beside an ETag. File systems and builds without clocks date everything alike; such a date tells
     /// versions apart no better than none.
-    fn modified(&self) -> Option<String> {
-        let dated = self.modified?.duration_since(SystemTime::UNIX_EPOCH).ok()? >= FIRST_DATE;
-        self.strong_date().filter(|_| dated).map(str::to_owned)
+    fn plausible_last_modified(&self) -> Option<String> {
+        let is_plausible = self.last_modified?.duration_since(SystemTime::UNIX_EPOCH).ok()? >= EARLIEST_DATE;
+        self.strong_date().filter(|_| is_plausible).map(str::to_owned)
     }
 
     /// Last-Modified, if it is a strong validator.
     fn strong_date(&self) -> Option<&'a str> {
-        let age = self.date?.duration_since(self.modified?).ok()?;
-        self.modified_text.filter(|_| age >= STRONG_AGE)
+        let age = self.date?.duration_since(self.last_modified?).ok()?;
+        self.last_modified_text.filter(|_| age >= MIN_STRONG_AGE)
     }
 }
 
 /// `bytes 0-9/20`, `bytes 0-9/*` or `bytes */20` (RFC 9110 §14.4); none for what cannot be. Servers also write
 /// `bytes=0-9/20`, `bytes: 0-9/20` and `0-9/20`, put blanks around the numbers, and leave out the total, or the last
 /// byte where it is the file's.
-fn content_range(text: &str) -> Option<ContentRange> {
+fn parse_content_range(text: &str) -> Option<ContentRange> {
     let unit = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (unit, rest) = text.split_at(unit);
     if !unit.is_empty() && !unit.eq_ignore_ascii_case("bytes") && !unit.eq_ignore_ascii_case("byte") {
@@ -260,16 +260,16 @@ fn content_range(text: &str) -> Option<ContentRange> {
     let rest = rest.strip_prefix(['=', ':']).unwrap_or(rest);
     let (range, total) = rest.split_once('/').unwrap_or((rest, "*"));
     let (range, total) = (range.trim(), total.trim());
-    let total = if total == "*" { None } else { Some(number(total)?) };
+    let total = if total == "*" { None } else { Some(parse_decimal(total)?) };
     let size = total.map(DataSize::from_bytes);
     if range == "*" {
         return Some(ContentRange { range: None, total: Some(size?) });
     }
     let (first, last) = range.split_once('-')?;
-    let first = number(first.trim())?;
+    let first = parse_decimal(first.trim())?;
     let end = match last.trim() {
         "" => total?,
-        last => number(last)?.checked_add(1)?,
+        last => parse_decimal(last)?.checked_add(1)?,
     };
     if first == end && total == Some(end) {
         return Some(ContentRange { range: None, total: size });
@@ -281,35 +281,35 @@ fn content_range(text: &str) -> Option<ContentRange> {
 }
 
 /// Seconds, or a date (RFC 9110 §10.2.3); a date that has passed is no delay.
-fn delay(text: &str, now: SystemTime) -> Option<Duration> {
-    if let Some(seconds) = number(text) {
+fn retry_delay(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Some(seconds) = parse_decimal(text) {
         return Some(Duration::from_secs(seconds));
     }
-    let until = httpdate::parse_http_date(text).ok()?;
-    Some(until.duration_since(now).unwrap_or(Duration::ZERO))
+    let retry_at = httpdate::parse_http_date(text).ok()?;
+    Some(retry_at.duration_since(now).unwrap_or(Duration::ZERO))
 }
 
 /// A strong entity tag: quotes, and between them no quote, blank or control character (RFC 9110 §8.8.3).
-fn is_strong(etag: &str) -> bool {
+fn is_strong_etag(etag: &str) -> bool {
     let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.is_some_and(|inner| inner.bytes().all(|b| b > b' ' && b != b'"' && b != 0x7f))
 }
 
 /// Decimal digits only: no sign, no blank.
-fn number(text: &str) -> Option<u64> {
+fn parse_decimal(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
 }
 
 /// A length as curl reads it: with a plus sign, or with something behind it, as in `600 bytes`, `600B`, `600.0` and `600;x=1`.
 /// Where another number may be meant, it is none.
-fn tolerant_number(text: &str) -> Option<u64> {
+fn parse_lenient_decimal(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let (digits, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let is_harmless = rest.starts_with(';')
         || rest.strip_prefix('.').is_some_and(|zeros| zeros.bytes().all(|byte| byte == b'0'))
         || !rest.contains(|c: char| c.is_ascii_digit());
-    number(digits).filter(|_| is_harmless)
+    parse_decimal(digits).filter(|_| is_harmless)
 }
 
 /// A URL as a field has it. Bytes that are not UTF-8 are percent-encoded, as in browsers and curl.
@@ -338,22 +338,22 @@ fn tokens(list: &str) -> impl Iterator<Item = &str> {
 
 /// From this age on a Last-Modified is strong: a change within the same second, and a difference between two clocks,
 /// can be ruled out (RFC 9110 §8.8.2.2; the minute is that of RFC 7232 §2.2.2).
-const STRONG_AGE: Duration = Duration::from_secs(60);
+const MIN_STRONG_AGE: Duration = Duration::from_secs(60);
 /// 1 January 1990, before the first web server: later than the zero of Unix (1970) and of FAT and ZIP (1980).
-const FIRST_DATE: Duration = Duration::from_secs(631_152_000);
+const EARLIEST_DATE: Duration = Duration::from_secs(631_152_000);
 
 /// Of one answer. RFC 6265 section 6.1 asks for so many of a domain.
-const MOST_COOKIES: usize = 50;
+const MAX_COOKIES: usize = 50;
 /// chosen: mirror networks name some tens of copies, in one field or in one for each.
-const MOST_LINKS: usize = 64;
+const MAX_FIELD_VALUES: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn head(status: u16, fields: &[(&str, &str)]) -> Result<Answer, ConnError> {
+    fn head(status: u16, fields: &[(&str, &str)]) -> Result<ParsedHead, ConnError> {
         let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-        read(status, true, fields, SystemTime::UNIX_EPOCH)
+        parse_head(status, true, fields, SystemTime::UNIX_EPOCH)
     }
 
     fn span(first: u64, end: u64, total: Option<u64>) -> Option<ContentRange> {
@@ -369,10 +369,10 @@ mod tests {
             (b"http://h/\xc3/\xe9\r\n a", "http://h/%C3/%E9 a"),
         ] {
             let fields = [("Location", sent), ("Set-Cookie", &b"k=\xe9"[..]), ("Set-Cookie", b"l=1")];
-            let answer = read(302, true, fields.into_iter(), SystemTime::UNIX_EPOCH).unwrap();
+            let answer = parse_head(302, true, fields.into_iter(), SystemTime::UNIX_EPOCH).unwrap();
             assert_eq!(answer.location.as_deref(), Some(want));
             assert!(answer.head.has_location);
-            assert_eq!(answer.described.cookies, ["k=\u{f7e9}", "l=1"]);
+            assert_eq!(answer.meta.set_cookies, ["k=\u{f7e9}", "l=1"]);
         }
     }
 
@@ -519,14 +519,14 @@ mod tests {
         )
         .expect("read");
         assert!(answer.head.closes_connection && answer.head.refuses_ranges && answer.head.is_encoded);
-        assert_eq!(answer.described.encoding.as_deref(), Some("gzip"));
-        assert_eq!((answer.location.as_deref(), answer.disposition.as_deref()), (Some("/b"), Some("attachment")));
+        assert_eq!(answer.meta.content_encoding.as_deref(), Some("gzip"));
+        assert_eq!((answer.location.as_deref(), answer.content_disposition.as_deref()), (Some("/b"), Some("attachment")));
         assert!(
             !head(200, &[("content-encoding", "identity"), ("content-length", "1")]).expect("read").head.is_encoded
         );
         let several =
             [("content-encoding", "gzip"), ("content-encoding", "identity"), ("content-encoding", "gzip, br")];
-        let several = head(200, &several).expect("read").described.encoding;
+        let several = head(200, &several).expect("read").meta.content_encoding;
         assert_eq!(several.as_deref(), Some("gzip, gzip, br"), "several fields are one list");
     }
 
@@ -534,7 +534,7 @@ mod tests {
     fn http_1_0_closes_unless_it_says_otherwise() {
         let read = |fields: &[(&str, &str)]| {
             let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-            read(200, false, fields, SystemTime::UNIX_EPOCH).expect("read").head.closes_connection
+            parse_head(200, false, fields, SystemTime::UNIX_EPOCH).expect("read").head.closes_connection
         };
         assert!(read(&[("content-length", "1")]));
         assert!(!read(&[("content-length", "1"), ("connection", "keep-alive")]));

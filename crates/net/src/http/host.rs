@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use url::{Host, Url};
 
 /// The host as a resolver takes it: an address without brackets, or a name.
-pub fn host_of(url: &Url) -> String {
+pub fn resolver_host(url: &Url) -> String {
     match url.host() {
         Some(Host::Domain(name)) => name.to_owned(),
         Some(Host::Ipv4(address)) => address.to_string(),
@@ -15,16 +15,16 @@ pub fn host_of(url: &Url) -> String {
 }
 
 /// Whether the URL is on this very machine, where no link leads.
-pub fn is_local(url: &Url) -> bool {
-    is_here(&host_of(url))
+pub fn is_loopback_url(url: &Url) -> bool {
+    is_loopback_host(&resolver_host(url))
 }
 
 /// Whether a host is this very machine, by its loopback.
-pub fn is_here(host: &str) -> bool {
+pub fn is_loopback_host(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     // The kernel takes the unspecified address for the loopback.
-    let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
-    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(own)
+    let is_this_host = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
+    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(is_this_host)
 }
 
 #[cfg(test)]
@@ -36,10 +36,10 @@ mod tests {
         for host in
             ["localhost", "LocalHost", "a.localhost", "127.8.0.1", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"]
         {
-            assert!(is_here(host), "{host}");
+            assert!(is_loopback_host(host), "{host}");
         }
         for host in ["example.org", "localhost.example", "192.0.2.1", "2001:db8::1", ""] {
-            assert!(!is_here(host), "{host}");
+            assert!(!is_loopback_host(host), "{host}");
         }
     }
 
@@ -54,7 +54,7 @@ mod tests {
             ("http://10.0.0.1/", false),
             ("http://localhost.example/", false),
         ] {
-            assert_eq!(is_local(&url.parse().unwrap()), local, "{url}");
+            assert_eq!(is_loopback_url(&url.parse().unwrap()), local, "{url}");
         }
     }
 }

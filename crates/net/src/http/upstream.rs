@@ -28,20 +28,20 @@ use tokio::time::Instant;
 use tower_service::Service as _;
 use url::Url;
 
-use super::{host_of, is_local, socket_trouble, trouble};
+use super::{resolver_host, is_loopback_url, socket_error, conn_error};
 
 /// The rules by which URLs go through proxies. Clones share them; by default no URL goes through any.
 #[derive(Clone)]
-pub struct Proxies {
+pub struct ProxyRules {
     rules: Arc<Matcher>,
     /// The user named the proxy on the command line, so it counts for this machine's own URLs, too.
-    is_named: bool,
+    is_explicit: bool,
 }
 
 /// One proxy, as a URL goes through it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    kind: Kind,
+    kind: ProxyKind,
     host: String,
     port: u16,
     /// User and password, not encoded.
@@ -58,73 +58,73 @@ pub struct Tunnel {
     /// Its port.
     pub port: u16,
     /// How long the proxy has been silent.
-    pub silence: Silence,
+    pub response_timer: ProxyResponseTimer,
 }
 
 /// Since when a proxy accepts connections and does not answer on any of them. Clones, one for each connection over a link,
 /// share it: a proxy that is silent is given up after `ANSWER_WITHIN`, however many connections try it one after another.
 #[derive(Clone, Debug, Default)]
-pub struct Silence(Arc<Mutex<Quiet>>);
+pub struct ProxyResponseTimer(Arc<Mutex<ResponseTimerState>>);
 
 #[derive(Debug, Default)]
-struct Quiet {
-    since: Option<Instant>,
+struct ResponseTimerState {
+    unresponsive_since: Option<Instant>,
     /// When the last attempt ended or was dropped, while none is pending.
-    left: Option<Instant>,
+    idle_since: Option<Instant>,
     pending: u32,
     /// It has answered before.
-    has_answered: bool,
+    has_responded: bool,
 }
 
 /// An attempt whose answer is awaited.
-struct Pending<'a> {
-    silence: &'a Silence,
-    until: Instant,
+struct PendingAttempt<'a> {
+    timer: &'a ProxyResponseTimer,
+    deadline: Instant,
 }
 
-impl Silence {
-    fn begin(&self) -> Pending<'_> {
-        let (mut quiet, now) = (self.quiet(), Instant::now());
+impl ProxyResponseTimer {
+    fn start_attempt(&self) -> PendingAttempt<'_> {
+        let (mut timer, now) = (self.lock(), Instant::now());
         // After a pause without attempts it is not known whether the proxy would still be silent.
-        if quiet.left.is_some_and(|left| now.duration_since(left) > BETWEEN) {
-            quiet.since = None;
+        if timer.idle_since.is_some_and(|idle_since| now.duration_since(idle_since) > MAX_ATTEMPT_GAP) {
+            timer.unresponsive_since = None;
         }
-        (quiet.pending, quiet.left) = (quiet.pending + 1, None);
-        let until = *quiet.since.get_or_insert(now) + ANSWER_WITHIN;
-        Pending { silence: self, until }
+        (timer.pending, timer.idle_since) = (timer.pending + 1, None);
+        let deadline = *timer.unresponsive_since.get_or_insert(now) + RESPONSE_TIMEOUT;
+        PendingAttempt { timer: self, deadline: until: deadline }
     }
 
-    fn quiet(&self) -> MutexGuard<'_, Quiet> {
+    fn lock(&self) -> MutexGuard<'_, ResponseTimerState> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending<'_> {
+impl PendingAttempt<'_> {
     /// The proxy has answered.
-    fn is_answered(&self) {
-        let mut quiet = self.silence.quiet();
-        (quiet.since, quiet.has_answered) = (None, true);
+    fn on_response(&self) {
+        let mut timer = self.timer.lock();
+        (timer.unresponsive_since, timer.has_responded) = (None, true);
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingAttempt<'_> {
     fn drop(&mut self) {
-        let mut quiet = self.silence.quiet();
-        quiet.pending -= 1;
-        if quiet.pending == 0 {
-            quiet.left = Some(Instant::now());
+        let mut timer = self.timer.lock();
+        timer.pending -= 1;
+        if timer.pending == 0 {
+            timer.idle_since = Some(Instant::now());
         }
     }
 }
 
 /// What the proxy speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum ProxyKind {
     Http,
     /// SOCKS5 (RFC 1928); `remote`: the proxy resolves names (`socks5h`).
     Socks5 {
-        remote: bool,
+        remote_dns: bool,
     },
 }
 
@@ -154,64 +154,64 @@ pub enum ProxyError {
 #[derive(Clone, Default)]
 pub struct ProxySettings {
     /// For every URL, before the variables; `-x`. An empty text means that no proxy is used at all.
-    pub all: Option<String>,
+    pub proxy: Option<String>,
     /// Hosts, domains and networks that are reached directly; `--noproxy`, before the variable.
-    pub except: Option<String>,
+    pub no_proxy: Option<String>,
 }
 
-impl Proxies {
+impl ProxyRules {
     /// The rules of the options and, where an option is missing, of the environment. `variable` reads the environment.
     ///
     /// # Errors
     /// An option or a variable does not name a proxy that can be used. Secrets are not repeated.
     pub fn new(settings: &ProxySettings, variable: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
         // Lower case comes first, as in curl; HTTP_PROXY is not read, for a CGI program gets it from a request's field.
-        let either = |names: &[&'static str]| {
+        let first_set = |names: &[&'static str]| {
             names
                 .iter()
                 .find_map(|name| variable(name).filter(|value| !value.is_empty()).map(|value| (*name, value)))
         };
         let mut rules = Matcher::builder();
-        if let Some(all) = &settings.all {
+        if let Some(all) = &settings.proxy {
             if !all.is_empty() {
-                rules = rules.all(checked("-x", all)?);
+                rules = rules.all(parse_proxy("-x", all)?);
             }
         } else {
-            if let Some((name, value)) = either(&["http_proxy"]) {
-                rules = rules.http(checked(name, &value)?);
+            if let Some((name, value)) = first_set(&["http_proxy"]) {
+                rules = rules.http(parse_proxy(name, &value)?);
             }
-            if let Some((name, value)) = either(&["https_proxy", "HTTPS_PROXY"]) {
-                rules = rules.https(checked(name, &value)?);
+            if let Some((name, value)) = first_set(&["https_proxy", "HTTPS_PROXY"]) {
+                rules = rules.https(parse_proxy(name, &value)?);
             }
-            if let Some((name, value)) = either(&["all_proxy", "ALL_PROXY"]) {
-                rules = rules.all(checked(name, &value)?);
+            if let Some((name, value)) = first_set(&["all_proxy", "ALL_PROXY"]) {
+                rules = rules.all(parse_proxy(name, &value)?);
             }
         }
-        let except = settings.except.clone().or_else(|| either(&["no_proxy", "NO_PROXY"]).map(|(_, value)| value));
-        let rules = Arc::new(rules.no(except.unwrap_or_default()).build());
-        Ok(Self { rules, is_named: settings.all.is_some() })
+        let no_proxy = settings.no_proxy.clone().or_else(|| first_set(&["no_proxy", "NO_PROXY"]).map(|(_, value)| value));
+        let rules = Arc::new(rules.no(no_proxy.unwrap_or_default()).build());
+        Ok(Self { rules, is_explicit: settings.proxy.is_some() })
     }
 
     /// The proxy through which this URL goes; none: it is reached directly. The variables do not count for URLs of this
     /// machine itself, as in Go.
-    pub fn of(&self, url: &Url) -> Option<Proxy> {
-        if !self.is_named && is_local(url) {
+    pub fn proxy_for(&self, url: &Url) -> Option<Proxy> {
+        if !self.is_explicit && is_loopback_url(url) {
             return None;
         }
         // Without the path, which may hold what `http` does not allow.
         let port = url.port_or_known_default()?;
         let uri =
-            http::Uri::builder().scheme(url.scheme()).authority(authority(&host_of(url), port)).path_and_query("/");
+            http::Uri::builder().scheme(url.scheme()).authority(host_and_port(&resolver_host(url), port)).path_and_query("/");
         let intercept = self.rules.intercept(&uri.build().ok()?)?;
         let uri = intercept.uri();
         let kind = match uri.scheme_str()? {
-            "socks5" => Kind::Socks5 { remote: false },
-            "socks5h" => Kind::Socks5 { remote: true },
-            _ => Kind::Http,
+            "socks5" => ProxyKind::Socks5 { remote_dns: false },
+            "socks5h" => ProxyKind::Socks5 { remote_dns: true },
+            _ => ProxyKind::Http,
         };
         let login = match (intercept.raw_auth(), intercept.basic_auth()) {
             (Some((user, password)), _) => Some((user.to_owned(), password.to_owned())),
-            (None, Some(basic)) => decoded(basic),
+            (None, Some(basic)) => decode_basic_auth(basic),
             (None, None) => None,
         };
         let host = uri.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -222,14 +222,14 @@ impl Proxies {
 impl Proxy {
     /// A failure on the way to or through this proxy, which names it. What the server's own certificate is worth is not its
     /// fault.
-    pub fn blame(&self, trouble: ConnError) -> ConnError {
-        let (name, address) = (self.to_string(), authority(&self.host, self.port));
-        if trouble.text.contains(&name) || trouble.kind == ConnErrorKind::Tls {
-            return trouble;
+    pub fn attribute_error(&self, error: ConnError) -> ConnError {
+        let (name, address) = (self.to_string(), host_and_port(&self.host, self.port));
+        if error.text.contains(&name) || error.kind == ConnErrorKind::Tls {
+            return error;
         }
         let text =
-            trouble.text.strip_prefix(&address).map_or(trouble.text.as_str(), |rest| rest.trim_start_matches(": "));
-        ConnError { text: format!("{name}: {text}"), ..trouble }
+            error.text.strip_prefix(&address).map_or(error.text.as_str(), |rest| rest.trim_start_matches(": "));
+        ConnError { text: format!("{name}: {text}"), ..error }
     }
 
     /// The proxy's own host: a name, or an address without brackets.
@@ -244,18 +244,18 @@ impl Proxy {
 
     /// Whether the proxy resolves the name of a URL's host, so that the link must not.
     pub fn resolves_names(&self) -> bool {
-        self.kind != Kind::Socks5 { remote: false }
+        self.kind != ProxyKind::Socks5 { remote_dns: false }
     }
 
     /// Whether the proxy runs on this very machine, so that no link leads to it.
     pub fn is_local(&self) -> bool {
-        let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
-        self.host == "localhost" || self.host.ends_with(".localhost") || self.host.parse().is_ok_and(own)
+        let is_this_host = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
+        self.host == "localhost" || self.host.ends_with(".localhost") || self.host.parse().is_ok_and(is_this_host)
     }
 
     /// Whether requests for this URL are written in absolute form instead of through a tunnel.
-    pub fn takes_absolute_form(&self, url: &Url) -> bool {
-        self.kind == Kind::Http && url.scheme() == "http"
+    pub fn uses_absolute_form(&self, url: &Url) -> bool {
+        self.kind == ProxyKind::Http && url.scheme() == "http"
     }
 
     /// `Proxy-Authorization` for requests in absolute form (RFC 9110 section 11.7.2).
@@ -268,8 +268,8 @@ impl Proxy {
     }
 
     /// CONNECT (RFC 9110 section 9.3.6).
-    async fn connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
-        let authority = authority(host, port);
+    async fn http_connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
+        let authority = host_and_port(host, port);
         let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n").into_bytes();
         if let Some(value) = self.authorization() {
             request.extend_from_slice(b"Proxy-Authorization: ");
@@ -277,34 +277,34 @@ impl Proxy {
             request.extend_from_slice(b"\r\n");
         }
         request.extend_from_slice(b"\r\n");
-        let broken = |error: std::io::Error| socket_trouble(&self.to_string(), &error);
-        socket.write_all(&request).await.map_err(broken)?;
+        let to_conn_error = |error: std::io::Error| socket_error(&self.to_string(), &error);
+        socket.write_all(&request).await.map_err(to_conn_error)?;
         let mut head = Vec::with_capacity(512);
         loop {
             // Byte by byte, so that nothing behind the head is taken from the tunnel. A head has a few hundred bytes.
-            let byte = socket.read_u8().await.map_err(broken)?;
+            let byte = socket.read_u8().await.map_err(to_conn_error)?;
             head.push(byte);
             let not_http = || {
                 let text = format!("{self}: the response to CONNECT is not HTTP");
-                trouble(ConnErrorKind::Protocol, text)
+                conn_error(ConnErrorKind::Protocol, text)
             };
             let is_http = |head: &[u8]| head.iter().zip(b"HTTP/").all(|(byte, known)| byte == known);
-            if head.len() > LONGEST_HEAD || !is_http(&head) {
+            if head.len() > MAX_HEAD_LEN || !is_http(&head) {
                 return Err(not_http());
             }
             if !head.ends_with(b"\n\r\n") && !head.ends_with(b"\n\n") {
                 continue;
             }
-            match status_of(&head) {
+            match response_status(&head) {
                 Some(200..300) => return Ok(socket),
                 Some(100..200) => head.clear(),
                 None => return Err(not_http()),
-                status => return Err(self.refused(status, &authority)),
+                status => return Err(self.refused_error(status, &authority)),
             }
         }
     }
 
-    fn refused(&self, status: Option<u16>, authority: &str) -> ConnError {
+    fn refused_error(&self, status: Option<u16>, authority: &str) -> ConnError {
         let text = match status {
             Some(407) if self.login.is_none() => {
                 format!("{self} wants a user and a password (status 407): write -x USER:PASSWORD@HOST:PORT")
@@ -314,25 +314,25 @@ impl Proxy {
             None => format!("{self}: the response to CONNECT is not HTTP"),
         };
         // Asked again, it would say the same.
-        let lasts = matches!(status, Some(400..=499)) && !matches!(status, Some(408 | 429));
-        trouble(if lasts { ConnErrorKind::Forbidden } else { ConnErrorKind::Refused }, text)
+        let is_permanent = matches!(status, Some(400..=499)) && !matches!(status, Some(408 | 429));
+        conn_error(if is_permanent { ConnErrorKind::Forbidden } else { ConnErrorKind::Refused }, text)
     }
 
     /// SOCKS5 (RFC 1928), with a user and a password if there are any (RFC 1929).
-    async fn socks(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
+    async fn socks5_connect(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
         let uri = |authority: String| {
             http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build()
         };
-        let (Ok(proxy), Ok(target)) = (uri(authority(&self.host, self.port)), uri(authority(host, port))) else {
-            return Err(trouble(ConnErrorKind::Dns, format!("{host}: not a host's name")));
+        let (Ok(proxy), Ok(target)) = (uri(host_and_port(&self.host, self.port)), uri(host_and_port(host, port))) else {
+            return Err(conn_error(ConnErrorKind::Dns, format!("{host}: not a host's name")));
         };
-        let mut client = SocksV5::new(proxy, Once(Some(TokioIo::new(socket))));
+        let mut client = SocksV5::new(proxy, OpenedConn(Some(TokioIo::new(socket))));
         if let Some((user, password)) = &self.login {
             client = client.with_auth(user.clone(), password.clone());
         }
         let tunnel = client.call(target).await;
         tunnel.map(TokioIo::into_inner).map_err(|error| {
-            trouble(ConnErrorKind::Refused, format!("{self}: no tunnel to {}: {error}", authority(host, port)))
+            conn_error(ConnErrorKind::Refused, format!("{self}: no tunnel to {}: {error}", host_and_port(host, port)))
         })
     }
 }
@@ -343,29 +343,29 @@ impl Tunnel {
     /// # Errors
     /// The proxy refuses, wants another login, or does not speak its protocol.
     pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, ConnError> {
-        let pending = self.silence.begin();
+        let pending = self.response_timer.start_attempt();
         let opened = async {
             match self.proxy.kind {
-                Kind::Http => self.proxy.connect(socket, &self.host, self.port).await,
-                Kind::Socks5 { .. } => self.proxy.socks(socket, &self.host, self.port).await,
+                ProxyKind::Http => self.proxy.http_connect(socket, &self.host, self.port).await,
+                ProxyKind::Socks5 { .. } => self.proxy.socks5_connect(socket, &self.host, self.port).await,
             }
         };
-        if let Ok(opened) = tokio::time::timeout_at(pending.until, opened).await {
-            pending.is_answered();
+        if let Ok(opened) = tokio::time::timeout_at(pending.deadline, opened).await {
+            pending.on_response();
             return opened;
         }
-        let within = ANSWER_WITHIN.as_secs();
+        let within = RESPONSE_TIMEOUT.as_secs();
         let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
         // One that has never answered would be as silent if it were asked again.
-        let has_answered = pending.silence.quiet().has_answered;
-        Err(trouble(if has_answered { ConnErrorKind::TimedOut } else { ConnErrorKind::Forbidden }, text))
+        let has_answered = pending.timer.lock().has_responded;
+        Err(conn_error(if has_answered { ConnErrorKind::TimedOut } else { ConnErrorKind::Forbidden }, text))
     }
 }
 
 /// Without the login.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "proxy {}", authority(&self.host, self.port))
+        write!(f, "proxy {}", host_and_port(&self.host, self.port))
     }
 }
 
@@ -376,22 +376,22 @@ impl fmt::Debug for Proxy {
     }
 }
 
-impl Default for Proxies {
+impl Default for ProxyRules {
     fn default() -> Self {
-        Self { rules: Arc::new(Matcher::builder().build()), is_named: false }
+        Self { rules: Arc::new(Matcher::builder().build()), is_explicit: false }
     }
 }
 
-impl fmt::Debug for Proxies {
+impl fmt::Debug for ProxyRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Proxies")
     }
 }
 
 /// Gives one connection that is open already to the SOCKS5 client, which expects to open one itself.
-struct Once(Option<TokioIo<TcpStream>>);
+struct OpenedConn(Option<TokioIo<TcpStream>>);
 
-impl tower_service::Service<http::Uri> for Once {
+impl tower_service::Service<http::Uri> for OpenedConn {
     type Response = TokioIo<TcpStream>;
     type Error = std::io::Error;
     type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
@@ -406,7 +406,7 @@ impl tower_service::Service<http::Uri> for Once {
 }
 
 /// The text as hyper-util takes it, once it is known to be a proxy that can be used.
-fn checked(source_name: &str, text: &str) -> Result<String, ProxyError> {
+fn parse_proxy(source_name: &str, text: &str) -> Result<String, ProxyError> {
     let malformed = || ProxyError::Malformed { source_name: source_name.to_owned() };
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let (scheme, rest) = text.split_once("://").ok_or_else(malformed)?;
@@ -421,16 +421,16 @@ fn checked(source_name: &str, text: &str) -> Result<String, ProxyError> {
 }
 
 /// The status of a response. Its fields say nothing about a tunnel (RFC 9110 section 9.3.6), so errors in them do not matter.
-pub(super) fn status_of(head: &[u8]) -> Option<u16> {
+pub(super) fn response_status(head: &[u8]) -> Option<u16> {
     let line = head.split(|byte| *byte == b'\n').next()?.trim_ascii_end();
-    let alone = [line, b"\r\n\r\n"].concat();
+    let status_line = [line, b"\r\n\r\n"].concat();
     let mut response = httparse::Response::new(&mut []);
-    response.parse(&alone).ok()?;
+    response.parse(&status_line).ok()?;
     response.code
 }
 
 /// The user and the password of a `Basic` value.
-fn decoded(basic: &HeaderValue) -> Option<(String, String)> {
+fn decode_basic_auth(basic: &HeaderValue) -> Option<(String, String)> {
     let encoded = basic.to_str().ok()?.strip_prefix("Basic ")?;
     let text = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(encoded).ok()?).ok()?;
     let (user, password) = text.split_once(':')?;
@@ -438,19 +438,19 @@ fn decoded(basic: &HeaderValue) -> Option<(String, String)> {
 }
 
 /// `HOST:PORT`, with brackets around an IPv6 address.
-fn authority(host: &str, port: u16) -> String {
+fn host_and_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// How long a proxy may take to open a tunnel. It waits for the server's own answer to a SYN meanwhile; one of an anonymity network
 /// takes a dozen seconds.
-const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Attempts that are further apart are not of one silence. chosen: longer than a download waits before it tries again.
-const BETWEEN: Duration = Duration::from_secs(3);
+const MAX_ATTEMPT_GAP: Duration = Duration::from_secs(3);
 /// The port of a proxy that names none, as in curl.
 const DEFAULT_PORT: u16 = 1080;
 /// The longest response to CONNECT.
-const LONGEST_HEAD: usize = 64 * 1024;
+const MAX_HEAD_LEN: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -461,35 +461,35 @@ mod tests {
 
     #[test]
     fn an_attempt_that_nobody_followed_up_does_not_count_as_silence() {
-        let silence = Silence::default();
-        let first = silence.begin().until;
-        assert_eq!(silence.begin().until, first, "the next attempt, soon after");
+        let silence = ProxyResponseTimer::default();
+        let first = silence.start_attempt().deadline;
+        assert_eq!(silence.start_attempt().deadline, first, "the next attempt, soon after");
         let aged = |by: Duration| {
-            let mut quiet = silence.quiet();
-            quiet.left = quiet.left.map(|left| left - by);
+            let mut quiet = silence.lock();
+            quiet.idle_since = quiet.idle_since.map(|left| left - by);
         };
-        aged(BETWEEN + Duration::from_millis(1));
-        let later = silence.begin();
-        assert!(later.until > first);
+        aged(MAX_ATTEMPT_GAP + Duration::from_millis(1));
+        let later = silence.start_attempt();
+        assert!(later.deadline > first);
         // What is pending goes on being one silence.
-        assert_eq!(silence.begin().until, later.until);
-        later.is_answered();
-        assert!(silence.quiet().has_answered && silence.quiet().since.is_none());
+        assert_eq!(silence.start_attempt().deadline, later.deadline);
+        later.on_response();
+        assert!(silence.lock().has_responded && silence.lock().unresponsive_since.is_none());
         drop(later);
-        assert_eq!(silence.quiet().pending, 0);
+        assert_eq!(silence.lock().pending, 0);
     }
 
-    fn proxies(settings: &ProxySettings, variables: &[(&str, &str)]) -> Result<Proxies, ProxyError> {
+    fn proxies(settings: &ProxySettings, variables: &[(&str, &str)]) -> Result<ProxyRules, ProxyError> {
         let read = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-        Proxies::new(settings, read)
+        ProxyRules::new(settings, read)
     }
 
-    fn through(settings: &ProxySettings, variables: &[(&str, &str)], url: &str) -> Option<String> {
-        proxies(settings, variables).unwrap().of(&url.parse().unwrap()).map(|proxy| proxy.to_string())
+    fn proxy_of(settings: &ProxySettings, variables: &[(&str, &str)], url: &str) -> Option<String> {
+        proxies(settings, variables).unwrap().proxy_for(&url.parse().unwrap()).map(|proxy| proxy.to_string())
     }
 
-    fn option(all: &str) -> ProxySettings {
-        ProxySettings { all: Some(all.to_owned()), except: None }
+    fn proxy_option(all: &str) -> ProxySettings {
+        ProxySettings { proxy: Some(all.to_owned()), no_proxy: None }
     }
 
     #[test]
@@ -511,29 +511,29 @@ mod tests {
             ("https://sub.exact.example/", None),
             ("https://notexact.example/", Some("proxy s.example:1080")),
         ] {
-            assert_eq!(through(&none, &variables, url).as_deref(), want, "{url}");
+            assert_eq!(proxy_of(&none, &variables, url).as_deref(), want, "{url}");
         }
-        assert_eq!(through(&none, &[("HTTP_PROXY", "http://p:1")], "http://h/"), None);
+        assert_eq!(proxy_of(&none, &[("HTTP_PROXY", "http://p:1")], "http://h/"), None);
         assert_eq!(
-            through(&none, &[("all_proxy", "socks5h://[::1]:9")], "http://h/").as_deref(),
+            proxy_of(&none, &[("all_proxy", "socks5h://[::1]:9")], "http://h/").as_deref(),
             Some("proxy [::1]:9")
         );
-        assert_eq!(through(&none, &[("http_proxy", "p:1"), ("no_proxy", "*")], "http://h/"), None);
+        assert_eq!(proxy_of(&none, &[("http_proxy", "p:1"), ("no_proxy", "*")], "http://h/"), None);
         for own in ["http://localhost/", "http://127.0.0.1:8080/", "http://[::1]/"] {
-            assert_eq!(through(&none, &[("http_proxy", "p:1")], own), None, "{own}");
-            assert!(through(&option("p:1"), &[], own).is_some(), "{own}");
+            assert_eq!(proxy_of(&none, &[("http_proxy", "p:1")], own), None, "{own}");
+            assert!(proxy_of(&proxy_option("p:1"), &[], own).is_some(), "{own}");
         }
-        assert!(through(&none, &[("http_proxy", "p:1")], "http://h/a|b^c?{d}").is_some());
+        assert!(proxy_of(&none, &[("http_proxy", "p:1")], "http://h/a|b^c?{d}").is_some());
     }
 
     #[test]
     fn the_option_comes_before_the_variables() {
         let variables = [("http_proxy", "http://p:3128"), ("no_proxy", "h")];
-        assert_eq!(through(&option("socks5://q:1"), &variables, "https://i/").as_deref(), Some("proxy q:1"));
-        assert_eq!(through(&option(""), &variables, "http://i/"), None);
-        let except = ProxySettings { all: None, except: Some("i".into()) };
-        assert_eq!(through(&except, &variables, "http://h/").as_deref(), Some("proxy p:3128"));
-        assert_eq!(through(&except, &variables, "http://i/"), None);
+        assert_eq!(proxy_of(&proxy_option("socks5://q:1"), &variables, "https://i/").as_deref(), Some("proxy q:1"));
+        assert_eq!(proxy_of(&proxy_option(""), &variables, "http://i/"), None);
+        let except = ProxySettings { proxy: None, no_proxy: Some("i".into()) };
+        assert_eq!(proxy_of(&except, &variables, "http://h/").as_deref(), Some("proxy p:3128"));
+        assert_eq!(proxy_of(&except, &variables, "http://i/"), None);
     }
 
     #[test]
@@ -545,22 +545,22 @@ mod tests {
             ("http://me:secret@:1", "not a proxy"),
             ("http://a b", "not a proxy"),
         ] {
-            let line = proxies(&option(text), &[]).unwrap_err().to_string();
+            let line = proxies(&proxy_option(text), &[]).unwrap_err().to_string();
             assert!(line.starts_with("-x: ") && line.contains(expected), "{text}: {line}");
             assert!(!line.contains("secret"), "{line}");
         }
         let login =
-            proxies(&option("http://me:s%40cret@p"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
+            proxies(&proxy_option("http://me:s%40cret@p"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
         assert_eq!(login.login, Some(("me".into(), "s@cret".into())));
         assert!(!format!("{login:?} {login}").contains("cret"));
     }
 
     /// Runs the proxy's half of a conversation: what it reads must begin like this, then it says that.
-    async fn conversation(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
+    async fn run_script(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let text = proxy.replace("PORT", &address.port().to_string());
-        let proxy = proxies(&option(&text), &[]).unwrap().of(&"https://h/".parse().unwrap()).unwrap();
+        let proxy = proxies(&proxy_option(&text), &[]).unwrap().proxy_for(&"https://h/".parse().unwrap()).unwrap();
         let script: Vec<(Vec<u8>, Vec<u8>)> = script.iter().map(|(a, b)| (a.to_vec(), b.to_vec())).collect();
         let serve = tokio::spawn(async move {
             let (mut socket, _) = listener.accept().await.unwrap();
@@ -571,7 +571,7 @@ mod tests {
                 socket.write_all(answer).await.unwrap();
             }
         });
-        let tunnel = Tunnel { proxy, host: "host.example".into(), port: 443, silence: Silence::default() };
+        let tunnel = Tunnel { proxy, host: "host.example".into(), port: 443, response_timer: ProxyResponseTimer::default() };
         let tunnel = tunnel.open(TcpStream::connect(address).await.unwrap()).await;
         let mut rest = Vec::new();
         if let Ok(mut tunnel) = tunnel {
@@ -583,16 +583,16 @@ mod tests {
         tunnel.map(|_| rest)
     }
 
-    fn talk(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
+    fn run_script_blocking(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(conversation(proxy, script))
+        runtime.block_on(run_script(proxy, script))
     }
 
     #[test]
     fn a_tunnel_takes_nothing_of_what_follows_the_head() {
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 200 OK\r\nVia: p\r\n\r\nhello")];
-        assert_eq!(talk("http://127.0.0.1:PORT", script).unwrap(), b"hello");
+        assert_eq!(run_script_blocking("http://127.0.0.1:PORT", script).unwrap(), b"hello");
     }
 
     #[test]
@@ -600,16 +600,16 @@ mod tests {
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 407 No\r\n\r\n")];
         assert!(
-            talk("127.0.0.1:PORT", script).unwrap_err().text.contains("wants a user and a password (status 407)")
+            run_script_blocking("127.0.0.1:PORT", script).unwrap_err().text.contains("wants a user and a password (status 407)")
         );
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 403 No\r\n\r\n")];
-        assert!(talk("127.0.0.1:PORT", script).unwrap_err().text.contains("refuses a tunnel to host.example:443"));
+        assert!(run_script_blocking("127.0.0.1:PORT", script).unwrap_err().text.contains("refuses a tunnel to host.example:443"));
         let script: &[(&[u8], &[u8])] = &[(request, b"SSH-2.0-x\r\n")];
-        assert!(talk("127.0.0.1:PORT", script).unwrap_err().text.contains("is not HTTP"));
+        assert!(run_script_blocking("127.0.0.1:PORT", script).unwrap_err().text.contains("is not HTTP"));
         let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\
                         Proxy-Authorization: Basic bWU6eA==\r\n\r\n";
         let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 200 OK\r\n\r\n")];
-        assert!(talk("http://me:x@127.0.0.1:PORT", script).is_ok());
+        assert!(run_script_blocking("http://me:x@127.0.0.1:PORT", script).is_ok());
     }
 
     #[test]
@@ -617,23 +617,23 @@ mod tests {
         let ask = b"\x05\x01\x00\x03\x0chost.example\x01\xbb";
         let granted = b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00";
         let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (ask, granted)];
-        assert!(talk("socks5h://127.0.0.1:PORT", script).is_ok());
+        assert!(run_script_blocking("socks5h://127.0.0.1:PORT", script).is_ok());
         let script: &[(&[u8], &[u8])] =
             &[(b"\x05\x01\x02", b"\x05\x02"), (b"\x01\x02me\x01x", b"\x01\x00"), (ask, granted)];
-        assert!(talk("socks5://me:x@127.0.0.1:PORT", script).is_ok());
+        assert!(run_script_blocking("socks5://me:x@127.0.0.1:PORT", script).is_ok());
         let refused = b"\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00";
         let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (ask, refused)];
-        let line = talk("socks5h://127.0.0.1:PORT", script).unwrap_err().text;
+        let line = run_script_blocking("socks5h://127.0.0.1:PORT", script).unwrap_err().text;
         assert!(line.contains("no tunnel to host.example:443"), "{line}");
     }
 
     #[test]
     fn absolute_form_is_for_http_alone() {
-        let proxy = proxies(&option("http://p"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
-        assert!(proxy.takes_absolute_form(&"http://h/".parse().unwrap()));
-        assert!(!proxy.takes_absolute_form(&"https://h/".parse().unwrap()));
-        let proxy = proxies(&option("socks5://localhost"), &[]).unwrap().of(&"http://h/".parse().unwrap()).unwrap();
-        assert!(!proxy.takes_absolute_form(&"http://h/".parse().unwrap()));
+        let proxy = proxies(&proxy_option("http://p"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
+        assert!(proxy.uses_absolute_form(&"http://h/".parse().unwrap()));
+        assert!(!proxy.uses_absolute_form(&"https://h/".parse().unwrap()));
+        let proxy = proxies(&proxy_option("socks5://localhost"), &[]).unwrap().proxy_for(&"http://h/".parse().unwrap()).unwrap();
+        assert!(!proxy.uses_absolute_form(&"http://h/".parse().unwrap()));
         assert!(proxy.is_local() && !proxy.resolves_names());
     }
 }

@@ -8,8 +8,8 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::interface::Network;
-use super::routes::{default_routes, exit};
+use super::interface::Subnet;
+use super::routes::{default_routes, parse_internet_route};
 use marline_core::wire::netlink::{Address, Request, Route, family, messages};
 use marline_sys::netlink::RouteSocket;
 
@@ -17,62 +17,62 @@ use marline_sys::netlink::RouteSocket;
 ///
 /// # Errors
 /// The kernel does not say.
-pub fn leads_here(address: IpAddr) -> io::Result<bool> {
+pub fn is_local_address(address: IpAddr) -> io::Result<bool> {
     let lookup = Route::lookup(None, address.to_canonical());
     match RouteSocket::open()?.request(&lookup.finish(1)) {
-        Ok(answer) => {
-            let route = messages(&answer).find_map(|message| Route::parse(&message));
-            Ok(route.is_some_and(|route| route.kind == LOCAL))
+        Ok(response) => {
+            let route = messages(&response).find_map(|message| Route::parse(&message));
+            Ok(route.is_some_and(|route| route.kind == RTN_LOCAL))
         }
-        Err(error) if NOWHERE.contains(&error.kind()) => Ok(false),
+        Err(error) if UNREACHABLE_ERRORS.contains(&error.kind()) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
 /// Whether packets to an address leave by another route than a default one: one of an interface's own networks, or a static route.
-pub fn is_routed(address: IpAddr) -> bool {
+pub fn has_non_default_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
-    matching(address).is_ok_and(|entry| {
-        entry.is_some_and(|entry| entry.kind == UNICAST && is_more_than_default(&entry, address))
+    matching_route(address).is_ok_and(|entry| {
+        entry.is_some_and(|entry| entry.kind == RTN_UNICAST && is_non_default(&entry, address))
     })
 }
 
 /// The number of the interface by which packets to an address leave if they do so by another route than a default one.
-pub fn routed_over(address: IpAddr) -> Option<u32> {
-    is_routed(address).then(|| leads_over(address)).flatten()
+pub fn non_default_route_interface(address: IpAddr) -> Option<u32> {
+    has_non_default_route(address).then(|| route_interface(address)).flatten()
 }
 
 /// Whether the routing table refuses packets to an address: its route there is `unreachable`, `prohibit` or `blackhole`.
 ///
 /// For IPv4 the kernel answers such a lookup with an error, and an address without any route with another one.
-pub fn is_refused(address: IpAddr) -> bool {
+pub fn is_rejected_by_route(address: IpAddr) -> bool {
     let address = address.to_canonical();
-    match matching(address) {
+    match matching_route(address) {
         Ok(entry) => {
-            entry.is_some_and(|entry| REFUSING.contains(&entry.kind) && is_more_than_default(&entry, address))
+            entry.is_some_and(|entry| REJECT_TYPES.contains(&entry.kind) && is_non_default(&entry, address))
         }
-        Err(error) => REFUSED.contains(&error.kind()),
+        Err(error) => REJECT_ERRORS.contains(&error.kind()),
     }
 }
 
 /// The entry of the routing table by which packets to an address leave.
-fn matching(address: IpAddr) -> io::Result<Option<Route>> {
-    let answer = RouteSocket::open()?.request(&Route::lookup_fib_entry(address).finish(1))?;
-    Ok(messages(&answer).find_map(|message| Route::parse(&message)))
+fn matching_route(address: IpAddr) -> io::Result<Option<Route>> {
+    let response = RouteSocket::open()?.request(&Route::lookup_fib_entry(address).finish(1))?;
+    Ok(messages(&response).find_map(|message| Route::parse(&message)))
 }
 
 /// Whether an entry for an address is no default route.
-fn is_more_than_default(entry: &Route, address: IpAddr) -> bool {
+fn is_non_default(entry: &Route, address: IpAddr) -> bool {
     // Prefixes so short are default routes or parts of one, as VPNs have them.
     let shortest = if address.is_ipv4() { 1 } else { 3 };
     entry.destination.is_some_and(|(_, prefix)| prefix > shortest)
 }
 
 /// The number of the interface over which packets to an address leave; none: the kernel has no route, or does not say.
-pub(crate) fn leads_over(address: IpAddr) -> Option<u32> {
+pub(crate) fn route_interface(address: IpAddr) -> Option<u32> {
     let lookup = Route::lookup(None, address.to_canonical());
-    let answer = RouteSocket::open().ok()?.request(&lookup.finish(1)).ok()?;
-    exit(&answer).map(|(index, _)| index)
+    let response = RouteSocket::open().ok()?.request(&lookup.finish(1)).ok()?;
+    parse_internet_route(&response).map(|(index, _)| index)
 }
 
 /// Whether an address is in the own network of an interface without a default route: a LAN behind this machine, or a tunnel. No link
@@ -80,49 +80,49 @@ pub(crate) fn leads_over(address: IpAddr) -> Option<u32> {
 ///
 /// A route to other networks is not enough: some VPNs have `0.0.0.0/1` in place of a default route, and what is asked for over a link
 /// must not leave over them.
-pub fn is_beside_links(address: IpAddr) -> bool {
-    let beside = || {
+pub fn is_outside_links(address: IpAddr) -> bool {
+    let is_outside = || {
         let socket = RouteSocket::open()?;
-        let answer = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
-        let kind = messages(&answer).find_map(|message| Route::parse(&message)).map(|route| route.kind);
-        let Some((over, _)) = exit(&answer).filter(|(_, route)| route.gateway.is_none() && kind == Some(UNICAST))
+        let response = socket.request(&Route::lookup(None, address.to_canonical()).finish(1))?;
+        let kind = messages(&response).find_map(|message| Route::parse(&message)).map(|route| route.kind);
+        let Some((interface_index, _)) = parse_internet_route(&response).filter(|(_, route)| route.gateway.is_none() && kind == Some(RTN_UNICAST))
         else {
             return Ok::<_, io::Error>(false);
         };
         let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
-        let is_link = messages(&routes).flat_map(|message| default_routes(&message)).any(|(link, ..)| link == over);
-        Ok(!is_link && is_on(&socket, over, address.to_canonical())?)
+        let is_link = messages(&routes).flat_map(|message| default_routes(&message)).any(|(link, ..)| link == interface_index);
+        Ok(!is_link && has_subnet_with(&socket, interface_index, address.to_canonical())?)
     };
-    beside().unwrap_or(false)
+    is_outside().unwrap_or(false)
 }
 
 /// The same, unless this interface has a network with the address as well.
-pub(crate) fn is_beside(address: IpAddr, interface: &str) -> bool {
+pub(crate) fn is_outside_links_and_not_on(address: IpAddr, interface: &str) -> bool {
     let is_on = || {
         let socket = RouteSocket::open()?;
-        is_on(&socket, rustix::net::netdevice::name_to_index(&socket, interface)?, address.to_canonical())
+        has_subnet_with(&socket, rustix::net::netdevice::name_to_index(&socket, interface)?, address.to_canonical())
     };
-    is_beside_links(address) && !is_on().unwrap_or(false)
+    is_outside_links(address) && !is_on().unwrap_or(false)
 }
 
 /// Whether one of an interface's own networks has the address.
-fn is_on(socket: &RouteSocket, index: u32, address: IpAddr) -> io::Result<bool> {
+fn has_subnet_with(socket: &RouteSocket, index: u32, address: IpAddr) -> io::Result<bool> {
     let addresses = socket.request(&Request::dump_addresses().finish(1))?;
     let networks = messages(&addresses).filter_map(|message| Address::parse(&message));
-    let mut own = networks.filter(|network| network.interface == index);
-    Ok(own.any(|of| Network { address: of.address, prefix: of.prefix }.contains(address)))
+    let mut of_interface = networks.filter(|subnet| subnet.interface == index);
+    Ok(of_interface.any(|subnet| Subnet { address: subnet.address, prefix_len: subnet.prefix }.contains(address)))
 }
 
 /// `RTN_UNICAST` and `RTN_LOCAL` of linux/rtnetlink.h.
-const UNICAST: u8 = 1;
-const LOCAL: u8 = 2;
+const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
 /// `RTN_BLACKHOLE`, `RTN_UNREACHABLE` and `RTN_PROHIBIT` of linux/rtnetlink.h.
-const REFUSING: [u8; 3] = [6, 7, 8];
+const REJECT_TYPES: [u8; 3] = [6, 7, 8];
 /// The errors of these three (ip-route(8)): EINVAL, EHOSTUNREACH and EACCES.
-const REFUSED: [io::ErrorKind; 3] =
+const REJECT_ERRORS: [io::ErrorKind; 3] =
     [io::ErrorKind::InvalidInput, io::ErrorKind::HostUnreachable, io::ErrorKind::PermissionDenied];
 /// No way leads there; a kernel without IPv6.
-const NOWHERE: [io::ErrorKind; 3] =
+const UNREACHABLE_ERRORS: [io::ErrorKind; 3] =
     [io::ErrorKind::NetworkUnreachable, io::ErrorKind::HostUnreachable, io::ErrorKind::Unsupported];
 
 #[cfg(test)]
@@ -130,15 +130,15 @@ mod tests {
     use super::*;
     use crate::testing::{cable, in_a_network, ip};
 
-    fn here(address: &str) -> bool {
-        leads_here(address.parse().unwrap()).unwrap()
+    fn is_local(address: &str) -> bool {
+        is_local_address(address.parse().unwrap()).unwrap()
     }
 
     #[test]
     fn what_the_kernel_takes_for_its_own_is_here() {
-        assert!(here("127.0.0.1") && here("127.9.9.9") && here("::ffff:127.0.0.1"));
+        assert!(is_local("127.0.0.1") && is_local("127.9.9.9") && is_local("::ffff:127.0.0.1"));
         in_a_network(|| {
-            assert!(!here("192.0.2.1") && !here("2001:db8::1"));
+            assert!(!is_local("192.0.2.1") && !is_local("2001:db8::1"));
             cable("d0", "192.0.2.1/24");
             ip("address add 192.0.2.7/24 dev d0");
             ip("address add 192.0.2.9/32 dev d0 scope link");
@@ -147,13 +147,13 @@ mod tests {
             for own in ["192.0.2.1", "192.0.2.7", "192.0.2.9", "2001:db8::1", "::1", "198.51.100.200"] {
                 // The kernel adds the local route of an IPv6 address from a work queue, after `ip` has returned.
                 let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
-                while !here(own) {
+                while !is_local(own) {
                     assert!(std::time::Instant::now() < patience, "{own}");
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
             }
             for other in ["192.0.2.2", "2001:db8::2", "203.0.113.1"] {
-                assert!(!here(other), "{other}");
+                assert!(!is_local(other), "{other}");
             }
         });
     }
@@ -168,7 +168,7 @@ mod tests {
             ip("route add 128.0.0.0/1 via 192.168.7.9");
             ip("route add 10.60.0.0/16 via 192.168.7.9");
             ip("route add unreachable 10.61.0.0/16");
-            let routed = |address: &str| is_routed(address.parse().unwrap());
+            let routed = |address: &str| has_non_default_route(address.parse().unwrap());
             for is in ["10.0.1.1", "192.168.7.9", "10.60.7.7", "::ffff:10.60.7.7", "fd01::9"] {
                 assert!(routed(is), "{is}");
             }
@@ -179,7 +179,7 @@ mod tests {
             ip("route add blackhole 10.63.0.0/16");
             ip("route add unreachable fd07::/32");
             ip("route add blackhole fd08::/32");
-            let refused = |address: &str| is_refused(address.parse().unwrap());
+            let refused = |address: &str| is_rejected_by_route(address.parse().unwrap());
             for is in ["10.61.0.1", "10.62.0.1", "10.63.0.1", "::ffff:10.61.0.1", "fd07::1", "fd08::1"] {
                 assert!(refused(is), "{is}");
             }
@@ -196,10 +196,10 @@ mod tests {
             cable("d1", "192.168.7.1/24");
             ip("route add default via 192.0.2.2 dev d0");
             ip("route add 10.9.0.0/16 via 192.168.7.2 dev d1");
-            let beside = |address: &str| is_beside_links(address.parse().unwrap());
+            let beside = |address: &str| is_outside_links(address.parse().unwrap());
             assert!(beside("192.168.7.9") && beside("::ffff:192.168.7.9"));
             assert!(
-                is_beside("192.168.7.9".parse().unwrap(), "d0") && !is_beside("192.168.7.9".parse().unwrap(), "d1")
+                is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d0") && !is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d1")
             );
             for other in ["192.0.2.9", "203.0.113.1", "127.0.0.1", "192.168.7.1", "10.9.0.1", "2001:db8::1"] {
                 assert!(!beside(other), "{other}");

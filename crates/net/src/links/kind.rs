@@ -23,20 +23,20 @@ use super::ppp;
 
 /// What rtnetlink says of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct DeviceInfo {
     pub(super) index: u32,
     pub(super) name: String,
     /// `ARPHRD_*`: what its frames look like.
-    pub(super) hardware: u16,
+    pub(super) arphrd: u16,
     /// `IFF_*`.
     pub(super) flags: u32,
     pub(super) mtu: u32,
     /// The device that it stands on (a VLAN), or its other end (a veth).
-    pub(super) lower: Option<u32>,
+    pub(super) lower_device: Option<u32>,
     /// The device that it is a port of.
-    pub(super) master: Option<u32>,
+    pub(super) controller: Option<u32>,
     /// IFLA_INFO_KIND: what a virtual device is.
-    pub(super) info: Option<String>,
+    pub(super) info_kind: Option<String>,
     /// What somebody wrote on it.
     pub(super) alias: Option<String>,
     /// Its hardware address.
@@ -55,7 +55,7 @@ const ARPHRD_IP6GRE: u16 = 823;
 const ARPHRD_NONE: u16 = 0xfffe;
 
 /// Devices that put packets into other packets.
-const TUNNELS: [&str; 21] = [
+const TUNNEL_KINDS: [&str; 21] = [
     "tun",
     "wireguard",
     "amneziawg",
@@ -79,78 +79,78 @@ const TUNNELS: [&str; 21] = [
     "amt",
 ];
 
-impl Facts {
+impl DeviceInfo {
     /// The kind that the lab wrote on an emulated link.
-    pub(super) fn emulated(&self) -> Option<LinkKind> {
+    pub(super) fn emulated_kind(&self) -> Option<LinkKind> {
         let kind = self.alias.as_deref()?.strip_prefix(LAB_ALIAS)?;
         Some(kind.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default())
     }
 
     /// Whether it is a device of this kind.
-    pub(super) fn is(&self, info: &str) -> bool {
-        self.info.as_deref() == Some(info)
+    pub(super) fn has_info_kind(&self, info: &str) -> bool {
+        self.info_kind.as_deref() == Some(info)
     }
 }
 
 /// What kind of link the device is.
-pub(super) fn kind(link: &Facts, all: &BTreeMap<u32, Facts>, sysfs: &Sysfs) -> LinkKind {
-    standing_on(link, all, sysfs, 0)
+pub(super) fn link_kind(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: &Sysfs) -> LinkKind {
+    kind_at_depth(link, devices, sysfs, 0)
 }
 
 /// Devices stand on each other; the depth is bounded, since the listing comes from outside.
-fn standing_on(link: &Facts, all: &BTreeMap<u32, Facts>, sysfs: &Sysfs, depth: u8) -> LinkKind {
-    if let Some(kind) = link.emulated() {
+fn kind_at_depth(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: &Sysfs, depth: u8) -> LinkKind {
+    if let Some(kind) = link.emulated_kind() {
         return kind;
     }
-    let below = |other: &Facts| if depth < 4 { standing_on(other, all, sysfs, depth + 1) } else { LinkKind::Other };
-    match link.info.as_deref() {
-        Some(info) if TUNNELS.contains(&info) => LinkKind::Tunnel,
+    let kind_of = |device: &DeviceInfo| if depth < 4 { kind_at_depth(device, devices, sysfs, depth + 1) } else { LinkKind::Other };
+    match link.info_kind.as_deref() {
+        Some(info) if TUNNEL_KINDS.contains(&info) => LinkKind::Tunnel,
         Some("wwan" | "rmnet") => LinkKind::Lte,
         Some("vlan" | "macvlan" | "ipvlan" | "macvtap") => link
-            .lower
-            .and_then(|lower| all.get(&lower))
-            .filter(|lower| lower.index != link.index)
-            .map_or(LinkKind::Other, below),
+            .lower_device
+            .and_then(|lower_device| devices.get(&lower_device))
+            .filter(|lower_device| lower_device.index != link.index)
+            .map_or(LinkKind::Other, kind_of),
         Some("bridge" | "bond" | "team") => {
-            let ports = all.values().filter(|port| port.master == Some(link.index) && port.index != link.index);
-            common(ports.filter(|port| !port.is("veth") && !port.is("tun")).map(below))
+            let ports = devices.values().filter(|port| port.controller == Some(link.index) && port.index != link.index);
+            common_kind(ports.filter(|port| !port.has_info_kind("veth") && !port.has_info_kind("tun")).map(kind_of))
         }
         // The way out of a container looks like a cable to those inside.
         Some("veth") => LinkKind::Ethernet,
-        _ if ppp::is_ppp(link) => ppp::kind(&ppp::below(link, all, &sysfs.base), |lower| {
-            all.values().find(|other| other.name == lower && other.index != link.index).map(below)
+        _ if ppp::is_ppp(link) => ppp::transport_kind(&ppp::ppp_transport(link, devices, &sysfs.fs_root), |lower_device| {
+            devices.values().find(|device| device.name == lower_device && device.index != link.index).map(kind_of)
         }),
         Some(_) => LinkKind::Other,
-        None => hardware(link, sysfs),
+        None => hardware_kind(link, sysfs),
     }
 }
 
 /// The kind of all of them, if they agree.
-fn common(mut kinds: impl Iterator<Item = LinkKind>) -> LinkKind {
+fn common_kind(mut kinds: impl Iterator<Item = LinkKind>) -> LinkKind {
     let Some(first) = kinds.next() else { return LinkKind::Other };
     if kinds.all(|kind| kind == first) { first } else { LinkKind::Other }
 }
 
-fn hardware(link: &Facts, sysfs: &Sysfs) -> LinkKind {
-    if let Some(device) = sysfs.device(link) {
-        return match (device.sort.as_deref(), device.driver.as_deref(), link.hardware) {
+fn hardware_kind(link: &DeviceInfo, sysfs: &Sysfs) -> LinkKind {
+    if let Some(device) = sysfs.matching_device(link) {
+        return match (device.devtype.as_deref(), device.driver.as_deref(), link.arphrd) {
             (Some("wlan"), _, _) => LinkKind::Wifi,
             (Some("wwan"), _, _) => LinkKind::Lte,
             // Tethering: an Android phone's RNDIS and an iPhone's own protocol.
             (_, Some("rndis_host" | "ipheth"), _) => LinkKind::Lte,
-            (_, _, ARPHRD_ETHER) if device.is_real => LinkKind::Ethernet,
-            (_, _, hardware) => by_frames(hardware),
+            (_, _, ARPHRD_ETHER) if device.has_hardware => LinkKind::Ethernet,
+            (_, _, hardware) => kind_by_arphrd(hardware),
         };
     }
-    match (link.name.as_str(), link.hardware) {
+    match (link.name.as_str(), link.arphrd) {
         (name, _) if name.starts_with("wl") => LinkKind::Wifi,
         (name, _) if name.starts_with("ww") || name.starts_with("rmnet") => LinkKind::Lte,
         (_, ARPHRD_ETHER) => LinkKind::Ethernet,
-        (_, hardware) => by_frames(hardware),
+        (_, hardware) => kind_by_arphrd(hardware),
     }
 }
 
-fn by_frames(hardware: u16) -> LinkKind {
+fn kind_by_arphrd(hardware: u16) -> LinkKind {
     match hardware {
         ARPHRD_NONE | ARPHRD_TUNNEL | ARPHRD_TUNNEL6 | ARPHRD_SIT | ARPHRD_IPGRE | ARPHRD_IP6GRE => {
             LinkKind::Tunnel
@@ -161,50 +161,50 @@ fn by_frames(hardware: u16) -> LinkKind {
 
 /// The devices of `/sys/class/net`, or of a copy of it.
 pub(super) struct Sysfs {
-    root: PathBuf,
+    class_net: PathBuf,
     /// The root of the file system, for what programs say of their devices.
-    base: PathBuf,
+    fs_root: PathBuf,
 }
 
 /// What sysfs adds.
-struct Device {
+struct SysfsDevice {
     /// `DEVTYPE` of its uevent, and `wlan` also for old drivers.
-    sort: Option<String>,
+    devtype: Option<String>,
     /// The driver's name.
     driver: Option<String>,
     /// Whether there is hardware behind it.
-    is_real: bool,
+    has_hardware: bool,
 }
 
 impl Sysfs {
-    pub(super) fn system() -> Self {
-        Self { base: PathBuf::from("/"), ..Self::at(Path::new("/sys/class/net")) }
+    pub(super) fn of_system() -> Self {
+        Self { fs_root: PathBuf::from("/"), ..Self::at(Path::new("/sys/class/net")) }
     }
 
     /// A copy, and nothing that programs say.
     pub(super) fn at(root: &Path) -> Self {
-        Self { root: root.to_owned(), base: PathBuf::from("/nonexistent") }
+        Self { class_net: root.to_owned(), fs_root: PathBuf::from("/nonexistent") }
     }
 
     /// The device, if sysfs shows the same one as rtnetlink.
-    fn device(&self, link: &Facts) -> Option<Device> {
+    fn matching_device(&self, link: &DeviceInfo) -> Option<SysfsDevice> {
         if !is_interface_name(&link.name) {
             return None;
         }
-        let directory = self.root.join(&link.name);
+        let directory = self.class_net.join(&link.name);
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
         let mac: Vec<_> = link.mac.iter().map(|byte| format!("{byte:02x}")).collect();
         if read("ifindex")?.trim() != link.index.to_string() || read("address")?.trim() != mac.join(":") {
             return None;
         }
-        let sort = read("uevent")
+        let devtype = read("uevent")
             .and_then(|text| text.lines().find_map(|l| l.strip_prefix("DEVTYPE=").map(str::to_owned)));
         let is_wireless = directory.join("wireless").exists() || directory.join("phy80211").exists();
         let driver = fs::read_link(directory.join("device/driver")).ok();
-        Some(Device {
-            sort: if is_wireless { Some("wlan".to_owned()) } else { sort },
+        Some(SysfsDevice {
+            devtype: if is_wireless { Some("wlan".to_owned()) } else { devtype },
             driver: driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned())),
-            is_real: directory.join("device").exists(),
+            has_hardware: directory.join("device").exists(),
         })
     }
 }
@@ -213,18 +213,18 @@ impl Sysfs {
 mod tests {
     use super::*;
 
-    fn facts(name: &str, hardware: u16, info: Option<&str>) -> Facts {
-        Facts { index: 3, name: name.into(), hardware, info: info.map(str::to_owned), ..Facts::default() }
+    fn test_device(name: &str, hardware: u16, info: Option<&str>) -> DeviceInfo {
+        DeviceInfo { index: 3, name: name.into(), arphrd: hardware, info_kind: info.map(str::to_owned), ..DeviceInfo::default() }
     }
 
-    fn alone(link: &Facts) -> LinkKind {
-        kind(link, &BTreeMap::new(), &Sysfs::at(Path::new("/nonexistent")))
+    fn kind_alone(link: &DeviceInfo) -> LinkKind {
+        link_kind(link, &BTreeMap::new(), &Sysfs::at(Path::new("/nonexistent")))
     }
 
     #[test]
     fn the_lab_says_what_its_tun_devices_stand_for() {
-        let mut tun = facts("wifi", ARPHRD_NONE, Some("tun"));
-        assert_eq!(alone(&tun), LinkKind::Tunnel);
+        let mut tun = test_device("wifi", ARPHRD_NONE, Some("tun"));
+        assert_eq!(kind_alone(&tun), LinkKind::Tunnel);
         for (alias, kind) in [
             ("marline-lab kind=wifi", Some(LinkKind::Wifi)),
             ("marline-lab kind=lte rate=5Mbit/s", Some(LinkKind::Lte)),
@@ -232,8 +232,8 @@ mod tests {
             ("my kind=wifi", None),
         ] {
             tun.alias = Some(alias.into());
-            assert_eq!(tun.emulated(), kind, "{alias}");
-            assert_eq!(alone(&tun), kind.unwrap_or(LinkKind::Tunnel), "{alias}");
+            assert_eq!(tun.emulated_kind(), kind, "{alias}");
+            assert_eq!(kind_alone(&tun), kind.unwrap_or(LinkKind::Tunnel), "{alias}");
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
             ("he", ARPHRD_SIT, None, LinkKind::Tunnel),
             ("dummy0", ARPHRD_ETHER, Some("dummy"), LinkKind::Other),
         ] {
-            assert_eq!(alone(&facts(name, hardware, info)), kind, "{name} {info:?}");
+            assert_eq!(kind_alone(&test_device(name, hardware, info)), kind, "{name} {info:?}");
         }
     }
 
@@ -260,7 +260,7 @@ mod tests {
     fn a_bond_is_what_its_ports_are_and_no_circle_hangs_it() {
         let mut all = BTreeMap::new();
         let mut add = |index, name: &str, info: Option<&str>, master, lower| {
-            all.insert(index, Facts { index, master, lower, ..facts(name, ARPHRD_ETHER, info) });
+            all.insert(index, DeviceInfo { index, controller: master, lower_device: lower, ..test_device(name, ARPHRD_ETHER, info) });
         };
         add(1, "eth0", None, Some(9), None);
         add(2, "eth1", None, Some(9), None);
@@ -272,7 +272,7 @@ mod tests {
         add(14, "odd0", Some("vlan"), None, Some(15));
         add(15, "odd1", Some("vlan"), None, Some(14));
         add(16, "br1", Some("bridge"), None, None);
-        let of = |index| kind(&all[&index], &all, &Sysfs::at(Path::new("/nonexistent")));
+        let of = |index| link_kind(&all[&index], &all, &Sysfs::at(Path::new("/nonexistent")));
         assert_eq!(of(9), LinkKind::Ethernet);
         assert_eq!(of(10), LinkKind::Ethernet);
         assert_eq!(of(12), LinkKind::Wifi);
@@ -305,8 +305,8 @@ mod tests {
         make("net5", 4, "DEVTYPE=wwan\n", None, false);
         let sysfs = Sysfs::at(root.path());
         let of = |name: &str| {
-            let link = Facts { mac: vec![2, 0, 0, 0, 0, 10], ..facts(name, ARPHRD_ETHER, None) };
-            kind(&link, &BTreeMap::new(), &sysfs)
+            let link = DeviceInfo { mac: vec![2, 0, 0, 0, 0, 10], ..test_device(name, ARPHRD_ETHER, None) };
+            link_kind(&link, &BTreeMap::new(), &sysfs)
         };
         assert_eq!(of("net0"), LinkKind::Wifi);
         assert_eq!(of("net1"), LinkKind::Wifi);

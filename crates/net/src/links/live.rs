@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use marline_core::link::LinkKind;
 use marline_sys::tun::Tun;
 
-use super::{Choice, MeteredHints, Monitor, Reason, Survey, Verdict, choose, survey};
+use super::{LinkSelection, MeteredHints, Monitor, UnusedReason, InterfaceList, Usability, choose, survey};
 use crate::testing::{cable, in_a_network, ip};
 
 /// A TUN device with an address; it lives as long as the handle.
-fn tun(name: &str, address: &str) -> Tun {
+fn add_tun(name: &str, address: &str) -> Tun {
     let tun = Tun::create(name).unwrap();
     ip(&format!("link set {name} up"));
     ip(&format!("address add {address} dev {name}"));
@@ -19,19 +19,19 @@ fn tun(name: &str, address: &str) -> Tun {
 }
 
 /// `name: kind, verdict` of each interface, by name.
-fn lines(survey: &Survey) -> Vec<String> {
+fn interface_lines(survey: &InterfaceList) -> Vec<String> {
     let mut lines: Vec<String> =
-        survey.interfaces.iter().map(|i| format!("{}: {}, {}", i.name, i.kind, i.verdict)).collect();
+        survey.interfaces.iter().map(|i| format!("{}: {}, {}", i.name, i.kind, i.usability)).collect();
     lines.sort();
     lines
 }
 
 /// The first survey that fulfils the condition, or the last of many: the kernel tells a change of carrier up to a
 /// second later (`linkwatch`).
-fn settled(condition: impl Fn(&Survey) -> bool) -> Survey {
+fn wait_until(condition: impl Fn(&InterfaceList) -> bool) -> InterfaceList {
     let started = Instant::now();
     loop {
-        let survey = survey().unwrap();
+        let survey = list_interfaces().unwrap();
         if condition(&survey) || started.elapsed() > Duration::from_secs(10) {
             return survey;
         }
@@ -39,7 +39,7 @@ fn settled(condition: impl Fn(&Survey) -> bool) -> Survey {
     }
 }
 
-fn usable(survey: &Survey) -> Vec<&str> {
+fn usable_names(survey: &InterfaceList) -> Vec<&str> {
     survey.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect()
 }
 
@@ -67,8 +67,8 @@ fn a_survey_judges_each_sort_of_interface() {
         ip("address add 172.17.0.1/16 dev docker0");
         ip("link add name vethab type veth peer name inside");
         ip("link set vethab master docker0 up");
-        let _tunnel = tun("tun0", "10.8.0.2/24");
-        let _wifi = tun("wifi", "10.9.0.2/24");
+        let _tunnel = add_tun("tun0", "10.8.0.2/24");
+        let _wifi = add_tun("wifi", "10.9.0.2/24");
         ip("link set wifi alias marline-lab~kind=wifi");
         ip("route add default dev wifi metric 800");
         let expected = [
@@ -93,62 +93,62 @@ fn a_survey_judges_each_sort_of_interface() {
             "vethab: ethernet, not used: it is a port of docker0",
             "wifi: wifi, usable",
         ];
-        let survey = settled(|survey| lines(survey) == expected);
-        assert_eq!(lines(&survey), expected);
-        let eth0 = survey.named("eth0").unwrap();
+        let survey = wait_until(|survey| interface_lines(survey) == expected);
+        assert_eq!(interface_lines(&survey), expected);
+        let eth0 = survey.by_name("eth0").unwrap();
         assert_eq!(eth0.addresses, ["10.1.0.2", "2001:db8:1::2"].map(|a| a.parse::<IpAddr>().unwrap()));
-        let route = eth0.v4.unwrap();
+        let route = eth0.route_v4.unwrap();
         assert_eq!((route.metric, route.table), (100, 254));
         assert_eq!(route.gateway, Some("10.1.0.1".parse().unwrap()));
         assert!(eth0.has_v4() && !eth0.has_v6(), "its IPv6 address leads nowhere");
-        assert!(eth0.is_neighbour("10.1.0.77".parse().unwrap()) && !eth0.is_neighbour("10.2.0.1".parse().unwrap()));
-        assert_eq!(survey.named("eth1").unwrap().v4.unwrap().table, 1001);
-        let six0 = survey.named("six0").unwrap();
+        assert!(eth0.is_on_subnet("10.1.0.77".parse().unwrap()) && !eth0.is_on_subnet("10.2.0.1".parse().unwrap()));
+        assert_eq!(survey.by_name("eth1").unwrap().route_v4.unwrap().table, 1001);
+        let six0 = survey.by_name("six0").unwrap();
         assert!(six0.has_v6() && !six0.has_v4() && six0.has_public_v6());
         assert_eq!(survey.loopback().unwrap().addresses.len(), 2);
-        let chosen = choose(&survey, &AUTO, &MeteredHints::none()).unwrap();
+        let chosen = choose_links(&survey, &AUTO, &MeteredHints::unknown()).unwrap();
         let names: Vec<_> = chosen.links.iter().map(|(_, profile)| profile.name.as_str()).collect();
         assert_eq!(names, ["eth1", "eth0", "six0", "wifi"]);
         assert_eq!(chosen.links[3].1.kind, LinkKind::Wifi);
         if let Some(path) = std::env::var_os("MARLINE_RECORD_SURVEY") {
-            super::survey::record(std::path::Path::new(&path)).unwrap();
+            super::survey::save_dumps(std::path::Path::new(&path)).unwrap();
         }
     });
 }
 
-const AUTO: Choice = Choice::Auto { bypass_vpn: false, known: Vec::new() };
+const AUTO: LinkSelection = LinkSelection::Auto { bypass_vpn: false, configured: Vec::new() };
 
 /// Two cables and an emulated link, and a VPN that the work sets up.
-fn with_a_vpn(set_up: impl FnOnce() + Send) {
+fn with_vpn(set_up: impl FnOnce() + Send) {
     in_a_network(|| {
         cable("eth0", "10.1.0.2/24");
         ip("route add default via 10.1.0.1 dev eth0 metric 100");
         cable("eth1", "10.2.0.2/24");
         ip("route add default via 10.2.0.1 dev eth1 metric 200");
-        let _tunnel = tun("tun0", "10.8.0.2/24");
-        assert_eq!(survey().unwrap().vpn, None);
+        let _tunnel = add_tun("tun0", "10.8.0.2/24");
+        assert_eq!(list_interfaces().unwrap().vpn, None);
         set_up();
-        let survey = settled(|survey| usable(survey) == ["tun0"]);
+        let survey = wait_until(|survey| usable_names(survey) == ["tun0"]);
         assert_eq!(survey.vpn.as_deref(), Some("tun0"));
-        assert_eq!(usable(&survey), ["tun0"]);
-        assert!(survey.named("tun0").is_some_and(|tun| tun.v4.is_some() && tun.has_v4() && !tun.has_v6()));
-        let chosen = choose(&survey, &AUTO, &MeteredHints::none()).unwrap();
+        assert_eq!(usable_names(&survey), ["tun0"]);
+        assert!(survey.by_name("tun0").is_some_and(|tun| tun.route_v4.is_some() && tun.has_v4() && !tun.has_v6()));
+        let chosen = choose_links(&survey, &AUTO, &MeteredHints::unknown()).unwrap();
         assert_eq!(chosen.links.len(), 1);
-        assert!(chosen.vpn.unwrap().contains("tun0"));
-        let bypass = Choice::Auto { bypass_vpn: true, known: Vec::new() };
-        let below = choose(&survey, &bypass, &MeteredHints::none()).unwrap();
+        assert!(chosen.vpn_note.unwrap().contains("tun0"));
+        let bypass = LinkSelection::Auto { bypass_vpn: true, configured: Vec::new() };
+        let below = choose_links(&survey, &bypass, &MeteredHints::unknown()).unwrap();
         assert_eq!(below.links.iter().map(|(i, _)| i.name.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
     });
 }
 
 #[test]
 fn a_vpn_with_the_best_default_route_is_found() {
-    with_a_vpn(|| ip("route add default dev tun0 metric 50"));
+    with_vpn(|| ip("route add default dev tun0 metric 50"));
 }
 
 #[test]
 fn a_vpn_with_two_halves_of_the_world_is_found() {
-    with_a_vpn(|| {
+    with_vpn(|| {
         ip("route add 0.0.0.0/1 via 10.8.0.1 dev tun0");
         ip("route add 128.0.0.0/1 via 10.8.0.1 dev tun0");
     });
@@ -156,7 +156,7 @@ fn a_vpn_with_two_halves_of_the_world_is_found() {
 
 #[test]
 fn a_vpn_behind_a_rule_and_a_table_of_its_own_is_found() {
-    with_a_vpn(|| {
+    with_vpn(|| {
         ip("route add default dev tun0 table 51820");
         ip("rule add not fwmark 51820 table 51820");
     });
@@ -167,15 +167,15 @@ fn an_ipv6_tunnel_beside_ipv4_is_no_vpn_and_an_emulated_link_neither() {
     in_a_network(|| {
         cable("eth0", "10.1.0.2/24");
         ip("route add default via 10.1.0.1 dev eth0 metric 100");
-        let _six = tun("he6", "2001:db8:8::2/64");
+        let _six = add_tun("he6", "2001:db8:8::2/64");
         ip("-6 route add default dev he6");
-        let wide = settled(|survey| usable(survey) == ["eth0"]);
-        assert_eq!((wide.vpn.as_deref(), usable(&wide)), (None, vec!["eth0"]));
-        let _lab = tun("lte", "10.9.0.2/24");
+        let wide = wait_until(|survey| usable_names(survey) == ["eth0"]);
+        assert_eq!((wide.vpn.as_deref(), usable_names(&wide)), (None, vec!["eth0"]));
+        let _lab = add_tun("lte", "10.9.0.2/24");
         ip("link set lte alias marline-lab~kind=lte");
         ip("route add default dev lte metric 1");
-        let lab = settled(|survey| usable(survey) == ["eth0", "lte"]);
-        assert_eq!((lab.vpn.as_deref(), usable(&lab)), (None, vec!["eth0", "lte"]));
+        let lab = wait_until(|survey| usable_names(survey) == ["eth0", "lte"]);
+        assert_eq!((lab.vpn.as_deref(), usable_names(&lab)), (None, vec!["eth0", "lte"]));
     });
 }
 
@@ -188,18 +188,18 @@ fn both_links_of_an_ipv6_only_network_are_used_and_its_clat_is_not() {
             ip("-6 route add default via 2001:db8:1::1 dev wlan0 metric 600");
             cable("wwan0", "2001:db8:2::2/64");
             ip("-6 route add default via 2001:db8:2::1 dev wwan0 metric 700");
-            let _clat = tun(name, address);
+            let _clat = add_tun(name, address);
             ip(&format!("route add default dev {name} metric 2048"));
-            let survey = settled(|survey| usable(survey) == ["wlan0", "wwan0"]);
-            assert_eq!((survey.vpn.as_deref(), usable(&survey)), (None, vec!["wlan0", "wwan0"]), "{name}");
-            assert_eq!(survey.named(name).unwrap().verdict, Verdict::Unused(Reason::Clat));
-            let chosen = choose(&survey, &AUTO, &MeteredHints::none()).unwrap();
-            assert_eq!((chosen.links.len(), chosen.vpn), (2, None));
+            let survey = wait_until(|survey| usable_names(survey) == ["wlan0", "wwan0"]);
+            assert_eq!((survey.vpn.as_deref(), usable_names(&survey)), (None, vec!["wlan0", "wwan0"]), "{name}");
+            assert_eq!(survey.by_name(name).unwrap().usability, Usability::Unused(UnusedReason::Clat));
+            let chosen = choose_links(&survey, &AUTO, &MeteredHints::unknown()).unwrap();
+            assert_eq!((chosen.links.len(), chosen.vpn_note), (2, None));
             // A VPN is one beside a CLAT, too.
-            let _vpn = tun("tun0", "2001:db8:8::2/64");
+            let _vpn = add_tun("tun0", "2001:db8:8::2/64");
             ip("-6 route add default dev tun0 metric 50");
-            let below = settled(|survey| usable(survey) == ["tun0"]);
-            assert_eq!((below.vpn.as_deref(), usable(&below)), (Some("tun0"), vec!["tun0"]), "{name}");
+            let below = wait_until(|survey| usable_names(survey) == ["tun0"]);
+            assert_eq!((below.vpn.as_deref(), usable_names(&below)), (Some("tun0"), vec!["tun0"]), "{name}");
         });
     }
 }
@@ -212,11 +212,11 @@ fn a_link_with_ipv4_beside_a_clat_keeps_it() {
         ip("route add default via 10.1.0.1 dev eth0 metric 100");
         cable("wwan0", "2001:db8:2::2/64");
         ip("-6 route add default via 2001:db8:2::1 dev wwan0 metric 700");
-        let _clat = tun("v4-wwan0", "192.0.0.4/32");
+        let _clat = add_tun("v4-wwan0", "192.0.0.4/32");
         ip("route add default dev v4-wwan0 metric 50");
-        let survey = settled(|survey| usable(survey) == ["eth0", "wwan0"]);
-        assert_eq!((survey.vpn.as_deref(), usable(&survey)), (None, vec!["eth0", "wwan0"]));
-        assert!(survey.named("eth0").unwrap().has_v4());
+        let survey = wait_until(|survey| usable_names(survey) == ["eth0", "wwan0"]);
+        assert_eq!((survey.vpn.as_deref(), usable_names(&survey)), (None, vec!["eth0", "wwan0"]));
+        assert!(survey.by_name("eth0").unwrap().has_v4());
     });
 }
 
@@ -231,10 +231,10 @@ fn a_bridge_that_leads_out_is_a_link_and_a_route_over_two_links_is_one_for_each(
         ip("address add 10.1.0.2/24 dev br0");
         cable("eth1", "10.2.0.2/24");
         ip("route add default nexthop via 10.1.0.1 dev br0 nexthop via 10.2.0.1 dev eth1");
-        let survey = settled(|survey| usable(survey) == ["br0", "eth1"]);
-        assert_eq!(usable(&survey), ["br0", "eth1"]);
-        assert_eq!(survey.named("eth0").unwrap().verdict.to_string(), "not used: it is a port of br0");
-        assert_eq!(survey.named("br0").unwrap().v4.unwrap().gateway, Some("10.1.0.1".parse().unwrap()));
+        let survey = wait_until(|survey| usable_names(survey) == ["br0", "eth1"]);
+        assert_eq!(usable_names(&survey), ["br0", "eth1"]);
+        assert_eq!(survey.by_name("eth0").unwrap().usability.to_string(), "not used: it is a port of br0");
+        assert_eq!(survey.by_name("br0").unwrap().route_v4.unwrap().gateway, Some("10.1.0.1".parse().unwrap()));
     });
 }
 
@@ -247,7 +247,7 @@ fn a_survey_is_quick_with_a_hundred_interfaces() {
         let start = Instant::now();
         let rounds = 20;
         for _ in 0..rounds {
-            assert_eq!(survey().unwrap().interfaces.len(), 101);
+            assert_eq!(list_interfaces().unwrap().interfaces.len(), 101);
         }
         eprintln!("a survey of 101 interfaces takes {:?}", start.elapsed() / rounds);
     });
@@ -276,7 +276,7 @@ fn the_monitor_hears_of_links_addresses_and_routes() {
                 assert!(heard.is_ok(), "not heard: {change}");
                 heard.unwrap().unwrap();
             }
-            assert!(survey().unwrap().named("eth0").is_none());
+            assert!(list_interfaces().unwrap().by_name("eth0").is_none());
         });
     });
 }

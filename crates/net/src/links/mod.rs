@@ -34,21 +34,21 @@ mod ppp;
 mod routes;
 mod survey;
 
-pub use choose::{Choice, Chosen, choose, choose_local, coming};
+pub use choose::{LinkSelection, ChosenLinks, choose_links, choose_loopback, pending_interfaces};
 #[cfg(feature = "fuzzing")]
 pub(crate) use dbus::fuzzing;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use dbus::service::{Call, Service};
 pub(crate) use dbus::{Bus, Value as BusValue};
 
-pub(crate) use here::{is_beside, leads_over};
-pub use here::{is_beside_links, is_refused, is_routed, leads_here, routed_over};
-pub use interface::{DefaultRoute, Interface, Metered, MeteredSource, Network, Reason, Verdict};
-pub use metered::{MeteredHints, MeteredWatch};
+pub(crate) use here::{is_outside_links_and_not_on, route_interface};
+pub use here::{is_outside_links, is_rejected_by_route, has_non_default_route, is_local_address, non_default_route_interface};
+pub use interface::{DefaultRoute, Interface, MeteredStatus, MeteredSource, Subnet, UnusedReason, Usability};
+pub use metered::{MeteredHints, MeteredQuery};
 pub use monitor::Monitor;
-pub use named::{Named, ParseNamedError, rate_of};
-pub use routes::{FAR_V4, FAR_V6, PROTOCOL};
-pub use survey::{Survey, survey};
+pub use named::{LinkArg, ParseLinkArgError, parse_rate_limit};
+pub use routes::{INTERNET_PROBE_V4, INTERNET_PROBE_V6, RTPROT_MARLINE};
+pub use survey::{InterfaceList, list_interfaces};
 
 /// Why there is no link to use. The process ends with 69 then: the network is not there.
 #[derive(Debug, thiserror::Error)]

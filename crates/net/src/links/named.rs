@@ -8,11 +8,11 @@ use std::str::FromStr;
 use marline_core::link::{LinkKind, LinkProfile};
 use marline_core::units::{Bitrate, DataSize, ParseUnitError};
 
-use super::{Interface, Metered, MeteredHints, MeteredSource};
+use super::{Interface, MeteredStatus, MeteredHints, MeteredSource};
 
 /// What the user says of an interface. What is not said comes from the system.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Named {
+pub struct LinkArg {
     /// The interface.
     pub name: String,
     /// The access technology.
@@ -22,54 +22,54 @@ pub struct Named {
     /// How many bytes it may carry in one run.
     pub budget: Option<DataSize>,
     /// The most it may carry a second.
-    pub limit: Option<Bitrate>,
+    pub rate_limit: Option<Bitrate>,
     /// Whether the user has just spoken of it, so that it is worth a line if it is not used. What is only known of it,
     /// from a configuration, is not.
-    pub spoken: bool,
+    pub is_explicit: bool,
 }
 
-impl Named {
+impl LinkArg {
     /// An interface of which nothing else is said.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), kind: None, metered: None, budget: None, limit: None, spoken: false }
+        Self { name: name.to_owned(), kind: None, metered: None, budget: None, rate_limit: None, is_explicit: false }
     }
 
     /// The terms of an interface, of which the user says this.
-    pub fn on(&self, interface: &Interface, metered: &MeteredHints) -> LinkProfile {
+    pub fn profile_for(&self, interface: &Interface, metered: &MeteredHints) -> LinkProfile {
         let mut interface = interface.clone();
-        interface.metered = metered.of(&interface.name);
+        interface.metered = metered.get(&interface.name);
         let mut profile = LinkProfile::new(&interface.name, LinkKind::Other);
-        self.overrule(&mut interface, &mut profile);
+        self.apply_to(&mut interface, &mut profile);
         profile
     }
 
     /// Puts what the user says over what the system says.
-    pub(super) fn overrule(&self, interface: &mut Interface, profile: &mut LinkProfile) {
+    pub(super) fn apply_to(&self, interface: &mut Interface, profile: &mut LinkProfile) {
         if let Some(kind) = self.kind {
             interface.kind = kind;
         }
         if let Some(metered) = self.metered {
-            interface.metered = Some(Metered { metered, source: MeteredSource::User });
+            interface.metered = Some(MeteredStatus { metered, source: MeteredSource::User });
         }
         profile.kind = interface.kind;
         profile.metered = interface.metered.is_some_and(|m| m.metered);
         profile.budget = self.budget.or(profile.budget);
-        profile.rate_limit = self.limit.or(profile.rate_limit);
+        profile.rate_limit = self.rate_limit.or(profile.rate_limit);
     }
 }
 
 /// Why the text names no link.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ParseNamedError {
+pub enum ParseLinkArgError {
     /// The interface is missing, or cannot be one.
     #[error("`{0}` is no name of an interface: 1 to 15 bytes without `/`, `:` or spaces")]
     Name(String),
     /// A part is not `key=value` with a known key.
     #[error("`{0}`: after the interface come kind=, metered=, budget= or limit=, separated by commas")]
-    Part(String),
+    UnknownKey(String),
     /// A key comes twice.
     #[error("`{0}=` is said twice")]
-    Twice(String),
+    Duplicate(String),
     /// A value cannot be read.
     #[error("{key}: {why}")]
     Value {
@@ -80,30 +80,30 @@ pub enum ParseNamedError {
     },
 }
 
-impl FromStr for Named {
-    type Err = ParseNamedError;
+impl FromStr for LinkArg {
+    type Err = ParseLinkArgError;
 
-    fn from_str(s: &str) -> Result<Self, ParseNamedError> {
+    fn from_str(s: &str) -> Result<Self, ParseLinkArgError> {
         let mut parts = s.split(',');
         let name = parts.next().unwrap_or_default();
         if !is_interface_name(name) {
-            return Err(ParseNamedError::Name(name.to_owned()));
+            return Err(ParseLinkArgError::Name(name.to_owned()));
         }
         let mut named = Self::new(name);
         for part in parts {
-            let (key, text) = part.split_once('=').ok_or_else(|| ParseNamedError::Part(part.to_owned()))?;
+            let (key, text) = part.split_once('=').ok_or_else(|| ParseLinkArgError::UnknownKey(part.to_owned()))?;
             let twice = match key {
-                "kind" => named.kind.replace(value("kind", text)?).is_some(),
-                "metered" => named.metered.replace(yes_or_no(text)?).is_some(),
-                "budget" => named.budget.replace(value("budget", text)?).is_some(),
+                "kind" => named.kind.replace(parse_value("kind", text)?).is_some(),
+                "metered" => named.metered.replace(parse_yes_no(text)?).is_some(),
+                "budget" => named.budget.replace(parse_value("budget", text)?).is_some(),
                 "limit" => {
-                    let limit = rate_of(text).map_err(|why| ParseNamedError::Value { key: "limit", why })?;
-                    named.limit.replace(limit).is_some()
+                    let limit = parse_rate_limit(text).map_err(|why| ParseLinkArgError::Value { key: "limit", why })?;
+                    named.rate_limit.replace(limit).is_some()
                 }
-                _ => return Err(ParseNamedError::Part(part.to_owned())),
+                _ => return Err(ParseLinkArgError::UnknownKey(part.to_owned())),
             };
             if twice {
-                return Err(ParseNamedError::Twice(key.to_owned()));
+                return Err(ParseLinkArgError::Duplicate(key.to_owned()));
             }
         }
         Ok(named)
@@ -114,7 +114,7 @@ impl FromStr for Named {
 ///
 /// # Errors
 /// In words: it is neither.
-pub fn rate_of(text: &str) -> Result<Bitrate, String> {
+pub fn parse_rate_limit(text: &str) -> Result<Bitrate, String> {
     let size = match text.as_bytes() {
         [.., digit, b'k' | b'K' | b'm' | b'M' | b'g' | b'G'] if digit.is_ascii_digit() => {
             text.to_ascii_uppercase().parse::<DataSize>().ok()
@@ -127,15 +127,15 @@ pub fn rate_of(text: &str) -> Result<Bitrate, String> {
     }
 }
 
-fn value<T: FromStr<Err: ToString>>(key: &'static str, text: &str) -> Result<T, ParseNamedError> {
-    text.parse().map_err(|why: T::Err| ParseNamedError::Value { key, why: why.to_string() })
+fn parse_value<T: FromStr<Err: ToString>>(key: &'static str, text: &str) -> Result<T, ParseLinkArgError> {
+    text.parse().map_err(|why: T::Err| ParseLinkArgError::Value { key, why: why.to_string() })
 }
 
-fn yes_or_no(text: &str) -> Result<bool, ParseNamedError> {
+fn parse_yes_no(text: &str) -> Result<bool, ParseLinkArgError> {
     match text {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err(ParseNamedError::Value { key: "metered", why: format!("`{text}` is neither yes nor no") }),
+        _ => Err(ParseLinkArgError::Value { key: "metered", why: format!("`{text}` is neither yes nor no") }),
     }
 }
 
@@ -153,13 +153,13 @@ mod tests {
 
     #[test]
     fn a_link_is_named_with_all_its_terms() {
-        let named: Named = "wwan0,limit=10Mbit/s,kind=lte,metered=yes,budget=2GB".parse().unwrap();
+        let named: LinkArg = "wwan0,limit=10Mbit/s,kind=lte,metered=yes,budget=2GB".parse().unwrap();
         assert_eq!(named.name, "wwan0");
         assert_eq!(named.kind, Some(LinkKind::Lte));
         assert_eq!(named.metered, Some(true));
         assert_eq!(named.budget, Some(DataSize::from_bytes(2_000_000_000)));
-        assert_eq!(named.limit, Some(Bitrate::from_mbps(10)));
-        assert_eq!("eth0".parse(), Ok(Named::new("eth0")));
+        assert_eq!(named.rate_limit, Some(Bitrate::from_mbps(10)));
+        assert_eq!("eth0".parse(), Ok(LinkArg::new("eth0")));
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
             ("eth0,limit=10Mb", "limit: `10Mb` is not"),
             ("eth0,kind=wifi,kind=lte", "`kind=` is said twice"),
         ] {
-            let error = text.parse::<Named>().unwrap_err().to_string();
+            let error = text.parse::<LinkArg>().unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
     }

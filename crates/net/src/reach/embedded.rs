@@ -18,86 +18,86 @@ pub fn embedded_v4(address: IpAddr) -> Vec<Ipv4Addr> {
     match address {
         IpAddr::V4(_) => Vec::new(),
         IpAddr::V6(address) => {
-            let mut all = inner(address);
-            let translators = TRANSLATORS.read().unwrap_or_else(PoisonError::into_inner);
-            all.extend(
-                translators.iter().filter_map(|(bits, length)| translated(address.to_bits(), *bits, *length)),
+            let mut candidates = standard_embedded(address);
+            let prefixes = NAT64_PREFIXES.read().unwrap_or_else(PoisonError::into_inner);
+            candidates.extend(
+                prefixes.iter().filter_map(|(bits, length)| nat64_embedded(address.to_bits(), *bits, *length)),
             );
-            all
+            candidates
         }
     }
 }
 
 /// A network's NAT64 has this prefix, of 32, 40, 48, 56, 64 or 96 bits (RFC 6052 §2.2).
-pub(crate) fn learn_translator(bits: u128, length: u8) {
-    let mut translators = TRANSLATORS.write().unwrap_or_else(PoisonError::into_inner);
-    translators.retain(|known| *known != (bits, length));
-    translators.insert(0, (bits, length));
-    translators.truncate(MOST_TRANSLATORS);
+pub(crate) fn register_nat64_prefix(bits: u128, length: u8) {
+    let mut prefixes = NAT64_PREFIXES.write().unwrap_or_else(PoisonError::into_inner);
+    prefixes.retain(|known| *known != (bits, length));
+    prefixes.insert(0, (bits, length));
+    prefixes.truncate(MAX_NAT64_PREFIXES);
 }
 
 /// The newest first.
-static TRANSLATORS: RwLock<Vec<(u128, u8)>> = RwLock::new(Vec::new());
+static NAT64_PREFIXES: RwLock<Vec<(u128, u8)>> = RwLock::new(Vec::new());
 /// chosen: more links than anybody has at once.
-const MOST_TRANSLATORS: usize = 32;
+const MAX_NAT64_PREFIXES: usize = 32;
 
 /// What a NAT64 with this prefix makes of an address; none: it is not behind the prefix.
-fn translated(address: u128, prefix: u128, length: u8) -> Option<Ipv4Addr> {
+fn nat64_embedded(address: u128, prefix: u128, length: u8) -> Option<Ipv4Addr> {
     let length = u32::from(length);
     let mask = u128::MAX.checked_shl(128 - length)?;
     if (address ^ prefix) & mask != 0 {
         return None;
     }
     let value = if length >= 96 {
-        low(address)
+        low_32(address)
     } else {
         // Bits 64 to 71 are skipped.
         let joined = (address >> 64) << 56 | (address & ((1 << 56) - 1));
-        low(joined.checked_shr(120 - length - 32)?)
+        low_32(joined.checked_shr(120 - length - 32)?)
     };
     Some(Ipv4Addr::from_bits(value))
 }
 
-fn inner(address: Ipv6Addr) -> Vec<Ipv4Addr> {
+fn standard_embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let bits = address.to_bits();
     // The 32 bits that begin behind so many.
-    let at = |behind: u32| bits.checked_shr(96_u32.saturating_sub(behind)).map_or(0, low);
-    let last = Ipv4Addr::from_bits(at(96));
+    let ipv4_at = |offset: u32| bits.checked_shr(96_u32.saturating_sub(offset)).map_or(0, low_32);
+    let last_32 = Ipv4Addr::from_bits(ipv4_at(96));
     match address.segments() {
-        [0, 0, 0, 0, 0, 0, high, low] if (high, low) > (0, 1) => vec![last],
+        [0, 0, 0, 0, 0, 0, high, low] if (high, low) > (0, 1) => vec![last_32],
         [0, 0, 0, 0, 0, 0xffff, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => {
-            vec![last]
+            vec![last_32]
         }
-        [0x64, 0xff9b, 1, ..] => local(bits),
-        [0x2002, ..] => vec![Ipv4Addr::from_bits(at(16))],
-        [0x2001, 0, ..] => vec![Ipv4Addr::from_bits(at(32)), Ipv4Addr::from_bits(!at(96))],
+        [0x64, 0xff9b, 1, ..] => local_nat64_embedded(bits),
+        [0x2002, ..] => vec![Ipv4Addr::from_bits(ipv4_at(16))],
+        [0x2001, 0, ..] => vec![Ipv4Addr::from_bits(ipv4_at(32)), Ipv4Addr::from_bits(!ipv4_at(96))],
         _ => Vec::new(),
     }
 }
 
-fn local(bits: u128) -> Vec<Ipv4Addr> {
+fn local_nat64_embedded(bits: u128) -> Vec<Ipv4Addr> {
     // Prefixes of 48, 56 and 64 bits: bits 64 to 71 are skipped, and zero.
-    let skipped = |behind: u32| {
-        let (before, after) = (64 - behind, 32 - (64 - behind));
-        let high = if before == 0 { 0 } else { low(bits >> 64) & ((1 << before) - 1) };
-        let rest = low(bits >> (56 - after)) & mask(after);
+    let around_gap = |offset: u32| {
+        let (before, after) = (64 - offset, 32 - (64 - offset));
+        let high = if before == 0 { 0 } else { low_32(bits >> 64) & ((1 << before) - 1) };
+        let rest = low_32(bits >> (56 - after)) & low_mask(after);
         let is_empty = bits & ((1 << (56 - after)) - 1) == 0 && (bits >> 56) & 0xff == 0;
-        is_empty.then(|| u64::from(high) << after | u64::from(rest)).map(|value| low(value.into()))
+        is_empty.then(|| u64::from(high) << after | u64::from(rest)).map(|value| low_32(value.into()))
     };
-    let all = [48, 56, 64].into_iter().filter_map(skipped).chain([low(bits)]);
-    let mut found: Vec<Ipv4Addr> = all.filter(|address| *address != 0).map(Ipv4Addr::from_bits).collect();
+    let candidates = [48, 56, 64].into_iter().filter_map(around_gap).chain([low_32(bits)]);
+    let mut found: Vec<Ipv4Addr> = candidates.filter(|address| *address != 0).map(Ipv4Addr::from_bits).collect();
     if found.is_empty() {
         found.push(Ipv4Addr::UNSPECIFIED);
     }
     found
 }
 
-fn mask(bits: u32) -> u32 {
+fn low_mask(bits: u32) -> u32 {
     u32::MAX.checked_shr(32 - bits).unwrap_or(0)
 }
 
 /// The last 32 bits.
-fn low(bits: u128) -> u32 {
+fn low_32(bits: u128) -> u32 {
     (bits & u128::from(u32::MAX)) as u32
 }
 
@@ -125,7 +125,7 @@ mod tests {
             ("64:ff9b:1::", &["0.0.0.0"]),
         ] {
             let carried: Vec<Ipv4Addr> = carried.iter().map(|address| address.parse().unwrap()).collect();
-            let found = inner(address.parse().unwrap());
+            let found = standard_embedded(address.parse().unwrap());
             assert!(carried.iter().all(|address| found.contains(address)), "{address}: {found:?}");
             assert!(found.is_empty() == carried.is_empty(), "{address}: {found:?}");
         }

@@ -25,76 +25,76 @@ use std::net::{IpAddr, SocketAddr};
 use marline_core::fetch::{ConnError, ConnErrorKind};
 
 pub use embedded::embedded_v4;
-pub(crate) use embedded::learn_translator;
-pub use network::Network;
-pub use zone::{Zone, is_own};
+pub(crate) use embedded::register_nat64_prefix;
+pub use network::IpPrefix;
+pub use zone::{AddressZone, is_own_address};
 
-use neighbours::share_a_network;
+use neighbours::is_same_network;
 
 /// Who asked for a connection, and what led to its address. See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Right {
+pub struct EgressPolicy {
     /// Another host asked; none: the user or a program of this machine.
-    host: Option<Asker>,
+    requester: Option<RemoteRequester>,
     /// The least local server that led to the address; none: whoever asked has named it.
-    led: Option<Zone>,
+    referrer_zone: Option<AddressZone>,
     /// Our listener at which it was asked for.
     listener: Option<SocketAddr>,
 }
 
 /// Another host's address, and the interface on which a link-local one is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Asker {
+struct RemoteRequester {
     ip: IpAddr,
-    scope: u32,
+    scope_id: u32,
 }
 
-impl Right {
+impl EgressPolicy {
     /// What the user of this machine has typed.
     pub const fn user() -> Self {
-        Self { host: None, led: None, listener: None }
+        Self { requester: None, referrer_zone: None, listener: None }
     }
 
     /// What the peer of a connection to one of our listeners asks for. A peer on the loopback is a program of this
     /// machine; one that has another address of this machine may be another host behind a second proxy.
-    pub fn of_peer(peer: SocketAddr) -> Self {
+    pub fn for_peer(peer: SocketAddr) -> Self {
         let ip = peer.ip().to_canonical();
         let scope = if let SocketAddr::V6(peer) = peer { peer.scope_id() } else { 0 };
-        Self { host: (!ip.is_loopback()).then_some(Asker { ip, scope }), led: None, listener: None }
+        Self { requester: (!ip.is_loopback()).then_some(RemoteRequester { ip, scope_id: scope }), referrer_zone: None, listener: None }
     }
 
     /// The same, asked for at this listener of ours.
     #[must_use]
-    pub const fn at(self, listener: SocketAddr) -> Self {
+    pub const fn with_listener(self, listener: SocketAddr) -> Self {
         Self { listener: Some(listener), ..self }
     }
 
     /// What a server at this address leads to: a redirect, a list of mirrors, a playlist. Of a server whose address is not
     /// known any more nothing is known but that it is one.
     #[must_use]
-    pub fn led_by(self, server: impl Into<Option<IpAddr>>) -> Self {
-        self.led_by_zone(server.into().map_or(Zone::Internet, Zone::of))
+    pub fn referred_by(self, server: impl Into<Option<IpAddr>>) -> Self {
+        self.referred_by_zone(server.into().map_or(AddressZone::Internet, AddressZone::of))
     }
 
     /// The same of a server in this zone.
     #[must_use]
-    pub fn led_by_zone(self, zone: Zone) -> Self {
-        Self { led: Some(self.led.map_or(zone, |led| led.min(zone))), ..self }
+    pub fn referred_by_zone(self, zone: AddressZone) -> Self {
+        Self { referrer_zone: Some(self.referrer_zone.map_or(zone, |referrer| referrer.min(zone))), ..self }
     }
 
     /// The least local zone that a server on the way to the address was in; none: whoever asked has named it.
-    pub const fn led(&self) -> Option<Zone> {
-        self.led
+    pub const fn referrer_zone(&self) -> Option<AddressZone> {
+        self.referrer_zone
     }
 
     /// The other host that asked; none: this machine.
-    pub fn host(&self) -> Option<IpAddr> {
-        self.host.map(|host| host.ip)
+    pub fn requester(&self) -> Option<IpAddr> {
+        self.requester.map(|host| host.ip)
     }
 
     /// Whether another host asked.
-    pub const fn is_another_hosts(&self) -> bool {
-        self.host.is_some()
+    pub const fn is_for_remote_host(&self) -> bool {
+        self.requester.is_some()
     }
 
     /// Whether a connection to this address may be opened.
@@ -102,7 +102,7 @@ impl Right {
     /// # Errors
     /// It may not; the reason in words.
     pub fn check(&self, address: SocketAddr) -> Result<(), Forbidden> {
-        self.check_zone(address, Zone::of(address.ip()))
+        self.check_zone(address, AddressZone::of(address.ip()))
     }
 
     /// Whether a host may be connected to, as far as that is known without its addresses: it is an address itself.
@@ -110,51 +110,51 @@ impl Right {
     /// # Errors
     /// It may not.
     pub fn check_host(&self, host: &str, port: u16) -> Result<(), ConnError> {
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let Ok(address) = bare.parse::<IpAddr>() else { return Ok(()) };
-        self.check((address, port).into()).map_err(|why| why.trouble(host))
+        let unbracketed = host.trim_start_matches('[').trim_end_matches(']');
+        let Ok(address) = unbracketed.parse::<IpAddr>() else { return Ok(()) };
+        self.check((address, port).into()).map_err(|why| why.conn_error(host))
     }
 
     /// Whether it matters where an address leads, for this right.
     pub const fn is_restricted(&self) -> bool {
-        self.host.is_some() || self.led.is_some()
+        self.requester.is_some() || self.referrer_zone.is_some()
     }
 
     /// The same where the address's zone is known already.
-    pub(crate) fn check_zone(&self, address: SocketAddr, zone: Zone) -> Result<(), Forbidden> {
-        let forbidden = |is_loop| Forbidden { address: address.ip(), zone, right: *self, is_loop };
-        if zone == Zone::Host && self.listener.is_some_and(|listener| is_at(listener, address)) {
+    pub(crate) fn check_zone(&self, address: SocketAddr, zone: AddressZone) -> Result<(), Forbidden> {
+        let forbidden = |is_loop| Forbidden { address: address.ip(), zone, policy: *self, is_loop };
+        if zone == AddressZone::Host && self.listener.is_some_and(|listener| reaches_listener(listener, address)) {
             return Err(forbidden(true));
         }
-        let is_neighbour = || self.host.is_some_and(|host| share_a_network(host.ip, host.scope, address.ip()));
-        if self.allows(zone, is_neighbour) { Ok(()) } else { Err(forbidden(false)) }
+        let is_neighbour = || self.requester.is_some_and(|host| is_same_network(host.ip, host.scope_id, address.ip()));
+        if self.allows_zone(zone, is_neighbour) { Ok(()) } else { Err(forbidden(false)) }
     }
 
-    fn allows(&self, zone: Zone, is_neighbour: impl Fn() -> bool) -> bool {
-        match (self.host, self.led) {
-            (_, _) if zone == Zone::Internet => true,
-            (Some(_), _) => zone == Zone::Private && is_neighbour(),
+    fn allows_zone(&self, zone: AddressZone, is_neighbour: impl Fn() -> bool) -> bool {
+        match (self.requester, self.referrer_zone) {
+            (_, _) if zone == AddressZone::Internet => true,
+            (Some(_), _) => zone == AddressZone::Private && is_neighbour(),
             (None, None) => true,
             // A service of this machine may lead to the private network that it is in.
-            (None, Some(led)) => zone == led || (led, zone) == (Zone::Host, Zone::Private),
+            (None, Some(referrer)) => zone == referrer || (referrer, zone) == (AddressZone::Host, AddressZone::Private),
         }
     }
 }
 
 /// Whether an address of this machine leads to the listener.
-fn is_at(listener: SocketAddr, address: SocketAddr) -> bool {
+fn reaches_listener(listener: SocketAddr, address: SocketAddr) -> bool {
     let (bound, ip) = (listener.ip().to_canonical(), address.ip().to_canonical());
     let is_local = ip.is_loopback() || ip.is_unspecified();
-    let same = bound.is_unspecified() || bound == ip || ip.is_unspecified() || (bound.is_loopback() && is_local);
-    listener.port() == address.port() && same
+    let is_same_address = bound.is_unspecified() || bound == ip || ip.is_unspecified() || (bound.is_loopback() && is_local);
+    listener.port() == address.port() && is_same_address
 }
 
 /// A connection that is not opened, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forbidden {
     address: IpAddr,
-    zone: Zone,
-    right: Right,
+    zone: AddressZone,
+    policy: EgressPolicy,
     is_loop: bool,
 }
 
@@ -165,26 +165,26 @@ impl Forbidden {
     }
 
     /// The same as what a connection fails with.
-    pub(crate) fn trouble(&self, host: &str) -> ConnError {
+    pub(crate) fn conn_error(&self, host: &str) -> ConnError {
         let kind = if self.is_loop { ConnErrorKind::OwnListener } else { ConnErrorKind::Forbidden };
-        ConnError { kind, text: self.of(host) }
+        ConnError { kind, text: self.describe(host) }
     }
 
     /// One line: `host`, as it was asked for, and why there is no connection to it.
-    pub fn of(&self, host: &str) -> String {
+    pub fn describe(&self, host: &str) -> String {
         if self.is_loop {
             return format!("{host} leads to the proxy itself");
         }
         let zone = self.zone.name();
         // Which address it is would tell another host something of this network.
-        if self.right.host.is_some() {
+        if self.policy.requester.is_some() {
             return format!("{host} is {zone}, which other hosts may not reach through this proxy");
         }
         let address = self.address.to_string();
         let which = if address == host { String::new() } else { format!(" ({address})") };
-        let led =
-            self.right.led.map_or_else(String::new, |led| format!(", and a server with {} led there", led.name()));
-        format!("{host}{which} is {zone}{led}: refused; ask for that URL itself if it is meant")
+        let referrer =
+            self.policy.referrer_zone.map_or_else(String::new, |referrer| format!(", and a server with {} led there", referrer.name()));
+        format!("{host}{which} is {zone}{referrer}: refused; ask for that URL itself if it is meant")
     }
 }
 
@@ -192,19 +192,19 @@ impl Forbidden {
 mod tests {
     use super::*;
 
-    const ALL: [Zone; 5] = [Zone::Internet, Zone::Private, Zone::LinkLocal, Zone::Metadata, Zone::Host];
+    const ALL: [AddressZone; 5] = [AddressZone::Internet, AddressZone::Private, AddressZone::LinkLocal, AddressZone::Metadata, AddressZone::Host];
 
-    fn allowed(right: Right, is_neighbour: bool) -> Vec<Zone> {
-        ALL.into_iter().filter(|zone| right.allows(*zone, || is_neighbour)).collect()
+    fn allowed(right: EgressPolicy, is_neighbour: bool) -> Vec<AddressZone> {
+        ALL.into_iter().filter(|zone| right.allows_zone(*zone, || is_neighbour)).collect()
     }
 
-    fn peer(address: &str) -> Right {
-        Right::of_peer(address.parse().unwrap())
+    fn peer(address: &str) -> EgressPolicy {
+        EgressPolicy::for_peer(address.parse().unwrap())
     }
 
     #[test]
     fn the_user_and_programs_of_this_machine_reach_everything_that_they_name() {
-        assert_eq!(allowed(Right::user(), false), ALL);
+        assert_eq!(allowed(EgressPolicy::user(), false), ALL);
         for local in ["127.0.0.1:5", "127.3.2.1:5", "[::1]:5", "[::ffff:127.0.0.1]:5"] {
             assert_eq!(allowed(peer(local), false), ALL, "{local}");
         }
@@ -213,29 +213,29 @@ mod tests {
     #[test]
     fn a_server_leads_no_further_into_the_local_networks_than_it_is_in() {
         for (server, reaches) in [
-            (Zone::Internet, &[Zone::Internet][..]),
-            (Zone::Private, &[Zone::Internet, Zone::Private]),
-            (Zone::LinkLocal, &[Zone::Internet, Zone::LinkLocal]),
-            (Zone::Metadata, &[Zone::Internet, Zone::Metadata]),
-            (Zone::Host, &[Zone::Internet, Zone::Private, Zone::Host]),
+            (AddressZone::Internet, &[AddressZone::Internet][..]),
+            (AddressZone::Private, &[AddressZone::Internet, AddressZone::Private]),
+            (AddressZone::LinkLocal, &[AddressZone::Internet, AddressZone::LinkLocal]),
+            (AddressZone::Metadata, &[AddressZone::Internet, AddressZone::Metadata]),
+            (AddressZone::Host, &[AddressZone::Internet, AddressZone::Private, AddressZone::Host]),
         ] {
-            assert_eq!(allowed(Right::user().led_by_zone(server), true), reaches, "{server:?}");
+            assert_eq!(allowed(EgressPolicy::user().referred_by_zone(server), true), reaches, "{server:?}");
             // The least local one of several counts.
-            let after_the_internet = Right::user().led_by_zone(server).led_by_zone(Zone::Internet);
-            assert_eq!(allowed(after_the_internet, true), [Zone::Internet]);
-            let before = Right::user().led_by_zone(Zone::Internet).led_by_zone(server);
-            assert_eq!(allowed(before, true), [Zone::Internet]);
+            let after_the_internet = EgressPolicy::user().referred_by_zone(server).referred_by_zone(AddressZone::Internet);
+            assert_eq!(allowed(after_the_internet, true), [AddressZone::Internet]);
+            let before = EgressPolicy::user().referred_by_zone(AddressZone::Internet).referred_by_zone(server);
+            assert_eq!(allowed(before, true), [AddressZone::Internet]);
         }
     }
 
     #[test]
     fn another_host_reaches_its_own_network_and_nothing_of_this_machine() {
         for other in ["192.168.1.7:5", "203.0.113.5:5", "[fe80::1]:5", "[2001:db8::7]:5"] {
-            assert_eq!(allowed(peer(other), false), [Zone::Internet], "{other}");
-            assert_eq!(allowed(peer(other), true), [Zone::Internet, Zone::Private], "{other}");
+            assert_eq!(allowed(peer(other), false), [AddressZone::Internet], "{other}");
+            assert_eq!(allowed(peer(other), true), [AddressZone::Internet, AddressZone::Private], "{other}");
             assert_eq!(
-                allowed(peer(other).led_by_zone(Zone::Host), true),
-                [Zone::Internet, Zone::Private],
+                allowed(peer(other).referred_by_zone(AddressZone::Host), true),
+                [AddressZone::Internet, AddressZone::Private],
                 "{other}"
             );
         }
@@ -257,24 +257,24 @@ mod tests {
             ("[::]:8480", "[::1]:8480", true),
         ] {
             let [listener, address]: [SocketAddr; 2] = [listener, address].map(|at| at.parse().unwrap());
-            let checked = Right::user().at(listener).check_zone(address, Zone::Host);
+            let checked = EgressPolicy::user().with_listener(listener).check_zone(address, AddressZone::Host);
             assert_eq!(checked.is_err_and(|why| why.is_loop()), is_loop, "{listener} {address}");
             // Elsewhere it is another machine's port.
-            assert!(Right::user().at(listener).check_zone(address, Zone::Internet).is_ok());
+            assert!(EgressPolicy::user().with_listener(listener).check_zone(address, AddressZone::Internet).is_ok());
         }
     }
 
     #[test]
     fn a_refusal_names_the_remedy_and_tells_other_hosts_no_address() {
         let address: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let led = Right::user().led_by_zone(Zone::Internet).check(address).unwrap_err();
-        assert_eq!(led.of("127.0.0.1"), led.of("a.test").replace("a.test (127.0.0.1)", "127.0.0.1"));
+        let led = EgressPolicy::user().referred_by_zone(AddressZone::Internet).check(address).unwrap_err();
+        assert_eq!(led.describe("127.0.0.1"), led.describe("a.test").replace("a.test (127.0.0.1)", "127.0.0.1"));
         assert_eq!(
-            led.of("127.0.0.1"),
+            led.describe("127.0.0.1"),
             "127.0.0.1 is an address of this machine, and a server with a public address led there: refused; ask for that \
              URL itself if it is meant"
         );
-        let other = peer("192.0.2.9:1").check(address).unwrap_err().of("a.test");
+        let other = peer("192.0.2.9:1").check(address).unwrap_err().describe("a.test");
         assert_eq!(
             other,
             "a.test is an address of this machine, which other hosts may not reach through this proxy"

@@ -6,18 +6,18 @@ use std::net::IpAddr;
 use marline_core::wire::netlink::{Address, Request, messages};
 use marline_sys::netlink::RouteSocket;
 
-use super::Network;
+use super::IpPrefix;
 
 /// Whether an interface has both addresses in its networks: hosts there reach each other without this machine. A
 /// link-local `one` belongs to the interface with the number `scope`. Where the kernel does not say, they do not.
-pub(super) fn share_a_network(one: IpAddr, scope: u32, other: IpAddr) -> bool {
-    let networks = networks().inspect_err(|error| tracing::warn!(%error, "networks of this machine"));
-    share(&networks.unwrap_or_default(), one.to_canonical(), scope, other.to_canonical())
+pub(super) fn is_same_network(one: IpAddr, scope: u32, other: IpAddr) -> bool {
+    let networks = interface_networks().inspect_err(|error| tracing::warn!(%error, "networks of this machine"));
+    have_common_network(&networks.unwrap_or_default(), one.to_canonical(), scope, other.to_canonical())
 }
 
-fn share(networks: &[(u32, Network)], one: IpAddr, scope: u32, other: IpAddr) -> bool {
+fn have_common_network(networks: &[(u32, IpPrefix)], one: IpAddr, scope: u32, other: IpAddr) -> bool {
     let is_on =
-        |link: u32, address: IpAddr| networks.iter().any(|(on, network)| *on == link && network.has(address));
+        |link: u32, address: IpAddr| networks.iter().any(|(index, network)| *index == link && network.contains(address));
     let is_at = |link: u32| if is_link_local(one) { link == scope } else { is_on(link, one) };
     networks.iter().any(|(link, _)| is_at(*link) && is_on(*link, other))
 }
@@ -27,10 +27,10 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// The networks of all interfaces, each with its interface's number.
-fn networks() -> io::Result<Vec<(u32, Network)>> {
+fn interface_networks() -> io::Result<Vec<(u32, IpPrefix)>> {
     let dump = RouteSocket::open()?.request(&Request::dump_addresses().finish(1))?;
-    let of = |address: Address| (address.interface, Network::new(address.address, address.prefix));
-    Ok(messages(&dump).filter_map(|message| Address::parse(&message)).map(of).collect())
+    let with_index = |address: Address| (address.interface, IpPrefix::new(address.address, address.prefix));
+    Ok(messages(&dump).filter_map(|message| Address::parse(&message)).map(with_index).collect())
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn hosts_on_one_interface_share_its_networks() {
-        let networks: Vec<(u32, Network)> =
+        let networks: Vec<(u32, IpPrefix)> =
             [(2, "192.168.1.0/24"), (2, "fd00:1::/64"), (2, "fe80::1/64"), (3, "10.0.0.2/8"), (3, "fe80::2/64")]
                 .map(|(link, network)| (link, network.parse().unwrap()))
                 .into();
@@ -56,14 +56,14 @@ mod tests {
             ("172.16.0.1", 0, "172.16.0.2", false),
         ] {
             let [one, other] = [one, other].map(|address| address.parse().unwrap());
-            assert_eq!(share(&networks, one, scope, other), shared, "{one} {other}");
+            assert_eq!(have_common_network(&networks, one, scope, other), shared, "{one} {other}");
         }
     }
 
     #[test]
     fn the_kernels_networks_are_read_each_time() {
         in_a_network(|| {
-            let shared = |one: &str, other: &str| share_a_network(one.parse().unwrap(), 0, other.parse().unwrap());
+            let shared = |one: &str, other: &str| is_same_network(one.parse().unwrap(), 0, other.parse().unwrap());
             cable("d0", "192.168.7.1/24");
             assert!(shared("192.168.7.2", "192.168.7.3") && !shared("192.168.7.2", "192.168.8.3"));
             ip("address add 192.168.8.1/24 dev d0");

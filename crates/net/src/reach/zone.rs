@@ -10,12 +10,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::embedded::embedded_v4;
-use super::network::Network;
-use crate::links::leads_here;
+use super::network::IpPrefix;
+use crate::links::is_local_address;
 
 /// How local an address is, the least local first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Zone {
+pub enum AddressZone {
     /// Everything that is not in another zone.
     Internet,
     /// RFC 1918, unique local (RFC 4193), shared address space of carriers (RFC 6598).
@@ -28,29 +28,29 @@ pub enum Zone {
     Host,
 }
 
-impl Zone {
+impl AddressZone {
     /// The zone of an address; the kernel is asked whether it is this machine's own.
     pub fn of(address: IpAddr) -> Self {
-        Self::with(address, is_own)
+        Self::classify(address, is_own_address)
     }
 
     /// The same, with the answer of `own` in the place of the kernel's.
-    pub fn with(address: IpAddr, own: impl Fn(IpAddr) -> bool) -> Self {
+    pub fn classify(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Self {
         let address = address.to_canonical();
         let embedded = embedded_v4(address).into_iter().map(IpAddr::V4);
-        let zone = |address| if own(address) { Self::Host } else { Self::by_number(address) };
+        let zone = |address| if is_own(address) { Self::Host } else { Self::by_prefix(address) };
         // The most local one decides: a translator on the way may lead to any of them.
         std::iter::once(address).chain(embedded).map(zone).max().unwrap_or(Self::Host)
     }
 
-    fn by_number(address: IpAddr) -> Self {
-        let found = ZONES.iter().find(|(network, _)| network.has(address));
+    fn by_prefix(address: IpAddr) -> Self {
+        let found = SPECIAL_PREFIXES.iter().find(|(network, _)| network.contains(address));
         found.map_or(Self::Internet, |(_, zone)| *zone)
     }
 
     /// The networks that registries have put into it; none for [`Self::Internet`]. Those of other zones may be parts of them.
-    pub fn networks(self) -> impl Iterator<Item = Network> {
-        ZONES.iter().filter(move |(_, zone)| *zone == self).map(|(network, _)| *network)
+    pub fn prefixes(self) -> impl Iterator<Item = IpPrefix> {
+        SPECIAL_PREFIXES.iter().filter(move |(_, zone)| *zone == self).map(|(network, _)| *network)
     }
 
     /// As messages name it.
@@ -66,62 +66,62 @@ impl Zone {
 }
 
 /// Whether packets to an address end at this machine; where the kernel does not say, they do.
-pub fn is_own(address: IpAddr) -> bool {
-    leads_here(address).inspect_err(|error| tracing::warn!(%error, "where packets go")).unwrap_or(true)
+pub fn is_own_address(address: IpAddr) -> bool {
+    is_local_address(address).inspect_err(|error| tracing::warn!(%error, "where packets go")).unwrap_or(true)
 }
 
-const fn v4(a: u8, b: u8, c: u8, d: u8, bits: u8) -> Network {
-    Network::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), bits)
+const fn v4_prefix(a: u8, b: u8, c: u8, d: u8, bits: u8) -> IpPrefix {
+    IpPrefix::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), bits)
 }
 
-const fn v6(segments: [u16; 8], bits: u8) -> Network {
+const fn v6_prefix(segments: [u16; 8], bits: u8) -> IpPrefix {
     let [a, b, c, d, e, f, g, h] = segments;
-    Network::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), bits)
+    IpPrefix::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), bits)
 }
 
 /// IANA's registries of special-purpose addresses; single addresses stand before the networks that they are in. Metadata
 /// services: Alibaba, Azure, Oracle; Amazon, Google, Oracle, Scaleway and Linode by IPv6. All others are link-local.
-const ZONES: [(Network, Zone); 23] = [
-    (v4(100, 100, 100, 200, 32), Zone::Metadata),
-    (v4(168, 63, 129, 16, 32), Zone::Metadata),
-    (v4(192, 0, 0, 192, 32), Zone::Metadata),
-    (v4(169, 254, 169, 254, 32), Zone::Metadata),
-    (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32), Zone::Metadata),
-    (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128), Zone::Metadata),
-    (v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128), Zone::Metadata),
-    (v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128), Zone::Metadata),
-    (v6([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0], 48), Zone::Metadata),
-    (v4(0, 0, 0, 0, 8), Zone::Host),
-    (v4(127, 0, 0, 0, 8), Zone::Host),
-    (v4(10, 0, 0, 0, 8), Zone::Private),
-    (v4(100, 64, 0, 0, 10), Zone::Private),
-    (v4(172, 16, 0, 0, 12), Zone::Private),
-    (v4(192, 168, 0, 0, 16), Zone::Private),
-    (v4(169, 254, 0, 0, 16), Zone::LinkLocal),
+const SPECIAL_PREFIXES: [(IpPrefix, AddressZone); 23] = [
+    (v4_prefix(100, 100, 100, 200, 32), AddressZone::Metadata),
+    (v4_prefix(168, 63, 129, 16, 32), AddressZone::Metadata),
+    (v4_prefix(192, 0, 0, 192, 32), AddressZone::Metadata),
+    (v4_prefix(169, 254, 169, 254, 32), AddressZone::Metadata),
+    (v6_prefix([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32), AddressZone::Metadata),
+    (v6_prefix([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128), AddressZone::Metadata),
+    (v6_prefix([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128), AddressZone::Metadata),
+    (v6_prefix([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128), AddressZone::Metadata),
+    (v6_prefix([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0], 48), AddressZone::Metadata),
+    (v4_prefix(0, 0, 0, 0, 8), AddressZone::Host),
+    (v4_prefix(127, 0, 0, 0, 8), AddressZone::Host),
+    (v4_prefix(10, 0, 0, 0, 8), AddressZone::Private),
+    (v4_prefix(100, 64, 0, 0, 10), AddressZone::Private),
+    (v4_prefix(172, 16, 0, 0, 12), AddressZone::Private),
+    (v4_prefix(192, 168, 0, 0, 16), AddressZone::Private),
+    (v4_prefix(169, 254, 0, 0, 16), AddressZone::LinkLocal),
     // RFC 7335: the addresses between a host and its own translator to IPv6.
-    (v4(192, 0, 0, 0, 24), Zone::LinkLocal),
-    (v4(224, 0, 0, 0, 3), Zone::LinkLocal),
-    (v6([0, 0, 0, 0, 0, 0, 0, 0], 127), Zone::Host),
-    (v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7), Zone::Private),
-    (v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10), Zone::Private),
-    (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), Zone::LinkLocal),
-    (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), Zone::LinkLocal),
+    (v4_prefix(192, 0, 0, 0, 24), AddressZone::LinkLocal),
+    (v4_prefix(224, 0, 0, 0, 3), AddressZone::LinkLocal),
+    (v6_prefix([0, 0, 0, 0, 0, 0, 0, 0], 127), AddressZone::Host),
+    (v6_prefix([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7), AddressZone::Private),
+    (v6_prefix([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10), AddressZone::Private),
+    (v6_prefix([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), AddressZone::LinkLocal),
+    (v6_prefix([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), AddressZone::LinkLocal),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn zone(address: &str) -> Zone {
+    fn zone(address: &str) -> AddressZone {
         let own = ["203.0.113.5", "10.7.0.1", "2001:db8::5"].map(|own| own.parse::<IpAddr>().unwrap());
-        Zone::with(address.parse().unwrap(), |address| own.contains(&address))
+        AddressZone::classify(address.parse().unwrap(), |address| own.contains(&address))
     }
 
     #[test]
     fn addresses_are_in_the_zone_of_their_registry() {
         for (zone_of, addresses) in [
             (
-                Zone::Internet,
+                AddressZone::Internet,
                 &[
                     "1.1.1.1",
                     "198.51.100.7",
@@ -137,7 +137,7 @@ mod tests {
                 ][..],
             ),
             (
-                Zone::Private,
+                AddressZone::Private,
                 &[
                     "10.0.0.1",
                     "172.16.0.1",
@@ -154,7 +154,7 @@ mod tests {
                 ],
             ),
             (
-                Zone::LinkLocal,
+                AddressZone::LinkLocal,
                 &[
                     "169.254.1.1",
                     "169.254.170.2",
@@ -168,7 +168,7 @@ mod tests {
                 ],
             ),
             (
-                Zone::Metadata,
+                AddressZone::Metadata,
                 &[
                     "169.254.169.254",
                     "100.100.100.200",
@@ -181,7 +181,7 @@ mod tests {
                 ],
             ),
             (
-                Zone::Host,
+                AddressZone::Host,
                 &[
                     "127.0.0.1",
                     "127.9.9.9",

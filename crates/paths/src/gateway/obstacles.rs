@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use marline_core::wire::netlink::{messages, nftables};
-use marline_net::links::survey;
+use marline_net::links::list_interfaces;
 use marline_sys::netlink::{Protocol, Socket};
 
 use super::block::Keeper;
@@ -85,8 +85,8 @@ impl Obstacles {
         if is_other || is_late {
             self.read = Some((generation, now));
             // What cannot be looked at is as it was.
-            if let Ok(survey) = survey() {
-                self.firewalls = firewalls(&self.ruleset, &survey, &self.lan);
+            if let Ok(survey) = list_interfaces() {
+                self.firewalls = firewalls(&self.ruleset, &list_interfaces, &self.lan);
             }
         }
         stops.extend(self.firewalls.iter().cloned());

@@ -27,47 +27,47 @@ use rustix::net::{
 };
 use rustix::process::{WaitOptions, waitpid};
 
-use super::{LONGEST_NAME, Options, mptcp_socket};
+use super::{MAX_NAME_LEN, RunOptions, mptcp_socket};
 
 /// A network namespace, as two files are compared: device and inode.
-pub(super) type Network = (u64, u64);
+pub(super) type NetnsId = (u64, u64);
 
 /// Gives the keeper at the other end of `near` its work, and waits until it has it.
 ///
 /// # Errors
 /// The keeper is gone.
-pub(super) fn hand_over(near: OwnedFd, listener: &Listener, options: &Options) -> io::Result<()> {
+pub(super) fn send_listener(socket: OwnedFd, listener: &Listener, options: &RunOptions) -> io::Result<()> {
     let name = options.congestion.as_ref().map_or("", |congestion| congestion.0.as_str());
     let fds = [listener.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut gift = SendAncillaryBuffer::new(&mut space);
-    gift.push(SendAncillaryMessage::ScmRights(&fds));
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     // A message of no bytes would be taken for the end: the first one says nothing.
     let message = [IoSlice::new(b"+"), IoSlice::new(name.as_bytes())];
-    sendmsg(&near, &message, &mut gift, SendFlags::NOSIGNAL)?;
-    match recv(&near, &mut [0_u8; 1], RecvFlags::empty())? {
+    sendmsg(&socket, &message, &mut ancillary, SendFlags::NOSIGNAL)?;
+    match recv(&socket, &mut [0_u8; 1], RecvFlags::empty())? {
         (_, 1) => Ok(()),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
 /// The life of the one that sleeps.
-pub(super) fn keep(far: OwnedFd) -> u8 {
-    let Ok((listener, congestion, length)) = take_over(&far) else { return 1 };
+pub(super) fn supervise(socket: OwnedFd) -> u8 {
+    let Ok((listener, congestion, length)) = receive_listener(&socket) else { return 1 };
     let congestion = congestion.get(..length).and_then(|name| std::str::from_utf8(name).ok());
     let congestion = congestion.filter(|name| !name.is_empty());
     // A favour: below zero is a privilege.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let _ = rustix::thread::set_name(c"marline-run");
     listener.hurry();
-    if send(&far, b"+", SendFlags::NOSIGNAL).is_err() {
+    if send(&socket, b"+", SendFlags::NOSIGNAL).is_err() {
         return 1;
     }
-    drop(far);
+    drop(socket);
     loop {
-        let Ok(answering) = detached::child(|| answer_all(&listener, congestion)) else {
+        let Ok(answering) = detached::child(|| handle_calls(&listener, congestion)) else {
             // No further process can be had: the work is done here.
-            return answer_all(&listener, congestion);
+            return handle_calls(&listener, congestion);
         };
         let ended = loop {
             match waitpid(Some(answering), WaitOptions::empty()) {
@@ -78,18 +78,18 @@ pub(super) fn keep(far: OwnedFd) -> u8 {
         match ended {
             Ok(Some((_, status))) if status.exit_status() == Some(0) => return 0,
             // Whoever kills it again and again shall not have a processor for it.
-            _ => std::thread::sleep(PAUSE),
+            _ => std::thread::sleep(RESTART_DELAY),
         }
     }
 }
 
-fn take_over(far: &OwnedFd) -> io::Result<(Listener, [u8; LONGEST_NAME], usize)> {
+fn receive_listener(socket: &OwnedFd) -> io::Result<(Listener, [u8; MAX_NAME_LEN], usize)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut gifts = RecvAncillaryBuffer::new(&mut space);
-    let (mut first, mut name) = ([0], [0; LONGEST_NAME]);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let (mut first, mut name) = ([0], [0; MAX_NAME_LEN]);
     let mut message = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut name)];
-    let received = recvmsg(far, &mut message, &mut gifts, RecvFlags::CMSG_CLOEXEC)?;
-    let fd = gifts.drain().find_map(|gift| match gift {
+    let received = recvmsg(socket, &mut message, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let fd = ancillary.drain().find_map(|item| match item {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
@@ -98,20 +98,20 @@ fn take_over(far: &OwnedFd) -> io::Result<(Listener, [u8; LONGEST_NAME], usize)>
 }
 
 /// The life of the one that answers.
-fn answer_all(listener: &Listener, congestion: Option<&str>) -> u8 {
-    let Ok(own) = network_of_this_process() else { return 1 };
+fn handle_calls(listener: &Listener, congestion: Option<&str>) -> u8 {
+    let Ok(own_netns) = current_netns() else { return 1 };
     loop {
         match listener.next() {
-            Ok(Some(call)) => answer(listener, call, own, congestion),
+            Ok(Some(call)) => handle_call(listener, call, own_netns, congestion),
             Ok(None) => return 0,
             Err(_) => return 1,
         }
     }
 }
 
-fn answer(listener: &Listener, call: Call, own: Network, congestion: Option<&str>) {
-    let here = network_of(call.thread).is_ok_and(|network| network == own);
-    if let Some((socket, close_on_exec)) = here.then(|| make(call, congestion)).flatten() {
+fn handle_call(listener: &Listener, call: Call, own_netns: NetnsId, congestion: Option<&str>) {
+    let is_same_netns = thread_netns(call.thread).is_ok_and(|netns| netns == own_netns);
+    if let Some((socket, close_on_exec)) = is_same_netns.then(|| make_mptcp_socket(call, congestion)).flatten() {
         match listener.give(call, socket.as_fd(), close_on_exec) {
             Ok(()) => return,
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return,
@@ -124,8 +124,8 @@ fn answer(listener: &Listener, call: Call, own: Network, congestion: Option<&str
 }
 
 /// The socket that was asked for, and whether the caller's descriptor shall close on exec.
-fn make(call: Call, congestion: Option<&str>) -> Option<(OwnedFd, bool)> {
-    let flags = SocketFlags::from_bits(u32::try_from(call.kind).ok()? & !TYPE_MASK)?;
+fn make_mptcp_socket(call: Call, congestion: Option<&str>) -> Option<(OwnedFd, bool)> {
+    let flags = SocketFlags::from_bits(u32::try_from(call.kind).ok()? & !SOCKET_TYPE_MASK)?;
     if !(SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).contains(flags) {
         return None;
     }
@@ -139,33 +139,33 @@ fn make(call: Call, congestion: Option<&str>) -> Option<(OwnedFd, bool)> {
 }
 
 /// The network namespace of this process.
-pub(super) fn network_of_this_process() -> io::Result<Network> {
-    network_of(std::process::id())
+pub(super) fn current_netns() -> io::Result<NetnsId> {
+    thread_netns(std::process::id())
 }
 
 /// The network namespace of a thread.
-fn network_of(thread: u32) -> io::Result<Network> {
+fn thread_netns(thread: u32) -> io::Result<NetnsId> {
     match network_of_thread(thread) {
         Ok(fd) => {
             let stat = rustix::fs::fstat(fd)?;
             Ok((stat.st_dev, stat.st_ino))
         }
-        Err(error) if is_unknown(&error) => network_by_proc(thread),
+        Err(error) if is_unsupported(&error) => netns_from_proc(thread),
         Err(error) => Err(error),
     }
 }
 
 /// Whether an older kernel does not know what it was asked.
-fn is_unknown(error: &io::Error) -> bool {
+fn is_unsupported(error: &io::Error) -> bool {
     let unknown = [Errno::NOTTY, Errno::INVAL, Errno::NOSYS].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|number| unknown.contains(&number))
 }
 
 /// The same from `/proc`, if that is the one of this process's own PID namespace.
-fn network_by_proc(thread: u32) -> io::Result<Network> {
-    let mut own = [0; 16];
-    let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, "/proc/self", own.as_mut_slice())?;
-    if own.get(..length).and_then(|own| std::str::from_utf8(own).ok()).and_then(|own| own.parse().ok())
+fn netns_from_proc(thread: u32) -> io::Result<NetnsId> {
+    let mut own_pid = [0; 16];
+    let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, "/proc/self", own_pid.as_mut_slice())?;
+    if own_pid.get(..length).and_then(|own_pid| std::str::from_utf8(own_pid).ok()).and_then(|own_pid| own_pid.parse().ok())
         != Some(std::process::id())
     {
         return Err(io::Error::other("/proc is that of another PID namespace"));
@@ -180,9 +180,9 @@ fn network_by_proc(thread: u32) -> io::Result<Network> {
 }
 
 /// The low bits of a socket's type; the rest are flags (`linux/net.h`).
-const TYPE_MASK: u32 = 0xf;
+const SOCKET_TYPE_MASK: u32 = 0xf;
 /// chosen: too short to be noticed once, and 1 % of a core where it happens without end.
-const PAUSE: Duration = Duration::from_millis(20);
+const RESTART_DELAY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
@@ -195,25 +195,25 @@ mod tests {
     #[test]
     fn flags_are_kept_and_unknown_ones_are_the_kernels_to_refuse() {
         let stream = 1;
-        let Some((socket, close)) = make(call(stream | SocketFlags::NONBLOCK.bits()), None) else {
+        let Some((socket, close)) = make_mptcp_socket(call(stream | SocketFlags::NONBLOCK.bits()), None) else {
             eprintln!("skipped: this kernel has no MPTCP");
             return;
         };
         assert!(!close);
         assert!(rustix::fs::fcntl_getfl(&socket).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
-        assert!(make(call(stream | SocketFlags::CLOEXEC.bits()), None).unwrap().1);
-        assert!(make(call(stream | 0x100), None).is_none());
-        assert!(make(call(stream | 1 << 31), None).is_none());
-        assert!(make(Call { family: -1, ..call(stream) }, None).is_none());
+        assert!(make_mptcp_socket(call(stream | SocketFlags::CLOEXEC.bits()), None).unwrap().1);
+        assert!(make_mptcp_socket(call(stream | 0x100), None).is_none());
+        assert!(make_mptcp_socket(call(stream | 1 << 31), None).is_none());
+        assert!(make_mptcp_socket(Call { family: -1, ..call(stream) }, None).is_none());
     }
 
     #[test]
     fn the_network_of_a_thread_is_known_and_that_of_nobody_is_not() {
-        let own = network_of_this_process().unwrap();
-        assert_eq!(network_of(std::process::id()).unwrap(), own);
-        assert_eq!(network_by_proc(std::process::id()).unwrap(), own, "told otherwise by /proc");
-        assert!(network_by_proc(0).is_err());
-        assert!(network_of(0).is_err());
-        assert!(network_of(u32::MAX).is_err());
+        let own = current_netns().unwrap();
+        assert_eq!(thread_netns(std::process::id()).unwrap(), own);
+        assert_eq!(netns_from_proc(std::process::id()).unwrap(), own, "told otherwise by /proc");
+        assert!(netns_from_proc(0).is_err());
+        assert!(thread_netns(0).is_err());
+        assert!(thread_netns(u32::MAX).is_err());
     }
 }

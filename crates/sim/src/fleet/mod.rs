@@ -17,4 +17,4 @@ pub mod churn;
 mod map;
 
 pub use churn::Churn;
-pub use map::{Fleet, Member, Plan, instance};
+pub use map::{Fleet, EdgeSpec, FleetSpec, instance};

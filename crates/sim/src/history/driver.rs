@@ -17,257 +17,257 @@ use marline_core::machine::Machine;
 use marline_core::stream::{self, PlayerInput, StreamEvent};
 use marline_core::units::{DataSize, Duration, Instant};
 
-use super::audience::{Act, Audience};
-use super::judge::Scene;
-use super::ledger::{Ledger, Page, Source};
+use super::audience::{PlayerAction, RandomPlayer};
+use super::judge::StreamSnapshot;
+use super::ledger::{ReferenceModel, ResponseTruth, ByteSource};
 use super::subject::Subject;
-use super::weather::{Manner, Weather, etag, one_in};
-use crate::contract::Checked;
-use crate::rng::Stream;
-use crate::world::server::{Answer, Asking, Body};
+use super::weather::{LinkBehavior, FaultPlan, etag, one_in};
+use crate::contract::ContractChecker;
+use crate::rng::RandomStream;
+use crate::world::server::{ServerResponse, ServerRequest, ResponseBody};
 
 /// A history in the making.
 pub(super) struct Driver<M: Subject> {
-    pub(super) machine: Checked<M::Config, M>,
-    weather: Weather,
-    stream: Stream,
+    pub(super) machine: ContractChecker<M::Config, M>,
+    fault_plan: FaultPlan,
+    rng: RandomStream,
     now: Instant,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
-    ordinal: u64,
+    event_count: u64,
     conns: BTreeMap<ConnId, Conn>,
-    present: Vec<bool>,
-    served: DataSize,
-    pub(super) ledger: Ledger,
-    consumed: u64,
-    audience: Option<Audience>,
-    pub(super) ended: Option<Result<(), String>>,
+    link_present: Vec<bool>,
+    served_bytes: DataSize,
+    pub(super) reference: ReferenceModel,
+    consumed_end: u64,
+    player: Option<RandomPlayer>,
+    pub(super) result: Option<Result<(), String>>,
     pub(super) steps: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
-    Step(ConnId),
-    Flap(usize),
+    ConnStep(ConnId),
+    LinkFlap(usize),
     Consume,
     /// The audience takes something.
-    Take,
+    PlayerRead,
     /// The audience does something else.
-    Act,
+    PlayerAction,
 }
 
 #[derive(Debug)]
 struct Conn {
     link: usize,
-    open: bool,
+    is_open: bool,
     /// A step is on the list of events.
-    moving: bool,
+    step_scheduled: bool,
     /// It will never do anything again, and nobody says so.
-    mute: bool,
-    answered: u32,
+    is_silent: bool,
+    response_count: u32,
     /// Bytes of its last piece.
-    last: u64,
-    queue: VecDeque<Pending>,
+    last_chunk: u64,
+    responses: VecDeque<PendingResponse>,
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingResponse {
     req: ReqId,
-    ask: RequestRange,
+    range: RequestRange,
     if_range: Option<Validator>,
-    body: Option<ByteRange>,
-    room: Option<u64>,
-    accepted: bool,
-    closes: bool,
+    remaining_body: Option<ByteRange>,
+    remaining_accepted: Option<u64>,
+    is_accepted: bool,
+    closes_connection: bool,
 }
 
 impl<M: Subject> Driver<M> {
     pub(super) fn new(
-        weather: Weather,
-        stream: Stream,
-        machine: Checked<M::Config, M>,
-        audience: Option<Audience>,
+        fault_plan: FaultPlan,
+        rng: RandomStream,
+        machine: ContractChecker<M::Config, M>,
+        player: Option<RandomPlayer>,
     ) -> Self {
-        let mut ledger = Ledger::default();
-        if let Some(resume) = &weather.config.resume {
-            ledger.resume(resume.total, &resume.ranges);
+        let mut reference = ReferenceModel::default();
+        if let Some(resume) = &fault_plan.config.resume {
+            reference.resume(resume.total, &resume.ranges);
         }
         Self {
             machine,
-            present: vec![false; weather.links.len()],
-            weather,
-            stream,
+            link_present: vec![false; fault_plan.links.len()],
+            fault_plan: weather: fault_plan,
+            rng: stream: rng,
             now: Instant::ZERO,
             events: BinaryHeap::new(),
-            ordinal: 0,
+            event_count: 0,
             conns: BTreeMap::new(),
-            served: DataSize::ZERO,
-            ledger,
-            consumed: 0,
-            audience,
-            ended: None,
+            served_bytes: DataSize::ZERO,
+            reference: ledger: reference,
+            consumed_end: 0,
+            player: audience: player,
+            result: None,
             steps: 0,
         }
     }
 
     /// Runs until the machine says done or failed, or `limit` is over.
     pub(super) fn run(&mut self, limit: Duration) -> Result<Duration, String> {
-        for link in 0..self.weather.links.len() {
-            self.appear(link)?;
-            self.plan_flap(link);
+        for link in 0..self.fault_plan.links.len() {
+            self.bring_link_up(link)?;
+            self.schedule_flap(link);
         }
-        self.plan_act();
-        self.let_in(0);
-        while self.ended.is_none() {
+        self.schedule_action();
+        self.set_window_end(0);
+        while self.result.is_none() {
             let event = self.events.peek().map(|Reverse((at, ..))| *at);
             let deadline = self.machine.deadline().map(|(at, _)| at);
             let Some(next) = [event, deadline].into_iter().flatten().min() else {
                 return Err("nothing is planned, and nothing will ever happen".to_string());
             };
             if next > Instant::ZERO + limit {
-                return Err(format!("not over after {limit:?}, {} bytes in place", self.ledger.covered().bytes()));
+                return Err(format!("not over after {limit:?}, {} bytes in place", self.reference.covered().bytes()));
             }
             self.steps += 1;
-            if self.steps > MOST_STEPS {
-                return Err(format!("not over after {MOST_STEPS} steps at {}", self.now));
+            if self.steps > MAX_STEPS {
+                return Err(format!("not over after {MAX_STEPS} steps at {}", self.now));
             }
             self.now = self.now.max(next);
             if deadline.is_some_and(|at| at <= self.now) {
                 self.machine.tick(self.now);
                 self.drain()?;
             } else if let Some(Reverse((_, _, event))) = self.events.pop() {
-                self.happen(event)?;
+                self.handle_event(event)?;
             }
         }
         Ok(self.now.since(Instant::ZERO))
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), String> {
+    fn handle_event(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::Step(conn) => self.step(conn),
-            Event::Flap(link) if self.present[link] => {
-                self.present[link] = false;
-                self.plan_flap(link);
-                self.tell(Input::LinkDown { link: LinkId(link as u16) })
+            Event::ConnStep(conn) => self.step_conn(conn),
+            Event::LinkFlap(link) if self.link_present[link] => {
+                self.link_present[link] = false;
+                self.schedule_flap(link);
+                self.feed(Input::LinkDown { link: LinkId(link as u16) })
             }
-            Event::Flap(link) => {
-                self.plan_flap(link);
-                self.appear(link)
+            Event::LinkFlap(link) => {
+                self.schedule_flap(link);
+                self.bring_link_up(link)
             }
             Event::Consume => {
-                self.consumed = self.ledger.frontier();
-                self.tell(Input::Consumed { end: self.consumed })
+                self.consumed_end = self.reference.in_order_end();
+                self.feed(Input::Consumed { end: self.consumed_end })
             }
-            Event::Take => self.take(),
-            Event::Act => self.act(),
+            Event::PlayerRead => self.run_player_read(),
+            Event::PlayerAction => self.run_player_action(),
         }
     }
 
-    fn plan_act(&mut self) {
-        if let Some(after) = self.audience.as_mut().and_then(Audience::next_act) {
-            self.plan(after, Event::Act);
+    fn schedule_action(&mut self) {
+        if let Some(delay) = self.player.as_mut().and_then(RandomPlayer::next_action_delay) {
+            self.schedule(delay, Event::PlayerAction);
         }
     }
 
-    fn act(&mut self) -> Result<(), String> {
-        self.plan_act();
-        let seen = self.machine.machine().stream().and_then(|stream| stream.player());
-        let Some(audience) = &mut self.audience else { return Ok(()) };
-        match audience.act(seen) {
-            Act::Pauses(time) => {
-                audience.pauses = self.now + time;
+    fn run_player_action(&mut self) -> Result<(), String> {
+        self.schedule_action();
+        let player_model = self.machine.machine().stream().and_then(|stream| stream.player());
+        let Some(player) = &mut self.player else { return Ok(()) };
+        match player.next_action(player_model) {
+            PlayerAction::Pause(time) => {
+                player.paused_until = self.now + time;
                 Ok(())
             }
-            Act::Says(viewer) => {
-                if let PlayerInput::Seek { offset: to } = viewer {
-                    audience.goes_to(to);
-                    self.ledger.seek(to);
-                    self.let_in(to);
+            PlayerAction::Input(player_input) => {
+                if let PlayerInput::Seek { offset: to } = player_input {
+                    player.seek_to(to);
+                    self.reference.seek(to);
+                    self.set_window_end(to);
                 }
-                let Some(input) = M::hears(viewer) else { return Ok(()) };
+                let Some(input) = M::player_input(player_input) else { return Ok(()) };
                 self.machine.handle(self.now, input);
                 self.drain()?;
-                self.wake_all();
+                self.wake_all_conns();
                 Ok(())
             }
         }
     }
 
-    fn take(&mut self) -> Result<(), String> {
-        let Some(audience) = &mut self.audience else { return Ok(()) };
-        audience.takes = false;
-        if self.now < audience.pauses {
-            let after = audience.pauses.since(self.now);
-            self.plan_take(after);
+    fn run_player_read(&mut self) -> Result<(), String> {
+        let Some(player) = &mut self.player else { return Ok(()) };
+        player.read_scheduled = false;
+        if self.now < player.paused_until {
+            let delay = player.paused_until.since(self.now);
+            self.schedule_read(delay);
             return Ok(());
         }
-        if audience.taken == audience.offered {
+        if player.read_end == player.readable_end {
             return Ok(());
         }
-        let after = audience.take();
-        let (taken, more) = (audience.taken, audience.taken < audience.offered);
+        let delay = player.read();
+        let (read_end, more) = (player.read_end, player.read_end < player.readable_end);
         if more {
-            self.plan_take(after);
+            self.schedule_read(delay);
         }
-        if self.window().is_none() {
+        if self.reader_window().is_none() {
             return Ok(());
         }
-        self.let_in(taken);
-        self.wake_all();
-        self.tell(Input::Consumed { end: taken })
+        self.set_window_end(read_end);
+        self.wake_all_conns();
+        self.feed(Input::Consumed { end: read_end })
     }
 
     /// There may be room for what connections hold.
-    fn wake_all(&mut self) {
+    fn wake_all_conns(&mut self) {
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
-        conns.into_iter().for_each(|conn| self.wake(conn, false));
+        conns.into_iter().for_each(|conn| self.schedule_step(conn, false));
     }
 
-    fn plan_take(&mut self, after: Duration) {
-        let Some(audience) = &mut self.audience else { return };
-        if !std::mem::replace(&mut audience.takes, true) {
-            self.plan(after, Event::Take);
+    fn schedule_read(&mut self, delay: Duration) {
+        let Some(player) = &mut self.player else { return };
+        if !std::mem::replace(&mut player.read_scheduled, true) {
+            self.schedule(delay, Event::PlayerRead);
         }
     }
 
     /// The reader has taken everything before this offset.
-    fn let_in(&mut self, taken: u64) {
-        if let (Some(_), Some(window)) = (&self.audience, self.window()) {
-            self.ledger.limit(taken.saturating_add(window.bytes()));
+    fn set_window_end(&mut self, read_end: u64) {
+        if let (Some(_), Some(window)) = (&self.player, self.reader_window()) {
+            self.reference.set_request_limit(read_end.saturating_add(window.bytes()));
         }
     }
 
-    fn window(&self) -> Option<DataSize> {
-        self.weather.config.reader_window
+    fn reader_window(&self) -> Option<DataSize> {
+        self.fault_plan.config.reader_window
     }
 
-    fn appear(&mut self, link: usize) -> Result<(), String> {
-        self.present[link] = true;
-        let profile = match &self.audience {
-            Some(audience) => audience.profile(link),
+    fn bring_link_up(&mut self, link: usize) -> Result<(), String> {
+        self.link_present[link] = true;
+        let profile = match &self.player {
+            Some(player) => player.link_profile(link),
             None => LinkProfile::new(&format!("link{link}"), LinkKind::Other),
         };
-        self.tell(Input::LinkUp { link: LinkId(link as u16), profile })
+        self.feed(Input::LinkUp { link: LinkId(link as u16), profile })
     }
 
-    fn plan(&mut self, after: Duration, event: Event) {
-        self.ordinal += 1;
-        self.events.push(Reverse((self.now + after, self.ordinal, event)));
+    fn schedule(&mut self, delay: Duration, event: Event) {
+        self.event_count += 1;
+        self.events.push(Reverse((self.now + delay, self.event_count, event)));
     }
 
-    fn plan_flap(&mut self, link: usize) {
-        if let Some(mean) = self.weather.links[link].flaps {
-            let after = self.up_to(mean * 2);
-            self.plan(after, Event::Flap(link));
+    fn schedule_flap(&mut self, link: usize) {
+        if let Some(mean) = self.fault_plan.links[link].flap_interval {
+            let delay = self.random_duration(mean * 2);
+            self.schedule(delay, Event::LinkFlap(link));
         }
     }
 
     /// A random time less than `most`.
-    fn up_to(&mut self, most: Duration) -> Duration {
-        Duration::from_nanos(self.stream.below(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX).max(1)))
+    fn random_duration(&mut self, limit: Duration) -> Duration {
+        Duration::from_nanos(self.rng.below(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1)))
     }
 
-    fn tell(&mut self, input: Input) -> Result<(), String> {
-        self.ledger.on_input(&input)?;
+    fn feed(&mut self, input: Input) -> Result<(), String> {
+        self.reference.on_input(&input)?;
         self.machine.handle(self.now, input.into());
         self.drain()
     }
@@ -277,323 +277,323 @@ impl<M: Subject> Driver<M> {
         while let Some(output) = self.machine.poll() {
             match output.into() {
                 stream::Output::Fetch(output) => {
-                    self.ledger.on_output(&output).map_err(|wrong| format!("at {}: {wrong}", self.now))?;
-                    self.perform(output, &mut unreachable);
+                    self.reference.on_output(&output).map_err(|defect| format!("at {}: {defect}", self.now))?;
+                    self.execute(output, &mut unreachable);
                 }
                 stream::Output::Stream(StreamEvent::Deliver { end: upto }) => {
-                    self.ledger.on_deliver(upto).map_err(|wrong| format!("at {}: {wrong}", self.now))?;
-                    if let Some(audience) = &mut self.audience {
-                        audience.offered = upto;
-                        self.plan_take(Duration::ZERO);
+                    self.reference.on_deliver(upto).map_err(|defect| format!("at {}: {defect}", self.now))?;
+                    if let Some(player) = &mut self.player {
+                        player.readable_end = upto;
+                        self.schedule_read(Duration::ZERO);
                     }
                 }
                 stream::Output::Stream(_) => {}
             }
         }
-        self.judge().map_err(|wrong| format!("at {}: {wrong}", self.now))?;
+        self.check_stream().map_err(|defect| format!("at {}: {defect}", self.now))?;
         for conn in unreachable {
-            self.tell(closed(conn, ConnErrorKind::Unreachable))?;
+            self.feed(closed_input(conn, ConnErrorKind::Unreachable))?;
         }
         Ok(())
     }
 
-    fn perform(&mut self, output: Output, unreachable: &mut Vec<ConnId>) {
+    fn execute(&mut self, output: Output, unreachable: &mut Vec<ConnId>) {
         match output {
             Output::Connect { conn, link, .. } => {
                 let link = usize::from(link.0);
-                if !self.present[link] {
+                if !self.link_present[link] {
                     return unreachable.push(conn);
                 }
                 let (open, moving, mute) = (false, true, false);
-                let (answered, last, queue) = (0, 0, VecDeque::new());
-                self.conns.insert(conn, Conn { link, open, moving, mute, answered, last, queue });
-                self.plan(self.weather.links[link].latency, Event::Step(conn));
+                let (response_count, last_chunk, queue) = (0, 0, VecDeque::new());
+                self.conns.insert(conn, Conn { link, is_open: open, step_scheduled: moving, is_silent: mute, response_count: answered: response_count, last_chunk: last: last_chunk, responses: queue });
+                self.schedule(self.fault_plan.links[link].rtt, Event::ConnStep(conn));
             }
             Output::Request { req, conn, range, if_range } => {
-                let (body, room, accepted, closes) = (None, None, false, false);
-                if let Some(asked) = self.conns.get_mut(&conn) {
-                    if let Some(audience) = &mut self.audience {
-                        audience.judge.on_request(LinkId(asked.link as u16));
+                let (body, remaining, accepted, closes_connection) = (None, None, false, false);
+                if let Some(conn_state) = self.conns.get_mut(&conn) {
+                    if let Some(player) = &mut self.player {
+                        player.invariants.on_request(LinkId(conn_state.link as u16));
                     }
-                    asked.queue.push_back(Pending { req, ask: range, if_range, body, room, accepted, closes });
-                    self.wake(conn, true);
+                    conn_state.responses.push_back(PendingResponse { req, range, if_range, remaining_body: body, remaining_accepted: room: remaining, is_accepted: accepted, closes_connection: closes: closes_connection });
+                    self.schedule_step(conn, true);
                 }
             }
             Output::AcceptBody { req, len, .. } => {
-                let mut all = self.conns.iter_mut().flat_map(|(id, conn)| conn.queue.iter_mut().map(|p| (*id, p)));
-                if let Some((conn, pending)) = all.find(|(_, pending)| pending.req == req) {
-                    pending.accepted = true;
-                    pending.room = len.map(DataSize::bytes);
-                    self.wake(conn, false);
+                let mut responses = self.conns.iter_mut().flat_map(|(id, conn)| conn.responses.iter_mut().map(|p| (*id, p)));
+                if let Some((conn, pending)) = responses.find(|(_, pending)| pending.req == req) {
+                    pending.is_accepted = true;
+                    pending.remaining_accepted = len.map(DataSize::bytes);
+                    self.schedule_step(conn, false);
                 }
             }
             Output::Cancel { req } => {
                 for conn in self.conns.values_mut() {
-                    conn.queue.retain(|pending| pending.req != req);
+                    conn.responses.retain(|pending| pending.req != req);
                 }
             }
             Output::Close { conn } => {
                 self.conns.remove(&conn);
             }
             Output::Restart => {
-                self.consumed = 0;
-                if let Some(audience) = &mut self.audience {
-                    audience.goes_to(0);
+                self.consumed_end = 0;
+                if let Some(player) = &mut self.player {
+                    player.seek_to(0);
                 }
-                self.let_in(0);
+                self.set_window_end(0);
             }
             Output::Done => {
                 let sizes: Vec<DataSize> =
-                    self.weather.server.editions.iter().map(|edition| edition.size).collect();
-                let gullible = self.weather.config.policy == Policy::Single;
-                self.ended = Some(self.ledger.on_done(&sizes, gullible));
+                    self.fault_plan.server.versions.iter().map(|edition| edition.size).collect();
+                let accepts_any_page = self.fault_plan.config.policy == Policy::Single;
+                self.result = Some(self.reference.on_done(&sizes, accepts_any_page));
             }
-            Output::Failed(failure) => self.ended = Some(Err(format!("failed: {failure}"))),
+            Output::Failed(failure) => self.result = Some(Err(format!("failed: {failure}"))),
             Output::Verify { .. } => {}
             Output::Notice(notice) => {
-                if let Some(audience) = &mut self.audience {
-                    audience.judge.on_notice(&notice);
+                if let Some(player) = &mut self.player {
+                    player.invariants.on_notice(&notice);
                 }
             }
             Output::Identified { .. } => {}
         }
     }
 
-    fn judge(&mut self) -> Result<(), String> {
-        let (Some(stream), Some(audience)) = (self.machine.machine().stream(), &mut self.audience) else {
+    fn check_stream(&mut self) -> Result<(), String> {
+        let (Some(stream), Some(player)) = (self.machine.machine().stream(), &mut self.player) else {
             return Ok(());
         };
-        let works = |conn: &&Conn| !conn.open || !conn.queue.is_empty();
-        audience.judge.look(&Scene {
+        let has_work = |conn: &&Conn| !conn.is_open || !conn.responses.is_empty();
+        player.invariants.check(&StreamSnapshot {
             now: self.now,
             stream,
-            ledger: &self.ledger,
-            links: &self.weather.links,
-            busy: self.conns.values().filter(works).map(|conn| conn.link).collect(),
-            ended: self.ended.as_ref(),
+            reference: &self.reference,
+            links: &self.fault_plan.links,
+            busy_links: self.conns.values().filter(has_work).map(|conn| conn.link).collect(),
+            result: self.result.as_ref(),
         })
     }
 
     /// One past the last byte that the reader has room for.
-    fn room_ends(&self) -> u64 {
-        let audience = self.audience.as_ref();
+    fn window_end(&self) -> u64 {
+        let player = self.player.as_ref();
         let limit =
-            audience.zip(self.window()).map(|(audience, window)| audience.taken.saturating_add(window.bytes()));
+            player.zip(self.reader_window()).map(|(player, window)| player.read_end.saturating_add(window.bytes()));
         limit.unwrap_or(u64::MAX)
     }
 
     /// Plans a connection's next step, unless one is planned.
-    fn wake(&mut self, id: ConnId, far: bool) {
+    fn schedule_step(&mut self, id: ConnId, is_delayed: bool) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.moving || conn.mute {
+        if conn.step_scheduled || conn.is_silent {
             return;
         }
-        conn.moving = true;
-        let latency = self.weather.links[conn.link].latency;
-        self.plan(if far { latency } else { Duration::ZERO }, Event::Step(id));
+        conn.step_scheduled = true;
+        let latency = self.fault_plan.links[conn.link].rtt;
+        self.schedule(if is_delayed { latency } else { Duration::ZERO }, Event::ConnStep(id));
     }
 
-    fn step(&mut self, id: ConnId) -> Result<(), String> {
+    fn step_conn(&mut self, id: ConnId) -> Result<(), String> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-        conn.moving = false;
-        let manner = self.weather.links[conn.link].clone();
-        if !self.present[conn.link] || conn.mute {
+        conn.step_scheduled = false;
+        let behavior = self.fault_plan.links[conn.link].clone();
+        if !self.link_present[conn.link] || conn.is_silent {
             return Ok(());
         }
-        if self.stream.happens(manner.trouble) {
-            return self.go_wrong(id);
+        if self.rng.bernoulli(behavior.fault_rate) {
+            return self.inject_fault(id);
         }
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-        if !conn.open {
-            conn.open = true;
-            let (protocol, handshake) = (self.weather.protocol, manner.latency);
-            return self.tell(Input::Connected { conn: id, protocol, handshake_rtt: handshake, peer: None });
+        if !conn.is_open {
+            conn.is_open = true;
+            let (protocol, handshake) = (self.fault_plan.protocol, behavior.rtt);
+            return self.feed(Input::Connected { conn: id, protocol, handshake_rtt: handshake, peer: None });
         }
-        let Some(place) = self.choose(id) else { return Ok(()) };
-        self.answer(id, place, &manner)?;
-        self.wake_later(id, &manner);
+        let Some(index) = self.choose_response(id) else { return Ok(()) };
+        self.send_response(id, index, &behavior)?;
+        self.schedule_next_step(id, &behavior);
         Ok(())
     }
 
     /// Which answer goes on: the first with HTTP/1.1, any with HTTP/2.
-    fn choose(&mut self, id: ConnId) -> Option<usize> {
+    fn choose_response(&mut self, id: ConnId) -> Option<usize> {
         let conn = self.conns.get(&id)?;
-        let room_ends = self.room_ends();
-        let held = |body: ByteRange| !body.is_empty() && body.start >= room_ends;
-        let ready = |pending: &Pending| pending.body.is_none_or(|body| pending.accepted && !held(body));
-        if self.weather.protocol == Protocol::Http1 {
-            return conn.queue.front().filter(|pending| ready(pending)).map(|_| 0);
+        let window_end = self.window_end();
+        let is_withheld = |body: ByteRange| !body.is_empty() && body.start >= window_end;
+        let ready = |pending: &PendingResponse| pending.remaining_body.is_none_or(|body| pending.is_accepted && !is_withheld(body));
+        if self.fault_plan.protocol == Protocol::Http1 {
+            return conn.responses.front().filter(|pending| ready(pending)).map(|_| 0);
         }
-        let places: Vec<usize> = (0..conn.queue.len()).filter(|place| ready(&conn.queue[*place])).collect();
-        let place = self.stream.below(places.len() as u64);
-        places.get(usize::try_from(place).unwrap_or(0)).copied()
+        let ready_indices: Vec<usize> = (0..conn.responses.len()).filter(|index| ready(&conn.responses[*index])).collect();
+        let choice = self.rng.below(ready_indices.len() as u64);
+        ready_indices.get(usize::try_from(choice).unwrap_or(0)).copied()
     }
 
-    fn answer(&mut self, id: ConnId, place: usize, manner: &Manner) -> Result<(), String> {
-        let room_ends = self.room_ends();
+    fn send_response(&mut self, id: ConnId, index: usize, behavior: &LinkBehavior) -> Result<(), String> {
+        let window_end = self.window_end();
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-        let pending = &mut conn.queue[place];
+        let pending = &mut conn.responses[index];
         let req = pending.req;
-        let Some(body) = &mut pending.body else { return self.head(id, place, manner) };
-        let room = pending.room.unwrap_or(u64::MAX);
+        let Some(body) = &mut pending.remaining_body else { return self.send_head(id, index, behavior) };
+        let remaining = pending.remaining_accepted.unwrap_or(u64::MAX);
         if body.is_empty() {
-            let closes = pending.closes;
-            conn.queue.remove(place);
-            self.tell(Input::End { req })?;
-            return if closes { self.end(id, ConnErrorKind::CleanClose) } else { Ok(()) };
+            let closes = pending.closes_connection;
+            conn.responses.remove(index);
+            self.feed(Input::End { req })?;
+            return if closes { self.close_conn(id, ConnErrorKind::CleanClose) } else { Ok(()) };
         }
-        if room == 0 {
-            return self.end(id, ConnErrorKind::Protocol);
+        if remaining == 0 {
+            return self.close_conn(id, ConnErrorKind::Protocol);
         }
-        let most = body.len().bytes().min(room).min(1 << 16).min(room_ends - body.start);
-        let len = 1 + self.stream.below(most);
-        conn.last = len;
+        let max_len = body.len().bytes().min(remaining).min(1 << 16).min(window_end - body.start);
+        let len = 1 + self.rng.below(max_len);
+        conn.last_chunk = len;
         body.start += len;
-        pending.room = pending.room.map(|room| room - len);
+        pending.remaining_accepted = pending.remaining_accepted.map(|remaining| remaining - len);
         let len = DataSize::from_bytes(len);
-        self.served += len;
-        self.tell(Input::Data { req, len })?;
-        if self.audience.is_none() && self.window().is_some() && self.ledger.frontier() > self.consumed {
-            let after = self.up_to(Duration::from_millis(30));
-            self.plan(after, Event::Consume);
+        self.served_bytes += len;
+        self.feed(Input::Data { req, len })?;
+        if self.player.is_none() && self.reader_window().is_some() && self.reference.in_order_end() > self.consumed_end {
+            let delay = self.random_duration(Duration::from_millis(30));
+            self.schedule(delay, Event::Consume);
         }
-        if one_in(&mut self.stream, 8) && self.conns.contains_key(&id) {
-            let rtt = manner.latency + self.up_to(manner.latency);
-            let path = PathSample { rtt, min_rtt: manner.latency, rcv_rtt: rtt, out_of_order: 0 };
-            self.tell(Input::Sample { conn: id, path })?;
+        if one_in(&mut self.rng, 8) && self.conns.contains_key(&id) {
+            let rtt = behavior.rtt + self.random_duration(behavior.rtt);
+            let path = PathSample { rtt, min_rtt: behavior.rtt, rcv_rtt: rtt, out_of_order: 0 };
+            self.feed(Input::Sample { conn: id, path })?;
         }
         Ok(())
     }
 
-    fn head(&mut self, id: ConnId, place: usize, manner: &Manner) -> Result<(), String> {
+    fn send_head(&mut self, id: ConnId, index: usize, behavior: &LinkBehavior) -> Result<(), String> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-        conn.answered += 1;
-        let server = &mut self.weather.server;
-        let last = server.keepalive_requests.is_some_and(|most| conn.answered >= most);
-        let pending = &mut conn.queue[place];
-        let asking = Asking { what: pending.ask, if_range: pending.if_range.as_ref(), last };
-        let mut answer = server.answer(conn.link, self.now, self.served, asking);
-        if self.stream.happens(manner.lies) {
-            lie(&mut self.stream, &mut answer);
+        conn.response_count += 1;
+        let server = &mut self.fault_plan.server;
+        let is_last = server.keepalive_requests.is_some_and(|limit| conn.response_count >= limit);
+        let pending = &mut conn.responses[index];
+        let request = ServerRequest { range: pending.range, if_range: pending.if_range.as_ref(), is_last: last: is_last };
+        let mut response = server.respond(conn.link, self.now, self.served_bytes, request);
+        if self.rng.bernoulli(behavior.corruption_rate) {
+            corrupt_response(&mut self.rng, &mut response);
         }
-        let Answer { head, body, .. } = answer;
-        let source = match (body.edition, &head.validator) {
-            (Some(edition), Some(_)) => Source::Edition(edition),
-            (Some(_), None) => Source::Unproven(pending.req, Page::File),
-            (None, _) => Source::Unproven(pending.req, Page::Other),
+        let ServerResponse { head, body, .. } = response;
+        let source = match (body.version, &head.validator) {
+            (Some(edition), Some(_)) => ByteSource::Version(edition),
+            (Some(_), None) => ByteSource::Unverified(pending.req, ResponseTruth::File),
+            (None, _) => ByteSource::Unverified(pending.req, ResponseTruth::OtherPage),
         };
-        pending.body = Some(body.span);
-        pending.closes = last;
+        pending.remaining_body = Some(body.span);
+        pending.closes_connection = is_last;
         let req = pending.req;
-        self.ledger.on_head(req, source, body.span.start);
-        self.tell(Input::Head { req, head })
+        self.reference.on_head(req, source, body.span.start);
+        self.feed(Input::Head { req, head })
     }
 
-    fn wake_later(&mut self, id: ConnId, manner: &Manner) {
-        let sharing = self.conns.values().filter(|conn| !conn.queue.is_empty()).count() as u64;
+    fn schedule_next_step(&mut self, id: ConnId, behavior: &LinkBehavior) {
+        let active_conns = self.conns.values().filter(|conn| !conn.responses.is_empty()).count() as u64;
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.moving || conn.mute || conn.queue.is_empty() {
+        if conn.step_scheduled || conn.is_silent || conn.responses.is_empty() {
             return;
         }
-        conn.moving = true;
+        conn.step_scheduled = true;
         // All connections that have something to do share the link.
-        let piece = DataSize::from_bytes(conn.last) * sharing / manner.rate;
-        let after = piece + self.up_to(Duration::from_millis(20));
-        self.plan(after, Event::Step(id));
+        let transmit_time = DataSize::from_bytes(conn.last_chunk) * active_conns / behavior.rate;
+        let delay = transmit_time + self.random_duration(Duration::from_millis(20));
+        self.schedule(delay, Event::ConnStep(id));
     }
 
-    fn go_wrong(&mut self, id: ConnId) -> Result<(), String> {
+    fn inject_fault(&mut self, id: ConnId) -> Result<(), String> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
-        match self.stream.below(6) {
+        match self.rng.below(6) {
             0 => {
-                conn.mute = true;
+                conn.is_silent = true;
                 Ok(())
             }
-            1 if conn.open && self.weather.protocol == Protocol::Http2 => match conn.queue.pop_front() {
-                Some(Pending { req, .. }) => {
-                    self.wake(id, false);
-                    let trouble = ConnError { kind: ConnErrorKind::Reset, text: "stream reset".to_string() };
-                    self.tell(Input::Aborted { req, error: trouble })
+            1 if conn.is_open && self.fault_plan.protocol == Protocol::Http2 => match conn.responses.pop_front() {
+                Some(PendingResponse { req, .. }) => {
+                    self.schedule_step(id, false);
+                    let error = ConnError { kind: ConnErrorKind::Reset, text: "stream reset".to_string() };
+                    self.feed(Input::Aborted { req, error })
                 }
                 None => Ok(()),
             },
             // A framing that ends too early, where that can be known.
-            2 if conn.queue.front().is_some_and(|pending| pending.accepted && pending.room.is_some()) => {
-                let Some(Pending { req, .. }) = conn.queue.pop_front() else { return Ok(()) };
-                self.wake(id, false);
-                self.tell(Input::End { req })
+            2 if conn.responses.front().is_some_and(|pending| pending.is_accepted && pending.remaining_accepted.is_some()) => {
+                let Some(PendingResponse { req, .. }) = conn.responses.pop_front() else { return Ok(()) };
+                self.schedule_step(id, false);
+                self.feed(Input::End { req })
             }
             3 => {
-                conn.moving = true;
-                let after = self.up_to(Duration::from_secs(8));
-                self.plan(after, Event::Step(id));
+                conn.step_scheduled = true;
+                let delay = self.random_duration(Duration::from_secs(8));
+                self.schedule(delay, Event::ConnStep(id));
                 Ok(())
             }
             _ => {
-                let kinds: &[ConnErrorKind] = if conn.open { &OPEN_ENDS } else { &EARLY_ENDS };
-                let kind = kinds[usize::try_from(self.stream.below(kinds.len() as u64)).unwrap_or(0)];
-                self.end(id, kind)
+                let kinds: &[ConnErrorKind] = if conn.is_open { &OPEN_CONN_ERRORS } else { &HANDSHAKE_ERRORS };
+                let kind = kinds[usize::try_from(self.rng.below(kinds.len() as u64)).unwrap_or(0)];
+                self.close_conn(id, kind)
             }
         }
     }
 
-    fn end(&mut self, id: ConnId, kind: ConnErrorKind) -> Result<(), String> {
+    fn close_conn(&mut self, id: ConnId, kind: ConnErrorKind) -> Result<(), String> {
         match self.conns.remove(&id) {
-            Some(_) => self.tell(closed(id, kind)),
+            Some(_) => self.feed(closed_input(id, kind)),
             None => Ok(()),
         }
     }
 }
 
-fn closed(conn: ConnId, kind: ConnErrorKind) -> Input {
+fn closed_input(conn: ConnId, kind: ConnErrorKind) -> Input {
     Input::Closed { conn, error: ConnError { kind, text: format!("{kind:?}") } }
 }
 
 /// Makes another answer of it: a portal's, a broken server's, another edge's.
-fn lie(stream: &mut Stream, answer: &mut Answer) {
-    let page = |stream: &mut Stream, status: u16| {
-        let body = Body { edition: None, span: ByteRange::new(0, stream.below(20_000)) };
+fn corrupt_response(rng: &mut RandomStream, response: &mut ServerResponse) {
+    let page = |rng: &mut RandomStream, status: u16| {
+        let body = ResponseBody { version: None, span: ByteRange::new(0, rng.below(20_000)) };
         let head = ResponseHead { status, length: Some(body.span.len()), ..ResponseHead::default() };
-        Answer { head, body, spoiled: None }
+        ServerResponse { head, body, fault: None }
     };
-    match stream.below(12) {
-        0..3 => *answer = page(stream, 200),
-        3 => *answer = page(stream, 404),
-        4 => *answer = page(stream, 403),
-        5 => *answer = page(stream, 302),
-        6 => *answer = page(stream, 503),
-        7 => answer.head.is_encoded = true,
-        8 => answer.head.range = None,
+    match rng.below(12) {
+        0..3 => *response = page(rng, 200),
+        3 => *response = page(rng, 404),
+        4 => *response = page(rng, 403),
+        5 => *response = page(rng, 302),
+        6 => *response = page(rng, 503),
+        7 => response.head.is_encoded = true,
+        8 => response.head.range = None,
         9 => {
             // What is cut elsewhere than the server cuts it is not the server's file, whatever validator it carries.
-            answer.body.edition = None;
-            answer.head.length = Some(DataSize::from_bytes(stream.below(1_000_000)));
+            response.body.version = None;
+            response.head.length = Some(DataSize::from_bytes(rng.below(1_000_000)));
         }
         10 => {
             // Another edge of a content network, which has an edition of its own.
-            answer.body.edition = Some(OTHER_EDGE);
-            answer.head.validator = etag(OTHER_EDGE);
+            response.body.version = Some(OTHER_CDN_VERSION);
+            response.head.validator = etag(OTHER_CDN_VERSION);
         }
         _ => {
-            if let Some(ContentRange { range: Some(span), .. }) = &mut answer.head.range {
-                span.start += 1 + stream.below(1000);
+            if let Some(ContentRange { range: Some(span), .. }) = &mut response.head.range {
+                span.start += 1 + rng.below(1000);
                 span.end = span.end.max(span.start);
-                answer.body.span = *span;
+                response.body.span = *span;
             }
         }
     }
 }
 
-const EARLY_ENDS: [ConnErrorKind; 5] = [
+const HANDSHAKE_ERRORS: [ConnErrorKind; 5] = [
     ConnErrorKind::Refused,
     ConnErrorKind::Unreachable,
     ConnErrorKind::TimedOut,
     ConnErrorKind::Dns,
     ConnErrorKind::Tls,
 ];
-const OPEN_ENDS: [ConnErrorKind; 4] =
+const OPEN_CONN_ERRORS: [ConnErrorKind; 4] =
     [ConnErrorKind::CleanClose, ConnErrorKind::Truncated, ConnErrorKind::Reset, ConnErrorKind::Protocol];
 /// The edition that only another edge has; it is as long as the server's.
-const OTHER_EDGE: usize = 9;
+const OTHER_CDN_VERSION: usize = 9;
 /// More than any history needs whose machine makes progress.
-const MOST_STEPS: u32 = 1_000_000;
+const MAX_STEPS: u32 = 1_000_000;

@@ -19,79 +19,79 @@ use marline_core::playback::{Player, PlayerState};
 use marline_core::stream::{Config, Objective, Policy, Stream};
 use marline_core::units::{Duration, Instant};
 
-use super::ledger::Ledger;
-use super::weather::Manner;
+use super::ledger::ReferenceModel;
+use super::weather::LinkBehavior;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Judge {
+pub(super) struct StreamInvariants {
     policy: Policy,
-    minimise: Objective,
+    objective: Objective,
     /// Since when the player waits, and no honest link is asked for anything although something is missing.
-    starves: Option<Instant>,
+    starving_since: Option<Instant>,
     /// Links that the machine rests because of what they said, and has not asked since.
-    banned: BTreeSet<LinkId>,
+    banned_links: BTreeSet<LinkId>,
     /// Everything comes as one answer, over one link.
-    one_answer: bool,
+    is_single_response: bool,
 }
 
 /// How everything stands after a turn.
-pub(super) struct Scene<'a> {
+pub(super) struct StreamSnapshot<'a> {
     pub(super) now: Instant,
     pub(super) stream: &'a Stream,
-    pub(super) ledger: &'a Ledger,
-    pub(super) links: &'a [Manner],
+    pub(super) reference: &'a ReferenceModel,
+    pub(super) links: &'a [LinkBehavior],
     /// Links that have something to do.
-    pub(super) busy: BTreeSet<usize>,
+    pub(super) busy_links: BTreeSet<usize>,
     /// How it ended, if it did.
-    pub(super) ended: Option<&'a Result<(), String>>,
+    pub(super) result: Option<&'a Result<(), String>>,
 }
 
-impl Judge {
+impl StreamInvariants {
     pub(super) fn new(config: &Config) -> Self {
         let (policy, minimise) = (config.policy, config.objective);
-        Self { policy, minimise, starves: None, banned: BTreeSet::new(), one_answer: false }
+        Self { policy, objective: minimise, starving_since: None, banned_links: BTreeSet::new(), is_single_response: false }
     }
 
     /// The machine asks this link for something.
     pub(super) fn on_request(&mut self, link: LinkId) {
-        self.banned.remove(&link);
+        self.banned_links.remove(&link);
     }
 
     pub(super) fn on_notice(&mut self, notice: &Notice) {
         match notice {
-            Notice::SingleResponse { .. } => self.one_answer = true,
-            Notice::FileChanged => self.one_answer = false,
-            Notice::Banned { link, .. } => drop(self.banned.insert(*link)),
+            Notice::SingleResponse { .. } => self.is_single_response = true,
+            Notice::FileChanged => self.is_single_response = false,
+            Notice::Banned { link, .. } => drop(self.banned_links.insert(*link)),
             _ => {}
         }
     }
 
     /// Looks at the scene.
-    pub(super) fn look(&mut self, scene: &Scene<'_>) -> Result<(), String> {
-        let ledger = scene.ledger;
-        if let Some(ended) = scene.ended {
-            let (delivered, frontier) = (ledger.delivered(), ledger.frontier());
+    pub(super) fn check(&mut self, snapshot: &StreamSnapshot<'_>) -> Result<(), String> {
+        let reference = snapshot.reference;
+        if let Some(ended) = snapshot.result {
+            let (delivered, frontier) = (reference.delivered_end(), reference.in_order_end());
             return if ended.is_ok() && delivered < frontier {
                 Err(format!("done with {frontier} bytes, of which {delivered} were delivered"))
             } else {
                 Ok(())
             };
         }
-        let links = || (0..scene.links.len()).zip((0..).map(LinkId));
-        let waits = scene.stream.player().is_some_and(|player| self.must_not_wait(player, scene.now));
-        if let Some((link, _)) = links().find(|(_, id)| waits && scene.stream.is_standby(*id)) {
+        let links = || (0..snapshot.links.len()).zip((0..).map(LinkId));
+        let player_waits = snapshot.stream.player().is_some_and(|player| self.must_not_buffer(player, snapshot.now));
+        if let Some((link, _)) = links().find(|(_, id)| player_waits && snapshot.stream.is_standby(*id)) {
             return Err(format!("the player waits and link {link} rests"));
         }
         let idle = |(link, id): (usize, LinkId)| {
-            scene.links[link].is_honest() && !self.banned.contains(&id) && !scene.busy.contains(&link)
+            snapshot.links[link].is_honest() && !self.banned_links.contains(&id) && !snapshot.busy_links.contains(&link)
         };
-        let missing = ledger.frontier() < ledger.end().min(ledger.may_ask_upto());
-        let ours = self.policy == Policy::Marline;
-        let starves = ours && waits && missing && !self.one_answer && links().any(idle);
-        self.starves = self.starves.or(Some(scene.now)).filter(|_| starves);
-        match self.starves {
-            Some(since) if scene.now.since(since) > LONGEST_STARVING => {
+        let missing = reference.in_order_end() < reference.file_end().min(reference.request_limit());
+        let is_marline = self.policy == Policy::Marline;
+        let is_starving = is_marline && player_waits && missing && !self.is_single_response && links().any(idle);
+        self.starving_since = self.starving_since.or(Some(snapshot.now)).filter(|_| is_starving);
+        match self.starving_since {
+            Some(since) if snapshot.now.since(since) > MAX_STARVATION => {
                 Err(format!("the player waits since {since}, and an honest link has nothing to do"))
             }
             _ => Ok(()),
@@ -99,16 +99,16 @@ impl Judge {
     }
 
     /// It waits, and everything must work to end that.
-    fn must_not_wait(&self, player: &Player, now: Instant) -> bool {
-        let may_wait = self.minimise == Objective::MeteredBytes
+    fn must_not_buffer(&self, player: &Player, now: Instant) -> bool {
+        let can_wait = self.objective == Objective::MeteredBytes
             && player.first_frame().is_none()
-            && now < Instant::ZERO + PATIENCE;
-        player.state() == PlayerState::Buffering && !may_wait
+            && now < Instant::ZERO + METERED_START_WAIT;
+        player.state() == PlayerState::Buffering && !can_wait
     }
 }
 
 /// For so long an honest link may have nothing to do while the player waits for bytes: servers ask for pauses, and liars
 /// are found out.
-const LONGEST_STARVING: Duration = Duration::from_secs(12);
+const MAX_STARVATION: Duration = Duration::from_secs(12);
 /// So long the first picture may wait for links that cost nothing: what `--minimise metered-bytes` promises.
-const PATIENCE: Duration = Duration::from_secs(2);
+const METERED_START_WAIT: Duration = Duration::from_secs(2);

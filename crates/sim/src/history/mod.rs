@@ -26,20 +26,20 @@ use marline_core::fetch::{Fetch, Policy};
 use marline_core::stream;
 use marline_core::units::Duration;
 
-use crate::contract::{Checked, replay};
-use crate::rng::{Purpose, Stream};
-use audience::Audience;
+use crate::contract::{ContractChecker, replay};
+use crate::rng::{Purpose, RandomStream};
+use audience::RandomPlayer;
 use driver::Driver;
 pub use subject::Subject;
-use weather::Weather;
+use weather::FaultPlan;
 
 /// What a policy promises beside being right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Promise {
+pub enum Guarantee {
     /// It ends as long as one link works.
-    Ends,
+    Terminates,
     /// Nothing: a dead link may keep its part of the file for ever, as in the thesis.
-    Nothing,
+    CorrectnessOnly,
 }
 
 /// Something that must not be, and how to see it again.
@@ -50,14 +50,14 @@ pub struct Defect {
     /// The policy.
     pub policy: String,
     /// What was wrong.
-    pub wrong: String,
+    pub problem: String,
     /// The weather, and each record of the history, a line each.
     pub log: Vec<String>,
 }
 
 impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}, policy {}: {}", self.seed, self.policy, self.wrong)
+        write!(f, "seed {}, policy {}: {}", self.seed, self.policy, self.problem)
     }
 }
 
@@ -70,12 +70,12 @@ impl std::error::Error for Defect {}
 ///
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
-pub fn download(seed: u64, policy: Policy, promise: Promise) -> Result<(), Defect> {
-    let mut stream = Stream::new(seed, "history", 0, Purpose::Other);
-    let weather = Weather::new(&mut stream, policy);
-    let config = weather.config.clone();
-    let history = History { seed, policy: policy.to_string(), promise, limit: LIMIT };
-    history.run::<Fetch>(weather, stream, config, None)
+pub fn fuzz_download(seed: u64, policy: Policy, guarantee: Guarantee) -> Result<(), Defect> {
+    let mut rng = RandomStream::new(seed, "history", 0, Purpose::Other);
+    let fault_plan = FaultPlan::new(&mut rng, policy);
+    let config = fault_plan.config.clone();
+    let history = FuzzRun { seed, policy: policy.to_string(), guarantee: promise: guarantee, time_limit: TIME_LIMIT };
+    history.run::<Fetch>(fault_plan, rng, config, None)
 }
 
 /// Runs the history of `seed` with a stream, and with somebody who watches.
@@ -85,55 +85,55 @@ pub fn download(seed: u64, policy: Policy, promise: Promise) -> Result<(), Defec
 ///
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
-pub fn watch(seed: u64, policy: stream::Policy) -> Result<(), Defect> {
-    let mut stream = Stream::new(seed, "history", 0, Purpose::Other);
-    let mut weather = Weather::new(&mut stream, Policy::Marline);
-    let (audience, config) = Audience::new(seed, &mut weather, policy);
-    weather.config = config.fetch.clone();
-    let history = History { seed, policy: format!("{policy:?}"), promise: Promise::Ends, limit: LIMIT * 3 };
-    history.run::<stream::Stream>(weather, stream, config, Some(audience))
+pub fn fuzz_stream(seed: u64, policy: stream::Policy) -> Result<(), Defect> {
+    let mut rng = RandomStream::new(seed, "history", 0, Purpose::Other);
+    let mut fault_plan = FaultPlan::new(&mut rng, Policy::Marline);
+    let (player, config) = RandomPlayer::new(seed, &mut fault_plan, policy);
+    fault_plan.config = config.fetch.clone();
+    let history = FuzzRun { seed, policy: format!("{policy:?}"), guarantee: Guarantee::Terminates, time_limit: TIME_LIMIT * 3 };
+    history.run::<stream::Stream>(fault_plan, rng, config, Some(player))
 }
 
 /// A history before it begins.
-struct History {
+struct FuzzRun {
     seed: u64,
     policy: String,
-    promise: Promise,
-    limit: Duration,
+    guarantee: Guarantee,
+    time_limit: Duration,
 }
 
-impl History {
+impl FuzzRun {
     fn run<M: Subject>(
         self,
-        weather: Weather,
-        stream: Stream,
+        fault_plan: FaultPlan,
+        rng: RandomStream,
         config: M::Config,
-        audience: Option<Audience>,
+        player: Option<RandomPlayer>,
     ) -> Result<(), Defect>
     where
         M::Config: fmt::Debug,
         M::Input: fmt::Debug,
         M::Output: fmt::Debug,
     {
-        let drawn = format!("{weather:?} {audience:?}");
-        let machine = Checked::new(config.clone(), M::make(&config));
-        let mut driver = Driver::new(weather, stream, machine, audience);
-        let outcome = driver.run(self.limit);
-        let covered = driver.ledger.covered_with_skipped();
+        let description = format!("{fault_plan:?} {player:?}");
+        let machine = ContractChecker::new(config.clone(), M::make(&config));
+        let mut driver = Driver::new(fault_plan, rng, machine, player);
+        let outcome = driver.run(self.time_limit);
+        let covered = driver.reference.covered_with_skipped();
         let (machine, log) = driver.machine.into_parts();
-        let defect = |wrong: String| {
+        let defect = |problem: String| {
             let log =
-                std::iter::once(drawn.clone()).chain(log.iter().map(|record| format!("{record:?}"))).collect();
-            Defect { seed: self.seed, policy: self.policy.clone(), wrong, log }
+                std::iter::once(description.clone()).chain(log.iter().map(|record| format!("{record:?}"))).collect();
+            Defect { seed: self.seed, policy: self.policy.clone(), problem: wrong: problem, log }
         };
-        let ends = self.promise == Promise::Ends;
-        match (outcome, driver.ended) {
-            (Err(wrong), _) if ends || !wrong.starts_with("no") => return Err(defect(wrong)),
-            (Ok(_), Some(Err(wrong))) if ends || !wrong.starts_with("failed") => return Err(defect(wrong)),
+        let must_end = self.guarantee == Guarantee::Terminates;
+        match (outcome, driver.result) {
+            (Err(problem), _) if must_end || !problem.starts_with("no") => return Err(defect(problem)),
+            (Ok(_), Some(Err(wrong))) if must_end || !wrong.starts_with("failed") => return Err(defect(wrong)),
             _ => {}
         }
-        if machine.useful() > covered {
-            return Err(defect(format!("counts {} useful bytes, {covered} are in place", machine.useful())));
+        if machine.useful_bytes() > covered {
+            return Err(defect(format!("counts {} useful bytes, {covered} are in place", machine.useful_bytes())));
         }
         replay(M::make, &log).map(|_| ()).map_err(|found| defect(format!("rule 4: {found}")))
     }
@@ -141,4 +141,4 @@ impl History {
 
 /// Longer than any download takes that has one link at 0.8 Mbit/s and 8 MB to fetch, with all pauses that a server
 /// may ask for and all patience that a machine may have.
-const LIMIT: Duration = Duration::from_secs(1200);
+const TIME_LIMIT: Duration = Duration::from_secs(1200);

@@ -22,13 +22,13 @@ pub trait Subject:
     fn status(&self) -> fetch::Status;
 
     /// The word of a player; none: it knows of no player.
-    fn hears(viewer: PlayerInput) -> Option<Self::Input>;
+    fn player_input(input: PlayerInput) -> Option<Self::Input>;
 
     /// The stream that it is, if it is one.
     fn stream(&self) -> Option<&Stream>;
 
     /// Useful bytes, as it counts them.
-    fn useful(&self) -> DataSize {
+    fn useful_bytes(&self) -> DataSize {
         self.status().received
     }
 }
@@ -44,7 +44,7 @@ impl Subject for Fetch {
         self.status()
     }
 
-    fn hears(_viewer: PlayerInput) -> Option<fetch::Input> {
+    fn player_input(_viewer: PlayerInput) -> Option<fetch::Input> {
         None
     }
 
@@ -64,7 +64,7 @@ impl Subject for Stream {
         self.status()
     }
 
-    fn hears(viewer: PlayerInput) -> Option<stream::Input> {
+    fn player_input(viewer: PlayerInput) -> Option<stream::Input> {
         Some(viewer.into())
     }
 

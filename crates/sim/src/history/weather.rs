@@ -9,30 +9,30 @@
 use marline_core::fetch::{ByteRange, Config, Policy, Protocol, Resume, UrlId, Validator};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
 
-use crate::rng::Stream;
-use crate::world::server::{Edition, Fault, Server, Since, What};
+use crate::rng::RandomStream;
+use crate::world::server::{FileVersion, Fault, HttpServer, AvailableFrom, FaultKind};
 
 /// All of it.
 #[derive(Clone, Debug)]
-pub(super) struct Weather {
-    pub(super) links: Vec<Manner>,
-    pub(super) server: Server,
+pub(super) struct FaultPlan {
+    pub(super) links: Vec<LinkBehavior>,
+    pub(super) server: HttpServer,
     pub(super) protocol: Protocol,
     pub(super) config: Config,
 }
 
 /// How a link behaves.
 #[derive(Clone, Debug)]
-pub(super) struct Manner {
+pub(super) struct LinkBehavior {
     pub(super) rate: Bitrate,
     /// One way and back.
-    pub(super) latency: Duration,
+    pub(super) rtt: Duration,
     /// How likely something goes wrong at each step of a connection.
-    pub(super) trouble: Ratio,
+    pub(super) fault_rate: Ratio,
     /// How likely an answer's head is another one than the server's.
-    pub(super) lies: Ratio,
+    pub(super) corruption_rate: Ratio,
     /// How often the interface comes or goes: mean time between; none: it stays.
-    pub(super) flaps: Option<Duration>,
+    pub(super) flap_interval: Option<Duration>,
 }
 
 /// Another strong validator for each edition.
@@ -40,22 +40,22 @@ pub(super) fn etag(edition: usize) -> Option<Validator> {
     Some(Validator::Etag(format!("\"{edition}\"")))
 }
 
-impl Weather {
-    pub(super) fn new(stream: &mut Stream, policy: Policy) -> Self {
-        let size = size(stream);
-        let validator = if one_in(stream, 6) { None } else { etag(0) };
-        let count = 1 + stream.below(4);
-        let honest = stream.below(count);
-        let links = (0..count).map(|n| Manner::new(stream, n == honest)).collect();
-        let server = server(stream, size, validator.clone());
-        let protocol = if one_in(stream, 3) { Protocol::Http2 } else { Protocol::Http1 };
+impl FaultPlan {
+    pub(super) fn new(rng: &mut RandomStream, policy: Policy) -> Self {
+        let size = random_size(rng);
+        let validator = if one_in(rng, 6) { None } else { etag(0) };
+        let count = 1 + rng.below(4);
+        let honest_index = rng.below(count);
+        let links = (0..count).map(|n| LinkBehavior::new(rng, n == honest_index)).collect();
+        let server = random_server(rng, size, validator.clone());
+        let protocol = if one_in(rng, 3) { Protocol::Http2 } else { Protocol::Http1 };
         let mut config = Config { policy, ..Config::default() };
-        if one_in(stream, 4) {
-            config.reader_window = Some(DataSize::from_kib(64 << stream.below(7)));
+        if one_in(rng, 4) {
+            config.reader_window = Some(DataSize::from_kib(64 << rng.below(7)));
         }
         config.resume = match validator {
-            Some(validator) if one_in(stream, 4) => {
-                let (have, source) = (pieces(stream, size.bytes()), Some(UrlId(0)));
+            Some(validator) if one_in(rng, 4) => {
+                let (have, source) = (random_ranges(rng, size.bytes()), Some(UrlId(0)));
                 Some(Resume { total: size, validator, ranges: have, mirror: source })
             }
             _ => None,
@@ -64,82 +64,82 @@ impl Weather {
     }
 
     /// Makes it last: a file of some megabytes over links that take a while for it.
-    pub(super) fn lasts(&mut self, stream: &mut Stream) {
-        for manner in &mut self.links {
-            manner.rate = Bitrate::from_bits_per_sec(400_000 << stream.below(5));
+    pub(super) fn make_long(&mut self, rng: &mut RandomStream) {
+        for behavior in &mut self.links {
+            behavior.rate = Bitrate::from_bits_per_sec(400_000 << rng.below(5));
         }
-        let size = DataSize::from_bytes(1_000_000 + magnitude(stream, 20, 5));
-        if let Some(first) = self.server.editions.first_mut() {
+        let size = DataSize::from_bytes(1_000_000 + magnitude(rng, 20, 5));
+        if let Some(first) = self.server.versions.first_mut() {
             first.size = size;
         }
         if let Some(resume) = &mut self.config.resume {
-            (resume.total, resume.ranges) = (size, vec![ByteRange::new(0, stream.below(size.bytes()))]);
+            (resume.total, resume.ranges) = (size, vec![ByteRange::new(0, rng.below(size.bytes()))]);
         }
     }
 }
 
-impl Manner {
+impl LinkBehavior {
     /// It is there, and nothing goes wrong on it.
     pub(super) fn is_honest(&self) -> bool {
-        self.flaps.is_none() && self.trouble == Ratio::ZERO && self.lies == Ratio::ZERO
+        self.flap_interval.is_none() && self.fault_rate == Ratio::ZERO && self.corruption_rate == Ratio::ZERO
     }
 
-    fn new(stream: &mut Stream, honest: bool) -> Self {
-        let rate = Bitrate::from_bits_per_sec(800_000 << stream.below(8));
-        let latency = Duration::from_millis(2 + stream.below(if honest { 150 } else { 900 }));
-        let share = |stream: &mut Stream, most: u64| {
-            let most = if one_in(stream, 3) { 0 } else { most };
-            Ratio::from_ppm(u32::try_from(stream.below(most + 1)).unwrap_or(0))
+    fn new(rng: &mut RandomStream, honest: bool) -> Self {
+        let rate = Bitrate::from_bits_per_sec(800_000 << rng.below(8));
+        let latency = Duration::from_millis(2 + rng.below(if honest { 150 } else { 900 }));
+        let random_ratio = |rng: &mut RandomStream, max: u64| {
+            let max = if one_in(rng, 3) { 0 } else { max };
+            Ratio::from_ppm(u32::try_from(rng.below(max + 1)).unwrap_or(0))
         };
         if honest {
-            return Self { rate, latency, trouble: Ratio::ZERO, lies: Ratio::ZERO, flaps: None };
+            return Self { rate, rtt: latency, fault_rate: Ratio::ZERO, corruption_rate: Ratio::ZERO, flap_interval: None };
         }
-        let trouble = share(stream, 300_000);
-        let lies = share(stream, 500_000);
-        let flaps = one_in(stream, 3).then(|| Duration::from_millis(50 + stream.below(4000)));
-        Self { rate, latency, trouble, lies, flaps }
+        let trouble = random_ratio(rng, 300_000);
+        let lies = random_ratio(rng, 500_000);
+        let flaps = one_in(rng, 3).then(|| Duration::from_millis(50 + rng.below(4000)));
+        Self { rate, rtt: latency, fault_rate: trouble, corruption_rate: lies, flap_interval: flaps }
     }
 }
 
-pub(super) fn one_in(stream: &mut Stream, n: u64) -> bool {
-    stream.below(n) == 0
+pub(super) fn one_in(rng: &mut RandomStream, n: u64) -> bool {
+    rng.below(n) == 0
 }
 
 /// A number of any magnitude: of `least` binary digits, or of up to `spread` more.
-pub(super) fn magnitude(stream: &mut Stream, least: u64, spread: u64) -> u64 {
-    let digits = least + stream.below(spread);
-    stream.below(1 << digits)
+pub(super) fn magnitude(rng: &mut RandomStream, min_digits: u64, spread: u64) -> u64 {
+    let digits = min_digits + rng.below(spread);
+    rng.below(1 << digits)
 }
 
-fn size(stream: &mut Stream) -> DataSize {
-    let digits = stream.below(23);
-    let size = if one_in(stream, 20) { 0 } else { (1 << digits) + stream.below(1 << digits) };
+fn random_size(rng: &mut RandomStream) -> DataSize {
+    let digits = rng.below(23);
+    let size = if one_in(rng, 20) { 0 } else { (1 << digits) + rng.below(1 << digits) };
     DataSize::from_bytes(size)
 }
 
-fn server(stream: &mut Stream, size: DataSize, validator: Option<Validator>) -> Server {
-    let mut server = Server::new(size);
-    server.editions[0].validator = validator.clone();
-    server.ranges = !one_in(stream, 6);
-    server.lengths = !one_in(stream, 8);
-    server.keepalive_requests = one_in(stream, 4).then(|| u32::try_from(1 + stream.below(20)).unwrap_or(1));
-    server.think = Duration::from_millis(stream.below(20));
-    if validator.is_some() && one_in(stream, 6) {
-        let since = Since::Served(DataSize::from_bytes(stream.below(size.bytes() + 1)));
-        let size = if one_in(stream, 2) { size } else { DataSize::from_bytes(stream.below(2_000_000)) };
-        server.editions.push(Edition { since, size, validator: etag(1) });
+fn random_server(rng: &mut RandomStream, size: DataSize, validator: Option<Validator>) -> HttpServer {
+    let mut server = HttpServer::new(size);
+    server.versions[0].validator = validator.clone();
+    server.supports_ranges = !one_in(rng, 6);
+    server.sends_content_length = !one_in(rng, 8);
+    server.keepalive_requests = one_in(rng, 4).then(|| u32::try_from(1 + rng.below(20)).unwrap_or(1));
+    server.response_delay = Duration::from_millis(rng.below(20));
+    if validator.is_some() && one_in(rng, 6) {
+        let since = AvailableFrom::Served(DataSize::from_bytes(rng.below(size.bytes() + 1)));
+        let size = if one_in(rng, 2) { size } else { DataSize::from_bytes(rng.below(2_000_000)) };
+        server.versions.push(FileVersion { available: since, size, validator: etag(1) });
     }
-    if one_in(stream, 5) {
-        let status = [503, 429, 500, 502][usize::try_from(stream.below(4)).unwrap_or(0)];
-        let wait = one_in(stream, 2).then(|| Duration::from_millis(stream.below(3000)));
-        let times = u32::try_from(1 + stream.below(3)).unwrap_or(1);
-        server.faults.push(Fault::always(What::Status(status, wait)).times(times));
+    if one_in(rng, 5) {
+        let status = [503, 429, 500, 502][usize::try_from(rng.below(4)).unwrap_or(0)];
+        let retry_after = one_in(rng, 2).then(|| Duration::from_millis(rng.below(3000)));
+        let times = u32::try_from(1 + rng.below(3)).unwrap_or(1);
+        server.faults.push(Fault::always(FaultKind::Status(status, retry_after)).times(times));
     }
     server
 }
 
-fn pieces(stream: &mut Stream, size: u64) -> Vec<ByteRange> {
-    let cut = |stream: &mut Stream| stream.below(size + 1);
-    let count = stream.below(5);
-    (0..count).map(|_| ByteRange::new(cut(stream), cut(stream))).filter(|span| !span.is_empty()).collect()
+fn random_ranges(rng: &mut RandomStream, size: u64) -> Vec<ByteRange> {
+    let random_offset = |rng: &mut RandomStream| rng.below(size + 1);
+    let count = rng.below(5);
+    (0..count).map(|_| ByteRange::new(random_offset(rng), random_offset(rng))).filter(|span| !span.is_empty()).collect()
 }

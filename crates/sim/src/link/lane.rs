@@ -9,179 +9,179 @@ use super::delay::DelayLine;
 use super::loss::LossProcess;
 use super::policer::Policer;
 use super::queue::Queue;
-use super::server::Server;
-use super::stats::{Count, Stats};
+use super::server::Transmitter;
+use super::stats::{PacketCount, DirectionStats};
 
 #[derive(Debug)]
-pub(super) struct Lane<P> {
+pub(super) struct HalfLink<P> {
     mtu: DataSize,
     queue: Queue<P>,
-    server: Server,
+    transmitter: Transmitter,
     /// The packet that is being sent.
-    serving: Option<P>,
+    transmitting: Option<P>,
     /// When sending it began.
-    serving_since: Instant,
+    transmit_start: Instant,
     loss: LossProcess,
     policer: Option<Policer>,
     /// Whatever is sent vanishes.
-    vanishing: bool,
-    line: DelayLine<P>,
-    stats: Stats,
+    is_down: bool,
+    delay_line: DelayLine<P>,
+    stats: DirectionStats,
 }
 
-impl<P: Packet> Lane<P> {
+impl<P: Packet> HalfLink<P> {
     pub(super) fn new(
         mtu: DataSize,
         queue: Queue<P>,
-        server: Server,
+        transmitter: Transmitter,
         loss: LossProcess,
         policer: Option<Policer>,
-        line: DelayLine<P>,
+        delay_line: DelayLine<P>,
     ) -> Self {
-        let (serving, serving_since, vanishing) = (None, Instant::ZERO, false);
-        let stats = Stats::default();
-        Self { mtu, queue, server, serving, serving_since, loss, policer, vanishing, line, stats }
+        let (transmitting, transmit_start, is_down) = (None, Instant::ZERO, false);
+        let stats = DirectionStats::default();
+        Self { mtu, queue, transmitter: server: transmitter, transmitting: serving: transmitting, transmit_start: serving_since: transmit_start, loss, policer, is_down: vanishing: is_down, delay_line: line: delay_line, stats }
     }
 
     pub(super) fn push(&mut self, packet: P, now: Instant) {
-        let one = Count::one(packet.size());
-        self.stats.pushed += one;
-        if one.size > self.mtu {
-            self.stats.dropped_large += one;
-        } else if self.policer.as_mut().is_some_and(|policer| !policer.passes(&packet, now)) {
-            self.stats.dropped_police += one;
-        } else if (self.serving.is_none() && self.queue.is_empty()) || self.queue.has_room(one.size) {
+        let packet_count = PacketCount::single(packet.size());
+        self.stats.offered += packet_count;
+        if packet_count.bytes > self.mtu {
+            self.stats.dropped_oversize += packet_count;
+        } else if self.policer.as_mut().is_some_and(|policer| !policer.conforms(&packet, now)) {
+            self.stats.dropped_policer += packet_count;
+        } else if (self.transmitting.is_none() && self.queue.is_empty()) || self.queue.fits(packet_count.bytes) {
             self.queue.push(packet, now);
         } else {
-            self.stats.dropped_full += one;
+            self.stats.dropped_queue_full += packet_count;
         }
     }
 
     /// Sends all that is sent by `now`, on a server of its own.
-    pub(super) fn serve(&mut self, now: Instant) {
+    pub(super) fn transmit_until(&mut self, now: Instant) {
         loop {
-            if self.serving.is_none() {
+            if self.transmitting.is_none() {
                 let Some((_, since)) = self.queue.front() else { return };
-                let start = since.max(self.server.free_at());
-                if !self.take_up(start) {
+                let start = since.max(self.transmitter.free_at());
+                if !self.start_packet(start) {
                     continue;
                 }
-                self.server.begin(self.ready_size(), start);
+                self.transmitter.start_packet(self.pending_size(), start);
             }
-            let Some(end) = self.server.end().filter(|end| *end <= now) else { return };
-            self.server.finish(end);
-            self.stats.airtime += end.since(self.serving_since);
-            self.sent(end);
+            let Some(end) = self.transmitter.finish_time().filter(|end| *end <= now) else { return };
+            self.transmitter.on_finished(end);
+            self.stats.airtime += end.since(self.transmit_start);
+            self.on_transmitted(end);
         }
     }
 
     /// Since when there is something to send.
-    pub(super) fn ready_since(&self) -> Option<Instant> {
-        if self.serving.is_some() {
-            return Some(self.serving_since);
+    pub(super) fn pending_since(&self) -> Option<Instant> {
+        if self.transmitting.is_some() {
+            return Some(self.transmit_start);
         }
         self.queue.front().map(|(_, since)| since)
     }
 
     /// The size of what is to be sent next.
-    pub(super) fn ready_size(&self) -> DataSize {
-        let next = self.serving.as_ref().or_else(|| self.queue.front().map(|(packet, _)| packet));
+    pub(super) fn pending_size(&self) -> DataSize {
+        let next = self.transmitting.as_ref().or_else(|| self.queue.front().map(|(packet, _)| packet));
         next.map_or(DataSize::ZERO, Packet::size)
     }
 
     /// Whether what is to be sent next will be that, and not what CoDel leaves of it.
-    pub(super) fn is_certain(&self) -> bool {
-        self.serving.is_some() || !self.queue.has_codel()
+    pub(super) fn is_next_certain(&self) -> bool {
+        self.transmitting.is_some() || !self.queue.has_codel()
     }
 
     /// Takes the next packet out of the queue to send it from `start` on; false if there is none.
-    pub(super) fn take_up(&mut self, start: Instant) -> bool {
-        if self.serving.is_some() {
+    pub(super) fn start_packet(&mut self, start: Instant) -> bool {
+        if self.transmitting.is_some() {
             return true;
         }
-        let taken = self.queue.take(start);
-        self.stats.dropped_codel += taken.dropped;
-        if let Some((packet, since)) = taken.packet {
+        let dequeued = self.queue.dequeue(start);
+        self.stats.dropped_codel += dequeued.dropped;
+        if let Some((packet, since)) = dequeued.packet {
             self.stats.max_queue_delay = self.stats.max_queue_delay.max(start.since(since));
-            self.serving = Some(packet);
-            self.serving_since = start;
+            self.transmitting = Some(packet);
+            self.transmit_start = start;
         }
-        self.serving.is_some()
+        self.transmitting.is_some()
     }
 
     /// The packet has left the server at `end`.
-    pub(super) fn sent(&mut self, end: Instant) {
-        let Some(packet) = self.serving.take() else { return };
+    pub(super) fn on_transmitted(&mut self, end: Instant) {
+        let Some(packet) = self.transmitting.take() else { return };
         // The loss model is asked even while the link is down, so that the n-th packet meets the n-th decision.
-        let lost = self.loss.loses();
-        if self.vanishing {
-            self.stats.dropped_down += Count::one(packet.size());
+        let lost = self.loss.next_is_lost();
+        if self.is_down {
+            self.stats.dropped_down += PacketCount::single(packet.size());
         } else if lost {
-            self.stats.dropped_loss += Count::one(packet.size());
+            self.stats.dropped_loss += PacketCount::single(packet.size());
         } else {
-            self.line.push(packet, end);
+            self.delay_line.push(packet, end);
         }
     }
 
     /// The packet was tried too often.
-    pub(super) fn give_up(&mut self) {
-        if let Some(packet) = self.serving.take() {
-            self.stats.dropped_loss += Count::one(packet.size());
+    pub(super) fn drop_transmitting(&mut self) {
+        if let Some(packet) = self.transmitting.take() {
+            self.stats.dropped_loss += PacketCount::single(packet.size());
         }
     }
 
     pub(super) fn deliver(&mut self, now: Instant) -> Option<(Instant, P)> {
-        let (due, packet) = self.line.pop(now)?;
-        self.stats.delivered += Count::one(packet.size());
+        let (due, packet) = self.delay_line.pop(now)?;
+        self.stats.delivered += PacketCount::single(packet.size());
         Some((due, packet))
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.line.due()
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.delay_line.next_due()
     }
 
     /// Before this, nothing that is sent by `at` is due.
-    pub(super) fn earliest(&self, at: Instant) -> Instant {
-        self.line.earliest(at)
+    pub(super) fn earliest_due(&self, at: Instant) -> Instant {
+        self.delay_line.earliest_due(at)
     }
 
-    pub(super) fn is_serving(&self) -> bool {
-        self.serving.is_some() || !self.queue.is_empty()
+    pub(super) fn has_packets(&self) -> bool {
+        self.transmitting.is_some() || !self.queue.is_empty()
     }
 
     /// When something may be due next, from the delay line or from a server of its own.
     pub(super) fn next_event(&self) -> Option<Instant> {
-        let served = self.serving.as_ref().and_then(|_| self.server.end()).map(|end| self.earliest(end));
-        [self.due(), served].into_iter().flatten().min()
+        let finish_due = self.transmitting.as_ref().and_then(|_| self.transmitter.finish_time()).map(|end| self.earliest_due(end));
+        [self.next_due(), finish_due].into_iter().flatten().min()
     }
 
     pub(super) fn set_rate(&mut self, rate: Bitrate, now: Instant) {
-        self.server.set_rate(rate, now);
+        self.transmitter.set_rate(rate, now);
     }
 
     pub(super) fn set_held(&mut self, held: bool, now: Instant) {
-        self.server.set_held(held, now);
+        self.transmitter.set_held(held, now);
     }
 
-    pub(super) fn set_vanishing(&mut self, vanishing: bool) {
-        self.vanishing = vanishing;
+    pub(super) fn set_down(&mut self, is_down: bool) {
+        self.is_down = is_down;
     }
 
     pub(super) fn set_loss(&mut self, loss: Loss) {
-        self.loss.set(loss);
+        self.loss.set_model(loss);
     }
 
     pub(super) fn set_delay(&mut self, delay: Duration) {
-        self.line.set_delay(delay);
+        self.delay_line.set_delay(delay);
     }
 
     pub(super) fn set_jitter(&mut self, jitter: Duration) {
-        self.line.set_jitter(jitter);
+        self.delay_line.set_jitter(jitter);
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> DirectionStats {
         let queued = self.queue.count();
-        let serving = self.serving.as_ref().map_or(Count::default(), |packet| Count::one(packet.size()));
-        Stats { queued, inside: queued + serving + self.line.count(), ..self.stats }
+        let serving = self.transmitting.as_ref().map_or(PacketCount::default(), |packet| PacketCount::single(packet.size()));
+        DirectionStats { queued, in_link: queued + serving + self.delay_line.count(), ..self.stats }
     }
 }

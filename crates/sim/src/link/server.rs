@@ -12,56 +12,56 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use crate::trace::{OPPORTUNITY, PACKET_HEADER, Trace};
 
 #[derive(Clone, Debug)]
-pub(super) struct Server {
-    pace: Pace,
-    held: bool,
+pub(super) struct Transmitter {
+    rate: TransmitRate,
+    is_held: bool,
     /// End of the packet sent last.
     free_at: Instant,
 }
 
 #[derive(Clone, Debug)]
-enum Pace {
+enum TransmitRate {
     Rate {
         rate: Bitrate,
         /// Work still to do for the packet, in 10^-9 bit.
-        left: u64,
+        work_left: u64,
         /// From when it is being done.
-        since: Instant,
+        work_since: Instant,
         /// Work done too much by the end of the packet before.
-        credit: u64,
+        surplus: u64,
     },
     Trace {
         trace: Arc<Trace>,
         /// Bytes still to send for the packet, header included.
-        left: u64,
+        bytes_left: u64,
         /// The opportunity in use, counted over all rounds.
         cursor: u64,
         /// Bytes that it still carries; above zero.
-        room: u64,
+        opportunity_left: u64,
     },
 }
 
 /// Work in a byte.
-const BYTE: u64 = 8_000_000_000;
+const WORK_PER_BYTE: u64 = 8_000_000_000;
 
-impl Server {
+impl Transmitter {
     pub(super) fn rate(rate: Bitrate) -> Self {
-        Self::new(Pace::Rate { rate, left: 0, since: Instant::ZERO, credit: 0 })
+        Self::new(TransmitRate::Rate { rate, work_left: 0, work_since: Instant::ZERO, surplus: 0 })
     }
 
     pub(super) fn trace(trace: Arc<Trace>) -> Self {
-        Self::new(Pace::Trace { trace, left: 0, cursor: 0, room: OPPORTUNITY.bytes() })
+        Self::new(TransmitRate::Trace { trace, bytes_left: 0, cursor: 0, opportunity_left: OPPORTUNITY.bytes() })
     }
 
-    fn new(pace: Pace) -> Self {
-        Self { pace, held: false, free_at: Instant::ZERO }
+    fn new(pace: TransmitRate) -> Self {
+        Self { rate: pace, is_held: false, free_at: Instant::ZERO }
     }
 
     /// The rate now, or the trace's mean.
-    pub(super) fn nominal(&self) -> Bitrate {
-        match &self.pace {
-            Pace::Rate { rate, .. } => *rate,
-            Pace::Trace { trace, .. } => trace.mean_rate(),
+    pub(super) fn nominal_rate(&self) -> Bitrate {
+        match &self.rate {
+            TransmitRate::Rate { rate, .. } => *rate,
+            TransmitRate::Trace { trace, .. } => trace.mean_rate(),
         }
     }
 
@@ -70,50 +70,50 @@ impl Server {
     }
 
     /// Begins to send a packet at `start`, not before the last one ended.
-    pub(super) fn begin(&mut self, size: DataSize, start: Instant) {
-        match &mut self.pace {
-            Pace::Rate { left, since, credit, .. } => {
-                let spared = if start == self.free_at { *credit } else { 0 };
-                *left = size.bytes().saturating_mul(BYTE).saturating_sub(spared);
+    pub(super) fn start_packet(&mut self, size: DataSize, start: Instant) {
+        match &mut self.rate {
+            TransmitRate::Rate { work_left: left, work_since: since, surplus: credit, .. } => {
+                let surplus = if start == self.free_at { *credit } else { 0 };
+                *left = size.bytes().saturating_mul(WORK_PER_BYTE).saturating_sub(surplus);
                 *since = start;
             }
-            Pace::Trace { trace, left, cursor, room } => {
+            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left: room } => {
                 *left = (size + PACKET_HEADER).bytes();
-                seek(trace, cursor, room, start);
+                skip_to(trace, cursor, room, start);
             }
         }
     }
 
     /// When the packet will have been sent; none while held or at rate zero.
-    pub(super) fn end(&self) -> Option<Instant> {
-        if self.held {
+    pub(super) fn finish_time(&self) -> Option<Instant> {
+        if self.is_held {
             return None;
         }
-        match &self.pace {
-            Pace::Rate { rate, left, since, .. } => {
+        match &self.rate {
+            TransmitRate::Rate { rate, work_left: left, work_since: since, .. } => {
                 let rate = rate.bits_per_sec();
                 (rate > 0).then(|| *since + Duration::from_nanos(left.div_ceil(rate)))
             }
-            Pace::Trace { trace, left, cursor, room } => {
-                let more = left.saturating_sub(*room).div_ceil(OPPORTUNITY.bytes());
-                Some(trace.time_of(cursor + more))
+            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left: room } => {
+                let more_opportunities = left.saturating_sub(*room).div_ceil(OPPORTUNITY.bytes());
+                Some(trace.opportunity_time(cursor + more_opportunities))
             }
         }
     }
 
     /// The packet has been sent, at the end that was foretold.
-    pub(super) fn finish(&mut self, end: Instant) {
+    pub(super) fn on_finished(&mut self, end: Instant) {
         self.free_at = end;
-        match &mut self.pace {
-            Pace::Rate { rate, left, since, credit } => {
-                *credit = work(*rate, *since, end).saturating_sub(*left);
+        match &mut self.rate {
+            TransmitRate::Rate { rate, work_left: left, work_since: since, surplus: credit } => {
+                *credit = work_done(*rate, *since, end).saturating_sub(*left);
                 *left = 0;
             }
-            Pace::Trace { left, cursor, room, .. } => {
+            TransmitRate::Trace { bytes_left: left, cursor, opportunity_left: room, .. } => {
                 let opportunity = OPPORTUNITY.bytes();
-                let more = left.saturating_sub(*room).div_ceil(opportunity);
-                *cursor += more;
-                *room = (*room + more * opportunity).saturating_sub(*left);
+                let more_opportunities = left.saturating_sub(*room).div_ceil(opportunity);
+                *cursor += more_opportunities;
+                *room = (*room + more_opportunities * opportunity).saturating_sub(*left);
                 *left = 0;
                 if *room == 0 {
                     *cursor += 1;
@@ -125,42 +125,42 @@ impl Server {
 
     /// Stops or goes on.
     pub(super) fn set_held(&mut self, held: bool, now: Instant) {
-        self.account(now);
-        self.held = held;
+        self.account_work(now);
+        self.is_held = held;
     }
 
     /// From now on at this rate; ends a trace.
-    pub(super) fn set_rate(&mut self, new: Bitrate, now: Instant) {
-        self.account(now);
-        match &mut self.pace {
-            Pace::Rate { rate, credit, .. } => {
-                *rate = new;
+    pub(super) fn set_rate(&mut self, new_rate: Bitrate, now: Instant) {
+        self.account_work(now);
+        match &mut self.rate {
+            TransmitRate::Rate { rate, surplus: credit, .. } => {
+                *rate = new_rate;
                 *credit = 0;
             }
-            Pace::Trace { left, .. } => {
-                let left = left.saturating_mul(BYTE);
-                self.pace = Pace::Rate { rate: new, left, since: now, credit: 0 };
+            TransmitRate::Trace { bytes_left: left, .. } => {
+                let remaining = left.saturating_mul(WORK_PER_BYTE);
+                self.rate = TransmitRate::Rate { rate: new_rate, work_left: left: remaining, work_since: now, surplus: 0 };
             }
         }
     }
 
     /// Counts the work done up to now, so that what follows may be at another pace.
-    fn account(&mut self, now: Instant) {
-        match &mut self.pace {
-            Pace::Rate { rate, left, since, .. } => {
-                if !self.held {
-                    *left = left.saturating_sub(work(*rate, *since, now));
+    fn account_work(&mut self, now: Instant) {
+        match &mut self.rate {
+            TransmitRate::Rate { rate, work_left: left, work_since: since, .. } => {
+                if !self.is_held {
+                    *left = left.saturating_sub(work_done(*rate, *since, now));
                 }
                 *since = now.max(*since);
             }
-            Pace::Trace { trace, left, cursor, room } => {
-                let passed = trace.count_before(now + Duration::from_nanos(1));
-                if passed > *cursor {
-                    if !self.held && *left > 0 {
-                        let used = *room + (passed - *cursor - 1) * OPPORTUNITY.bytes();
-                        *left = left.saturating_sub(used);
+            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left: room } => {
+                let opportunities_passed = trace.count_before(now + Duration::from_nanos(1));
+                if opportunities_passed > *cursor {
+                    if !self.is_held && *left > 0 {
+                        let bytes_used = *room + (opportunities_passed - *cursor - 1) * OPPORTUNITY.bytes();
+                        *left = left.saturating_sub(bytes_used);
                     }
-                    (*cursor, *room) = (passed, OPPORTUNITY.bytes());
+                    (*cursor, *room) = (opportunities_passed, OPPORTUNITY.bytes());
                 }
             }
         }
@@ -168,14 +168,14 @@ impl Server {
 }
 
 /// Moves on to the first opportunity at or after `start`.
-fn seek(trace: &Trace, cursor: &mut u64, room: &mut u64, start: Instant) {
-    if trace.time_of(*cursor) < start {
-        (*cursor, *room) = (trace.count_before(start), OPPORTUNITY.bytes());
+fn skip_to(trace: &Trace, cursor: &mut u64, opportunity_left: &mut u64, start: Instant) {
+    if trace.opportunity_time(*cursor) < start {
+        (*cursor, *opportunity_left) = (trace.count_before(start), OPPORTUNITY.bytes());
     }
 }
 
 /// What is done from one time to another.
-fn work(rate: Bitrate, from: Instant, to: Instant) -> u64 {
+fn work_done(rate: Bitrate, from: Instant, to: Instant) -> u64 {
     let done = to.since(from).as_nanos() * u128::from(rate.bits_per_sec());
     u64::try_from(done).unwrap_or(u64::MAX)
 }

@@ -20,12 +20,12 @@ mod phy;
 
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 use phy::Phy;
-pub use phy::Preset;
+pub use phy::WifiPreset;
 
 /// How often a frame is tried again before it is given up (dot11ShortRetryLimit).
-const RETRIES: u32 = 7;
+const RETRY_LIMIT: u32 = 7;
 
 /// A frame on its way.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +38,9 @@ pub(crate) struct Attempt {
 
 /// What became of a collided frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Retry {
+pub(crate) enum CollisionOutcome {
     /// It is tried again.
-    Again,
+    Retry,
     /// It was tried too often.
     GivenUp,
 }
@@ -50,34 +50,34 @@ pub(crate) enum Retry {
 struct Station {
     rate: Bitrate,
     /// Since when the rate is not zero.
-    able_from: Instant,
+    usable_from: Instant,
     /// Slots still to wait; none: the wait is over and the channel may be taken when it is idle.
-    wait: Option<u64>,
-    window: u64,
-    tries: u32,
-    random: Stream,
+    backoff_slots: Option<u64>,
+    contention_window: u64,
+    attempts: u32,
+    rng: RandomStream,
     airtime: Duration,
 }
 
 /// The channel and its two stations: lane 0 sends towards the client, lane 1 from it.
 #[derive(Clone, Debug)]
-pub(crate) struct Medium {
+pub(crate) struct WifiChannel {
     phy: Phy,
     stations: [Station; 2],
     idle_from: Instant,
 }
 
-impl Medium {
+impl WifiChannel {
     /// An idle channel. Rates that are not given are the preset's.
-    pub(crate) fn new(preset: Preset, rates: [Option<Bitrate>; 2], seed: u64, name: &str) -> Self {
-        let phy = Phy::of(preset);
-        let station = |lane: usize| Station {
-            rate: rates[lane].unwrap_or(phy.rates[lane]),
-            able_from: Instant::ZERO,
-            wait: None,
-            window: phy.window_min,
-            tries: 0,
-            random: Stream::new(seed, name, lane as u64, Purpose::Backoff),
+    pub(crate) fn new(preset: WifiPreset, rates: [Option<Bitrate>; 2], seed: u64, name: &str) -> Self {
+        let phy = Phy::from_preset(preset);
+        let station = |direction: usize| Station {
+            rate: rates[direction].unwrap_or(phy.rates[direction]),
+            usable_from: Instant::ZERO,
+            backoff_slots: None,
+            contention_window: phy.cw_min,
+            attempts: 0,
+            rng: RandomStream::new(seed, name, direction as u64, Purpose::Backoff),
             airtime: Duration::ZERO,
         };
         let stations = [station(0), station(1)];
@@ -85,11 +85,11 @@ impl Medium {
     }
 
     /// Sets a station's PHY rate, from `now` on.
-    pub(crate) fn set_rate(&mut self, lane: usize, rate: Bitrate, now: Instant) {
-        let station = &mut self.stations[lane];
+    pub(crate) fn set_rate(&mut self, direction: usize, rate: Bitrate, now: Instant) {
+        let station = &mut self.stations[direction];
         if station.rate.is_zero() {
             // Else a frame would begin in the past, where the station could not send it.
-            station.able_from = now;
+            station.usable_from = now;
         }
         station.rate = rate;
     }
@@ -100,79 +100,79 @@ impl Medium {
     }
 
     /// Channel time that a station's frames took, collisions included, waits not.
-    pub(crate) fn airtime(&self, lane: usize) -> Duration {
-        self.stations[lane].airtime
+    pub(crate) fn airtime(&self, direction: usize) -> Duration {
+        self.stations[direction].airtime
     }
 
     /// When this station would send the packet that it has had since `arrived`, if the other does not come first;
     /// none at rate zero.
-    pub(crate) fn attempt(&mut self, lane: usize, arrived: Instant) -> Option<Attempt> {
-        let from = self.idle_from + self.phy.difs;
+    pub(crate) fn next_attempt(&mut self, direction: usize, queued_at: Instant) -> Option<Attempt> {
+        let slots_start = self.idle_from + self.phy.difs;
         let slot = self.phy.slot;
-        let station = &mut self.stations[lane];
+        let station = &mut self.stations[direction];
         if station.rate.is_zero() {
             return None;
         }
-        let arrived = arrived.max(station.able_from);
-        if station.wait.is_none() && arrived < self.idle_from {
-            station.wait = Some(station.random.below(station.window + 1));
+        let arrived = queued_at.max(station.usable_from);
+        if station.backoff_slots.is_none() && arrived < self.idle_from {
+            station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
         }
-        let ready = from + slot * u32::try_from(station.wait.unwrap_or(0)).unwrap_or(u32::MAX);
+        let ready = slots_start + slot * u32::try_from(station.backoff_slots.unwrap_or(0)).unwrap_or(u32::MAX);
         let start = ready.max(arrived);
-        let slot = start.since(from).as_nanos() / slot.as_nanos().max(1);
+        let slot = start.since(slots_start).as_nanos() / slot.as_nanos().max(1);
         Some(Attempt { start, slot: u64::try_from(slot).unwrap_or(u64::MAX) })
     }
 
     /// Whether the two would collide.
-    pub(crate) fn collide(a: Attempt, b: Attempt) -> bool {
+    pub(crate) fn is_collision(a: Attempt, b: Attempt) -> bool {
         a.slot == b.slot
     }
 
     /// When a frame that begins at `start` has arrived.
-    pub(crate) fn arrival(&self, lane: usize, size: DataSize, start: Instant) -> Instant {
-        start + self.phy.until_data_ends(size, self.stations[lane].rate)
+    pub(crate) fn arrival(&self, direction: usize, size: DataSize, start: Instant) -> Instant {
+        start + self.phy.time_to_data_end(size, self.stations[direction].rate)
     }
 
     /// Sends the frame; the answer is when it has arrived.
-    pub(crate) fn send(&mut self, lane: usize, size: DataSize, attempt: Attempt) -> Instant {
-        let arrived = self.arrival(lane, size, attempt.start);
-        let end = arrived + self.phy.acknowledgement();
-        let station = &mut self.stations[lane];
+    pub(crate) fn transmit(&mut self, direction: usize, size: DataSize, attempt: Attempt) -> Instant {
+        let arrived = self.arrival(direction, size, attempt.start);
+        let end = arrived + self.phy.ack_duration();
+        let station = &mut self.stations[direction];
         station.airtime += end.since(attempt.start);
-        station.window = self.phy.window_min;
-        station.tries = 0;
-        station.wait = Some(station.random.below(station.window + 1));
-        let other = &mut self.stations[1 - lane];
-        other.wait = other.wait.and_then(|wait| wait.checked_sub(attempt.slot)).filter(|wait| *wait > 0);
+        station.contention_window = self.phy.cw_min;
+        station.attempts = 0;
+        station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
+        let other_station = &mut self.stations[1 - direction];
+        other_station.backoff_slots = other_station.backoff_slots.and_then(|wait| wait.checked_sub(attempt.slot)).filter(|wait| *wait > 0);
         self.idle_from = end;
         arrived
     }
 
     /// Both frames are sent and neither arrives.
-    pub(crate) fn clash(&mut self, sizes: [DataSize; 2], attempts: [Attempt; 2]) -> [Retry; 2] {
+    pub(crate) fn collide(&mut self, sizes: [DataSize; 2], attempts: [Attempt; 2]) -> [CollisionOutcome; 2] {
         let phy = &self.phy;
         let mut end = self.idle_from;
-        let mut retries = [Retry::Again; 2];
-        for (lane, station) in self.stations.iter_mut().enumerate() {
-            let frame = phy.until_clash_ends(sizes[lane], station.rate);
-            station.airtime += frame;
-            end = end.max(attempts[lane].start + frame);
-            station.tries += 1;
-            station.window = (station.window * 2 + 1).min(phy.window_max);
-            if station.tries > RETRIES {
-                retries[lane] = Retry::GivenUp;
-                station.tries = 0;
-                station.window = phy.window_min;
+        let mut retries = [CollisionOutcome::Retry; 2];
+        for (direction, station) in self.stations.iter_mut().enumerate() {
+            let frame_time = phy.time_to_collision_end(sizes[direction], station.rate);
+            station.airtime += frame_time;
+            end = end.max(attempts[direction].start + frame_time);
+            station.attempts += 1;
+            station.contention_window = (station.contention_window * 2 + 1).min(phy.cw_max);
+            if station.attempts > RETRY_LIMIT {
+                retries[direction] = CollisionOutcome::GivenUp;
+                station.attempts = 0;
+                station.contention_window = phy.cw_min;
             }
-            station.wait = Some(station.random.below(station.window + 1));
+            station.backoff_slots = Some(station.rng.below(station.contention_window + 1));
         }
         self.idle_from = end;
         retries
     }
 
     /// What the channel carries one way, with the other silent and packets of this size: bits of IP per second.
-    pub(crate) fn solo_rate(&self, lane: usize, size: DataSize) -> Bitrate {
-        match self.stations[lane].rate {
+    pub(crate) fn solo_rate(&self, direction: usize, size: DataSize) -> Bitrate {
+        match self.stations[direction].rate {
             Bitrate::ZERO => Bitrate::ZERO,
             rate => size / self.phy.mean_exchange(size, rate),
         }

@@ -22,7 +22,7 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 
 /// A kind of 802.11 cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Preset {
+pub enum WifiPreset {
     /// 802.11g beside 802.11b stations.
     GMixed,
     /// 802.11g alone.
@@ -35,7 +35,7 @@ pub enum Preset {
     BPaper,
 }
 
-impl Preset {
+impl WifiPreset {
     const NAMES: [(Self, &'static str); 5] = [
         (Self::GMixed, "11g-mixed"),
         (Self::G, "11g"),
@@ -50,14 +50,14 @@ impl Preset {
 #[error("expected 11g-mixed, 11g, 11b, 11b-rts or 11b-paper")]
 pub struct UnknownPreset;
 
-impl FromStr for Preset {
+impl FromStr for WifiPreset {
     type Err = UnknownPreset;
     fn from_str(s: &str) -> Result<Self, UnknownPreset> {
         Self::NAMES.iter().find(|(_, name)| *name == s).map(|(preset, _)| *preset).ok_or(UnknownPreset)
     }
 }
 
-impl fmt::Display for Preset {
+impl fmt::Display for WifiPreset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(Self::NAMES.iter().find(|(preset, _)| preset == self).map_or("", |(_, name)| name))
     }
@@ -73,13 +73,13 @@ enum Modulation {
 }
 
 impl Modulation {
-    fn frame(self, size: DataSize, rate: Bitrate) -> Duration {
+    fn frame_time(self, size: DataSize, rate: Bitrate) -> Duration {
         match self {
             Self::Dsss { preamble } => preamble + size / rate,
             Self::Ofdm => {
                 // 16 service bits and 6 tail bits frame the data (§17.3.2).
-                let per_symbol = (rate.bits_per_sec() / 250_000).max(1);
-                let symbols = (22 + 8 * size.bytes()).div_ceil(per_symbol);
+                let bits_per_symbol = (rate.bits_per_sec() / 250_000).max(1);
+                let symbols = (22 + 8 * size.bytes()).div_ceil(bits_per_symbol);
                 Duration::from_micros(26_u64.saturating_add(symbols.saturating_mul(4)))
             }
         }
@@ -88,7 +88,7 @@ impl Modulation {
 
 /// What comes before a data frame to keep others off the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Protection {
+enum ProtectionFrames {
     None,
     /// The sender's own CTS, this long.
     Cts(Duration),
@@ -101,77 +101,77 @@ enum Protection {
 pub(crate) struct Phy {
     pub(super) slot: Duration,
     pub(super) difs: Duration,
-    pub(super) window_min: u64,
-    pub(super) window_max: u64,
+    pub(super) cw_min: u64,
+    pub(super) cw_max: u64,
     pub(super) rates: [Bitrate; 2],
     modulation: Modulation,
-    protection: Protection,
+    protection: ProtectionFrames,
     /// The link's own acknowledgement frame.
-    ack: Duration,
+    ack_time: Duration,
 }
 
 const SIFS: Duration = Duration::from_micros(10);
 /// MAC header, LLC/SNAP and FCS.
-const OVERHEAD: DataSize = DataSize::from_bytes(36);
-const ACK_OR_CTS: DataSize = DataSize::from_bytes(14);
-const RTS: DataSize = DataSize::from_bytes(20);
+const FRAME_OVERHEAD: DataSize = DataSize::from_bytes(36);
+const ACK_OR_CTS_SIZE: DataSize = DataSize::from_bytes(14);
+const RTS_SIZE: DataSize = DataSize::from_bytes(20);
 
 impl Phy {
-    pub(super) fn of(preset: Preset) -> Self {
+    pub(super) fn from_preset(preset: WifiPreset) -> Self {
         let mbps = Bitrate::from_mbps;
         let long = Modulation::Dsss { preamble: Duration::from_micros(192) };
         let short = Modulation::Dsss { preamble: Duration::from_micros(96) };
-        let b = Self::timed(20, 31, [mbps(11), mbps(11)], long, long.frame(ACK_OR_CTS, mbps(1)));
+        let b = Self::with_timing(20, 31, [mbps(11), mbps(11)], long, long.frame_time(ACK_OR_CTS_SIZE, mbps(1)));
         let g = |slot| {
-            let ack = Modulation::Ofdm.frame(ACK_OR_CTS, mbps(24));
-            Self::timed(slot, 15, [mbps(54), mbps(54)], Modulation::Ofdm, ack)
+            let ack = Modulation::Ofdm.frame_time(ACK_OR_CTS_SIZE, mbps(24));
+            Self::with_timing(slot, 15, [mbps(54), mbps(54)], Modulation::Ofdm, ack)
         };
         match preset {
-            Preset::GMixed => Self { protection: Protection::Cts(short.frame(ACK_OR_CTS, mbps(11))), ..g(20) },
-            Preset::G => g(9),
-            Preset::B => b,
-            Preset::BRts => {
-                let (rts, cts) = (long.frame(RTS, mbps(1)), long.frame(ACK_OR_CTS, mbps(1)));
-                Self { protection: Protection::Rts(rts, cts), ..b }
+            WifiPreset::GMixed => Self { protection: ProtectionFrames::Cts(short.frame_time(ACK_OR_CTS_SIZE, mbps(11))), ..g(20) },
+            WifiPreset::G => g(9),
+            WifiPreset::B => b,
+            WifiPreset::BRts => {
+                let (rts, cts) = (long.frame_time(RTS_SIZE, mbps(1)), long.frame_time(ACK_OR_CTS_SIZE, mbps(1)));
+                Self { protection: ProtectionFrames::Rts(rts, cts), ..b }
             }
-            Preset::BPaper => Self { rates: [mbps(11), mbps(1)], ..b },
+            WifiPreset::BPaper => Self { rates: [mbps(11), mbps(1)], ..b },
         }
     }
 
-    fn timed(slot: u64, window_min: u64, rates: [Bitrate; 2], modulation: Modulation, ack: Duration) -> Self {
+    fn with_timing(slot: u64, cw_min: u64, rates: [Bitrate; 2], modulation: Modulation, ack: Duration) -> Self {
         let slot = Duration::from_micros(slot);
         let difs = SIFS + slot * 2;
-        Self { slot, difs, window_min, window_max: 1023, rates, modulation, protection: Protection::None, ack }
+        Self { slot, difs, cw_min: window_min: cw_min, cw_max: 1023, rates, modulation, protection: ProtectionFrames::None, ack_time: ack }
     }
 
     /// From the first bit on the air to the end of the data frame.
-    pub(super) fn until_data_ends(&self, size: DataSize, rate: Bitrate) -> Duration {
-        let before = match self.protection {
-            Protection::None => Duration::ZERO,
-            Protection::Cts(cts) => cts + SIFS,
-            Protection::Rts(rts, cts) => rts + SIFS + cts + SIFS,
+    pub(super) fn time_to_data_end(&self, size: DataSize, rate: Bitrate) -> Duration {
+        let protection_time = match self.protection {
+            ProtectionFrames::None => Duration::ZERO,
+            ProtectionFrames::Cts(cts) => cts + SIFS,
+            ProtectionFrames::Rts(rts, cts) => rts + SIFS + cts + SIFS,
         };
-        before + self.modulation.frame(size + OVERHEAD, rate)
+        protection_time + self.modulation.frame_time(size + FRAME_OVERHEAD, rate)
     }
 
     /// From the end of the data frame to the end of its acknowledgement.
-    pub(super) fn acknowledgement(&self) -> Duration {
-        SIFS + self.ack
+    pub(super) fn ack_duration(&self) -> Duration {
+        SIFS + self.ack_time
     }
 
     /// From the first bit to the moment at which the sender knows that no answer comes.
-    pub(super) fn until_clash_ends(&self, size: DataSize, rate: Bitrate) -> Duration {
+    pub(super) fn time_to_collision_end(&self, size: DataSize, rate: Bitrate) -> Duration {
         match self.protection {
             // Only the RTS is lost; that is what it is for.
-            Protection::Rts(rts, cts) => rts + SIFS + cts,
-            _ => self.until_data_ends(size, rate) + self.acknowledgement(),
+            ProtectionFrames::Rts(rts, cts) => rts + SIFS + cts,
+            _ => self.time_to_data_end(size, rate) + self.ack_duration(),
         }
     }
 
     /// One exchange with the waits before it, when no one else sends.
     pub(super) fn mean_exchange(&self, size: DataSize, rate: Bitrate) -> Duration {
-        let slots = u32::try_from(self.window_min).unwrap_or(u32::MAX);
-        let wait = self.difs + self.slot * slots / 2;
-        wait + self.until_data_ends(size, rate) + self.acknowledgement()
+        let slots = u32::try_from(self.cw_min).unwrap_or(u32::MAX);
+        let mean_wait = self.difs + self.slot * slots / 2;
+        mean_wait + self.time_to_data_end(size, rate) + self.ack_duration()
     }
 }

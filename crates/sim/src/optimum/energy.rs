@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use marline_core::stream::GreenBagRadio;
 use marline_core::units::{DataSize, Duration, Energy};
 
-use super::{Case, bits};
+use super::{PlaybackCase, bits};
 
 /// How finely time and bytes are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,268 +44,268 @@ impl Default for Grid {
 
 /// The least energy, as far as a grid can tell it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Least {
+pub struct OptimalEnergy {
     /// Of the best schedule on the grid.
     pub energy: Energy,
     /// No schedule needs less than this.
-    pub bound: Energy,
+    pub lower_bound: Energy,
 }
 
-impl Case {
+impl PlaybackCase {
     /// E*(P); none: it cannot be played by then.
     ///
     /// # Panics
     /// When there are not as many radios as links, more than one of them has a tail, or the grid has no size.
-    pub fn least_energy(&self, radios: &[GreenBagRadio], playback: Duration, grid: Grid) -> Option<Least> {
+    pub fn min_energy(&self, radios: &[GreenBagRadio], playback: Duration, grid: Grid) -> Option<OptimalEnergy> {
         assert_eq!(radios.len(), self.links.len(), "a radio for each link");
         assert!(radios.iter().filter(|radio| has_tail(radio)).count() <= 1, "one link with a tail at most");
         assert!(!grid.bin.is_zero() && !grid.grain.is_zero(), "a grid of some size");
-        if self.least_playback()? > playback + Duration::from_nanos(1000) {
+        if self.min_playback_time()? > playback + Duration::from_nanos(1000) {
             return None;
         }
-        let joules = |view| Program::new(self, radios, playback, grid, view).solve();
-        let energy = Energy::from_nanojoules((joules(View::Schedule)? * 1e9) as u64);
-        let bound = Energy::from_nanojoules((joules(View::Bound)?.max(0.0) * 1e9) as u64);
-        Some(Least { energy, bound: bound.min(energy) })
+        let solve = |rounding| Program::new(self, radios, playback, grid, rounding).solve();
+        let energy = Energy::from_nanojoules((solve(Rounding::Feasible)? * 1e9) as u64);
+        let bound = Energy::from_nanojoules((solve(Rounding::LowerBound)?.max(0.0) * 1e9) as u64);
+        Some(OptimalEnergy { energy, lower_bound: bound.min(energy) })
     }
 }
 
 /// Which way things are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum View {
-    Schedule,
-    Bound,
+enum Rounding {
+    Feasible,
+    LowerBound,
 }
 
 /// The dynamic program: rates, needs and prices in grains and joules.
 struct Program {
-    view: View,
+    rounding: Rounding,
     /// Of each bin: its lanes, and the grains needed by its end.
     bins: Vec<Bin>,
-    total: usize,
-    tail: Tail,
+    total_grains: usize,
+    tail: TailCosts,
     /// What rounding may have saved, in joules.
-    doubt: f64,
+    bound_slack: f64,
 }
 
 #[derive(Clone, Debug)]
 struct Bin {
     /// Links without a tail.
-    plain: Vec<Lane>,
+    tailless: Vec<BinLink>,
     /// The link with one.
-    tailed: Option<Lane>,
+    with_tail: Option<BinLink>,
     /// Grains that must have come by its end, and that can have.
-    need: usize,
-    most: usize,
+    needed_grains: usize,
+    possible_grains: usize,
 }
 
 impl Bin {
-    fn push(&mut self, lane: Lane, radio: &GreenBagRadio) {
+    fn push(&mut self, lane: BinLink, radio: &GreenBagRadio) {
         if has_tail(radio) {
-            self.tailed = Some(lane);
+            self.with_tail = Some(lane);
         } else {
-            self.plain.push(lane);
+            self.tailless.push(lane);
         }
     }
 }
 
 /// A link in one bin.
 #[derive(Clone, Copy, Default, Debug)]
-struct Lane {
+struct BinLink {
     /// The most grains.
-    most: usize,
+    max_grains: usize,
     /// Joules a grain.
-    price: f64,
+    grain_joules: f64,
     /// Joules a grain if the rest of the bin is tail anyway.
-    kept: f64,
+    grain_joules_in_tail: f64,
     /// Joules of tail for the whole bin.
-    idle: f64,
+    tail_joules: f64,
 }
 
 /// The tail in bins.
 #[derive(Clone, Debug, Default)]
-struct Tail {
+struct TailCosts {
     /// Joules of the bin in which so many are left; nothing for none.
-    cost: Vec<f64>,
+    bin_costs: Vec<f64>,
 }
 
-impl Tail {
+impl TailCosts {
     /// `left` of tail, cut into bins from its end.
-    fn new(radio: Option<&GreenBagRadio>, shorter: f64, bin: f64) -> Self {
-        let Some(radio) = radio else { return Self { cost: vec![0.0] } };
-        let length = (radio.tail_time.as_secs_f64() - shorter).max(0.0);
-        Self { cost: tail_costs(radio.tail_power.as_watts_f64(), length, bin) }
+    fn new(radio: Option<&GreenBagRadio>, shortened_by: f64, bin: f64) -> Self {
+        let Some(radio) = radio else { return Self { bin_costs: vec![0.0] } };
+        let length = (radio.tail_time.as_secs_f64() - shortened_by).max(0.0);
+        Self { bin_costs: tail_costs(radio.tail_power.as_watts_f64(), length, bin) }
     }
 
     /// Bins of a whole tail.
-    fn whole(&self) -> usize {
-        self.cost.len() - 1
+    fn full(&self) -> usize {
+        self.bin_costs.len() - 1
     }
 
     /// Joules from the state of so many bins to its end.
-    fn rest(&self, left: usize) -> f64 {
-        self.cost.iter().take(left + 1).sum()
+    fn remaining_cost(&self, remaining_bins: usize) -> f64 {
+        self.bin_costs.iter().take(remaining_bins + 1).sum()
     }
 }
 
 impl Program {
-    fn new(case: &Case, radios: &[GreenBagRadio], playback: Duration, grid: Grid, view: View) -> Self {
+    fn new(case: &PlaybackCase, radios: &[GreenBagRadio], playback: Duration, grid: Grid, rounding: Rounding) -> Self {
         let (bin, grain) = (grid.bin.as_secs_f64(), bits(grid.grain));
-        let end = playback.as_secs_f64();
-        let start = end - case.video.duration().as_secs_f64();
-        let count = ((end / bin) - 1e-9).ceil().max(1.0) as usize;
-        let loss = if view == View::Bound { case.links.len().saturating_sub(1) } else { 0 };
-        let grains = |bits: f64| match view {
-            View::Schedule => (bits / grain - 1e-6).ceil() as usize,
-            View::Bound => ((bits / grain + 1e-6).floor() as usize).saturating_sub(loss),
+        let end_time = playback.as_secs_f64();
+        let start_time = end_time - case.video.duration().as_secs_f64();
+        let count = ((end_time / bin) - 1e-9).ceil().max(1.0) as usize;
+        let grains_lost = if rounding == Rounding::LowerBound { case.links.len().saturating_sub(1) } else { 0 };
+        let grains = |bits: f64| match rounding {
+            Rounding::Feasible => (bits / grain - 1e-6).ceil() as usize,
+            Rounding::LowerBound => ((bits / grain + 1e-6).floor() as usize).saturating_sub(grains_lost),
         };
-        let all = bits(case.video.size());
+        let total_bits = bits(case.video.size());
         let mut bins = Vec::with_capacity(count);
         for at in 0..count {
-            let (from, to) = (at as f64 * bin, ((at + 1) as f64 * bin).min(end));
+            let (from, to) = (at as f64 * bin, ((at + 1) as f64 * bin).min(end_time));
             let need = match to {
-                _ if at + 1 == count => all,
-                to if to < start => 0.0,
-                to => case.start_bits().max(case.decoded(to - start)),
+                _ if at + 1 == count => total_bits,
+                to if to < start_time => 0.0,
+                to => case.start_bits().max(case.bits_decoded_after(to - start_time)),
             };
-            let most = match view {
-                View::Schedule => case.links.iter().map(|link| (link.carried(to) / grain - 1e-6).ceil()).sum(),
-                View::Bound => (case.carried(to) / grain + 1e-6).floor(),
+            let arrived = match rounding {
+                Rounding::Feasible => case.links.iter().map(|link| (link.carried_bits(to) / grain - 1e-6).ceil()).sum(),
+                Rounding::LowerBound => (case.carried(to) / grain + 1e-6).floor(),
             };
-            let mut made = Bin { plain: Vec::new(), tailed: None, need: grains(need), most: most as usize };
+            let mut bin_data = Bin { tailless: Vec::new(), with_tail: None, needed_grains: grains(need), possible_grains: arrived as usize };
             for (link, radio) in case.links.iter().zip(radios) {
-                let (before, after) = (link.carried(from), link.carried(to));
-                let most = match view {
-                    View::Schedule => (after / grain - 1e-6).ceil() - (before / grain - 1e-6).ceil(),
-                    View::Bound => ((after - before) / grain - 1e-6).ceil(),
+                let (carried_before, carried_after) = (link.carried_bits(from), link.carried_bits(to));
+                let max_grains = match rounding {
+                    Rounding::Feasible => (carried_after / grain - 1e-6).ceil() - (carried_before / grain - 1e-6).ceil(),
+                    Rounding::LowerBound => ((carried_after - carried_before) / grain - 1e-6).ceil(),
                 };
-                let rate = (after - before) / (to - from);
+                let rate = (carried_after - carried_before) / (to - from);
                 if rate <= 0.0 {
-                    made.push(Lane::default(), radio);
+                    bin_data.push(BinLink::default(), radio);
                     continue;
                 }
-                let price = grain * (per_bit_joules(radio) + radio.active_power.as_watts_f64() / rate);
-                let kept = price - grain * radio.tail_power.as_watts_f64() / rate;
-                let idle = radio.tail_power.as_watts_f64() * (to - from);
-                made.push(Lane { most: most.max(0.0) as usize, price, kept, idle }, radio);
+                let per_grain = grain * (joules_per_bit(radio) + radio.active_power.as_watts_f64() / rate);
+                let per_grain_in_tail = per_grain - grain * radio.tail_power.as_watts_f64() / rate;
+                let tail_joules = radio.tail_power.as_watts_f64() * (to - from);
+                bin_data.push(BinLink { max_grains: max_grains.max(0.0) as usize, grain_joules: price: per_grain, grain_joules_in_tail: kept: per_grain_in_tail, tail_joules: idle: tail_joules }, radio);
             }
-            bins.push(made);
+            bins.push(bin_data);
         }
         let tailed = radios.iter().find(|radio| has_tail(radio));
-        let (shorter, doubt) = match view {
-            View::Schedule => (0.0, 0.0),
-            View::Bound => (bin, rises(&bins)),
+        let (shortened_by, slack) = match rounding {
+            Rounding::Feasible => (0.0, 0.0),
+            Rounding::LowerBound => (bin, sum_of_rises(&bins)),
         };
-        Self { view, bins, total: grains(all), tail: Tail::new(tailed, shorter, bin), doubt }
+        Self { rounding: view: rounding, bins, total_grains: grains(total_bits), tail: TailCosts::new(tailed, shortened_by, bin), bound_slack: doubt: slack }
     }
 
     /// Joules of the cheapest way through all bins; none: there is no way.
     fn solve(&self) -> Option<f64> {
-        let nowhere = || vec![f64::INFINITY; self.total + 1];
-        let mut states: Vec<Vec<f64>> = (0..=self.tail.whole()).map(|_| nowhere()).collect();
+        let unreachable = || vec![f64::INFINITY; self.total_grains + 1];
+        let mut states: Vec<Vec<f64>> = (0..=self.tail.full()).map(|_| unreachable()).collect();
         let mut next = states.clone();
         states[0][0] = 0.0;
         // Every state lies between the last need and what can have come.
-        let mut range = Range { low: 0, top: 0 };
+        let mut range = GrainRange { low: 0, high: 0 };
         for bin in &self.bins {
-            range.top = bin.most.min(self.total);
+            range.high = bin.possible_grains.min(self.total_grains);
             self.step_tail(&states, bin, range, &mut next);
             for state in &mut next {
-                for lane in &bin.plain {
-                    *state = slide(state, lane, lane.price, 0, range);
+                for link in &bin.tailless {
+                    *state = sliding_min(state, link, link.grain_joules, 0, range);
                 }
-                state[..bin.need.min(self.total + 1)].fill(f64::INFINITY);
+                state[..bin.needed_grains.min(self.total_grains + 1)].fill(f64::INFINITY);
             }
-            range.low = bin.need.min(self.total);
+            range.low = bin.needed_grains.min(self.total_grains);
             std::mem::swap(&mut states, &mut next);
         }
-        let ends = states.iter().enumerate().map(|(left, state)| state[self.total] + self.tail.rest(left));
+        let ends = states.iter().enumerate().map(|(remaining, state)| state[self.total_grains] + self.tail.remaining_cost(remaining));
         let best = ends.fold(f64::INFINITY, f64::min);
-        best.is_finite().then_some(best - self.doubt)
+        best.is_finite().then_some(best - self.bound_slack)
     }
 
     /// What the link with the tail does in this bin: nothing, or some grains.
-    fn step_tail(&self, states: &[Vec<f64>], bin: &Bin, range: Range, next: &mut [Vec<f64>]) {
-        let whole = self.tail.whole();
+    fn step_tail(&self, states: &[Vec<f64>], bin: &Bin, range: GrainRange, next: &mut [Vec<f64>]) {
+        let full_tail = self.tail.full();
         next.iter_mut().for_each(|state| state.fill(f64::INFINITY));
-        for (left, state) in states.iter().enumerate() {
-            lower(&mut next[left.saturating_sub(1)], state, self.tail.cost[left], range);
+        for (remaining, state) in states.iter().enumerate() {
+            relax(&mut next[remaining.saturating_sub(1)], state, self.tail.bin_costs[remaining], range);
         }
-        let Some(lane) = bin.tailed.filter(|lane| lane.most > 0) else { return };
+        let Some(link) = bin.with_tail.filter(|lane| lane.max_grains > 0) else { return };
         // In the bound's last bin of tail nobody knows how much of it is left.
-        let sure = if self.view == View::Bound { 2 } else { 1 };
-        let nowhere = vec![f64::INFINITY; self.total + 1];
-        let (mut cold, mut warm) = (nowhere.clone(), nowhere);
-        for (left, state) in states.iter().enumerate() {
-            if left < sure {
-                lower(&mut cold, state, 0.0, range);
+        let certain_bins = if self.rounding == Rounding::LowerBound { 2 } else { 1 };
+        let unreachable = vec![f64::INFINITY; self.total_grains + 1];
+        let (mut from_idle, mut from_tail) = (unreachable.clone(), unreachable);
+        for (remaining, state) in states.iter().enumerate() {
+            if remaining < certain_bins {
+                relax(&mut from_idle, state, 0.0, range);
             } else {
-                lower(&mut warm, state, lane.idle, range);
+                relax(&mut from_tail, state, link.tail_joules, range);
             }
         }
-        let begun = if self.view == View::Bound { lane.kept } else { lane.price };
-        for (base, price) in [(cold, begun), (warm, lane.kept)] {
-            lower(&mut next[whole], &slide(&base, &lane, price, 1, range), 0.0, range);
+        let start_price = if self.rounding == Rounding::LowerBound { link.grain_joules_in_tail } else { link.grain_joules };
+        for (costs, price) in [(from_idle, start_price), (from_tail, link.grain_joules_in_tail)] {
+            relax(&mut next[full_tail], &sliding_min(&costs, &link, price, 1, range), 0.0, range);
         }
     }
 }
 
 /// Where states may be finite.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
+pub(super) struct GrainRange {
     pub(super) low: usize,
-    pub(super) top: usize,
+    pub(super) high: usize,
 }
 
 /// Takes what is cheaper from `from`, at this extra cost.
-pub(super) fn lower(to: &mut [f64], from: &[f64], cost: f64, range: Range) {
-    for (to, from) in to[range.low..=range.top].iter_mut().zip(&from[range.low..=range.top]) {
+pub(super) fn relax(to: &mut [f64], from: &[f64], cost: f64, range: GrainRange) {
+    for (to, from) in to[range.low..=range.high].iter_mut().zip(&from[range.low..=range.high]) {
         *to = to.min(from + cost);
     }
 }
 
 /// A grain of each link moved from bin to bin saves at most the sum of all rises of its price.
-fn rises(bins: &[Bin]) -> f64 {
-    let links = bins.first().map_or(0, |bin| bin.plain.len());
+fn sum_of_rises(bins: &[Bin]) -> f64 {
+    let links = bins.first().map_or(0, |bin| bin.tailless.len());
     let plain = (0..links).map(|link| {
-        let prices = bins.iter().map(|bin| bin.plain[link]).filter(|lane| lane.most > 0).map(|lane| lane.price);
-        rise(prices)
+        let prices = bins.iter().map(|bin| bin.tailless[link]).filter(|lane| lane.max_grains > 0).map(|lane| lane.grain_joules);
+        price_rise(prices)
     });
-    let tailed = bins.iter().filter_map(|bin| bin.tailed).filter(|lane| lane.most > 0).map(|lane| lane.kept);
-    plain.sum::<f64>() + rise(tailed)
+    let tailed = bins.iter().filter_map(|bin| bin.with_tail).filter(|lane| lane.max_grains > 0).map(|lane| lane.grain_joules_in_tail);
+    plain.sum::<f64>() + price_rise(tailed)
 }
 
-fn rise(prices: impl Iterator<Item = f64>) -> f64 {
+fn price_rise(prices: impl Iterator<Item = f64>) -> f64 {
     let mut last: Option<f64> = None;
-    let step = |price: f64| price - last.replace(price).unwrap_or(price);
-    prices.map(step).filter(|step| *step > 0.0).sum()
+    let rise = |price: f64| price - last.replace(price).unwrap_or(price);
+    prices.map(rise).filter(|step| *step > 0.0).sum()
 }
 
 /// As [`slide`], from nothing to `most`.
-pub(super) fn slide_by(from: &[f64], most: usize, price: f64, range: Range) -> Vec<f64> {
-    slide(from, &Lane { most, ..Lane::default() }, price, 0, range)
+pub(super) fn sliding_min_up_to(from: &[f64], max_grains: usize, price: f64, range: GrainRange) -> Vec<f64> {
+    sliding_min(from, &BinLink { max_grains: most: max_grains, ..BinLink::default() }, price, 0, range)
 }
 
 /// `min over x in least..=most of from[a − x] + price × x`, for every a in the range.
-fn slide(from: &[f64], lane: &Lane, price: f64, least: usize, range: Range) -> Vec<f64> {
+fn sliding_min(from: &[f64], link: &BinLink, price: f64, min_grains: usize, range: GrainRange) -> Vec<f64> {
     let mut to = vec![f64::INFINITY; from.len()];
-    let mut window: VecDeque<(usize, f64)> = VecDeque::with_capacity(lane.most + 1);
-    for (at, to) in to.iter_mut().enumerate().take(range.top + 1).skip(range.low) {
-        if let Some(new) = at.checked_sub(least) {
+    let mut window: VecDeque<(usize, f64)> = VecDeque::with_capacity(link.max_grains + 1);
+    for (at, cost) in to.iter_mut().enumerate().take(range.high + 1).skip(range.low) {
+        if let Some(source_index) = at.checked_sub(min_grains) {
             // Compared without the grains that all of them share.
-            let key = from[new] - price * new as f64;
+            let key = from[source_index] - price * source_index as f64;
             if key.is_finite() {
-                while window.back().is_some_and(|(_, old)| *old >= key) {
+                while window.back().is_some_and(|(_, back_key)| *back_key >= key) {
                     window.pop_back();
                 }
-                window.push_back((new, key));
+                window.push_back((source_index, key));
             }
         }
-        while window.front().is_some_and(|(old, _)| old + lane.most < at) {
+        while window.front().is_some_and(|(front_index, _)| front_index + link.max_grains < at) {
             window.pop_front();
         }
         if let Some((_, key)) = window.front() {
-            *to = key + price * at as f64;
+            *cost = key + price * at as f64;
         }
     }
     to
@@ -317,16 +317,16 @@ fn has_tail(radio: &GreenBagRadio) -> bool {
 
 /// Joules of each bin of a tail of `length` seconds, by how many bins are left; the last one may be shorter.
 pub(super) fn tail_costs(watts: f64, length: f64, bin: f64) -> Vec<f64> {
-    let count = (length / bin - 1e-9).ceil().max(0.0) as usize;
-    let first = length - bin * (count as f64 - 1.0);
-    let part = |left: usize| match left {
+    let bin_count = (length / bin - 1e-9).ceil().max(0.0) as usize;
+    let last_bin_length = length - bin * (bin_count as f64 - 1.0);
+    let bin_cost = |remaining: usize| match remaining {
         0 => 0.0,
-        1 => first * watts,
+        1 => last_bin_length * watts,
         _ => bin * watts,
     };
-    (0..=count).map(part).collect()
+    (0..=bin_count).map(bin_cost).collect()
 }
 
-pub(super) fn per_bit_joules(radio: &GreenBagRadio) -> f64 {
+pub(super) fn joules_per_bit(radio: &GreenBagRadio) -> f64 {
     radio.per_bit.picojoules() as f64 * 1e-12
 }

@@ -20,20 +20,20 @@ use marline_core::units::Bitrate;
 
 /// How a link's rate changes.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Chain {
+pub struct RateChain {
     /// The mean of each level.
     pub levels: Vec<Bitrate>,
     /// From each level to each.
-    pub next: Vec<Vec<f64>>,
+    pub transitions: Vec<Vec<f64>>,
     /// Where it begins.
-    pub first: usize,
+    pub initial: usize,
     /// The highest rate.
-    most: Bitrate,
+    max_rate: Bitrate,
 }
 
 /// Which of two interfaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Choice {
+pub enum InterfaceChoice {
     /// The first.
     First,
     /// The second.
@@ -42,73 +42,73 @@ pub enum Choice {
 
 /// What to use: by the first link's level, the second's, and whether the second's radio is awake.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Schedule {
-    choices: Vec<Choice>,
+pub struct MdpSchedule {
+    choices: Vec<InterfaceChoice>,
     /// Levels of the second link.
-    columns: usize,
+    second_levels: usize,
     /// Whether each state can be reached.
-    reached: Vec<bool>,
+    reachable: Vec<bool>,
 }
 
-fn level(rate: Bitrate, most: Bitrate, count: usize) -> usize {
-    let share = rate.bits_per_sec() as f64 / most.bits_per_sec().max(1) as f64;
-    ((share * count as f64) as usize).min(count.saturating_sub(1))
+fn quantize(rate: Bitrate, max_rate: Bitrate, count: usize) -> usize {
+    let fraction = rate.bits_per_sec() as f64 / max_rate.bits_per_sec().max(1) as f64;
+    ((fraction * count as f64) as usize).min(count.saturating_sub(1))
 }
 
-impl Chain {
+impl RateChain {
     /// Of a course of rates, one a second, in at most so many levels of equal width.
-    pub fn new(course: &[Bitrate], count: usize) -> Self {
+    pub fn new(rates: &[Bitrate], count: usize) -> Self {
         let rate = |rate: &Bitrate| rate.bits_per_sec() as f64;
-        let most = course.iter().copied().max().unwrap_or_default();
-        let level = |rate: &Bitrate| level(*rate, most, count);
-        let mut sums = vec![(0.0, 0_u32); count];
-        let mut next = vec![vec![0.0; count]; count];
-        for r in course {
-            let sum = &mut sums[level(r)];
+        let max_rate = rates.iter().copied().max().unwrap_or_default();
+        let level = |rate: &Bitrate| quantize(*rate, max_rate, count);
+        let mut level_sums = vec![(0.0, 0_u32); count];
+        let mut transitions = vec![vec![0.0; count]; count];
+        for r in rates {
+            let sum = &mut level_sums[level(r)];
             *sum = (sum.0 + rate(r), sum.1 + 1);
         }
-        for pair in course.windows(2) {
-            next[level(&pair[0])][level(&pair[1])] += 1.0;
+        for pair in rates.windows(2) {
+            transitions[level(&pair[0])][level(&pair[1])] += 1.0;
         }
-        for (at, row) in next.iter_mut().enumerate() {
-            let all: f64 = row.iter().sum();
-            match all > 0.0 {
-                true => row.iter_mut().for_each(|share| *share /= all),
+        for (at, row) in transitions.iter_mut().enumerate() {
+            let total: f64 = row.iter().sum();
+            match total > 0.0 {
+                true => row.iter_mut().for_each(|share| *share /= total),
                 // Never seen, or seen last: it stays.
                 false => row[at] = 1.0,
             }
         }
         let mean = |(sum, n): &(f64, u32)| Bitrate::from_bits_per_sec((sum / f64::from((*n).max(1))) as u64);
-        let first = course.first().map_or(0, level);
-        Self { levels: sums.iter().map(mean).collect(), next, first, most }
+        let initial = rates.first().map_or(0, level);
+        Self { levels: level_sums.iter().map(mean).collect(), transitions: next: transitions, initial: first: initial, max_rate: most: max_rate }
     }
 
     /// The level of a rate.
     pub fn level(&self, rate: Bitrate) -> usize {
-        level(rate, self.most, self.levels.len())
+        quantize(rate, self.max_rate, self.levels.len())
     }
 
     /// The levels that can follow one.
-    fn after(&self, level: usize) -> impl Iterator<Item = usize> {
-        let row = self.next.get(level).map(Vec::as_slice).unwrap_or_default();
+    fn successors(&self, from_level: usize) -> impl Iterator<Item = usize> {
+        let row = self.transitions.get(from_level).map(Vec::as_slice).unwrap_or_default();
         row.iter().enumerate().filter(|(_, share)| **share > 0.0).map(|(at, _)| at)
     }
 }
 
-impl Schedule {
+impl MdpSchedule {
     /// The cheapest for these two.
-    pub fn new(first: (&Chain, &RadioModel), second: (&Chain, &RadioModel)) -> Self {
+    pub fn new(first: (&RateChain, &RadioModel), second: (&RateChain, &RadioModel)) -> Self {
         let (rows, columns) = (first.0.levels.len(), second.0.levels.len());
-        let place = |a: usize, b: usize, awake: usize| (a * columns + b) * 2 + awake;
+        let state_index = |a: usize, b: usize, awake: usize| (a * columns + b) * 2 + awake;
         let model = second.1;
         let tail = model.tail.time().as_secs_f64();
         let tail_watts = model.tail.energy().as_joules_f64() / tail.max(1e-9);
-        let asleep = (1.0 / tail.max(1.0)).min(1.0);
-        let cost = |a: usize, b: usize, awake: usize, choice: Choice| match choice {
-            Choice::First => {
+        let sleep_probability = (1.0 / tail.max(1.0)).min(1.0);
+        let cost = |a: usize, b: usize, awake: usize, choice: InterfaceChoice| match choice {
+            InterfaceChoice::First => {
                 first.1.down.power_at(first.0.levels[a]).as_watts_f64() + if awake == 1 { tail_watts } else { 0.0 }
             }
-            Choice::Second => {
+            InterfaceChoice::Second => {
                 let wake = if awake == 0 { model.promotion.energy().as_joules_f64() } else { 0.0 };
                 model.down.power_at(second.0.levels[b]).as_watts_f64() + wake
             }
@@ -116,78 +116,78 @@ impl Schedule {
         let mut values = vec![0.0_f64; rows * columns * 2];
         loop {
             // What is to come from each pair of levels, awake and asleep.
-            let mut ahead = vec![0.0; values.len()];
+            let mut expected = vec![0.0; values.len()];
             for a in 0..rows {
                 for b in 0..columns {
-                    for (c, p) in first.0.next[a].iter().enumerate().filter(|(_, p)| **p > 0.0) {
-                        for (d, q) in second.0.next[b].iter().enumerate().filter(|(_, q)| **q > 0.0) {
+                    for (c, p) in first.0.transitions[a].iter().enumerate().filter(|(_, p)| **p > 0.0) {
+                        for (d, q) in second.0.transitions[b].iter().enumerate().filter(|(_, q)| **q > 0.0) {
                             for awake in 0..2 {
-                                ahead[place(a, b, awake)] += p * q * values[place(c, d, awake)];
+                                expected[state_index(a, b, awake)] += p * q * values[state_index(c, d, awake)];
                             }
                         }
                     }
                 }
             }
-            let of = |a: usize, b: usize, awake: usize, choice: Choice| {
-                let (wake, sleep) = (ahead[place(a, b, 1)], ahead[place(a, b, 0)]);
-                let later = match (choice, awake) {
-                    (Choice::Second, _) => wake,
-                    (Choice::First, 1) => wake * (1.0 - asleep) + sleep * asleep,
-                    (Choice::First, _) => sleep,
+            let total_cost = |a: usize, b: usize, awake: usize, choice: InterfaceChoice| {
+                let (wake, sleep) = (expected[state_index(a, b, 1)], expected[state_index(a, b, 0)]);
+                let expected_cost = match (choice, awake) {
+                    (InterfaceChoice::Second, _) => wake,
+                    (InterfaceChoice::First, 1) => wake * (1.0 - sleep_probability) + sleep * sleep_probability,
+                    (InterfaceChoice::First, _) => sleep,
                 };
-                cost(a, b, awake, choice) + DISCOUNT * later
+                cost(a, b, awake, choice) + DISCOUNT * expected_cost
             };
-            let (mut choices, mut new) = (Vec::with_capacity(values.len()), Vec::with_capacity(values.len()));
+            let (mut choices, mut new_values) = (Vec::with_capacity(values.len()), Vec::with_capacity(values.len()));
             for a in 0..rows {
                 for b in 0..columns {
                     for awake in 0..2 {
-                        let both = [Choice::First, Choice::Second].map(|choice| of(a, b, awake, choice));
-                        choices.push(if both[1] < both[0] { Choice::Second } else { Choice::First });
-                        new.push(both[0].min(both[1]));
+                        let costs = [InterfaceChoice::First, InterfaceChoice::Second].map(|choice| total_cost(a, b, awake, choice));
+                        choices.push(if costs[1] < costs[0] { InterfaceChoice::Second } else { InterfaceChoice::First });
+                        new_values.push(costs[0].min(costs[1]));
                     }
                 }
             }
-            let change = values.iter().zip(&new).map(|(old, new)| (old - new).abs()).fold(0.0, f64::max);
-            values = new;
+            let change = values.iter().zip(&new_values).map(|(old, new)| (old - new).abs()).fold(0.0, f64::max);
+            values = new_values;
             if change < 1e-6 {
                 let reached = vec![false; choices.len()];
-                let mut schedule = Self { choices, columns, reached };
-                schedule.reach(first.0, second.0);
+                let mut schedule = Self { choices, second_levels: columns, reachable: reached };
+                schedule.mark_reachable(first.0, second.0);
                 return schedule;
             }
         }
     }
 
     /// What to use in a state.
-    pub fn choice(&self, first: usize, second: usize, awake: bool) -> Choice {
-        self.choices.get(self.place(first, second, awake)).copied().unwrap_or(Choice::First)
+    pub fn choice(&self, first: usize, second: usize, awake: bool) -> InterfaceChoice {
+        self.choices.get(self.state_index(first, second, awake)).copied().unwrap_or(InterfaceChoice::First)
     }
 
     /// In how many of the states that can be reached the second is used, and of how many.
-    pub fn uses_second(&self) -> (usize, usize) {
-        let reached = || self.choices.iter().zip(&self.reached).filter(|(_, reached)| **reached);
-        (reached().filter(|(choice, _)| **choice == Choice::Second).count(), reached().count())
+    pub fn second_link_states(&self) -> (usize, usize) {
+        let reached = || self.choices.iter().zip(&self.reachable).filter(|(_, reached)| **reached);
+        (reached().filter(|(choice, _)| **choice == InterfaceChoice::Second).count(), reached().count())
     }
 
-    fn place(&self, first: usize, second: usize, awake: bool) -> usize {
-        (first * self.columns + second) * 2 + usize::from(awake)
+    fn state_index(&self, first: usize, second: usize, awake: bool) -> usize {
+        (first * self.second_levels + second) * 2 + usize::from(awake)
     }
 
     /// Finds the states that can be reached from the first one, in which the second radio sleeps.
-    fn reach(&mut self, first: &Chain, second: &Chain) {
-        let mut open = vec![(first.first, second.first, false)];
-        while let Some((a, b, awake)) = open.pop() {
-            let place = self.place(a, b, awake);
-            if std::mem::replace(&mut self.reached[place], true) {
+    fn mark_reachable(&mut self, first: &RateChain, second: &RateChain) {
+        let mut queue = vec![(first.initial, second.initial, false)];
+        while let Some((a, b, awake)) = queue.pop() {
+            let index = self.state_index(a, b, awake);
+            if std::mem::replace(&mut self.reachable[index], true) {
                 continue;
             }
-            let after: &[bool] = match (self.choice(a, b, awake), awake) {
-                (Choice::Second, _) => &[true],
-                (Choice::First, true) => &[true, false],
-                (Choice::First, false) => &[false],
+            let awake_after: &[bool] = match (self.choice(a, b, awake), awake) {
+                (InterfaceChoice::Second, _) => &[true],
+                (InterfaceChoice::First, true) => &[true, false],
+                (InterfaceChoice::First, false) => &[false],
             };
-            for c in first.after(a) {
-                open.extend(second.after(b).flat_map(|d| after.iter().map(move |awake| (c, d, *awake))));
+            for c in first.successors(a) {
+                queue.extend(second.successors(b).flat_map(|d| awake_after.iter().map(move |awake| (c, d, *awake))));
             }
         }
     }
@@ -217,24 +217,24 @@ mod tests {
         RadioModel { tail: Tail::new(&[stage]).unwrap(), ..model }
     }
 
-    fn on_off() -> Chain {
+    fn on_off() -> RateChain {
         let course: Vec<Bitrate> =
             (0..400).map(|second| Bitrate::from_mbps(if second / 20 % 2 == 0 { 1 } else { 15 })).collect();
-        Chain::new(&course, 8)
+        RateChain::new(&course, 8)
     }
 
     #[test]
     fn a_chain_stays_where_its_course_stays() {
         let chain = on_off();
         assert_eq!(chain.levels[7], Bitrate::from_mbps(15));
-        assert!((chain.next[0][0] - 0.95).abs() < 0.01 && (chain.next[0][7] - 0.05).abs() < 0.01);
+        assert!((chain.transitions[0][0] - 0.95).abs() < 0.01 && (chain.transitions[0][7] - 0.05).abs() < 0.01);
     }
 
     #[test]
     fn a_radio_that_always_draws_more_is_never_woken() {
-        let lte = Chain::new(&vec![Bitrate::from_mbps(10); 100], 4);
+        let lte = RateChain::new(&vec![Bitrate::from_mbps(10); 100], 4);
         let (used, of) =
-            Schedule::new((&on_off(), &radio(500, 0)), (&lte, &with_tail(radio(1288, 0)))).uses_second();
+            MdpSchedule::new((&on_off(), &radio(500, 0)), (&lte, &with_tail(radio(1288, 0)))).second_link_states();
         // Two levels of the first, one of the second, which always sleeps.
         assert_eq!((used, of), (0, 2));
     }
@@ -242,11 +242,11 @@ mod tests {
     #[test]
     fn one_that_draws_less_at_high_rates_is_used_there() {
         // As 3G and Wi-Fi in Pluntke et al.: the first draws much when it is fast.
-        let second = Chain::new(&vec![Bitrate::from_mbps(10); 100], 4);
-        let schedule = Schedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0)));
+        let second = RateChain::new(&vec![Bitrate::from_mbps(10); 100], 4);
+        let schedule = MdpSchedule::new((&on_off(), &radio(300, 200)), (&second, &radio(900, 0)));
         let (slow, fast) = (on_off().level(Bitrate::from_mbps(1)), on_off().level(Bitrate::from_mbps(15)));
-        assert_eq!([slow, fast].map(|at| schedule.choice(at, 3, false)), [Choice::First, Choice::Second]);
-        let (used, of) = schedule.uses_second();
+        assert_eq!([slow, fast].map(|at| schedule.choice(at, 3, false)), [InterfaceChoice::First, InterfaceChoice::Second]);
+        let (used, of) = schedule.second_link_states();
         assert!(used > 0 && used < of && of <= 4, "{used} of {of}");
     }
 }

@@ -26,30 +26,30 @@ pub mod transfer;
 use marline_core::playback::MediaProfile;
 use marline_core::units::DataSize;
 
-pub use energy::{Grid, Least};
-pub use supply::Supply;
+pub use energy::{Grid, OptimalEnergy};
+pub use supply::CapacityCurve;
 pub use transfer::Transfer;
 
 /// A video to be played over links whose every rate is known.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct PlaybackCase {
     /// What each link carries.
-    pub links: Vec<Supply>,
+    pub links: Vec<CapacityCurve>,
     /// The video.
     pub video: MediaProfile,
     /// The player's B.
-    pub low: DataSize,
+    pub start_threshold: DataSize,
 }
 
-impl Case {
+impl PlaybackCase {
     /// Bits that must have come before the player starts: min(B, L).
     fn start_bits(&self) -> f64 {
-        bits(self.low.min(self.video.size()))
+        bits(self.start_threshold.min(self.video.size()))
     }
 
     /// Bits that all links together carry by `at`, in seconds.
     fn carried(&self, at: f64) -> f64 {
-        self.links.iter().map(|link| link.carried(at)).sum()
+        self.links.iter().map(|link| link.carried_bits(at)).sum()
     }
 }
 

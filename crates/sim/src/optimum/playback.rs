@@ -7,39 +7,39 @@
 
 use marline_core::units::{DataSize, Duration};
 
-use super::{Case, bits};
+use super::{PlaybackCase, bits};
 
-impl Case {
+impl PlaybackCase {
     /// P*; none: the video is never all there.
-    pub fn least_playback(&self) -> Option<Duration> {
-        let start = self.least_wait()?;
+    pub fn min_playback_time(&self) -> Option<Duration> {
+        let start = self.min_start_delay()?;
         Some(Duration::from_secs_f64(start) + self.video.duration())
     }
 
     /// d*, in seconds.
-    pub(super) fn least_wait(&self) -> Option<f64> {
+    pub(super) fn min_start_delay(&self) -> Option<f64> {
         let total = bits(self.video.size());
-        let mut changes: Vec<f64> = self.links.iter().flat_map(super::Supply::changes).collect();
-        changes.sort_by(f64::total_cmp);
-        changes.dedup();
-        let arrivals = Arrivals { case: self, changes };
-        let mut wait =
-            arrivals.first(self.start_bits())?.max(arrivals.first(total)? - self.video.duration().as_secs_f64());
-        for at in &arrivals.changes {
+        let mut change_times: Vec<f64> = self.links.iter().flat_map(super::CapacityCurve::change_times).collect();
+        change_times.sort_by(f64::total_cmp);
+        change_times.dedup();
+        let arrivals = ArrivalTimes { case: self, change_times: changes: change_times };
+        let mut start_delay =
+            arrivals.first_time(self.start_bits())?.max(arrivals.first_time(total)? - self.video.duration().as_secs_f64());
+        for at in &arrivals.change_times {
             let carried = self.carried(*at);
             if carried < total {
-                wait = wait.max(arrivals.after(carried)? - self.played(carried));
+                start_delay = start_delay.max(arrivals.last_time(carried)? - self.time_of_bits(carried));
             }
         }
-        for (time, bytes) in self.video_ends() {
-            let there = if bytes < total { arrivals.after(bytes)? } else { arrivals.first(bytes)? };
-            wait = wait.max(there - time);
+        for (time, bytes) in self.segment_ends() {
+            let arrival = if bytes < total { arrivals.last_time(bytes)? } else { arrivals.first_time(bytes)? };
+            start_delay = start_delay.max(arrival - time);
         }
-        Some(wait.max(0.0))
+        Some(start_delay.max(0.0))
     }
 
     /// V: bits decoded after `time` seconds of playing.
-    pub(super) fn decoded(&self, time: f64) -> f64 {
+    pub(super) fn bits_decoded_after(&self, time: f64) -> f64 {
         if time <= 0.0 {
             return 0.0;
         }
@@ -47,44 +47,44 @@ impl Case {
     }
 
     /// The inverse of V.
-    fn played(&self, bits: f64) -> f64 {
+    fn time_of_bits(&self, bits: f64) -> f64 {
         self.video.time_at((bits / 8.0) as u64).as_secs_f64()
     }
 
     /// Ends of the video's pieces: seconds and bits.
-    fn video_ends(&self) -> Vec<(f64, f64)> {
-        let pieces: Vec<(Duration, DataSize)> = self.video.clone().into();
-        let sum = |(time, size): &mut (f64, f64), (more, bytes): (Duration, DataSize)| {
-            *time += more.as_secs_f64();
+    fn segment_ends(&self) -> Vec<(f64, f64)> {
+        let segments: Vec<(Duration, DataSize)> = self.video.clone().into();
+        let sum = |(time, size): &mut (f64, f64), (duration, bytes): (Duration, DataSize)| {
+            *time += duration.as_secs_f64();
             *size += bits(bytes);
             Some((*time, *size))
         };
-        pieces.into_iter().scan((0.0, 0.0), sum).collect()
+        segments.into_iter().scan((0.0, 0.0), sum).collect()
     }
 }
 
 /// When all links together have carried so many bits.
-struct Arrivals<'a> {
-    case: &'a Case,
-    changes: Vec<f64>,
+struct ArrivalTimes<'a> {
+    case: &'a PlaybackCase,
+    change_times: Vec<f64>,
 }
 
-impl Arrivals<'_> {
+impl ArrivalTimes<'_> {
     /// The first moment by which `bits` are there.
-    fn first(&self, bits: f64) -> Option<f64> {
-        self.at(bits, self.changes.partition_point(|at| self.case.carried(*at) < bits))
+    fn first_time(&self, bits: f64) -> Option<f64> {
+        self.time_in_step(bits, self.change_times.partition_point(|at| self.case.carried(*at) < bits))
     }
 
     /// The last moment at which no more than `bits` are there.
-    fn after(&self, bits: f64) -> Option<f64> {
-        self.at(bits, self.changes.partition_point(|at| self.case.carried(*at) <= bits))
+    fn last_time(&self, bits: f64) -> Option<f64> {
+        self.time_in_step(bits, self.change_times.partition_point(|at| self.case.carried(*at) <= bits))
     }
 
     /// Where the line that ends at the change number `next` reaches `bits`.
-    fn at(&self, bits: f64, next: usize) -> Option<f64> {
-        let Some(last) = next.checked_sub(1) else { return self.changes.first().copied() };
-        let start = *self.changes.get(last)?;
-        let end = self.changes.get(next).copied().unwrap_or(start + 1.0);
+    fn time_in_step(&self, bits: f64, next_index: usize) -> Option<f64> {
+        let Some(last) = next_index.checked_sub(1) else { return self.change_times.first().copied() };
+        let start = *self.change_times.get(last)?;
+        let end = self.change_times.get(next_index).copied().unwrap_or(start + 1.0);
         let before = self.case.carried(start);
         let rate = (self.case.carried(end) - before) / (end - start);
         (rate > 0.0).then(|| start + (bits - before).max(0.0) / rate)

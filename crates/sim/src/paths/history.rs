@@ -20,24 +20,24 @@ use marline_core::link::{LinkId, LinkKind};
 use marline_core::paths::{Config, Goal, Input, LinkConfig, Output, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-use super::{Arrival, Carrier, Flow, Outcome, Request, Scene, World};
-use crate::contract::{Checked, Log, clamp, replay};
+use super::{LinkArrival, CarrierChange, Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim};
+use crate::contract::{ContractChecker, DecisionLog, replay_with_stale_times, replay};
 use crate::history::Defect;
-use crate::rng::{Purpose, Stream};
-use crate::spec::{Change, Event, LinkSpec};
+use crate::rng::{Purpose, RandomStream};
+use crate::spec::{LinkEventKind, LinkEvent, LinkSpec};
 
 /// Commands for one connection within a minute. chosen: a switch every two seconds, with its repetition, is flapping.
-const MOST_COMMANDS: usize = 60;
+const MAX_COMMANDS_PER_MINUTE: usize = 60;
 /// Calls of the machine within a second for each connection, on the average of a run: a look every 50 ms, its answers,
 /// and as much again.
-const MOST_TICKS: usize = 150;
+const MAX_CALLS_PER_SECOND: usize = 150;
 /// Half a second and two drains of a link whose queue lasts a second, for each of six tries: at four options of ten lost,
 /// five in a row are lost once in a hundred times.
-const LONGEST_UNHEARD: Duration = Duration::from_secs(20);
+const MAX_PRIO_LAG: Duration = Duration::from_secs(20);
 /// And the longest outage: what a link holds back comes after it, and no option passes before.
-const LONGEST_OUTAGE: Duration = Duration::from_millis(30_100);
+const MAX_OUTAGE: Duration = Duration::from_millis(30_100);
 /// Longer than 30 MB take over the slowest honest link, with all pauses.
-const LIMIT: Duration = Duration::from_secs(3000);
+const TIME_LIMIT: Duration = Duration::from_secs(3000);
 
 /// Runs the history of `seed`.
 ///
@@ -46,50 +46,50 @@ const LIMIT: Duration = Duration::from_secs(3000);
 ///
 /// # Panics
 /// When the machine breaks rule 1 or 3 of the contract.
-pub fn history(seed: u64, policy: Policy, model: &Model) -> Result<(), Defect> {
-    let mut chance = Stream::new(seed, "paths history", 0, Purpose::Other);
-    let (scene, config, restart) = weather(&mut chance, seed, policy, model);
-    let drawn = format!("{scene:?} restart {restart:?}");
-    let requested: u64 = scene.pools.iter().flatten().map(|request| request.size.bytes()).sum();
-    let flows = scene.flows.len();
-    let dies = scene.events.iter().any(|event| event.change == Change::Down && event.at >= FOREVER);
-    let cut = |event: &Event| matches!(event.change, Change::Down | Change::Hold);
-    let outage = !scene.carrier.is_empty() || scene.events.iter().any(cut);
-    let unheard = LONGEST_UNHEARD + if outage { LONGEST_OUTAGE } else { Duration::ZERO };
-    let fresh = || Checked::new(config.clone(), Paths::new(config.clone()));
-    let mut world = World::new(scene, fresh());
+pub fn run_seed(seed: u64, policy: Policy, model: &Model) -> Result<(), Defect> {
+    let mut rng = RandomStream::new(seed, "paths history", 0, Purpose::Other);
+    let (scenario, config, restart_at) = random_scenario(&mut rng, seed, policy, model);
+    let description = format!("{scenario:?} restart {restart_at:?}");
+    let requested: u64 = scenario.request_pools.iter().flatten().map(|request| request.size.bytes()).sum();
+    let flows = scenario.flows.len();
+    let is_permanent = scenario.events.iter().any(|event| event.change == LinkEventKind::Down && event.at >= PERMANENT_FROM);
+    let is_outage = |event: &LinkEvent| matches!(event.change, LinkEventKind::Down | LinkEventKind::Hold);
+    let has_outage = !scenario.carrier_changes.is_empty() || scenario.events.iter().any(is_outage);
+    let max_prio_lag = MAX_PRIO_LAG + if has_outage { MAX_OUTAGE } else { Duration::ZERO };
+    let new_machine = || ContractChecker::new(config.clone(), Paths::new(config.clone()));
+    let mut sim = MptcpSim::new(scenario, new_machine());
     let mut logs = Vec::new();
-    if let Some(at) = restart {
-        world.run_until(Instant::ZERO + at);
-        logs.push(world.adopt(fresh()).into_parts().1);
+    if let Some(at) = restart_at {
+        sim.run_until(Instant::ZERO + at);
+        logs.push(sim.replace_machine(new_machine()).into_parts().1);
     }
-    let (outcome, machine) = world.run();
+    let (outcome, machine) = sim.run();
     logs.push(machine.into_parts().1);
     let defect = |wrong: String| {
         let records = logs.iter().flatten().map(|record| format!("{record:?}"));
-        let log = std::iter::once(drawn.clone()).chain(records).collect();
-        Defect { seed, policy: format!("{policy:?}"), wrong, log }
+        let log = std::iter::once(description.clone()).chain(records).collect();
+        Defect { seed, policy: format!("{policy:?}"), problem: wrong, log }
     };
-    let must_end = policy == Policy::Marline || !dies;
-    judge(&outcome, requested, must_end, unheard).map_err(&defect)?;
+    let must_end = policy == Policy::Marline || !is_permanent;
+    check_outcome(&outcome, requested, must_end, max_prio_lag).map_err(&defect)?;
     if policy == Policy::Marline {
-        is_calm(&outcome, flows).map_err(&defect)?;
+        check_command_rate(&outcome, flows).map_err(&defect)?;
     }
     for log in &logs {
-        bearable(log, flows).map_err(&defect)?;
+        check_call_rate(log, flows).map_err(&defect)?;
         let make = |config: &Config| Paths::new(config.clone());
         replay(make, log).map_err(|found| defect(format!("rule 4: {found}")))?;
-        clamp(make, log).map_err(|found| defect(format!("rule 2: {found}")))?;
+        replay_with_stale_times(make, log).map_err(|found| defect(format!("rule 2: {found}")))?;
     }
     Ok(())
 }
 
-fn judge(outcome: &Outcome, requested: u64, must_end: bool, unheard: Duration) -> Result<(), String> {
-    if let Some(nonsense) = outcome.nonsense.first() {
+fn check_outcome(outcome: &MptcpOutcome, requested: u64, must_end: bool, max_prio_lag: Duration) -> Result<(), String> {
+    if let Some(nonsense) = outcome.invalid_commands.first() {
         return Err(nonsense.clone());
     }
     let delivered = outcome.delivered.bytes();
-    match outcome.finished {
+    match outcome.finished_at {
         None if must_end => return Err(format!("not finished: {delivered} of {requested} bytes")),
         Some(_) if delivered != requested => return Err(format!("finished with {delivered} of {requested} bytes")),
         _ => {}
@@ -97,28 +97,28 @@ fn judge(outcome: &Outcome, requested: u64, must_end: bool, unheard: Duration) -
     if let Some(link) = outcome.links.iter().find(|link| !link.leaked.is_zero()) {
         return Err(format!("{} carried {} although it was suspended", link.name, link.leaked));
     }
-    if outcome.unheard > unheard {
-        return Err(format!("a suspended subflow went on for {:?} unheard", outcome.unheard));
+    if outcome.max_prio_lag > max_prio_lag {
+        return Err(format!("a suspended subflow went on for {:?} unheard", outcome.max_prio_lag));
     }
     Ok(())
 }
 
 /// Not too many commands.
-fn is_calm(outcome: &Outcome, flows: usize) -> Result<(), String> {
+fn check_command_rate(outcome: &MptcpOutcome, flows: usize) -> Result<(), String> {
     let minute = Duration::from_secs(60);
-    let times = &outcome.commanded;
+    let times = &outcome.command_times;
     for (at, first) in times.iter().enumerate() {
-        let many = times.get(at..).unwrap_or_default().iter().take_while(|later| later.since(*first) < minute);
-        let many = many.count();
-        if many > MOST_COMMANDS * flows {
-            return Err(format!("{many} commands in a minute from {first} on, for {flows} connections"));
+        let count = times.get(at..).unwrap_or_default().iter().take_while(|later| later.since(*first) < minute);
+        let count = count.count();
+        if count > MAX_COMMANDS_PER_MINUTE * flows {
+            return Err(format!("{count} commands in a minute from {first} on, for {flows} connections"));
         }
     }
     Ok(())
 }
 
 /// Not too many calls for the time that it took.
-fn bearable(log: &Log<Config, Paths>, flows: usize) -> Result<(), String> {
+fn check_call_rate(log: &DecisionLog<Config, Paths>, flows: usize) -> Result<(), String> {
     let time = |record: &Record<Config, Input, Output>| match record {
         Record::In { at, .. } | Record::Tick { at } => Some(*at),
         _ => None,
@@ -126,123 +126,123 @@ fn bearable(log: &Log<Config, Paths>, flows: usize) -> Result<(), String> {
     let calls: Vec<Instant> = log.iter().filter_map(time).collect();
     let (Some(first), Some(last)) = (calls.first(), calls.last()) else { return Ok(()) };
     let seconds = usize::try_from(last.since(*first).as_secs()).unwrap_or(0) + 2;
-    if calls.len() > MOST_TICKS * seconds * flows {
+    if calls.len() > MAX_CALLS_PER_SECOND * seconds * flows {
         return Err(format!("{} calls in {seconds} s for {flows} connections", calls.len()));
     }
     Ok(())
 }
 
 /// What lasts from then on lasts for ever.
-const FOREVER: Duration = Duration::from_secs(2500);
+const PERMANENT_FROM: Duration = Duration::from_secs(2500);
 
-fn weather(chance: &mut Stream, seed: u64, policy: Policy, model: &Model) -> (Scene, Config, Option<Duration>) {
-    let count = 2 + usize::try_from(chance.below(2)).unwrap_or(0);
-    let honest = usize::try_from(chance.below(count as u64)).unwrap_or(0);
+fn random_scenario(rng: &mut RandomStream, seed: u64, policy: Policy, model: &Model) -> (MptcpScenario, Config, Option<Duration>) {
+    let count = 2 + usize::try_from(rng.below(2)).unwrap_or(0);
+    let honest_link = usize::try_from(rng.below(count as u64)).unwrap_or(0);
     let names = [("wifi", LinkKind::Wifi), ("lte", LinkKind::Lte), ("eth", LinkKind::Ethernet)];
     let mut links = Vec::new();
-    let mut terms = Vec::new();
+    let mut configs = Vec::new();
     for (at, (name, kind)) in (0_u16..).zip(names).take(count) {
-        links.push(link(chance, name, kind, usize::from(at) == honest));
-        terms.push(LinkConfig {
+        links.push(random_link(rng, name, kind, usize::from(at) == honest_link));
+        configs.push(LinkConfig {
             id: LinkId(at),
             name: name.to_string(),
             kind,
-            metered: kind == LinkKind::Lte && one_in(chance, 3),
-            budget: (usize::from(at) != honest && one_in(chance, 5))
-                .then(|| DataSize::from_bytes(100_000 + chance.below(5_000_000))),
+            metered: kind == LinkKind::Lte && one_in(rng, 3),
+            budget: (usize::from(at) != honest_link && one_in(rng, 5))
+                .then(|| DataSize::from_bytes(100_000 + rng.below(5_000_000))),
         });
     }
-    let mut scene = Scene::new(model.clone(), links, work(chance));
-    scene.limit = LIMIT;
-    scene.seed = seed;
-    scene.prio_loss = Ratio::from_percent(if one_in(chance, 2) { 0 } else { 10 + chance.below(30) as u32 });
-    scene.server.keeps_window = one_in(chance, 2);
-    scene.server.joins = usize::try_from(chance.below(3)).unwrap_or(0);
-    for at in (0..count).filter(|at| *at != honest) {
-        if one_in(chance, 3) {
+    let mut scenario = MptcpScenario::new(model.clone(), links, random_workload(rng));
+    scenario.time_limit = TIME_LIMIT;
+    scenario.seed = seed;
+    scenario.prio_loss = Ratio::from_percent(if one_in(rng, 2) { 0 } else { 10 + rng.below(30) as u32 });
+    scenario.server.keeps_cwnd = one_in(rng, 2);
+    scenario.server.max_joins = usize::try_from(rng.below(3)).unwrap_or(0);
+    for at in (0..count).filter(|at| *at != honest_link) {
+        if one_in(rng, 3) {
             continue;
         }
         // Everything begins while the first link works.
-        let mut time = Duration::from_millis(5000 + chance.below(20_000));
-        for _ in 0..=chance.below(5) {
-            let lasts = Duration::from_millis(100 + chance.below(30_000));
-            trouble(chance, &mut scene, at, time, lasts);
-            time += lasts + Duration::from_millis(500 + chance.below(20_000));
+        let mut time = Duration::from_millis(5000 + rng.below(20_000));
+        for _ in 0..=rng.below(5) {
+            let duration = Duration::from_millis(100 + rng.below(30_000));
+            add_fault(rng, &mut scenario, at, time, duration);
+            time += duration + Duration::from_millis(500 + rng.below(20_000));
         }
-        if one_in(chance, 4) {
-            let dead = |at: Duration, name: &str| Event { at, link: name.to_string(), change: Change::Down };
-            let name = scene.links[at].name.clone();
-            scene.events.push(dead(time, &name));
+        if one_in(rng, 4) {
+            let down_event = |at: Duration, name: &str| LinkEvent { at, link: name.to_string(), change: LinkEventKind::Down };
+            let name = scenario.links[at].name.clone();
+            scenario.events.push(down_event(time, &name));
             // As a mark for the judge; it is down already.
-            scene.events.push(dead(FOREVER, &name));
-            scene.server.joins = 2;
+            scenario.events.push(down_event(PERMANENT_FROM, &name));
+            scenario.server.max_joins = 2;
         }
     }
-    arrive(&mut Stream::new(seed, "arrivals", 0, Purpose::Other), &mut scene, &mut terms);
-    let mut config = Config::new(model.clone(), terms);
+    add_late_link(&mut RandomStream::new(seed, "arrivals", 0, Purpose::Other), &mut scenario, &mut configs);
+    let mut config = Config::new(model.clone(), configs);
     config.policy = policy;
     let profiles = [Goal::Energy, Goal::Speed, Goal::Latency, Goal::Cost];
-    config.goal = profiles[usize::try_from(chance.below(6)).unwrap_or(0).min(5) % 4];
-    let restart = one_in(chance, 4).then(|| Duration::from_millis(500 + chance.below(30_000)));
-    (scene, config, restart)
+    config.goal = profiles[usize::try_from(rng.below(6)).unwrap_or(0).min(5) % 4];
+    let restart = one_in(rng, 4).then(|| Duration::from_millis(500 + rng.below(30_000)));
+    (scenario, config, restart)
 }
 
 /// One link, and not the first, comes while it runs. It has a stream of its own, so that the rest of a history is as it was.
-fn arrive(chance: &mut Stream, scene: &mut Scene, terms: &mut Vec<LinkConfig>) {
-    if one_in(chance, 3) {
-        let at = 1 + usize::try_from(chance.below(terms.len() as u64 - 1)).unwrap_or(0);
-        let terms = terms.remove(at);
-        scene.arrivals.push(Arrival { at: Duration::from_millis(chance.below(20_000)), terms });
+fn add_late_link(rng: &mut RandomStream, scenario: &mut MptcpScenario, configs: &mut Vec<LinkConfig>) {
+    if one_in(rng, 3) {
+        let at = 1 + usize::try_from(rng.below(configs.len() as u64 - 1)).unwrap_or(0);
+        let config = configs.remove(at);
+        scenario.link_arrivals.push(LinkArrival { at: Duration::from_millis(rng.below(20_000)), config: terms: config });
     }
 }
 
-fn link(chance: &mut Stream, name: &str, kind: LinkKind, honest: bool) -> LinkSpec {
-    let rate = Bitrate::from_bits_per_sec(if honest { 500_000 } else { 100_000 } << chance.below(7));
-    let mut link = LinkSpec::constant(name, rate, Duration::from_millis(5 + chance.below(200)));
+fn random_link(rng: &mut RandomStream, name: &str, kind: LinkKind, honest: bool) -> LinkSpec {
+    let rate = Bitrate::from_bits_per_sec(if honest { 500_000 } else { 100_000 } << rng.below(7));
+    let mut link = LinkSpec::constant(name, rate, Duration::from_millis(5 + rng.below(200)));
     link.kind = kind;
-    if !honest && one_in(chance, 3) {
-        link.loss = Ratio::from_ppm(u32::try_from(chance.below(20_000)).unwrap_or(0)).into();
+    if !honest && one_in(rng, 3) {
+        link.loss = Ratio::from_ppm(u32::try_from(rng.below(20_000)).unwrap_or(0)).into();
     }
     link
 }
 
-fn trouble(chance: &mut Stream, scene: &mut Scene, link: usize, at: Duration, lasts: Duration) {
-    let name = scene.links[link].name.clone();
-    let mut event = |at: Duration, change: Change| scene.events.push(Event { at, link: name.clone(), change });
-    match chance.below(4) {
+fn add_fault(rng: &mut RandomStream, scenario: &mut MptcpScenario, link: usize, at: Duration, duration: Duration) {
+    let name = scenario.links[link].name.clone();
+    let mut event = |at: Duration, change: LinkEventKind| scenario.events.push(LinkEvent { at, link: name.clone(), change });
+    match rng.below(4) {
         0 => {
-            event(at, Change::Down);
-            event(at + lasts, Change::Back);
+            event(at, LinkEventKind::Down);
+            event(at + duration, LinkEventKind::Restore);
         }
         1 => {
-            event(at, Change::Hold);
-            event(at + lasts, Change::Back);
+            event(at, LinkEventKind::Hold);
+            event(at + duration, LinkEventKind::Restore);
         }
-        2 => event(at, Change::Rate(Bitrate::from_bits_per_sec(200_000 << chance.below(7)))),
+        2 => event(at, LinkEventKind::Rate(Bitrate::from_bits_per_sec(200_000 << rng.below(7)))),
         _ => {
-            scene.carrier.push(Carrier { at, link, up: false });
-            scene.carrier.push(Carrier { at: at + lasts, link, up: true });
+            scenario.carrier_changes.push(CarrierChange { at, link, has_carrier: false });
+            scenario.carrier_changes.push(CarrierChange { at: at + duration, link, has_carrier: true });
         }
     }
 }
 
-fn work(chance: &mut Stream) -> (Vec<Flow>, Vec<Vec<Request>>) {
-    let flows = 1 + usize::try_from(chance.below(6)).unwrap_or(0);
+fn random_workload(rng: &mut RandomStream) -> (Vec<Flow>, Vec<Vec<Request>>) {
+    let flows = 1 + usize::try_from(rng.below(6)).unwrap_or(0);
     let mut pools = Vec::new();
-    for _ in 0..1 + chance.below(flows.min(2) as u64) {
-        let requests = (0..1 + chance.below(8)).map(|_| {
-            let after = if one_in(chance, 2) { Duration::ZERO } else { Duration::from_millis(chance.below(8000)) };
-            let digits = 8 + chance.below(13);
-            let size = DataSize::from_bytes(1 + chance.below(1 << digits));
-            Request { after, size }
+    for _ in 0..1 + rng.below(flows.min(2) as u64) {
+        let requests = (0..1 + rng.below(8)).map(|_| {
+            let after = if one_in(rng, 2) { Duration::ZERO } else { Duration::from_millis(rng.below(8000)) };
+            let digits = 8 + rng.below(13);
+            let size = DataSize::from_bytes(1 + rng.below(1 << digits));
+            Request { delay: after, size }
         });
         pools.push(requests.collect::<Vec<_>>());
     }
-    let start = |chance: &mut Stream| Duration::from_millis(chance.below(2000));
-    let all = (0..flows).map(|at| Flow { start: start(chance), first: 0, pool: at % pools.len() });
+    let start = |rng: &mut RandomStream| Duration::from_millis(rng.below(2000));
+    let all = (0..flows).map(|at| Flow { start: start(rng), initial_link: 0, pool: at % pools.len() });
     (all.collect(), pools)
 }
 
-fn one_in(chance: &mut Stream, n: u64) -> bool {
-    chance.below(n) == 0
+fn one_in(rng: &mut RandomStream, n: u64) -> bool {
+    rng.below(n) == 0
 }

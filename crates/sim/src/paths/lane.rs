@@ -12,28 +12,28 @@ use std::collections::VecDeque;
 use marline_core::link::LinkKind;
 use marline_core::units::{DataSize, Duration, Instant, Ratio};
 
-use super::course::Course;
-use crate::rng::{Purpose, Stream};
+use super::course::RateSchedule;
+use crate::rng::{Purpose, RandomStream};
 use crate::spec::{LinkSpec, QueueLimit};
 
 /// A running link.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
+pub(super) struct QueuedLink {
     pub(super) name: String,
     pub(super) kind: LinkKind,
-    pub(super) course: Course,
+    pub(super) rates: RateSchedule,
     pub(super) rtt: Duration,
     /// Whether the interface has carrier.
-    pub(super) carrier: bool,
-    limit: u64,
+    pub(super) has_carrier: bool,
+    queue_limit: u64,
     /// When the last byte of the queue leaves.
-    busy: Instant,
+    busy_until: Instant,
     /// When each piece leaves, and its size.
     queue: VecDeque<(Instant, u64)>,
-    waiting: u64,
+    queued_bytes: u64,
     /// Of a packet.
-    loss: Ratio,
-    random: Stream,
+    loss_rate: Ratio,
+    rng: RandomStream,
     /// Bytes on the wire that came, and that went.
     pub(super) received: u64,
     pub(super) sent: u64,
@@ -41,7 +41,7 @@ pub(super) struct Lane {
 
 /// What becomes of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(super) enum SendOutcome {
     /// The queue had no room.
     Dropped,
     /// It was sent and is lost on its way.
@@ -50,82 +50,82 @@ pub(super) enum Fate {
     Arrives(Instant),
 }
 
-impl Lane {
-    pub(super) fn new(spec: &LinkSpec, course: Course, seed: u64, horizon: Duration) -> Self {
+impl QueuedLink {
+    pub(super) fn new(spec: &LinkSpec, rates: RateSchedule, seed: u64, horizon: Duration) -> Self {
         let limit = match spec.queue_limit() {
             QueueLimit::Size(size) => size.bytes(),
             // As many bytes as the first rate has; what begins with nothing has its mean's.
             QueueLimit::Time(time) => {
-                let first = course.rate(Instant::ZERO).max(course.mean(horizon) / 4);
+                let first = rates.rate_at(Instant::ZERO).max(rates.mean_rate(horizon) / 4);
                 (first * time).bytes()
             }
         };
         Self {
             name: spec.name.clone(),
             kind: spec.kind,
-            course,
+            rates: course: rates,
             rtt: spec.rtt,
-            carrier: true,
-            limit: limit.max(LEAST_QUEUE),
-            busy: Instant::ZERO,
+            has_carrier: true,
+            queue_limit: limit.max(MIN_QUEUE),
+            busy_until: Instant::ZERO,
             queue: VecDeque::new(),
-            waiting: 0,
-            loss: spec.loss.mean(),
-            random: Stream::new(seed, &spec.name, 0, Purpose::Loss),
+            queued_bytes: 0,
+            loss_rate: spec.loss.mean(),
+            rng: RandomStream::new(seed, &spec.name, 0, Purpose::Loss),
             received: 0,
             sent: 0,
         }
     }
 
     /// One way.
-    pub(super) fn way(&self) -> Duration {
+    pub(super) fn one_way_delay(&self) -> Duration {
         self.rtt / 2
     }
 
     /// Whether a packet that is sent now from the client arrives.
-    pub(super) fn works(&self, now: Instant) -> bool {
-        self.carrier && self.course.works(now)
+    pub(super) fn is_up(&self, now: Instant) -> bool {
+        self.has_carrier && self.rates.is_up(now)
     }
 
     /// Whether the server's answer to it arrives as well: on a link that holds everything back it waits, and a join is
     /// given up before.
-    pub(super) fn answers(&self, now: Instant) -> bool {
-        self.works(now) && !self.course.rate(now).is_zero()
+    pub(super) fn carries_response(&self, now: Instant) -> bool {
+        self.is_up(now) && !self.rates.rate_at(now).is_zero()
     }
 
     /// The server sends a piece of so many packets and so many bytes on the wire.
-    pub(super) fn send(&mut self, now: Instant, bytes: u64, packets: u64) -> Fate {
+    pub(super) fn send(&mut self, now: Instant, bytes: u64, packets: u64) -> SendOutcome {
         while let Some((_, size)) = self.queue.front().filter(|(leaves, _)| *leaves <= now) {
-            self.waiting -= size;
+            self.queued_bytes -= size;
             self.queue.pop_front();
         }
-        if self.waiting > 0 && self.waiting + bytes > self.limit {
-            return Fate::Dropped;
+        if self.queued_bytes > 0 && self.queued_bytes + bytes > self.queue_limit {
+            return SendOutcome::Dropped;
         }
-        let leaves = self.course.finish(self.busy.max(now), bytes);
-        self.busy = leaves;
-        self.waiting += bytes;
-        self.queue.push_back((leaves, bytes));
-        let lost = (0..packets).any(|_| self.loses());
-        if lost || leaves == Instant::FAR_FUTURE || !self.course.works(leaves) {
-            return Fate::Lost;
+        let leaves_at = self.rates.finish_time(self.busy_until.max(now), bytes);
+        self.busy_until = leaves_at;
+        self.queued_bytes += bytes;
+        self.queue.push_back((leaves_at, bytes));
+        let lost = (0..packets).any(|_| self.next_is_lost());
+        if lost || leaves_at == Instant::FAR_FUTURE || !self.rates.is_up(leaves_at) {
+            return SendOutcome::Lost;
         }
-        Fate::Arrives(leaves + self.way())
+        SendOutcome::Arrives(leaves_at + self.one_way_delay())
     }
 
     /// Whether a packet that goes one way or the other is lost at random.
-    pub(super) fn loses(&mut self) -> bool {
-        self.loss > Ratio::ZERO && self.random.happens(self.loss)
+    pub(super) fn next_is_lost(&mut self) -> bool {
+        self.loss_rate > Ratio::ZERO && self.rng.bernoulli(self.loss_rate)
     }
 
     /// A packet goes from the client; none: the link does not work.
-    pub(super) fn ask(&mut self, now: Instant) -> Option<Instant> {
-        self.sent += CONTROL.bytes();
-        self.works(now).then(|| now + self.way())
+    pub(super) fn send_control(&mut self, now: Instant) -> Option<Instant> {
+        self.sent += CONTROL_PACKET.bytes();
+        self.is_up(now).then(|| now + self.one_way_delay())
     }
 }
 
 /// What a packet without payload is on the wire: IPv4, TCP, timestamps and an MPTCP option.
-const CONTROL: DataSize = DataSize::from_bytes(72);
+const CONTROL_PACKET: DataSize = DataSize::from_bytes(72);
 /// Four packets: the least that lets slow start begin.
-const LEAST_QUEUE: u64 = 6000;
+const MIN_QUEUE: u64 = 6000;

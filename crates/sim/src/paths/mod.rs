@@ -34,44 +34,44 @@ use marline_core::machine::Machine;
 use marline_core::paths::{Input, Output};
 use marline_core::units::Instant;
 
-pub use course::Course;
-pub use kernel::PAYLOAD;
-pub use outcome::{LinkOutcome, Outcome, Sample};
-pub use scene::{Arrival, Carrier, Flow, Request, Scene, Server, download, page, terms};
-pub use scheduled::Scheduled;
+pub use course::RateSchedule;
+pub use kernel::PAYLOAD_SHARE;
+pub use outcome::{MptcpLinkOutcome, MptcpOutcome, ProgressSample};
+pub use scene::{LinkArrival, CarrierChange, Flow, Request, MptcpScenario, MptcpServer, download_workload, page_workload, link_configs};
+pub use scheduled::MdpPolicy;
 
-use kernel::Kernel;
+use kernel::KernelModel;
 
 /// Bytes of a connection, by their place in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Data {
-    at: u64,
+struct DataRange {
+    offset: u64,
     len: u64,
 }
 
 /// A host with links, a server, and a machine that decides.
 #[derive(Debug)]
-pub struct World<M> {
-    kernel: Kernel,
+pub struct MptcpSim<M> {
+    kernel: KernelModel,
     machine: M,
     now: Instant,
 }
 
-impl<M: Machine<Input = Input, Output = Output>> World<M> {
+impl<M: Machine<Input = Input, Output = Output>> MptcpSim<M> {
     /// A scene at its beginning, with this machine; it hears of the links first.
     ///
     /// # Panics
     /// When the scene's links name traces that were not loaded.
-    pub fn new(scene: Scene, machine: M) -> Self {
-        let kernel = Kernel::new(scene);
-        let mut world = Self { kernel, machine, now: Instant::ZERO };
-        world.kernel.tell_links();
-        world.settle();
-        world
+    pub fn new(scenario: MptcpScenario, machine: M) -> Self {
+        let kernel = KernelModel::new(scenario);
+        let mut sim = Self { kernel, machine, now: Instant::ZERO };
+        sim.kernel.report_links();
+        sim.feed_inputs();
+        sim
     }
 
     /// Runs to the end: everything has been fetched and closed, or the scene's limit is over.
-    pub fn run(mut self) -> (Outcome, M) {
+    pub fn run(mut self) -> (MptcpOutcome, M) {
         self.run_until(Instant::FAR_FUTURE);
         (self.kernel.outcome(self.now), self.machine)
     }
@@ -79,7 +79,7 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
     /// Runs to its end or to `until`, whichever is first.
     pub fn run_until(&mut self, until: Instant) {
         while !self.kernel.is_over() {
-            let event = self.kernel.due().unwrap_or(Instant::FAR_FUTURE);
+            let event = self.kernel.next_event().unwrap_or(Instant::FAR_FUTURE);
             let tick = self.machine.deadline().map_or(Instant::FAR_FUTURE, |(at, _)| at);
             let next = event.min(tick).max(self.now);
             if next > until || next == Instant::FAR_FUTURE {
@@ -92,28 +92,28 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
                 self.machine.tick(self.now);
                 self.drain();
             }
-            self.settle();
+            self.feed_inputs();
         }
     }
 
     /// Another machine takes over, as after a restart of the daemon: it hears of the links and of the connections that
     /// run. Gives the old one.
-    pub fn adopt(&mut self, machine: M) -> M {
-        let old = std::mem::replace(&mut self.machine, machine);
-        self.kernel.tell_links();
-        self.kernel.tell_adopted();
-        self.settle();
-        old
+    pub fn replace_machine(&mut self, machine: M) -> M {
+        let previous = std::mem::replace(&mut self.machine, machine);
+        self.kernel.report_links();
+        self.kernel.report_open_conns();
+        self.feed_inputs();
+        previous
     }
 
     /// What came of it so far.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> MptcpOutcome {
         self.kernel.outcome(self.now)
     }
 
     /// Tells the machine all that there is to tell, and does what it asks.
-    fn settle(&mut self) {
-        while let Some(input) = self.kernel.told() {
+    fn feed_inputs(&mut self) {
+        while let Some(input) = self.kernel.next_input() {
             self.machine.handle(self.now, input);
             self.drain();
         }
@@ -121,16 +121,16 @@ impl<M: Machine<Input = Input, Output = Output>> World<M> {
 
     fn drain(&mut self) {
         while let Some(output) = self.machine.poll() {
-            self.kernel.obey(self.now, output);
+            self.kernel.execute(self.now, output);
         }
     }
 }
 
 /// A machine that never asks for anything: what is in command of plain TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Nobody;
+pub struct NoPolicy;
 
-impl Machine for Nobody {
+impl Machine for NoPolicy {
     type Input = Input;
     type Output = Output;
     type Reason = ();
@@ -149,4 +149,4 @@ impl Machine for Nobody {
 }
 
 /// What waits to be told.
-type Inbox = VecDeque<Input>;
+type InputQueue = VecDeque<Input>;

@@ -5,43 +5,43 @@ use marline_core::units::{DataSize, Duration, Energy, Instant};
 
 /// What came of it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Outcome {
+pub struct MptcpOutcome {
     /// When the last byte of the last answer had come; none: the limit was first.
-    pub finished: Option<Duration>,
+    pub finished_at: Option<Duration>,
     /// Payload that came in order, over all connections.
     pub delivered: DataSize,
     /// Payload that came twice.
-    pub twice: DataSize,
+    pub duplicate_bytes: DataSize,
     /// By link, in their order.
-    pub links: Vec<LinkOutcome>,
+    pub links: Vec<MptcpLinkOutcome>,
     /// What the radios drew, with the tails after the end.
-    pub account: EnergyBreakdown,
+    pub breakdown: EnergyBreakdown,
     /// Commands: joins, priorities, ends of subflows.
-    pub commands: [u32; 3],
+    pub command_counts: [u32; 3],
     /// When each command was given.
-    pub commanded: Vec<Instant>,
+    pub command_times: Vec<Instant>,
     /// How it went on, in steps of the scene's `sample`.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<ProgressSample>,
     /// What the machine said of itself.
     pub notes: Vec<(Instant, String)>,
     /// What the machine asked for that makes no sense: subflows and connections that it was never told of, or that it was
     /// told the end of.
-    pub nonsense: Vec<String>,
+    pub invalid_commands: Vec<String>,
     /// The longest time for which a suspended subflow went on to bring data because the server had not heard of it.
-    pub unheard: Duration,
+    pub max_prio_lag: Duration,
     /// When each flow had its last byte.
-    pub flows: Vec<Option<Duration>>,
+    pub flow_times: Vec<Option<Duration>>,
 }
 
 /// One link's part.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LinkOutcome {
+pub struct MptcpLinkOutcome {
     /// Its name.
     pub name: String,
     /// Payload that came over it.
     pub bytes: DataSize,
     /// How often its radio left idle.
-    pub wakes: u32,
+    pub promotions: u32,
     /// What its radio drew, with its tail.
     pub energy: Energy,
     /// Payload that a subflow brought although the server had heard that it is a backup and something else worked; what it
@@ -51,7 +51,7 @@ pub struct LinkOutcome {
 
 /// How everything stood.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sample {
+pub struct ProgressSample {
     /// When.
     pub at: Instant,
     /// Payload in order so far.
@@ -59,13 +59,13 @@ pub struct Sample {
     /// Payload by link so far.
     pub links: Vec<DataSize>,
     /// Joules so far, without tails to come.
-    pub spent: Energy,
+    pub energy_so_far: Energy,
 }
 
-impl Outcome {
+impl MptcpOutcome {
     /// All joules, tails included.
     pub fn energy(&self) -> Energy {
-        self.account.total()
+        self.breakdown.total()
     }
 
     /// Payload that came in order between two moments, by the samples around them.

@@ -17,197 +17,197 @@ use std::collections::VecDeque;
 
 use marline_core::units::{Duration, Instant};
 
-use super::Data;
+use super::DataRange;
 use crate::tcp::congestion::{Algorithm, Congestion};
 
 /// A sent piece.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Chunk {
     /// Of the subflow's own order.
     pub(super) seq: u64,
-    pub(super) data: Data,
+    pub(super) data: DataRange,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct OnItsWay {
+struct InFlight {
     /// Which transmission it was.
-    number: u64,
-    at: Instant,
-    piece: Piece,
+    transmission: u64,
+    sent_at: Instant,
+    piece: Chunk,
 }
 
 /// The sending side of a subflow.
 #[derive(Clone, Debug)]
-pub(super) struct Sender {
+pub(super) struct SubflowSender {
     congestion: Congestion,
     mss: u64,
-    keeps_window: bool,
+    keeps_cwnd: bool,
     /// Given and not yet sent.
-    queue: VecDeque<Data>,
+    queue: VecDeque<DataRange>,
     /// To be sent again.
-    again: VecDeque<Piece>,
-    on_way: VecDeque<OnItsWay>,
+    retransmit_queue: VecDeque<Chunk>,
+    in_flight: VecDeque<InFlight>,
     /// Bytes of these three.
     queued: u64,
-    flight: u64,
+    flight_bytes: u64,
     next_seq: u64,
-    next_number: u64,
+    next_transmission: u64,
     /// A loss of something sent before this is of the same round.
-    recovered: u64,
-    smooth: Option<Duration>,
-    least: Duration,
+    recovery_point: u64,
+    srtt: Option<Duration>,
+    min_rtt: Duration,
     /// The most that was on its way in this round, which ends with this transmission.
-    peak: u64,
-    round: u64,
+    round_peak: u64,
+    round_end: u64,
     /// The newest answer, or the first transmission since nothing was on its way.
-    heard: Instant,
+    last_ack_at: Instant,
     /// The last transmission.
-    spoke: Instant,
+    last_sent_at: Instant,
     timeouts: u32,
     /// The most bytes that may wait here (Linux's sk_sndbuf, in payload).
-    room: u64,
+    send_buffer: u64,
     /// What the scheduler takes for its rate, bytes a second.
-    pub(super) pace: f64,
+    pub(super) pacing_rate: f64,
 }
 
-impl Sender {
+impl SubflowSender {
     pub(super) fn new(now: Instant, handshake: Duration, mss: u64, keeps_window: bool) -> Self {
         let mut sender = Self {
             congestion: Congestion::new(Algorithm::Cubic),
             mss,
-            keeps_window,
+            keeps_cwnd: keeps_window,
             queue: VecDeque::new(),
-            again: VecDeque::new(),
-            on_way: VecDeque::new(),
+            retransmit_queue: VecDeque::new(),
+            in_flight: VecDeque::new(),
             queued: 0,
-            flight: 0,
+            flight_bytes: 0,
             next_seq: 0,
-            next_number: 0,
-            recovered: 0,
-            peak: 0,
-            round: 0,
-            smooth: Some(handshake),
-            least: handshake,
-            heard: now,
-            spoke: now,
+            next_transmission: 0,
+            recovery_point: 0,
+            round_peak: 0,
+            round_end: 0,
+            srtt: Some(handshake),
+            min_rtt: handshake,
+            last_ack_at: now,
+            last_sent_at: now,
             timeouts: 0,
-            room: 0,
-            pace: 0.0,
+            send_buffer: 0,
+            pacing_rate: 0.0,
         };
-        sender.make_room();
-        sender.pace = sender.rate();
+        sender.grow_send_buffer();
+        sender.pacing_rate = sender.current_pacing_rate();
         sender
     }
 
     /// Everything that waits here or is on its way.
-    pub(super) fn holds(&self) -> u64 {
-        self.queued + self.flight
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        self.queued + self.flight_bytes
     }
 
     /// How many bytes may.
-    pub(super) fn room(&self) -> u64 {
-        self.room
+    pub(super) fn send_buffer(&self) -> u64 {
+        self.send_buffer
     }
 
     /// Linux's sk_pacing_rate: twice the window a round trip in slow start, else 1.2 times.
-    pub(super) fn rate(&self) -> f64 {
+    pub(super) fn current_pacing_rate(&self) -> f64 {
         let factor = if self.congestion.in_slow_start() { 2.0 } else { 1.2 };
         factor * self.window() as f64 / self.rtt().as_secs_f64().max(1e-4)
     }
 
     pub(super) fn rtt(&self) -> Duration {
-        self.smooth.unwrap_or(self.least)
+        self.srtt.unwrap_or(self.min_rtt)
     }
 
     /// Whether it is given no more data.
     pub(super) fn is_stale(&self) -> bool {
-        self.timeouts >= STALE
+        self.timeouts >= STALE_TIMEOUTS
     }
 
     /// The scheduler gives it data.
-    pub(super) fn take(&mut self, data: Data) {
+    pub(super) fn enqueue(&mut self, data: DataRange) {
         self.queued += data.len;
-        match self.queue.back_mut().filter(|last| last.at + last.len == data.at) {
+        match self.queue.back_mut().filter(|last| last.offset + last.len == data.offset) {
             Some(last) => last.len += data.len,
             None => self.queue.push_back(data),
         }
     }
 
     /// What to send now, if anything may be.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Piece> {
+    pub(super) fn next_chunk(&mut self, now: Instant) -> Option<Chunk> {
         if self.queued == 0 {
             return None;
         }
-        self.restart(now);
+        self.restart_after_idle(now);
         let window = self.window();
-        let want = self.again.front().map_or_else(
-            || self.piece_size().min(self.queue.front().map_or(0, |data| data.len)),
+        let len = self.retransmit_queue.front().map_or_else(
+            || self.chunk_size().min(self.queue.front().map_or(0, |data| data.len)),
             |piece| piece.data.len,
         );
-        if self.flight > 0 && self.flight + want > window {
+        if self.flight_bytes > 0 && self.flight_bytes + len > window {
             return None;
         }
-        let piece = match self.again.pop_front() {
+        let piece = match self.retransmit_queue.pop_front() {
             Some(piece) => piece,
             None => {
                 let first = self.queue.front_mut()?;
-                let data = Data { at: first.at, len: want };
-                first.at += want;
-                first.len -= want;
+                let data = DataRange { offset: first.offset, len };
+                first.offset += len;
+                first.len -= len;
                 if first.len == 0 {
                     self.queue.pop_front();
                 }
                 let seq = self.next_seq;
-                self.next_seq += want;
-                Piece { seq, data }
+                self.next_seq += len;
+                Chunk { seq, data }
             }
         };
         self.queued -= piece.data.len;
-        if self.flight == 0 {
-            self.heard = now;
+        if self.flight_bytes == 0 {
+            self.last_ack_at = now;
         }
-        self.flight += piece.data.len;
-        self.peak = self.peak.max(self.flight);
-        self.spoke = now;
-        self.on_way.push_back(OnItsWay { number: self.next_number, at: now, piece });
-        self.next_number += 1;
+        self.flight_bytes += piece.data.len;
+        self.round_peak = self.round_peak.max(self.flight_bytes);
+        self.last_sent_at = now;
+        self.in_flight.push_back(InFlight { transmission: self.next_transmission, sent_at: now, piece });
+        self.next_transmission += 1;
         Some(piece)
     }
 
     /// The number of the last transmission.
-    pub(super) fn number(&self) -> u64 {
-        self.next_number.saturating_sub(1)
+    pub(super) fn last_transmission(&self) -> u64 {
+        self.next_transmission.saturating_sub(1)
     }
 
     /// The client has got the transmission of this number.
     pub(super) fn on_ack(&mut self, now: Instant, number: u64) {
-        self.heard = now;
+        self.last_ack_at = now;
         self.timeouts = 0;
-        if number >= self.round {
-            self.round = self.next_number;
-            self.peak = self.flight;
+        if number >= self.round_end {
+            self.round_end = self.next_transmission;
+            self.round_peak = self.flight_bytes;
         }
-        while let Some(sent) = self.on_way.front().copied().filter(|sent| sent.number < number) {
-            self.on_way.pop_front();
+        while let Some(sent) = self.in_flight.front().copied().filter(|sent| sent.transmission < number) {
+            self.in_flight.pop_front();
             self.on_lost(sent);
         }
-        let Some(sent) = self.on_way.front().copied().filter(|sent| sent.number == number) else { return };
-        self.on_way.pop_front();
-        self.flight -= sent.piece.data.len;
-        let rtt = now.since(sent.at);
-        self.least = self.least.min(rtt);
-        self.smooth = Some(self.smooth.map_or(rtt, |smooth| (smooth * 7 + rtt) / 8));
-        self.congestion.on_rtt(now, rtt, number, self.next_number);
-        if self.is_full() && number >= self.recovered {
+        let Some(sent) = self.in_flight.front().copied().filter(|sent| sent.transmission == number) else { return };
+        self.in_flight.pop_front();
+        self.flight_bytes -= sent.piece.data.len;
+        let rtt = now.since(sent.sent_at);
+        self.min_rtt = self.min_rtt.min(rtt);
+        self.srtt = Some(self.srtt.map_or(rtt, |smooth| (smooth * 7 + rtt) / 8));
+        self.congestion.on_rtt(now, rtt, number, self.next_transmission);
+        if self.is_cwnd_limited() && number >= self.recovery_point {
             let segments = sent.piece.data.len.div_ceil(self.mss);
             self.congestion.on_ack(now, u32::try_from(segments).unwrap_or(u32::MAX));
-            self.make_room();
+            self.grow_send_buffer();
         }
     }
 
     /// When nothing will have come back for too long; none: nothing is on its way.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (self.flight > 0).then(|| self.heard + self.timeout() * (1 << self.timeouts.min(MOST_BACKOFF)))
+        (self.flight_bytes > 0).then(|| self.last_ack_at + self.rto() * (1 << self.timeouts.min(MAX_BACKOFF)))
     }
 
     /// It has come. True: the subflow has just become stale.
@@ -216,87 +216,87 @@ impl Sender {
             return false;
         }
         self.timeouts += 1;
-        self.heard = now;
+        self.last_ack_at = now;
         self.congestion.on_loss();
         self.congestion.on_timeout();
-        for sent in std::mem::take(&mut self.on_way) {
+        for sent in std::mem::take(&mut self.in_flight) {
             self.queued += sent.piece.data.len;
-            self.again.push_back(sent.piece);
+            self.retransmit_queue.push_back(sent.piece);
         }
-        self.again.make_contiguous().sort_by_key(|piece| piece.seq);
-        self.flight = 0;
-        self.recovered = self.next_number;
-        self.timeouts == STALE
+        self.retransmit_queue.make_contiguous().sort_by_key(|piece| piece.seq);
+        self.flight_bytes = 0;
+        self.recovery_point = self.next_transmission;
+        self.timeouts == STALE_TIMEOUTS
     }
 
-    fn on_lost(&mut self, sent: OnItsWay) {
-        self.flight -= sent.piece.data.len;
+    fn on_lost(&mut self, sent: InFlight) {
+        self.flight_bytes -= sent.piece.data.len;
         self.queued += sent.piece.data.len;
-        self.again.push_back(sent.piece);
-        if sent.number >= self.recovered {
-            self.recovered = self.next_number;
+        self.retransmit_queue.push_back(sent.piece);
+        if sent.transmission >= self.recovery_point {
+            self.recovery_point = self.next_transmission;
             self.congestion.on_loss();
-            self.congestion.window = self.congestion.threshold;
+            self.congestion.cwnd = self.congestion.ssthresh;
         }
     }
 
     /// Whether the window was used in this round, so that it may grow (Linux's tcp_is_cwnd_limited).
-    fn is_full(&self) -> bool {
+    fn is_cwnd_limited(&self) -> bool {
         match self.congestion.in_slow_start() {
-            true => self.peak * 2 >= self.window(),
-            false => self.peak + self.piece_size() >= self.window(),
+            true => self.round_peak * 2 >= self.window(),
+            false => self.round_peak + self.chunk_size() >= self.window(),
         }
     }
 
     /// After a pause with nothing on its way.
-    fn restart(&mut self, now: Instant) {
-        if self.flight > 0 || self.timeouts > 0 {
+    fn restart_after_idle(&mut self, now: Instant) {
+        if self.flight_bytes > 0 || self.timeouts > 0 {
             return;
         }
-        let pause = now.since(self.spoke);
-        let idle = (pause.as_nanos() / self.timeout().as_nanos().max(1)).min(60);
-        let idle = if self.keeps_window { 0 } else { u32::try_from(idle).unwrap_or(60) };
-        self.congestion.on_restart(now, pause, idle);
-        self.spoke = now;
+        let idle_time = now.since(self.last_sent_at);
+        let idle_timeouts = (idle_time.as_nanos() / self.rto().as_nanos().max(1)).min(60);
+        let idle_timeouts = if self.keeps_cwnd { 0 } else { u32::try_from(idle_timeouts).unwrap_or(60) };
+        self.congestion.on_restart(now, idle_time, idle_timeouts);
+        self.last_sent_at = now;
     }
 
     fn window(&self) -> u64 {
-        u64::from(self.congestion.window) * self.mss
+        u64::from(self.congestion.cwnd) * self.mss
     }
 
-    fn piece_size(&self) -> u64 {
-        (u64::from(self.congestion.window) / SHARE).clamp(1, MOST_PACKETS) * self.mss
+    fn chunk_size(&self) -> u64 {
+        (u64::from(self.congestion.cwnd) / CHUNKS_PER_WINDOW).clamp(1, MAX_CHUNK_PACKETS) * self.mss
     }
 
-    fn timeout(&self) -> Duration {
-        (self.rtt() + LEAST_TIMEOUT).min(MOST_TIMEOUT)
+    fn rto(&self) -> Duration {
+        (self.rtt() + MIN_RTO).min(MAX_RTO)
     }
 
     /// It never shrinks.
-    fn make_room(&mut self) {
-        self.room = self.room.max((self.window() * ROOM_TENTHS / 10).min(MOST_ROOM));
+    fn grow_send_buffer(&mut self) {
+        self.send_buffer = self.send_buffer.max((self.window() * SEND_BUFFER_TENTHS / 10).min(MAX_SEND_BUFFER));
     }
 }
 
 /// Pieces of a window. chosen: fine enough for a queue of a few packets, coarse enough for a quarter of a gigabyte in a
 /// tenth of a second.
-const SHARE: u64 = 24;
+const CHUNKS_PER_WINDOW: u64 = 24;
 /// Packets of a piece (Linux: 64 KB of segmentation offload; here what a queue of 100 ms at 1 Mbit/s takes).
-const MOST_PACKETS: u64 = 6;
+const MAX_CHUNK_PACKETS: u64 = 6;
 /// Linux's TCP_RTO_MIN.
-const LEAST_TIMEOUT: Duration = Duration::from_millis(200);
+const MIN_RTO: Duration = Duration::from_millis(200);
 /// Linux's TCP_RTO_MAX.
-const MOST_TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_RTO: Duration = Duration::from_secs(120);
 /// Doublings: 200 ms become 102 s.
-const MOST_BACKOFF: u32 = 9;
+const MAX_BACKOFF: u32 = 9;
 /// Timeouts until MPTCP calls a subflow stale. chosen: with the first doublings this is 0.6 s behind a short path and
 /// 1.5 s behind 300 ms; measured on a short path: 0.6 to 1.0 s (the kernel counts four of its own, undoubled intervals).
-const STALE: u32 = 2;
+const STALE_TIMEOUTS: u32 = 2;
 /// tcp_sndbuf_expand: twice the window in truesize with a reserve of 4352 bytes for each packet, of which a packet needs
 /// 2304 to 3100: 2.8 to 3.8 times the window in payload. chosen: where the measured collapse of unequal links comes out.
-const ROOM_TENTHS: u64 = 28;
+const SEND_BUFFER_TENTHS: u64 = 28;
 /// tcp_wmem's 4 MiB, in payload.
-const MOST_ROOM: u64 = 2_600_000;
+const MAX_SEND_BUFFER: u64 = 2_600_000;
 
 #[cfg(test)]
 mod tests {
@@ -304,56 +304,56 @@ mod tests {
 
     const MSS: u64 = 1428;
 
-    fn sender(keeps: bool) -> Sender {
-        let mut sender = Sender::new(Instant::ZERO, Duration::from_millis(50), MSS, keeps);
-        sender.take(Data { at: 0, len: 10_000_000 });
+    fn sender(keeps: bool) -> SubflowSender {
+        let mut sender = SubflowSender::new(Instant::ZERO, Duration::from_millis(50), MSS, keeps);
+        sender.enqueue(DataRange { offset: 0, len: 10_000_000 });
         sender
     }
 
     /// Sends what may be sent; numbers of what went.
-    fn burst(sender: &mut Sender, now: Instant) -> Vec<u64> {
-        std::iter::from_fn(|| sender.next(now).map(|_| sender.number())).collect()
+    fn send_all(sender: &mut SubflowSender, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| sender.next_chunk(now).map(|_| sender.last_transmission())).collect()
     }
 
     #[test]
     fn slow_start_doubles_each_round() {
         let mut sender = sender(false);
         let mut now = Instant::ZERO;
-        let mut sent = burst(&mut sender, now);
+        let mut sent = send_all(&mut sender, now);
         assert_eq!(sent.len(), 10);
         now += Duration::from_millis(50);
         for number in std::mem::take(&mut sent) {
             sender.on_ack(now, number);
         }
-        assert_eq!(burst(&mut sender, now).len(), 20);
+        assert_eq!(send_all(&mut sender, now).len(), 20);
     }
 
     #[test]
     fn what_a_later_answer_proves_lost_is_sent_again_first() {
         let mut sender = sender(false);
-        let sent = burst(&mut sender, Instant::ZERO);
+        let sent = send_all(&mut sender, Instant::ZERO);
         let now = Instant::from_millis(50);
         for number in sent.iter().skip(1) {
             sender.on_ack(now, *number);
         }
-        assert_eq!(sender.next(now).unwrap().seq, 0);
-        assert_eq!(sender.congestion.threshold, 7);
+        assert_eq!(sender.next_chunk(now).unwrap().seq, 0);
+        assert_eq!(sender.congestion.ssthresh, 7);
     }
 
     #[test]
     fn silence_doubles_the_timeout_and_makes_it_stale() {
         let mut sender = sender(false);
-        burst(&mut sender, Instant::ZERO);
+        send_all(&mut sender, Instant::ZERO);
         let first = sender.deadline().unwrap();
         assert_eq!(first, Instant::from_millis(250));
         assert!(!sender.on_deadline(first));
-        assert_eq!(sender.next(first).unwrap().seq, 0);
-        assert!(sender.next(first).is_none(), "one packet probes");
+        assert_eq!(sender.next_chunk(first).unwrap().seq, 0);
+        assert!(sender.next_chunk(first).is_none(), "one packet probes");
         let second = sender.deadline().unwrap();
         assert_eq!(second.since(first), Duration::from_millis(500));
         assert!(sender.on_deadline(second) && sender.is_stale());
-        sender.next(second);
-        sender.on_ack(second + Duration::from_millis(50), sender.number());
+        sender.next_chunk(second);
+        sender.on_ack(second + Duration::from_millis(50), sender.last_transmission());
         assert!(!sender.is_stale());
     }
 
@@ -363,10 +363,10 @@ mod tests {
             let mut sender = sender(keeps);
             sender.queue.clear();
             sender.queued = 0;
-            sender.congestion.window = 100;
-            sender.take(Data { at: 0, len: 1_000_000 });
-            burst(&mut sender, Instant::from_millis(5000));
-            assert_eq!(sender.congestion.window, expected);
+            sender.congestion.cwnd = 100;
+            sender.enqueue(DataRange { offset: 0, len: 1_000_000 });
+            send_all(&mut sender, Instant::from_millis(5000));
+            assert_eq!(sender.congestion.cwnd, expected);
         }
     }
 }

@@ -14,29 +14,29 @@
 use marline_core::units::Bitrate;
 
 use super::Case;
-use crate::spec::{Carrier, Change};
+use crate::spec::{Downlink, LinkEventKind};
 
 impl Case {
     /// The case as it is in this run.
     #[must_use]
-    pub fn drawn(&self, run: u32) -> Self {
+    pub fn with_sampled_rates(&self, run: u32) -> Self {
         let mut case = self.clone();
         if run == 0 {
             return case;
         }
         for (name, sigma) in &self.sigma {
-            let Some(place) = self.links.iter().position(|link| link.name == *name) else { continue };
-            let Carrier::Rate { first, steps } = &mut case.links[place].down else { continue };
+            let Some(link_index) = self.links.iter().position(|link| link.name == *name) else { continue };
+            let Downlink::Rate { initial: first, steps } = &mut case.links[link_index].downlink else { continue };
             let mean = first.bits_per_sec() as f64;
-            let deviates = normal(position(place, run)).clamp(-2.0, 2.0) * sigma.bits_per_sec() as f64;
-            let factor = ((mean + deviates) / mean).max(0.25);
+            let deviation = normal_quantile(distribution_position(link_index, run)).clamp(-2.0, 2.0) * sigma.bits_per_sec() as f64;
+            let factor = ((mean + deviation) / mean).max(0.25);
             let scale = |rate: &mut Bitrate| {
                 *rate = Bitrate::from_bits_per_sec((rate.bits_per_sec() as f64 * factor).round() as u64);
             };
             scale(first);
             steps.iter_mut().for_each(|(_, rate)| scale(rate));
             for event in case.events.iter_mut().filter(|event| event.link == *name) {
-                if let Change::Rate(rate) = &mut event.change {
+                if let LinkEventKind::Rate(rate) = &mut event.change {
                     scale(rate);
                 }
             }
@@ -46,8 +46,8 @@ impl Case {
 }
 
 /// Where in its distribution the rate of this link lies in this run: between 0 and 1.
-fn position(link: usize, run: u32) -> f64 {
-    let base = [2, 3, 5, 7, 11, 13][link.min(5)];
+fn distribution_position(link_index: usize, run: u32) -> f64 {
+    let base = [2, 3, 5, 7, 11, 13][link_index.min(5)];
     match base {
         // The first number of base 2 is the middle, which run 0 has.
         2 => halton(2, run + 1),
@@ -68,13 +68,13 @@ fn halton(base: u32, n: u32) -> f64 {
 }
 
 /// The normal quantile: Abramowitz and Stegun 26.2.23, off by less than 0.00045.
-fn normal(share: f64) -> f64 {
-    let tail = share.min(1.0 - share);
-    let t = libm::sqrt(-2.0 * libm::log(tail));
-    let over = 2.515_517 + t * (0.802_853 + t * 0.010_328);
-    let under = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
-    let z = t - over / under;
-    if share < 0.5 { -z } else { z }
+fn normal_quantile(fraction: f64) -> f64 {
+    let tail_share = fraction.min(1.0 - fraction);
+    let t = libm::sqrt(-2.0 * libm::log(tail_share));
+    let numerator = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    let denominator = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
+    let z = t - numerator / denominator;
+    if fraction < 0.5 { -z } else { z }
 }
 
 #[cfg(test)]
@@ -83,16 +83,16 @@ mod tests {
 
     #[test]
     fn the_quantiles_are_those_of_the_tables() {
-        for (share, z) in [(0.5, 0.0), (0.975, 1.960), (0.025, -1.960), (0.8413, 1.0), (0.25, -0.6745)] {
-            assert!((normal(share) - z).abs() < 0.001, "{share}: {}", normal(share));
+        for (fraction, z) in [(0.5, 0.0), (0.975, 1.960), (0.025, -1.960), (0.8413, 1.0), (0.25, -0.6745)] {
+            assert!((normal_quantile(fraction) - z).abs() < 0.001, "{fraction}: {}", normal_quantile(fraction));
         }
     }
 
     #[test]
     fn positions_spread_over_the_whole_distribution() {
-        assert_eq!((0..4).map(|run| position(0, run)).collect::<Vec<_>>(), [0.5, 0.25, 0.75, 0.125]);
+        assert_eq!((0..4).map(|run| distribution_position(0, run)).collect::<Vec<_>>(), [0.5, 0.25, 0.75, 0.125]);
         for link in 0..3 {
-            let mean: f64 = (0..10).map(|run| normal(position(link, run))).sum::<f64>() / 10.0;
+            let mean: f64 = (0..10).map(|run| normal_quantile(distribution_position(link, run))).sum::<f64>() / 10.0;
             assert!(mean.abs() < 0.25, "link {link}: {mean}");
         }
     }

@@ -13,34 +13,34 @@ use serde::Serialize;
 /// The bound.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Floor {
+pub enum Threshold {
     /// Times the ideal.
-    Ideal(f64),
+    TimesIdeal(f64),
     /// Times the best setting of aria2 in the same runs.
-    Paired {
+    TimesAria2 {
         /// The median of all cases.
         median: f64,
         /// Each case.
         worst: f64,
     },
     /// The most memory.
-    Rss(DataSize),
+    MaxRss(DataSize),
     /// Against curl on the best single link.
-    Curl {
+    TimesCurl {
         /// Times curl's.
-        share: f64,
+        factor: f64,
         /// And so much more.
-        plus: Duration,
+        extra_time: Duration,
         /// Never more than this.
-        most: Option<Duration>,
+        max_time: Option<Duration>,
     },
 }
 
 /// The best other client that was measured on such links.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Peer {
+pub struct Baseline {
     /// Which client and setting.
     pub name: String,
     /// Its time divided by the ideal.
-    pub ideal: f64,
+    pub times_ideal: f64,
 }

@@ -35,10 +35,10 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::Serialize;
 
 pub use client::{Client, ClientError};
-pub use floor::{Floor, Peer};
+pub use floor::{Threshold, Baseline};
 
-use crate::ideal::ideal;
-use crate::spec::{Event, LinkSpec};
+use crate::ideal::ideal_time;
+use crate::spec::{LinkEvent, LinkSpec};
 use crate::trace::TraceError;
 
 /// Why a scenario was refused.
@@ -101,15 +101,15 @@ pub struct Case {
     #[serde(serialize_with = "as_lines")]
     pub links: Vec<LinkSpec>,
     /// What happens to them.
-    pub events: Vec<Event>,
+    pub events: Vec<LinkEvent>,
     /// How much there is to download.
     pub size: DataSize,
     /// What is asked of marline here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub floor: Option<Floor>,
+    pub threshold: Option<Threshold>,
     /// The best other client that was measured on such links.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Peer>,
+    pub baseline: Option<Baseline>,
     /// Standard deviation of each link's rate between runs, for links that have one.
     pub sigma: Vec<(String, Bitrate)>,
 }
@@ -154,18 +154,18 @@ impl Case {
 
     /// The earliest moment at which all links together could have carried the work; none: never. The traces must have
     /// been loaded.
-    pub fn ideal(&self) -> Option<Duration> {
-        ideal(&self.links, &self.events, self.size)
+    pub fn ideal_time(&self) -> Option<Duration> {
+        ideal_time(&self.links, &self.events, self.size)
     }
 
     /// The link that alone would be done first: what a person who knew would have used. Three round trips (name or
     /// handshake, request, first window) stand for the start of a connection, which decides for small files.
-    pub fn best_single(&self) -> &LinkSpec {
-        let alone = |link: &LinkSpec| {
-            let carried = ideal(std::slice::from_ref(link), &self.events, self.size);
+    pub fn best_single_link(&self) -> &LinkSpec {
+        let alone_time = |link: &LinkSpec| {
+            let carried = ideal_time(std::slice::from_ref(link), &self.events, self.size);
             carried.map_or(Duration::MAX, |time| time.saturating_add(link.rtt * 3))
         };
-        self.links.iter().min_by_key(|link| alone(link)).expect("a case has a link")
+        self.links.iter().min_by_key(|link| alone_time(link)).expect("a case has a link")
     }
 
     /// The same case with less to do: work, steps and events by this factor, so that what happens half-way still
@@ -179,7 +179,7 @@ impl Case {
             event.at = event.at.mul_f64(factor);
         }
         for link in &mut case.links {
-            if let crate::spec::Carrier::Rate { steps, .. } = &mut link.down {
+            if let crate::spec::Downlink::Rate { steps, .. } = &mut link.downlink {
                 steps.iter_mut().for_each(|(at, _)| *at = at.mul_f64(factor));
             }
         }

@@ -13,82 +13,82 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
-use super::{Case, Client, Floor, Peer, Protocol, Scenario};
-use crate::spec::{Carrier, Event, LinkSpec};
+use super::{Case, Client, Threshold, Baseline, Protocol, Scenario};
+use crate::spec::{Downlink, LinkEvent, LinkSpec};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ScenarioFile {
     name: Spanned<String>,
     description: String,
-    protocol: Option<Word<Protocol>>,
+    protocol: Option<Text<Protocol>>,
     runs: Option<Spanned<u32>>,
-    clients: Spanned<Vec<Word<Client>>>,
+    clients: Spanned<Vec<Text<Client>>>,
     links: Option<Spanned<Vec<LinkSpec>>>,
-    events: Option<Vec<Spanned<Event>>>,
-    size: Option<Spanned<Word<DataSize>>>,
-    floor: Option<Spanned<WrittenFloor>>,
-    peer: Option<WrittenPeer>,
+    events: Option<Vec<Spanned<LinkEvent>>>,
+    size: Option<Spanned<Text<DataSize>>>,
+    threshold: Option<Spanned<ThresholdTable>>,
+    baseline: Option<BaselineTable>,
     sigma: Option<Vec<Spanned<String>>>,
     #[serde(default)]
-    case: Vec<Spanned<WrittenCase>>,
+    case: Vec<Spanned<CaseTable>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenCase {
+struct CaseTable {
     name: Spanned<String>,
     links: Option<Spanned<Vec<LinkSpec>>>,
-    events: Option<Vec<Spanned<Event>>>,
-    size: Option<Spanned<Word<DataSize>>>,
-    floor: Option<Spanned<WrittenFloor>>,
-    peer: Option<WrittenPeer>,
+    events: Option<Vec<Spanned<LinkEvent>>>,
+    size: Option<Spanned<Text<DataSize>>>,
+    threshold: Option<Spanned<ThresholdTable>>,
+    baseline: Option<BaselineTable>,
     sigma: Option<Vec<Spanned<String>>>,
 }
 
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
-struct WrittenFloor {
+struct ThresholdTable {
     ideal: Option<f64>,
     paired: Option<f64>,
     worst: Option<f64>,
     curl: Option<f64>,
-    plus: Option<Word<Time>>,
-    most: Option<Word<Time>>,
-    rss: Option<Word<DataSize>>,
+    extra_time: Option<Text<DurationText>>,
+    max_time: Option<Text<DurationText>>,
+    rss: Option<Text<DataSize>>,
 }
 
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
-struct WrittenPeer {
+struct BaselineTable {
     name: String,
     ideal: f64,
 }
 
 /// A place in the text, in bytes, and what is wrong there.
-type Wrong = (usize, String);
+type FileProblem = (usize, String);
 
 /// The scenario, or the line and the problem.
 pub(super) fn parse(text: &str) -> Result<Scenario, (usize, String)> {
-    let line = |place: usize| text.bytes().take(place).filter(|b| *b == b'\n').count() + 1;
-    let file: File = toml::from_str(text).map_err(|error| {
-        let place = error.span().map_or(0, |span| span.start);
-        (line(place), error.message().trim().to_string())
+    let line = |offset: usize| text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1;
+    let file: ScenarioFile = toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        (line(offset), error.message().trim().to_string())
     })?;
-    judge(file).map_err(|(place, problem)| (line(place), problem))
+    validate(file).map_err(|(offset, problem)| (line(offset), problem))
 }
 
-fn judge(file: File) -> Result<Scenario, Wrong> {
-    let top = WrittenCase {
+fn validate(file: ScenarioFile) -> Result<Scenario, FileProblem> {
+    let defaults = CaseTable {
         name: file.name,
         links: file.links,
         events: file.events,
         size: file.size,
-        floor: file.floor,
-        peer: file.peer,
+        threshold: file.threshold,
+        baseline: file.baseline,
         sigma: file.sigma,
     };
-    named(&top.name)?;
+    check_name(&defaults.name)?;
     let runs = match file.runs {
         Some(runs) if *runs.get_ref() == 0 => return Err((runs.span().start, "no runs at all: write 1".into())),
         Some(runs) => runs.into_inner(),
@@ -101,24 +101,24 @@ fn judge(file: File) -> Result<Scenario, Wrong> {
     }
     let mut cases = Vec::new();
     if file.case.is_empty() {
-        cases.push(case(&top, &top, top.name.span().start)?);
+        cases.push(read_case(&defaults, &defaults, defaults.name.span().start)?);
     }
     for written in &file.case {
-        let made = case(written.get_ref(), &top, written.span().start)?;
-        if cases.iter().any(|other: &Case| other.name == made.name) {
-            return Err((written.get_ref().name.span().start, format!("a second case `{}`", made.name)));
+        let read = read_case(written.get_ref(), &defaults, written.span().start)?;
+        if cases.iter().any(|other: &Case| other.name == read.name) {
+            return Err((written.get_ref().name.span().start, format!("a second case `{}`", read.name)));
         }
-        cases.push(made);
+        cases.push(read);
     }
     for client in &clients {
         for case in &cases {
-            if client.only().is_some_and(|only| case.links.iter().all(|link| link.name != only)) {
+            if client.only_link().is_some_and(|only| case.links.iter().all(|link| link.name != only)) {
                 return Err((clients_at, format!("client `{client}`: case `{}` has no such link", case.name)));
             }
         }
     }
     Ok(Scenario {
-        name: top.name.into_inner(),
+        name: defaults.name.into_inner(),
         description: file.description,
         protocol: file.protocol.map_or(Protocol::Http, |word| word.0),
         runs,
@@ -127,85 +127,85 @@ fn judge(file: File) -> Result<Scenario, Wrong> {
     })
 }
 
-fn case(written: &WrittenCase, top: &WrittenCase, place: usize) -> Result<Case, Wrong> {
-    named(&written.name)?;
-    let name = written.name.get_ref().clone();
-    let links = written.links.as_ref().or(top.links.as_ref());
-    let links = links.ok_or_else(|| (place, format!("case `{name}` has no links")))?;
+fn read_case(table: &CaseTable, defaults: &CaseTable, offset: usize) -> Result<Case, FileProblem> {
+    check_name(&table.name)?;
+    let name = table.name.get_ref().clone();
+    let links = table.links.as_ref().or(defaults.links.as_ref());
+    let links = links.ok_or_else(|| (offset, format!("case `{name}` has no links")))?;
     let (links_at, links) = (links.span().start, links.get_ref().clone());
     if links.is_empty() {
         return Err((links_at, "no link at all".into()));
     }
-    if let Some(twice) = links.iter().enumerate().find(|(n, link)| links[..*n].iter().any(|l| l.name == link.name))
+    if let Some(duplicate) = links.iter().enumerate().find(|(n, link)| links[..*n].iter().any(|l| l.name == link.name))
     {
-        return Err((links_at, format!("two links are called `{}`", twice.1.name)));
+        return Err((links_at, format!("two links are called `{}`", duplicate.1.name)));
     }
-    let known = |link: &str, place: usize| match links.iter().any(|known| known.name == link) {
+    let check_link = |link: &str, offset: usize| match links.iter().any(|known| known.name == link) {
         true => Ok(()),
-        false => Err((place, format!("case `{name}` has no link `{link}`"))),
+        false => Err((offset, format!("case `{name}` has no link `{link}`"))),
     };
     let mut events = Vec::new();
-    for event in written.events.as_ref().or(top.events.as_ref()).into_iter().flatten() {
-        known(&event.get_ref().link, event.span().start)?;
+    for event in table.events.as_ref().or(defaults.events.as_ref()).into_iter().flatten() {
+        check_link(&event.get_ref().link, event.span().start)?;
         events.push(event.get_ref().clone());
     }
-    let size = written.size.as_ref().or(top.size.as_ref());
-    let size = size.ok_or_else(|| (place, format!("case `{name}` has no size")))?;
+    let size = table.size.as_ref().or(defaults.size.as_ref());
+    let size = size.ok_or_else(|| (offset, format!("case `{name}` has no size")))?;
     if size.get_ref().0.is_zero() {
         return Err((size.span().start, "a download of nothing".into()));
     }
     let mut sigma = Vec::new();
-    for deviation in written.sigma.as_ref().or(top.sigma.as_ref()).into_iter().flatten() {
-        let place = deviation.span().start;
-        let (link, rate) = deviates(deviation.get_ref()).map_err(|problem| (place, problem))?;
-        known(&link, place)?;
-        let varies = links.iter().any(|l| l.name == link && matches!(l.down, Carrier::Rate { .. }));
-        if !varies {
-            return Err((place, format!("link `{link}` has no rate= that could deviate")));
+    for written_deviation in table.sigma.as_ref().or(defaults.sigma.as_ref()).into_iter().flatten() {
+        let offset = written_deviation.span().start;
+        let (link, rate) = parse_deviation(written_deviation.get_ref()).map_err(|problem| (offset, problem))?;
+        check_link(&link, offset)?;
+        let has_rate = links.iter().any(|l| l.name == link && matches!(l.downlink, Downlink::Rate { .. }));
+        if !has_rate {
+            return Err((offset, format!("link `{link}` has no rate= that could deviate")));
         }
         sigma.push((link, rate));
     }
-    let floor = written.floor.as_ref().or(top.floor.as_ref());
-    let floor = floor.map(|floor| bound(floor.get_ref()).map_err(|p| (floor.span().start, p))).transpose()?;
-    let peer = written.peer.as_ref().or(top.peer.as_ref());
-    let peer = peer.map(|peer| Peer { name: peer.name.clone(), ideal: peer.ideal });
-    Ok(Case { name, links, events, size: size.get_ref().0, floor, peer, sigma })
+    let floor = table.threshold.as_ref().or(defaults.threshold.as_ref());
+    let floor = floor.map(|floor| read_threshold(floor.get_ref()).map_err(|p| (floor.span().start, p))).transpose()?;
+    let peer = table.baseline.as_ref().or(defaults.baseline.as_ref());
+    let peer = peer.map(|peer| Baseline { name: peer.name.clone(), times_ideal: peer.ideal });
+    Ok(Case { name, links, events, size: size.get_ref().0, threshold: floor, baseline: peer, sigma })
 }
 
 /// Names become names of files.
-fn named(name: &Spanned<String>) -> Result<(), Wrong> {
+fn check_name(name: &Spanned<String>) -> Result<(), FileProblem> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match name.get_ref() {
-        word if !word.is_empty() && word.chars().all(plain) && !word.starts_with('.') => Ok(()),
+        text if !text.is_empty() && text.chars().all(plain) && !text.starts_with('.') => Ok(()),
         word => Err((name.span().start, format!("`{word}` is no name: letters, digits, `-`, `_` and `.`"))),
     }
 }
 
-fn deviates(written: &str) -> Result<(String, Bitrate), String> {
-    let expected = || format!("`{written}`: expected LINK=RATE such as lte=11.3Mbit/s");
-    let (link, rate) = written.split_once('=').ok_or_else(expected)?;
+fn parse_deviation(text: &str) -> Result<(String, Bitrate), String> {
+    let expected = || format!("`{text}`: expected LINK=RATE such as lte=11.3Mbit/s");
+    let (link, rate) = text.split_once('=').ok_or_else(expected)?;
     Ok((link.to_string(), rate.parse().map_err(|_| expected())?))
 }
 
-fn bound(written: &WrittenFloor) -> Result<Floor, String> {
-    let WrittenFloor { ideal, paired, worst, curl, plus, most, rss } = written.clone();
-    let written = (ideal, (paired, worst), (curl, plus, most), rss);
-    match written {
-        (Some(ideal), (None, None), (None, None, None), None) => Ok(Floor::Ideal(ideal)),
-        (None, (Some(median), Some(worst)), (None, None, None), None) => Ok(Floor::Paired { median, worst }),
+fn read_threshold(table: &ThresholdTable) -> Result<Threshold, String> {
+    let ThresholdTable { ideal, paired, worst, curl, extra_time: plus: extra_time, max_time: most: max_time, rss } = table.clone();
+    let fields = (ideal, (paired, worst), (curl, extra_time, max_time), rss);
+    match fields {
+        (Some(ideal), (None, None), (None, None, None), None) => Ok(Threshold::TimesIdeal(ideal)),
+        (None, (Some(median), Some(worst)), (None, None, None), None) => Ok(Threshold::TimesAria2 { median, worst }),
         (None, (None, None), (Some(share), Some(plus), most), None) => {
-            Ok(Floor::Curl { share, plus: plus.0.0, most: most.map(|most| most.0.0) })
+            Ok(Threshold::TimesCurl { factor: share, extra_time: plus.0.0, max_time: most.map(|most| most.0.0) })
         }
-        (None, (None, None), (None, None, None), Some(rss)) => Ok(Floor::Rss(rss.0)),
+        (None, (None, None), (None, None, None), Some(rss)) => Ok(Threshold::MaxRss(rss.0)),
         _ => Err("expected { ideal }, { paired, worst }, { curl, plus } with or without most, or { rss }".into()),
     }
 }
 
 /// A value that stands as a text.
 #[derive(Clone)]
-struct Word<T>(T);
+struct Text<T>(T);
 
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Word<T> {
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map(Self).map_err(D::Error::custom)
     }
@@ -213,9 +213,9 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Word<T> {
 
 /// A duration; the standard library's has no text.
 #[derive(Clone)]
-struct Time(Duration);
+struct DurationText(Duration);
 
-impl FromStr for Time {
+impl FromStr for DurationText {
     type Err = marline_core::units::ParseUnitError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {

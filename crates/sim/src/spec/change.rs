@@ -19,22 +19,22 @@ use marline_core::units::{Bitrate, Duration, parse_duration};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
-use super::print::{print_duration, print_rate};
+use super::print::{format_duration, format_rate};
 use super::{Loss, SpecError};
 
 /// A change of a running link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum LinkEventKind {
     /// The rate towards the client; from it too unless the link has an uplink of its own.
     Rate(Bitrate),
     /// The rate from the client.
-    Up(Bitrate),
+    UplinkRate(Bitrate),
     /// What is sent from now on vanishes.
     Down,
     /// Nothing is sent from now on; packets wait.
     Hold,
     /// The link works again.
-    Back,
+    Restore,
     /// Another loss model, beginning in its good state.
     Loss(Loss),
     /// Another delay, for packets sent from now on.
@@ -43,81 +43,81 @@ pub enum Change {
     Jitter(Duration),
 }
 
-impl FromStr for Change {
+impl FromStr for LinkEventKind {
     type Err = SpecError;
 
     fn from_str(s: &str) -> Result<Self, SpecError> {
-        let refused = |expected: &str| SpecError::new("change", s, expected);
-        let rate = |v: &str| v.parse::<Bitrate>().map_err(|_| refused("a rate such as 2Mbit/s"));
-        let time = |v: &str| parse_duration(v).map_err(|_| refused("a duration such as 50ms"));
+        let error = |expected: &str| SpecError::new("change", s, expected);
+        let rate = |v: &str| v.parse::<Bitrate>().map_err(|_| error("a rate such as 2Mbit/s"));
+        let time = |v: &str| parse_duration(v).map_err(|_| error("a duration such as 50ms"));
         match s.split_once('=') {
             None if s == "down" => Ok(Self::Down),
             None if s == "hold" => Ok(Self::Hold),
-            None if s == "up" => Ok(Self::Back),
+            None if s == "up" => Ok(Self::Restore),
             Some(("rate", v)) => rate(v).map(Self::Rate),
-            Some(("up", v)) => rate(v).map(Self::Up),
+            Some(("up", v)) => rate(v).map(Self::UplinkRate),
             Some(("loss", v)) => v.parse().map(Self::Loss),
             Some(("rtt", v)) => time(v).map(Self::Rtt),
             Some(("jitter", v)) => time(v).map(Self::Jitter),
-            _ => Err(refused("down, hold, up, rate=RATE, up=RATE, loss=SHARE, rtt=TIME or jitter=TIME")),
+            _ => Err(error("down, hold, up, rate=RATE, up=RATE, loss=SHARE, rtt=TIME or jitter=TIME")),
         }
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for LinkEventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rate(rate) => write!(f, "rate={}", print_rate(*rate)),
-            Self::Up(rate) => write!(f, "up={}", print_rate(*rate)),
+            Self::Rate(rate) => write!(f, "rate={}", format_rate(*rate)),
+            Self::UplinkRate(rate) => write!(f, "up={}", format_rate(*rate)),
             Self::Down => f.write_str("down"),
             Self::Hold => f.write_str("hold"),
-            Self::Back => f.write_str("up"),
+            Self::Restore => f.write_str("up"),
             Self::Loss(loss) => write!(f, "loss={loss}"),
-            Self::Rtt(rtt) => write!(f, "rtt={}", print_duration(*rtt)),
-            Self::Jitter(jitter) => write!(f, "jitter={}", print_duration(*jitter)),
+            Self::Rtt(rtt) => write!(f, "rtt={}", format_duration(*rtt)),
+            Self::Jitter(jitter) => write!(f, "jitter={}", format_duration(*jitter)),
         }
     }
 }
 
 /// A change at a time: `3s:wifi=down`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Event {
+pub struct LinkEvent {
     /// Since the start of the work.
     pub at: Duration,
     /// The link's name.
     pub link: String,
     /// What happens to it.
-    pub change: Change,
+    pub change: LinkEventKind,
 }
 
-impl FromStr for Event {
+impl FromStr for LinkEvent {
     type Err = SpecError;
 
     fn from_str(s: &str) -> Result<Self, SpecError> {
-        let refused = || SpecError::new("event", s, "TIME:LINK=CHANGE such as 3s:wifi=down");
-        let (at, rest) = s.split_once(':').ok_or_else(refused)?;
-        let (link, change) = rest.split_once('=').ok_or_else(refused)?;
+        let error = || SpecError::new("event", s, "TIME:LINK=CHANGE such as 3s:wifi=down");
+        let (at, rest) = s.split_once(':').ok_or_else(error)?;
+        let (link, change) = rest.split_once('=').ok_or_else(error)?;
         if link.is_empty() {
-            return Err(refused());
+            return Err(error());
         }
-        let at = parse_duration(at).map_err(|_| refused())?;
+        let at = parse_duration(at).map_err(|_| error())?;
         Ok(Self { at, link: link.to_string(), change: change.parse()? })
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for LinkEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}={}", print_duration(self.at), self.link, self.change)
+        write!(f, "{}:{}={}", format_duration(self.at), self.link, self.change)
     }
 }
 
-impl Serialize for Event {
+impl Serialize for LinkEvent {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Event {
+impl<'de> Deserialize<'de> for LinkEvent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }

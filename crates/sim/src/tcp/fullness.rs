@@ -9,24 +9,24 @@ use super::congestion::Congestion;
 
 /// What is known of the present window of data.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fullness {
-    limited: bool,
-    most: u32,
-    until: u64,
+pub(super) struct CwndLimited {
+    is_limited: bool,
+    max_outstanding: u32,
+    round_end: u64,
 }
 
-impl Fullness {
+impl CwndLimited {
     /// The sender stopped with so many segments outstanding, because the window was full or for another reason.
     pub(super) fn on_pause(&mut self, limited: bool, outstanding: u32, una: u64, nxt: u64) {
-        if una >= self.until || limited || (!self.limited && outstanding > self.most) {
-            *self = Self { limited, most: outstanding, until: nxt };
+        if una >= self.round_end || limited || (!self.is_limited && outstanding > self.max_outstanding) {
+            *self = Self { is_limited: limited, max_outstanding: outstanding, round_end: nxt };
         }
     }
 
     /// Whether the window was the limit.
     pub(super) fn is_limited(&self, congestion: &Congestion) -> bool {
-        let half = congestion.in_slow_start() && congestion.window < self.most.saturating_mul(2);
-        self.limited || half
+        let half_filled = congestion.in_slow_start() && congestion.cwnd < self.max_outstanding.saturating_mul(2);
+        self.is_limited || half_filled
     }
 }
 
@@ -38,10 +38,10 @@ mod tests {
     #[test]
     fn half_a_window_is_enough_in_slow_start_only() {
         let mut congestion = Congestion::new(Algorithm::Reno);
-        let mut full = Fullness::default();
+        let mut full = CwndLimited::default();
         full.on_pause(false, 6, 0, 6);
         assert!(full.is_limited(&congestion));
-        congestion.threshold = 5;
+        congestion.ssthresh = 5;
         assert!(!full.is_limited(&congestion));
         full.on_pause(true, 10, 0, 10);
         full.on_pause(false, 3, 5, 10);

@@ -31,8 +31,8 @@ mod socket;
 mod undo;
 
 pub use congestion::Algorithm;
-pub use segment::{Flags, Sacks, Segment, Seqs};
-pub use socket::{Config, Ending, Info, Socket, State};
+pub use segment::{Flags, SackBlocks, Segment, SeqRange};
+pub use socket::{TcpConfig, TcpCloseReason, SocketInfo, Socket, TcpState};
 
 #[cfg(test)]
 mod tests;

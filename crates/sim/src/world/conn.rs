@@ -15,11 +15,11 @@ use marline_core::fetch::{
 };
 use marline_core::units::{DataSize, Duration, Instant};
 
-use super::peer::{Asked, Desk, Peer, TLS_HELLO};
-use super::script::{Piece, Script};
-use super::server::Server;
-use super::store::Store;
-use crate::tcp::{Config, Ending, Segment, Socket, State};
+use super::peer::{SentRequest, ServerContext, ServerConn, TLS_CLIENT_HELLO};
+use super::script::{StreamPiece, ResponseStream};
+use super::server::HttpServer;
+use super::store::FileCheck;
+use crate::tcp::{TcpConfig, TcpCloseReason, Segment, Socket, TcpState};
 
 /// A connection.
 #[derive(Debug)]
@@ -28,40 +28,40 @@ pub(super) struct Conn {
     /// The link's place in the scene.
     pub(super) link: usize,
     protocol: Protocol,
-    tls: Option<Tls>,
+    tls: Option<TlsHandshake>,
     client: Socket,
-    peer: Option<Peer>,
-    script: Script,
-    requests: VecDeque<Asked>,
-    written: u64,
-    answers: BTreeMap<ReqId, Answering>,
-    connected: bool,
+    server_conn: Option<ServerConn>,
+    response_stream: ResponseStream,
+    requests: VecDeque<SentRequest>,
+    bytes_written: u64,
+    responses: BTreeMap<ReqId, OpenResponse>,
+    is_connected: bool,
     /// Nothing is reported any more.
-    left: bool,
-    broken: bool,
-    late: u64,
-    sample: Option<Instant>,
+    is_closed_by_machine: bool,
+    has_protocol_error: bool,
+    bytes_after_close: u64,
+    next_sample: Option<Instant>,
 }
 
 /// How far the TLS handshake is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Tls {
-    Wanted,
-    Asked,
+enum TlsHandshake {
+    Pending,
+    HelloSent,
 }
 
 /// An answer that has not ended.
 #[derive(Debug, Default)]
-struct Answering {
-    begun: bool,
-    accepted: Option<Accepted>,
-    held: VecDeque<Piece>,
+struct OpenResponse {
+    has_head: bool,
+    accepted: Option<AcceptedBody>,
+    withheld: VecDeque<StreamPiece>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Accepted {
-    at: u64,
-    left: Option<DataSize>,
+struct AcceptedBody {
+    offset: u64,
+    remaining: Option<DataSize>,
 }
 
 impl Conn {
@@ -69,7 +69,7 @@ impl Conn {
     pub(super) fn new(
         id: ConnId,
         link: usize,
-        config: Config,
+        config: TcpConfig,
         protocol: Protocol,
         tls: bool,
         now: Instant,
@@ -78,237 +78,237 @@ impl Conn {
             id,
             link,
             protocol,
-            tls: tls.then_some(Tls::Wanted),
+            tls: tls.then_some(TlsHandshake::Pending),
             client: Socket::connect(config, id.0, now),
-            peer: None,
-            script: Script::default(),
+            server_conn: None,
+            response_stream: ResponseStream::default(),
             requests: VecDeque::new(),
-            written: 0,
-            answers: BTreeMap::new(),
-            connected: false,
-            left: false,
-            broken: false,
-            late: 0,
-            sample: None,
+            bytes_written: 0,
+            responses: BTreeMap::new(),
+            is_connected: false,
+            is_closed_by_machine: false,
+            has_protocol_error: false,
+            bytes_after_close: 0,
+            next_sample: None,
         }
     }
 
     /// A segment reaches the client.
-    pub(super) fn on_client(&mut self, now: Instant, segment: &Segment) {
-        if matches!(self.client.state(), State::Over(_)) {
-            self.late += segment.data.len();
+    pub(super) fn on_segment_at_client(&mut self, now: Instant, segment: &Segment) {
+        if matches!(self.client.state(), TcpState::Closed(_)) {
+            self.bytes_after_close += segment.seqs.len();
         }
         self.client.on_segment(now, segment);
     }
 
     /// A segment reaches the server, which makes an end for the first one.
-    pub(super) fn on_server(&mut self, now: Instant, segment: &Segment, config: Config) {
-        match &mut self.peer {
+    pub(super) fn on_segment_at_server(&mut self, now: Instant, segment: &Segment, config: TcpConfig) {
+        match &mut self.server_conn {
             Some(peer) => peer.socket.on_segment(now, segment),
             None if segment.flags.syn => {
                 let socket = Socket::accept(config, segment, now);
-                self.peer = Some(Peer::new(socket, self.link, self.protocol, self.tls.is_some(), now));
+                self.server_conn = Some(ServerConn::new(socket, self.link, self.protocol, self.tls.is_some(), now));
             }
             None => {}
         }
     }
 
     /// Whether the server has an end of it.
-    pub(super) const fn has_peer(&self) -> bool {
-        self.peer.is_some()
+    pub(super) const fn has_server_conn(&self) -> bool {
+        self.server_conn.is_some()
     }
 
     /// Lets both ends do what they can at `now`; `up` and `down` take what they send.
-    pub(super) fn turn(
+    pub(super) fn run(
         &mut self,
         now: Instant,
-        server: &mut Server,
-        served: &mut DataSize,
-        mut send: impl FnMut(Sent),
+        server: &mut HttpServer,
+        served_bytes: &mut DataSize,
+        mut send: impl FnMut(OutgoingSegment),
     ) {
         self.client.on_timer(now);
-        if self.tls == Some(Tls::Wanted) && self.client.state() == State::Open {
-            self.tls = Some(Tls::Asked);
-            self.write(TLS_HELLO);
+        if self.tls == Some(TlsHandshake::Pending) && self.client.state() == TcpState::Established {
+            self.tls = Some(TlsHandshake::HelloSent);
+            self.write(TLS_CLIENT_HELLO);
         }
         while let Some(segment) = self.client.poll(now) {
-            send(Sent::Up(segment));
+            send(OutgoingSegment::Up(segment));
         }
-        let Some(peer) = &mut self.peer else { return };
+        let Some(peer) = &mut self.server_conn else { return };
         peer.socket.on_timer(now);
-        let (requests, script) = (&mut self.requests, &mut self.script);
-        let mut desk = Desk { server, served, requests, script };
+        let (requests, script) = (&mut self.requests, &mut self.response_stream);
+        let mut context = ServerContext { server, served_bytes: served: served_bytes, requests, response_stream: script };
         loop {
-            peer.turn(now, &mut desk);
-            let mut quiet = true;
+            peer.run(now, &mut context);
+            let mut is_idle = true;
             while let Some(segment) = peer.socket.poll(now) {
-                quiet = false;
-                send(Sent::Down(segment));
+                is_idle = false;
+                send(OutgoingSegment::Down(segment));
             }
-            if quiet {
+            if is_idle {
                 return;
             }
         }
     }
 
     /// When [`Self::turn`] or [`Self::next_input`] is to be called although nothing arrives.
-    pub(super) fn next(&self, server: &Server) -> Option<Instant> {
-        let peer = self.peer.as_ref().and_then(|peer| peer.next(server));
-        [self.client.timer(), peer, self.sample].into_iter().flatten().min()
+    pub(super) fn next_event(&self, server: &HttpServer) -> Option<Instant> {
+        let server_conn = self.server_conn.as_ref().and_then(|peer| peer.next_event(server));
+        [self.client.timer(), server_conn, self.next_sample].into_iter().flatten().min()
     }
 
     /// The machine asks for something.
-    pub(super) fn request(&mut self, now: Instant, req: ReqId, ask: RequestRange, if_range: Option<Validator>) {
-        self.write(REQUEST);
-        self.requests.push_back(Asked { end: self.written, req, ask, if_range });
-        self.answers.insert(req, Answering::default());
-        self.sample.get_or_insert(now + SAMPLE);
+    pub(super) fn request(&mut self, now: Instant, req: ReqId, request: RequestRange, if_range: Option<Validator>) {
+        self.write(REQUEST_BYTES);
+        self.requests.push_back(SentRequest { stream_end: self.bytes_written, req, range: ask: request, if_range });
+        self.responses.insert(req, OpenResponse::default());
+        self.next_sample.get_or_insert(now + SAMPLE_INTERVAL);
     }
 
     /// The machine takes an answer. False: it is not one of this connection.
-    pub(super) fn accept(&mut self, req: ReqId, at: u64, left: Option<DataSize>) -> bool {
-        let Some(answer) = self.answers.get_mut(&req) else { return false };
-        answer.accepted = Some(Accepted { at, left });
+    pub(super) fn accept(&mut self, req: ReqId, offset: u64, remaining: Option<DataSize>) -> bool {
+        let Some(response) = self.responses.get_mut(&req) else { return false };
+        response.accepted = Some(AcceptedBody { offset: at: offset, remaining: left: remaining });
         true
     }
 
     /// The machine does not want an answer (any more). False: it is not one of this connection.
     pub(super) fn cancel(&mut self, req: ReqId) -> bool {
-        self.answers.remove(&req).is_some()
+        self.responses.remove(&req).is_some()
     }
 
     /// The machine wants no more of it.
     pub(super) fn close(&mut self) {
-        self.left = true;
-        self.sample = None;
+        self.is_closed_by_machine = true;
+        self.next_sample = None;
         self.client.abort();
     }
 
     /// The next thing that the machine is to hear.
-    pub(super) fn next_input(&mut self, now: Instant, store: &mut Store) -> Option<Input> {
-        if self.left {
+    pub(super) fn next_input(&mut self, now: Instant, file_check: &mut FileCheck) -> Option<Input> {
+        if self.is_closed_by_machine {
             return None;
         }
-        if !self.connected {
-            return self.opening();
+        if !self.is_connected {
+            return self.handshake_input();
         }
-        let heard = self.released(store).or_else(|| self.arrived(store)).or_else(|| self.ended());
-        heard.or_else(|| self.sampled(now))
+        let input = self.released_input(file_check).or_else(|| self.arrived_input(file_check)).or_else(|| self.close_input());
+        input.or_else(|| self.sample_input(now))
     }
 
     /// Whether it can be forgotten.
     pub(super) fn is_over(&self) -> bool {
-        let over = |socket: &Socket| matches!(socket.state(), State::Over(_));
-        self.left && over(&self.client) && self.peer.as_ref().is_none_or(|peer| over(&peer.socket))
+        let is_closed = |socket: &Socket| matches!(socket.state(), TcpState::Closed(_));
+        self.is_closed_by_machine && is_closed(&self.client) && self.server_conn.as_ref().is_none_or(|peer| is_closed(&peer.socket))
     }
 
     /// Body bytes that have reached the client.
     pub(super) fn body_bytes(&self) -> DataSize {
-        DataSize::from_bytes((self.client.arrived() + self.late).saturating_sub(self.script.overhead()))
+        DataSize::from_bytes((self.client.received_bytes() + self.bytes_after_close).saturating_sub(self.response_stream.overhead()))
     }
 
     fn write(&mut self, bytes: u64) {
-        self.written += bytes;
+        self.bytes_written += bytes;
         self.client.write(DataSize::from_bytes(bytes));
     }
 
-    fn opening(&mut self) -> Option<Input> {
-        if let State::Over(_) = self.client.state() {
-            return self.ended();
+    fn handshake_input(&mut self) -> Option<Input> {
+        if let TcpState::Closed(_) = self.client.state() {
+            return self.close_input();
         }
-        if self.tls == Some(Tls::Asked) && self.script.read(self.client.complete()) == Some(Piece::Handshake) {
+        if self.tls == Some(TlsHandshake::HelloSent) && self.response_stream.read(self.client.in_order_bytes()) == Some(StreamPiece::Handshake) {
             self.tls = None;
         }
-        if self.client.state() != State::Open || self.tls.is_some() {
+        if self.client.state() != TcpState::Established || self.tls.is_some() {
             return None;
         }
-        self.connected = true;
-        let handshake = self.client.handshake().unwrap_or_default();
+        self.is_connected = true;
+        let handshake = self.client.handshake_time().unwrap_or_default();
         Some(Input::Connected { conn: self.id, protocol: self.protocol, handshake_rtt: handshake, peer: None })
     }
 
     /// Something that was kept back and may go now.
-    fn released(&mut self, store: &mut Store) -> Option<Input> {
+    fn released_input(&mut self, file_check: &mut FileCheck) -> Option<Input> {
         loop {
-            let mut judged = self.answers.values_mut().filter(|answer| answer.accepted.is_some());
-            let piece = judged.find_map(|answer| answer.held.pop_front())?;
-            if let Some(input) = self.take(piece, store) {
+            let mut accepted = self.responses.values_mut().filter(|response| response.accepted.is_some());
+            let piece = accepted.find_map(|response| response.withheld.pop_front())?;
+            if let Some(input) = self.input_for_piece(piece, file_check) {
                 return Some(input);
             }
         }
     }
 
     /// Something new.
-    fn arrived(&mut self, store: &mut Store) -> Option<Input> {
+    fn arrived_input(&mut self, file_check: &mut FileCheck) -> Option<Input> {
         loop {
-            if self.broken {
+            if self.has_protocol_error {
                 return None;
             }
-            let piece = self.script.read(self.client.complete())?;
-            if let Some(input) = self.take(piece, store) {
+            let piece = self.response_stream.read(self.client.in_order_bytes())?;
+            if let Some(input) = self.input_for_piece(piece, file_check) {
                 return Some(input);
             }
         }
     }
 
-    fn take(&mut self, piece: Piece, store: &mut Store) -> Option<Input> {
+    fn input_for_piece(&mut self, piece: StreamPiece, file_check: &mut FileCheck) -> Option<Input> {
         let req = match &piece {
-            Piece::Handshake => return None,
-            Piece::Head(req, _) | Piece::Body(req, ..) | Piece::End(req) | Piece::Abort(req) => *req,
+            StreamPiece::Handshake => return None,
+            StreamPiece::Head(req, _) | StreamPiece::Body(req, ..) | StreamPiece::End(req) | StreamPiece::Abort(req) => *req,
         };
-        let answer = self.answers.get_mut(&req)?;
-        if let Piece::Head(_, head) = piece {
-            answer.begun = true;
+        let response = self.responses.get_mut(&req)?;
+        if let StreamPiece::Head(_, head) = piece {
+            response.has_head = true;
             return Some(Input::Head { req, head: *head });
         }
-        let Some(accepted) = &mut answer.accepted else {
-            answer.held.push_back(piece);
+        let Some(accepted) = &mut response.accepted else {
+            response.withheld.push_back(piece);
             return None;
         };
         match piece {
-            Piece::Body(_, edition, span) => {
-                let fits = accepted.left.map_or(span.len(), |left| left.min(span.len()));
-                self.broken |= fits < span.len();
-                if fits.is_zero() {
+            StreamPiece::Body(_, version, span) => {
+                let accepted_len = accepted.remaining.map_or(span.len(), |left| left.min(span.len()));
+                self.has_protocol_error |= accepted_len < span.len();
+                if accepted_len.is_zero() {
                     return None;
                 }
-                store.put(edition, ByteRange::at(span.start, fits), accepted.at);
-                accepted.at += fits.bytes();
-                accepted.left = accepted.left.map(|left| left - fits);
-                Some(Input::Data { req, len: fits })
+                file_check.record(version, ByteRange::at(span.start, accepted_len), accepted.offset);
+                accepted.offset += accepted_len.bytes();
+                accepted.remaining = accepted.remaining.map(|left| left - accepted_len);
+                Some(Input::Data { req, len: accepted_len })
             }
-            Piece::Abort(_) => {
-                self.answers.remove(&req);
-                Some(Input::Aborted { req, error: trouble(ConnErrorKind::Reset) })
+            StreamPiece::Abort(_) => {
+                self.responses.remove(&req);
+                Some(Input::Aborted { req, error: conn_error(ConnErrorKind::Reset) })
             }
             _ => {
-                self.answers.remove(&req);
+                self.responses.remove(&req);
                 Some(Input::End { req })
             }
         }
     }
 
-    fn ended(&mut self) -> Option<Input> {
-        let begun = || self.answers.values().any(|answer| answer.begun);
+    fn close_input(&mut self) -> Option<Input> {
+        let any_begun = || self.responses.values().any(|response| response.has_head);
         let kind = match self.client.state() {
-            _ if self.broken => ConnErrorKind::Protocol,
-            State::Over(Ending::Refused) => ConnErrorKind::Refused,
-            State::Over(Ending::TimedOut) => ConnErrorKind::TimedOut,
-            State::Over(Ending::Reset) => ConnErrorKind::Reset,
-            _ if !self.client.ended() || !self.script.is_read() => return None,
-            _ if begun() => ConnErrorKind::Truncated,
+            _ if self.has_protocol_error => ConnErrorKind::Protocol,
+            TcpState::Closed(TcpCloseReason::Refused) => ConnErrorKind::Refused,
+            TcpState::Closed(TcpCloseReason::TimedOut) => ConnErrorKind::TimedOut,
+            TcpState::Closed(TcpCloseReason::Reset) => ConnErrorKind::Reset,
+            _ if !self.client.is_peer_finished() || !self.response_stream.is_drained() => return None,
+            _ if any_begun() => ConnErrorKind::Truncated,
             _ => ConnErrorKind::CleanClose,
         };
         self.close();
-        Some(Input::Closed { conn: self.id, error: trouble(kind) })
+        Some(Input::Closed { conn: self.id, error: conn_error(kind) })
     }
 
-    fn sampled(&mut self, now: Instant) -> Option<Input> {
-        if self.answers.is_empty() {
-            self.sample = None;
+    fn sample_input(&mut self, now: Instant) -> Option<Input> {
+        if self.responses.is_empty() {
+            self.next_sample = None;
         }
-        self.sample.filter(|at| *at <= now)?;
-        self.sample = Some(now + SAMPLE);
+        self.next_sample.filter(|at| *at <= now)?;
+        self.next_sample = Some(now + SAMPLE_INTERVAL);
         let info = self.client.info();
         let path = PathSample {
             rtt: info.rtt,
@@ -322,13 +322,13 @@ impl Conn {
 
 /// What goes onto the link.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sent {
+pub(super) enum OutgoingSegment {
     Up(Segment),
     Down(Segment),
 }
 
 /// A failure of this kind, in the simulation's words.
-pub(super) fn trouble(kind: ConnErrorKind) -> ConnError {
+pub(super) fn conn_error(kind: ConnErrorKind) -> ConnError {
     let text = match kind {
         ConnErrorKind::CleanClose => "the server closed the connection",
         ConnErrorKind::Truncated => "the connection ended in the middle of an answer",
@@ -349,6 +349,6 @@ pub(super) fn trouble(kind: ConnErrorKind) -> ConnError {
 }
 
 /// A request's head with Range and If-Range.
-const REQUEST: u64 = 200;
+const REQUEST_BYTES: u64 = 200;
 /// How often TCP_INFO is read while answers are outstanding.
-const SAMPLE: Duration = Duration::from_millis(50);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);

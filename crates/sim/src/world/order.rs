@@ -4,27 +4,27 @@ use marline_core::{fetch, stream};
 
 /// An output, as the world understands it.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Order {
+pub enum MachineOutput {
     /// Something on the network.
     Fetch(fetch::Output),
     /// The player may read everything before this offset.
     Deliver(u64),
     /// Said for reports.
-    Nothing,
+    Ignored,
 }
 
-impl From<fetch::Output> for Order {
+impl From<fetch::Output> for MachineOutput {
     fn from(output: fetch::Output) -> Self {
         Self::Fetch(output)
     }
 }
 
-impl From<stream::Output> for Order {
+impl From<stream::Output> for MachineOutput {
     fn from(output: stream::Output) -> Self {
         match output {
             stream::Output::Fetch(output) => Self::Fetch(output),
             stream::Output::Stream(stream::StreamEvent::Deliver { end: upto }) => Self::Deliver(upto),
-            stream::Output::Stream(_) => Self::Nothing,
+            stream::Output::Stream(_) => Self::Ignored,
         }
     }
 }

@@ -3,17 +3,17 @@
 use marline_core::fetch::{Failure, Notice};
 use marline_core::units::{DataSize, Duration};
 
-use super::Viewing;
+use super::PlaybackOutcome;
 
 /// The end of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct HttpOutcome {
     /// When the machine said that everything is there; none: it did not.
-    pub finished: Option<Duration>,
+    pub finished_at: Option<Duration>,
     /// Why the machine gave up, and when.
     pub failed: Option<(Failure, Duration)>,
     /// The edition of the server's file that the client has, complete and unmixed; none: it has no such file.
-    pub edition: Option<usize>,
+    pub version: Option<usize>,
     /// Different bytes of the file in place.
     pub covered: DataSize,
     /// Body bytes that reached the client and were not needed.
@@ -21,29 +21,29 @@ pub struct Outcome {
     /// Between the last useful bytes of the link that ends first and the one that ends last.
     pub link_delta: Duration,
     /// Each link, in the scene's order.
-    pub links: Vec<LinkOutcome>,
+    pub links: Vec<HttpLinkOutcome>,
     /// What the user was told, and when.
     pub notices: Vec<(Duration, Notice)>,
     /// Inputs that the machine was given.
     pub inputs: u64,
     /// How it was to watch; none: nobody watched.
-    pub viewing: Option<Viewing>,
+    pub playback: Option<PlaybackOutcome>,
 }
 
-impl Outcome {
+impl HttpOutcome {
     /// Whether the machine said that it is done and the file is whole.
-    pub fn is_good(&self) -> bool {
-        self.finished.is_some() && self.edition.is_some()
+    pub fn is_complete(&self) -> bool {
+        self.finished_at.is_some() && self.version.is_some()
     }
 }
 
 /// One link's part in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkOutcome {
+pub struct HttpLinkOutcome {
     /// Its name.
     pub name: String,
     /// Body bytes that were put in place, those among them that were there already included.
-    pub bytes: DataSize,
+    pub body_bytes: DataSize,
     /// Requests sent.
     pub requests: u32,
     /// Connections tried.
@@ -57,14 +57,14 @@ pub struct LinkOutcome {
 }
 
 /// The grain of [`LinkOutcome::timeline`].
-pub const SLICE: Duration = Duration::from_millis(100);
+pub const TIMELINE_STEP: Duration = Duration::from_millis(100);
 
-impl LinkOutcome {
+impl HttpLinkOutcome {
     pub(super) fn on_bytes(&mut self, at: Duration, len: DataSize) {
-        self.bytes += len;
+        self.body_bytes += len;
         self.first_byte.get_or_insert(at);
         self.last_byte = Some(at);
-        let slice = usize::try_from(at.as_nanos() / SLICE.as_nanos()).unwrap_or(usize::MAX);
+        let slice = usize::try_from(at.as_nanos() / TIMELINE_STEP.as_nanos()).unwrap_or(usize::MAX);
         if self.timeline.len() <= slice {
             self.timeline.resize(slice + 1, DataSize::ZERO);
         }
@@ -73,9 +73,9 @@ impl LinkOutcome {
 }
 
 /// Between the first and the last of the links' last bytes.
-pub(super) fn delta(links: &[LinkOutcome]) -> Duration {
-    let ends = || links.iter().filter_map(|link| link.last_byte);
-    match (ends().min(), ends().max()) {
+pub(super) fn link_delta(links: &[HttpLinkOutcome]) -> Duration {
+    let last_bytes = || links.iter().filter_map(|link| link.last_byte);
+    match (last_bytes().min(), last_bytes().max()) {
         (Some(first), Some(last)) => last - first,
         _ => Duration::ZERO,
     }

@@ -10,189 +10,189 @@ use std::collections::VecDeque;
 use marline_core::fetch::{ByteRange, Protocol, ReqId, RequestRange, Validator};
 use marline_core::units::{DataSize, Duration, Instant};
 
-use super::script::{Piece, Script};
-use super::server::{Answer, Asking, Body, Server, Spoiled};
+use super::script::{StreamPiece, ResponseStream};
+use super::server::{ServerResponse, ServerRequest, ResponseBody, HttpServer, BodyFault};
 use crate::tcp::Socket;
 
 /// The server's end.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct ServerConn {
     pub(super) socket: Socket,
     link: usize,
     protocol: Protocol,
-    tls: bool,
-    heard: VecDeque<(Instant, Asked)>,
-    active: VecDeque<Sending>,
-    answered: u32,
-    free_since: Instant,
-    ending: Option<Spoiled>,
-    paced: Option<(Instant, DataSize)>,
+    awaits_tls_hello: bool,
+    received_requests: VecDeque<(Instant, SentRequest)>,
+    active_responses: VecDeque<ActiveResponse>,
+    response_count: u32,
+    idle_since: Instant,
+    ending_fault: Option<BodyFault>,
+    written_since: Option<(Instant, DataSize)>,
 }
 
 /// A request on its way to the server: it is heard when the stream is complete up to `end`.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) end: u64,
+pub(super) struct SentRequest {
+    pub(super) stream_end: u64,
     pub(super) req: ReqId,
-    pub(super) ask: RequestRange,
+    pub(super) range: RequestRange,
     pub(super) if_range: Option<Validator>,
 }
 
 #[derive(Debug)]
-struct Sending {
+struct ActiveResponse {
     req: ReqId,
-    body: Body,
-    spoiled: Option<Spoiled>,
+    body: ResponseBody,
+    fault: Option<BodyFault>,
 }
 
 /// What a peer works with beside its own state.
-pub(super) struct Desk<'a> {
-    pub(super) server: &'a mut Server,
-    pub(super) served: &'a mut DataSize,
-    pub(super) requests: &'a mut VecDeque<Asked>,
-    pub(super) script: &'a mut Script,
+pub(super) struct ServerContext<'a> {
+    pub(super) server: &'a mut HttpServer,
+    pub(super) served_bytes: &'a mut DataSize,
+    pub(super) requests: &'a mut VecDeque<SentRequest>,
+    pub(super) response_stream: &'a mut ResponseStream,
 }
 
-impl Peer {
+impl ServerConn {
     /// The end that was called.
     pub(super) fn new(socket: Socket, link: usize, protocol: Protocol, tls: bool, now: Instant) -> Self {
         Self {
             socket,
             link,
             protocol,
-            tls,
-            heard: VecDeque::new(),
-            active: VecDeque::new(),
-            answered: 0,
-            free_since: now,
-            ending: None,
-            paced: None,
+            awaits_tls_hello: tls,
+            received_requests: VecDeque::new(),
+            active_responses: VecDeque::new(),
+            response_count: 0,
+            idle_since: now,
+            ending_fault: None,
+            written_since: None,
         }
     }
 
     /// Does what can be done at `now`.
-    pub(super) fn turn(&mut self, now: Instant, desk: &mut Desk<'_>) {
-        let complete = self.socket.complete();
-        if self.tls && complete >= TLS_HELLO {
-            self.tls = false;
-            self.socket.write(DataSize::from_bytes(TLS_ANSWER));
-            desk.script.write(Piece::Handshake, TLS_ANSWER);
+    pub(super) fn run(&mut self, now: Instant, context: &mut ServerContext<'_>) {
+        let received = self.socket.in_order_bytes();
+        if self.awaits_tls_hello && received >= TLS_CLIENT_HELLO {
+            self.awaits_tls_hello = false;
+            self.socket.write(DataSize::from_bytes(TLS_SERVER_FLIGHT));
+            context.response_stream.write(StreamPiece::Handshake, TLS_SERVER_FLIGHT);
         }
-        while desk.requests.front().is_some_and(|asked| asked.end <= complete) {
-            self.heard.extend(desk.requests.pop_front().map(|asked| (now, asked)));
+        while context.requests.front().is_some_and(|asked| asked.stream_end <= received) {
+            self.received_requests.extend(context.requests.pop_front().map(|request| (now, request)));
         }
-        while self.ending.is_none() && self.starts(desk.server.think).is_some_and(|at| at <= now) {
-            let Some((_, asked)) = self.heard.pop_front() else { break };
-            self.start(now, asked, desk);
+        while self.ending_fault.is_none() && self.next_response_start(context.server.response_delay).is_some_and(|at| at <= now) {
+            let Some((_, request)) = self.received_requests.pop_front() else { break };
+            self.start_response(now, request, context);
         }
-        self.fill(now, desk);
-        self.end();
-        if self.socket.ended() {
+        self.fill_send_buffer(now, context);
+        self.apply_ending();
+        if self.socket.is_peer_finished() {
             self.socket.finish();
         }
     }
 
     /// When [`Self::turn`] has something to do although nothing arrives.
-    pub(super) fn next(&self, server: &Server) -> Option<Instant> {
-        let start = if self.ending.is_none() { self.starts(server.think) } else { None };
-        let pace = if self.wants_more() { self.pace(server) } else { None };
-        [start, pace, self.socket.timer()].into_iter().flatten().min()
+    pub(super) fn next_event(&self, server: &HttpServer) -> Option<Instant> {
+        let next_start = if self.ending_fault.is_none() { self.next_response_start(server.response_delay) } else { None };
+        let next_write = if self.can_write() { self.next_write_time(server) } else { None };
+        [next_start, next_write, self.socket.timer()].into_iter().flatten().min()
     }
 
     /// When the next answer begins.
-    fn starts(&self, think: Duration) -> Option<Instant> {
-        let (heard, _) = self.heard.front()?;
+    fn next_response_start(&self, response_delay: Duration) -> Option<Instant> {
+        let (received_at, _) = self.received_requests.front()?;
         match self.protocol {
-            Protocol::Http2 => Some(*heard + think),
-            Protocol::Http1 if self.active.is_empty() => Some((*heard).max(self.free_since) + think),
+            Protocol::Http2 => Some(*received_at + response_delay),
+            Protocol::Http1 if self.active_responses.is_empty() => Some((*received_at).max(self.idle_since) + response_delay),
             Protocol::Http1 => None,
         }
     }
 
-    fn start(&mut self, now: Instant, asked: Asked, desk: &mut Desk<'_>) {
-        self.answered += 1;
-        let last = desk.server.keepalive_requests.is_some_and(|most| self.answered >= most);
-        let asking = Asking { what: asked.ask, if_range: asked.if_range.as_ref(), last };
-        let Answer { head, body, mut spoiled } = desk.server.answer(self.link, now, *desk.served, asking);
-        if spoiled == Some(Spoiled::Aborted) && self.protocol == Protocol::Http1 {
-            spoiled = Some(Spoiled::Reset);
+    fn start_response(&mut self, now: Instant, request: SentRequest, context: &mut ServerContext<'_>) {
+        self.response_count += 1;
+        let is_last = context.server.keepalive_requests.is_some_and(|limit| self.response_count >= limit);
+        let server_request = ServerRequest { range: request.range, if_range: request.if_range.as_ref(), is_last: last: is_last };
+        let ServerResponse { head, body, fault: mut spoiled } = context.server.respond(self.link, now, *context.served_bytes, server_request);
+        if spoiled == Some(BodyFault::Aborted) && self.protocol == Protocol::Http1 {
+            spoiled = Some(BodyFault::Reset);
         }
-        if last && spoiled.is_none() {
-            spoiled = Some(Spoiled::Closed);
+        if is_last && spoiled.is_none() {
+            spoiled = Some(BodyFault::CloseAfter);
         }
-        self.socket.write(HEAD);
-        desk.script.write(Piece::Head(asked.req, Box::new(head)), HEAD.bytes());
-        self.active.push_back(Sending { req: asked.req, body, spoiled });
-        self.finish_empty(now, desk.script);
+        self.socket.write(HEAD_SIZE);
+        context.response_stream.write(StreamPiece::Head(request.req, Box::new(head)), HEAD_SIZE.bytes());
+        self.active_responses.push_back(ActiveResponse { req: request.req, body, fault: spoiled });
+        self.finish_sent_response(now, context.response_stream);
     }
 
-    fn fill(&mut self, now: Instant, desk: &mut Desk<'_>) {
-        while self.wants_more() && self.pace(desk.server).is_none_or(|at| at <= now) {
-            let Some(sending) = self.active.front_mut() else { return };
-            let chunk = if self.protocol == Protocol::Http1 { CHUNK } else { FRAME };
-            let span = sending.body.span;
+    fn fill_send_buffer(&mut self, now: Instant, context: &mut ServerContext<'_>) {
+        while self.can_write() && self.next_write_time(context.server).is_none_or(|at| at <= now) {
+            let Some(response) = self.active_responses.front_mut() else { return };
+            let chunk = if self.protocol == Protocol::Http1 { HTTP1_CHUNK } else { HTTP2_FRAME };
+            let span = response.body.span;
             let part = span.intersect(ByteRange::at(span.start, chunk));
-            sending.body.span.start = part.end;
+            response.body.span.start = part.end;
             self.socket.write(part.len());
-            *desk.served += part.len();
-            let paced = self.paced.get_or_insert((now, DataSize::ZERO));
-            paced.1 += part.len();
-            desk.script.write(Piece::Body(sending.req, sending.body.edition, part), part.len().bytes());
-            self.finish_empty(now, desk.script);
-            if self.protocol == Protocol::Http2 && self.active.len() > 1 {
-                self.active.rotate_left(1);
+            *context.served_bytes += part.len();
+            let rate_state = self.written_since.get_or_insert((now, DataSize::ZERO));
+            rate_state.1 += part.len();
+            context.response_stream.write(StreamPiece::Body(response.req, response.body.version, part), part.len().bytes());
+            self.finish_sent_response(now, context.response_stream);
+            if self.protocol == Protocol::Http2 && self.active_responses.len() > 1 {
+                self.active_responses.rotate_left(1);
             }
         }
     }
 
-    fn wants_more(&self) -> bool {
-        !self.active.is_empty() && self.ending.is_none() && self.socket.unsent() < UNSENT
+    fn can_write(&self) -> bool {
+        !self.active_responses.is_empty() && self.ending_fault.is_none() && self.socket.unsent() < MAX_UNSENT
     }
 
     /// When the connection's rate allows the next chunk.
-    fn pace(&self, server: &Server) -> Option<Instant> {
-        let (since, written) = self.paced?;
+    fn next_write_time(&self, server: &HttpServer) -> Option<Instant> {
+        let (since, written) = self.written_since?;
         Some(since + written / server.per_connection_rate?)
     }
 
     /// Ends the answer in front if nothing of it is left.
-    fn finish_empty(&mut self, now: Instant, script: &mut Script) {
-        let done = |sending: &Sending| sending.body.span.is_empty();
-        let Some(at) = self.active.iter().position(done) else { return };
-        let Some(sending) = self.active.remove(at) else { return };
-        match sending.spoiled {
-            None => script.write(Piece::End(sending.req), 0),
-            Some(Spoiled::Aborted) => script.write(Piece::Abort(sending.req), 0),
-            Some(how) => {
-                if how == Spoiled::Closed {
-                    script.write(Piece::End(sending.req), 0);
+    fn finish_sent_response(&mut self, now: Instant, response_stream: &mut ResponseStream) {
+        let is_sent = |sending: &ActiveResponse| sending.body.span.is_empty();
+        let Some(at) = self.active_responses.iter().position(is_sent) else { return };
+        let Some(response) = self.active_responses.remove(at) else { return };
+        match response.fault {
+            None => response_stream.write(StreamPiece::End(response.req), 0),
+            Some(BodyFault::Aborted) => response_stream.write(StreamPiece::Abort(response.req), 0),
+            Some(fault) => {
+                if fault == BodyFault::CloseAfter {
+                    response_stream.write(StreamPiece::End(response.req), 0);
                 }
-                self.ending = Some(how);
+                self.ending_fault = Some(fault);
             }
         }
-        self.free_since = now;
+        self.idle_since = now;
     }
 
-    fn end(&mut self) {
+    fn apply_ending(&mut self) {
         if !self.socket.unsent().is_zero() {
             return;
         }
-        match self.ending {
-            Some(Spoiled::Truncated | Spoiled::Closed) => self.socket.finish(),
-            Some(Spoiled::Reset) => self.socket.abort(),
-            Some(Spoiled::Stalled | Spoiled::Aborted) | None => {}
+        match self.ending_fault {
+            Some(BodyFault::Truncated | BodyFault::CloseAfter) => self.socket.finish(),
+            Some(BodyFault::Reset) => self.socket.abort(),
+            Some(BodyFault::Stalled | BodyFault::Aborted) | None => {}
         }
     }
 }
 
 /// An answer's head: nginx's with ETag, ranges and date.
-const HEAD: DataSize = DataSize::from_bytes(300);
+const HEAD_SIZE: DataSize = DataSize::from_bytes(300);
 /// ClientHello.
-pub(super) const TLS_HELLO: u64 = 300;
+pub(super) const TLS_CLIENT_HELLO: u64 = 300;
 /// ServerHello to Finished with one certificate of usual size.
-const TLS_ANSWER: u64 = 3000;
+const TLS_SERVER_FLIGHT: u64 = 3000;
 /// What one write of a body brings; with HTTP/2 the usual frame.
-const CHUNK: DataSize = DataSize::from_kib(64);
-const FRAME: DataSize = DataSize::from_kib(16);
+const HTTP1_CHUNK: DataSize = DataSize::from_kib(64);
+const HTTP2_FRAME: DataSize = DataSize::from_kib(16);
 /// Unsent bytes that are kept ready.
-const UNSENT: DataSize = DataSize::from_kib(128);
+const MAX_UNSENT: DataSize = DataSize::from_kib(128);

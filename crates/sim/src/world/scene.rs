@@ -7,45 +7,45 @@ use marline_core::fetch::Protocol;
 use marline_core::link::LinkProfile;
 use marline_core::units::{DataSize, Duration};
 
-use super::server::Server;
-use crate::spec::{Event, LinkSpec};
-use crate::tcp::{Algorithm, Config};
+use super::server::HttpServer;
+use crate::spec::{LinkEvent, LinkSpec};
+use crate::tcp::{Algorithm, TcpConfig};
 
 /// A download's surroundings.
 #[derive(Clone, Debug)]
-pub struct Scene {
+pub struct HttpScenario {
     /// The client's links, in the order in which it hears of them.
     pub links: Vec<ClientLink>,
     /// What happens to the links' packets, by name and time.
-    pub events: Vec<Event>,
+    pub events: Vec<LinkEvent>,
     /// What happens to the client's interfaces.
-    pub presence: Vec<Presence>,
+    pub presence_changes: Vec<PresenceChange>,
     /// The other end.
-    pub server: Server,
+    pub server: HttpServer,
     /// How requests share a connection.
     pub protocol: Protocol,
     /// Whether a TLS handshake comes first: one more round trip and its bytes.
-    pub tls: bool,
+    pub uses_tls: bool,
     /// The congestion control of both ends.
     pub algorithm: Algorithm,
     /// The receive window of both ends.
-    pub window: DataSize,
+    pub receive_window: DataSize,
     /// Where the links' randomness comes from.
     pub seed: u64,
 }
 
-impl Scene {
+impl HttpScenario {
     /// A server with `size` bytes behind these links; nothing happens to anyone. HTTP/1.1, no TLS, CUBIC.
     pub fn new(size: DataSize, links: impl IntoIterator<Item = LinkSpec>) -> Self {
         Self {
             links: links.into_iter().map(ClientLink::new).collect(),
             events: Vec::new(),
-            presence: Vec::new(),
-            server: Server::new(size),
+            presence_changes: Vec::new(),
+            server: HttpServer::new(size),
             protocol: Protocol::Http1,
-            tls: false,
+            uses_tls: false,
             algorithm: Algorithm::Cubic,
-            window: Config::default().window,
+            receive_window: TcpConfig::default().receive_window,
             seed: 1,
         }
     }
@@ -59,24 +59,24 @@ pub struct ClientLink {
     /// What the client knows of it.
     pub profile: LinkProfile,
     /// Whether the interface is there at the start.
-    pub present: bool,
+    pub is_present: bool,
 }
 
 impl ClientLink {
     /// An unmetered link that is there from the start.
     pub fn new(spec: LinkSpec) -> Self {
         let profile = LinkProfile::new(&spec.name, spec.kind);
-        Self { spec, profile, present: true }
+        Self { spec, profile, is_present: true }
     }
 }
 
 /// An interface comes or goes, and the system says so. Its packets vanish while it is gone.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Presence {
+pub struct PresenceChange {
     /// Since the start.
     pub at: Duration,
     /// The link's name.
     pub link: String,
     /// Whether it is there from now on.
-    pub present: bool,
+    pub is_present: bool,
 }

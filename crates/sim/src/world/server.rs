@@ -15,28 +15,28 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 /// A server with one resource.
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct HttpServer {
     /// The file, first edition first. Never empty.
-    pub editions: Vec<Edition>,
+    pub versions: Vec<FileVersion>,
     /// Whether ranges are served.
-    pub ranges: bool,
+    pub supports_ranges: bool,
     /// Whether answers say how long they are.
-    pub lengths: bool,
+    pub sends_content_length: bool,
     /// How many answers a connection carries before the server closes it.
     pub keepalive_requests: Option<u32>,
     /// The most that one connection carries.
     pub per_connection_rate: Option<Bitrate>,
     /// From a request to the first byte of its answer.
-    pub think: Duration,
+    pub response_delay: Duration,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
 
 /// The file, from some moment on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Edition {
+pub struct FileVersion {
     /// Since when.
-    pub since: Since,
+    pub available: AvailableFrom,
     /// How long it is.
     pub size: DataSize,
     /// Its validator.
@@ -45,7 +45,7 @@ pub struct Edition {
 
 /// When an edition comes out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Since {
+pub enum AvailableFrom {
     /// So long after the start.
     Time(Duration),
     /// When so many body bytes have been served in all.
@@ -64,13 +64,13 @@ pub struct Fault {
     /// How often; none: always.
     pub times: Option<u32>,
     /// What.
-    pub what: What,
+    pub kind: FaultKind,
 }
 
 impl Fault {
     /// Always and on all links.
-    pub const fn always(what: What) -> Self {
-        Self { link: None, from: Duration::ZERO, until: None, times: None, what }
+    pub const fn always(what: FaultKind) -> Self {
+        Self { link: None, from: Duration::ZERO, until: None, times: None, kind: what }
     }
 
     /// So often.
@@ -80,19 +80,19 @@ impl Fault {
     }
 
     fn applies(&self, link: usize, now: Instant) -> bool {
-        let since = now.since(Instant::ZERO);
+        let elapsed = now.since(Instant::ZERO);
         self.link.is_none_or(|only| only == link)
-            && self.from <= since
-            && self.until.is_none_or(|until| since < until)
+            && self.from <= elapsed
+            && self.until.is_none_or(|until| elapsed < until)
             && self.times != Some(0)
     }
 }
 
 /// Sorts of trouble.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum FaultKind {
     /// Connections are refused.
-    Refuse,
+    RefuseConnection,
     /// An error status, with Retry-After if it says so.
     Status(u16, Option<Duration>),
     /// A captive portal: 200 with a page of this length instead of the answer.
@@ -106,156 +106,156 @@ pub enum What {
     /// The answer is broken off after so many bytes of the body; with HTTP/1.1 that is a reset.
     Abort(DataSize),
     /// So many bytes more than the answer's head says.
-    Surplus(DataSize),
+    Excess(DataSize),
 }
 
 /// What the server has to say to one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ServerResponse {
     pub(crate) head: ResponseHead,
-    pub(crate) body: Body,
-    pub(crate) spoiled: Option<Spoiled>,
+    pub(crate) body: ResponseBody,
+    pub(crate) fault: Option<BodyFault>,
 }
 
 /// Bytes of an edition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Body {
+pub(crate) struct ResponseBody {
     /// Which edition; `None`: a page that belongs to no file.
-    pub(crate) edition: Option<usize>,
+    pub(crate) version: Option<usize>,
     /// Which bytes.
     pub(crate) span: ByteRange,
 }
 
 /// How an answer ends too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Spoiled {
+pub(crate) enum BodyFault {
     Truncated,
     Reset,
     Stalled,
     /// As HTTP allows, after a complete answer.
-    Closed,
+    CloseAfter,
     Aborted,
 }
 
-impl Server {
+impl HttpServer {
     /// A well-behaved server: one edition of this size with a strong ETag, ranges, endless keep-alive, no delay.
     pub fn new(size: DataSize) -> Self {
         let validator = Some(Validator::Etag("\"1\"".to_string()));
         Self {
-            editions: vec![Edition { since: Since::Time(Duration::ZERO), size, validator }],
-            ranges: true,
-            lengths: true,
+            versions: vec![FileVersion { available: AvailableFrom::Time(Duration::ZERO), size, validator }],
+            supports_ranges: true,
+            sends_content_length: true,
             keepalive_requests: None,
             per_connection_rate: None,
-            think: Duration::ZERO,
+            response_delay: Duration::ZERO,
             faults: Vec::new(),
         }
     }
 
     /// Whether a connection over this link is refused now.
-    pub(crate) fn refuses(&mut self, link: usize, now: Instant) -> bool {
-        self.fault(link, now, |what| what == What::Refuse).is_some()
+    pub(crate) fn refuses_connection(&mut self, link: usize, now: Instant) -> bool {
+        self.take_fault(link, now, |what| what == FaultKind::RefuseConnection).is_some()
     }
 
     /// The answer to a request; `served` counts the body bytes of all answers so far, `last` says that the connection
     /// carries no further one.
-    pub(crate) fn answer(&mut self, link: usize, now: Instant, served: DataSize, ask: Asking<'_>) -> Answer {
-        let mut answer = self.regular(now, served, ask);
-        answer.head.closes_connection = ask.last;
-        if !self.lengths {
-            answer.head.length = None;
+    pub(crate) fn respond(&mut self, link: usize, now: Instant, served_bytes: DataSize, request: ServerRequest<'_>) -> ServerResponse {
+        let mut response = self.respond_without_fault(now, served_bytes, request);
+        response.head.closes_connection = request.is_last;
+        if !self.sends_content_length {
+            response.head.length = None;
         }
-        match self.fault(link, now, |what| what != What::Refuse) {
-            None | Some(What::Refuse) => {}
-            Some(What::Status(status, retry_after)) => {
-                answer.body = Body { edition: None, span: ByteRange::new(0, ERROR_PAGE) };
-                let length = Some(answer.body.span.len());
-                answer.head = ResponseHead {
+        match self.take_fault(link, now, |what| what != FaultKind::RefuseConnection) {
+            None | Some(FaultKind::RefuseConnection) => {}
+            Some(FaultKind::Status(status, retry_after)) => {
+                response.body = ResponseBody { version: None, span: ByteRange::new(0, ERROR_PAGE) };
+                let length = Some(response.body.span.len());
+                response.head = ResponseHead {
                     status,
                     retry_after,
                     length,
-                    closes_connection: ask.last,
+                    closes_connection: request.is_last,
                     ..ResponseHead::default()
                 };
             }
-            Some(What::Portal(size)) => {
-                answer.body = Body { edition: None, span: ByteRange::at(0, size) };
-                answer.head = ResponseHead {
+            Some(FaultKind::Portal(size)) => {
+                response.body = ResponseBody { version: None, span: ByteRange::at(0, size) };
+                response.head = ResponseHead {
                     status: 200,
                     length: Some(size),
-                    closes_connection: ask.last,
+                    closes_connection: request.is_last,
                     ..ResponseHead::default()
                 };
             }
-            Some(What::Truncate(after)) => answer.spoil(after, Spoiled::Truncated),
-            Some(What::Reset(after)) => answer.spoil(after, Spoiled::Reset),
-            Some(What::Stall(after)) => answer.spoil(after, Spoiled::Stalled),
-            Some(What::Abort(after)) => answer.spoil(after, Spoiled::Aborted),
-            Some(What::Surplus(more)) => answer.body.span.end += more.bytes(),
+            Some(FaultKind::Truncate(after)) => response.cut_body(after, BodyFault::Truncated),
+            Some(FaultKind::Reset(after)) => response.cut_body(after, BodyFault::Reset),
+            Some(FaultKind::Stall(after)) => response.cut_body(after, BodyFault::Stalled),
+            Some(FaultKind::Abort(after)) => response.cut_body(after, BodyFault::Aborted),
+            Some(FaultKind::Excess(more)) => response.body.span.end += more.bytes(),
         }
-        answer
+        response
     }
 
-    fn regular(&self, now: Instant, served: DataSize, ask: Asking<'_>) -> Answer {
-        let number = self.current(now, served);
-        let edition = &self.editions[number];
-        let total = edition.size;
+    fn respond_without_fault(&self, now: Instant, served_bytes: DataSize, request: ServerRequest<'_>) -> ServerResponse {
+        let version_index = self.current_version(now, served_bytes);
+        let version = &self.versions[version_index];
+        let total = version.size;
         let head = ResponseHead {
-            validator: edition.validator.clone(),
-            refuses_ranges: !self.ranges,
+            validator: version.validator.clone(),
+            refuses_ranges: !self.supports_ranges,
             ..ResponseHead::default()
         };
-        let proven = ask.if_range.is_none_or(|validator| Some(validator) == edition.validator.as_ref());
-        let wanted = match ask.what {
+        let is_if_range_met = request.if_range.is_none_or(|validator| Some(validator) == version.validator.as_ref());
+        let requested = match request.range {
             RequestRange::Full => None,
             RequestRange::From(start) => Some(ByteRange::new(start, u64::MAX)),
             RequestRange::Bounded(span) => Some(span),
         };
-        let Some(wanted) = wanted.filter(|_| self.ranges && proven) else {
-            let body = Body { edition: Some(number), span: ByteRange::at(0, total) };
-            return Answer { head: ResponseHead { status: 200, length: Some(total), ..head }, body, spoiled: None };
+        let Some(requested) = requested.filter(|_| self.supports_ranges && is_if_range_met) else {
+            let body = ResponseBody { version: Some(version_index), span: ByteRange::at(0, total) };
+            return ServerResponse { head: ResponseHead { status: 200, length: Some(total), ..head }, body, fault: None };
         };
-        let span = wanted.intersect(ByteRange::at(0, total));
-        let body = Body { edition: Some(number), span };
+        let span = requested.intersect(ByteRange::at(0, total));
+        let body = ResponseBody { version: Some(version_index), span };
         let (status, range) = if span.is_empty() {
             (416, ContentRange { range: None, total: Some(total) })
         } else {
             (206, ContentRange { range: Some(span), total: Some(total) })
         };
         let head = ResponseHead { status, length: Some(span.len()), range: Some(range), ..head };
-        Answer { head, body, spoiled: None }
+        ServerResponse { head, body, fault: None }
     }
 
-    fn current(&self, now: Instant, served: DataSize) -> usize {
-        let out = |edition: &Edition| match edition.since {
-            Since::Time(time) => time <= now.since(Instant::ZERO),
-            Since::Served(bytes) => bytes <= served,
+    fn current_version(&self, now: Instant, served_bytes: DataSize) -> usize {
+        let is_available = |edition: &FileVersion| match edition.available {
+            AvailableFrom::Time(time) => time <= now.since(Instant::ZERO),
+            AvailableFrom::Served(bytes) => bytes <= served_bytes,
         };
-        self.editions.iter().rposition(out).unwrap_or(0)
+        self.versions.iter().rposition(is_available).unwrap_or(0)
     }
 
-    fn fault(&mut self, link: usize, now: Instant, wanted: impl Fn(What) -> bool) -> Option<What> {
-        let fault = self.faults.iter_mut().find(|fault| wanted(fault.what) && fault.applies(link, now))?;
+    fn take_fault(&mut self, link: usize, now: Instant, is_wanted: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
+        let fault = self.faults.iter_mut().find(|fault| is_wanted(fault.kind) && fault.applies(link, now))?;
         if let Some(times) = &mut fault.times {
             *times -= 1;
         }
-        Some(fault.what)
+        Some(fault.kind)
     }
 }
 
 /// What a request asks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asking<'a> {
-    pub(crate) what: RequestRange,
+pub(crate) struct ServerRequest<'a> {
+    pub(crate) range: RequestRange,
     pub(crate) if_range: Option<&'a Validator>,
-    pub(crate) last: bool,
+    pub(crate) is_last: bool,
 }
 
-impl Answer {
-    fn spoil(&mut self, after: DataSize, how: Spoiled) {
+impl ServerResponse {
+    fn cut_body(&mut self, after: DataSize, fault: BodyFault) {
         if after < self.body.span.len() {
             self.body.span.end = self.body.span.start + after.bytes();
-            self.spoiled = Some(how);
+            self.fault = Some(fault);
         }
     }
 }
@@ -267,17 +267,17 @@ const ERROR_PAGE: u64 = 150;
 mod tests {
     use super::*;
 
-    fn ask(what: RequestRange) -> Asking<'static> {
-        Asking { what, if_range: None, last: false }
+    fn ask(what: RequestRange) -> ServerRequest<'static> {
+        ServerRequest { range: what, if_range: None, is_last: false }
     }
 
-    fn answer(server: &mut Server, asking: Asking<'_>) -> Answer {
-        server.answer(0, Instant::ZERO, DataSize::ZERO, asking)
+    fn answer(server: &mut HttpServer, asking: ServerRequest<'_>) -> ServerResponse {
+        server.respond(0, Instant::ZERO, DataSize::ZERO, asking)
     }
 
     #[test]
     fn ranges_end_where_the_file_ends() {
-        let mut server = Server::new(DataSize::from_bytes(100));
+        let mut server = HttpServer::new(DataSize::from_bytes(100));
         let cut = answer(&mut server, ask(RequestRange::Bounded(ByteRange::new(90, 200))));
         assert_eq!((cut.head.status, cut.body.span), (206, ByteRange::new(90, 100)));
         let beyond = answer(&mut server, ask(RequestRange::From(100)));
@@ -286,27 +286,27 @@ mod tests {
 
     #[test]
     fn another_validator_gets_the_whole() {
-        let mut server = Server::new(DataSize::from_bytes(100));
+        let mut server = HttpServer::new(DataSize::from_bytes(100));
         let old = Validator::Etag("\"0\"".to_string());
-        let asking = Asking { if_range: Some(&old), ..ask(RequestRange::From(50)) };
+        let asking = ServerRequest { if_range: Some(&old), ..ask(RequestRange::From(50)) };
         let whole = answer(&mut server, asking);
         assert_eq!((whole.head.status, whole.body.span), (200, ByteRange::new(0, 100)));
     }
 
     #[test]
     fn a_fault_is_used_up() {
-        let mut server = Server::new(DataSize::from_bytes(100));
-        server.faults = vec![Fault::always(What::Status(503, None)).times(1)];
+        let mut server = HttpServer::new(DataSize::from_bytes(100));
+        server.faults = vec![Fault::always(FaultKind::Status(503, None)).times(1)];
         assert_eq!(answer(&mut server, ask(RequestRange::Full)).head.status, 503);
         assert_eq!(answer(&mut server, ask(RequestRange::Full)).head.status, 200);
     }
 
     #[test]
     fn a_new_edition_comes_out_when_enough_was_served() {
-        let mut server = Server::new(DataSize::from_bytes(100));
-        let since = Since::Served(DataSize::from_bytes(60));
-        server.editions.push(Edition { since, size: DataSize::from_bytes(70), validator: None });
-        let late = server.answer(0, Instant::ZERO, DataSize::from_bytes(60), ask(RequestRange::Full));
-        assert_eq!(late.body, Body { edition: Some(1), span: ByteRange::new(0, 70) });
+        let mut server = HttpServer::new(DataSize::from_bytes(100));
+        let since = AvailableFrom::Served(DataSize::from_bytes(60));
+        server.versions.push(FileVersion { available: since, size: DataSize::from_bytes(70), validator: None });
+        let late = server.respond(0, Instant::ZERO, DataSize::from_bytes(60), ask(RequestRange::Full));
+        assert_eq!(late.body, ResponseBody { version: Some(1), span: ByteRange::new(0, 70) });
     }
 }

@@ -10,24 +10,24 @@ use marline_core::units::DataSize;
 
 /// The client's file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Store {
+pub(super) struct FileCheck {
     /// What is in place, for each edition.
-    editions: Vec<RangeSet>,
+    versions: Vec<RangeSet>,
     /// Bytes of a page that is no file's, or of another place of the file.
-    foreign: DataSize,
+    misplaced: DataSize,
 }
 
-impl Store {
+impl FileCheck {
     /// The client puts `from` of this edition at `at`.
-    pub(super) fn put(&mut self, edition: Option<usize>, from: ByteRange, at: u64) {
-        match edition {
-            Some(edition) if from.start == at => {
-                if self.editions.len() <= edition {
-                    self.editions.resize_with(edition + 1, RangeSet::default);
+    pub(super) fn record(&mut self, version: Option<usize>, range: ByteRange, at: u64) {
+        match version {
+            Some(edition) if range.start == at => {
+                if self.versions.len() <= edition {
+                    self.versions.resize_with(edition + 1, RangeSet::default);
                 }
-                self.editions[edition].insert(from);
+                self.versions[edition].insert(range);
             }
-            _ => self.foreign += from.len(),
+            _ => self.misplaced += range.len(),
         }
     }
 
@@ -38,16 +38,16 @@ impl Store {
 
     /// Different bytes in place.
     pub(super) fn covered(&self) -> DataSize {
-        self.editions.iter().map(RangeSet::len).sum()
+        self.versions.iter().map(RangeSet::len).sum()
     }
 
     /// The edition that the file is, if it is one: every byte from it, every byte there. `sizes` are the editions'.
-    pub(super) fn whole(&self, sizes: impl IntoIterator<Item = DataSize>) -> Option<usize> {
+    pub(super) fn complete_version(&self, sizes: impl IntoIterator<Item = DataSize>) -> Option<usize> {
         let covered = self.covered();
-        let own = |edition: usize| self.editions.get(edition).map_or(DataSize::ZERO, RangeSet::len);
+        let bytes_of = |edition: usize| self.versions.get(edition).map_or(DataSize::ZERO, RangeSet::len);
         let mut sizes = sizes.into_iter().enumerate();
-        let whole = sizes.find(|(edition, size)| *size == covered && own(*edition) == covered);
-        whole.map(|(edition, _)| edition).filter(|_| self.foreign.is_zero())
+        let complete = sizes.find(|(edition, size)| *size == covered && bytes_of(*edition) == covered);
+        complete.map(|(edition, _)| edition).filter(|_| self.misplaced.is_zero())
     }
 }
 
@@ -59,20 +59,20 @@ mod tests {
 
     #[test]
     fn a_mixture_is_no_file() {
-        let mut store = Store::default();
-        store.put(Some(0), ByteRange::new(0, 5), 0);
-        assert_eq!(store.whole(SIZES), None);
-        store.put(Some(0), ByteRange::new(5, 10), 5);
-        assert_eq!(store.whole(SIZES), Some(0));
-        store.put(Some(1), ByteRange::new(5, 7), 5);
-        assert_eq!(store.whole(SIZES), None);
+        let mut store = FileCheck::default();
+        store.record(Some(0), ByteRange::new(0, 5), 0);
+        assert_eq!(store.complete_version(SIZES), None);
+        store.record(Some(0), ByteRange::new(5, 10), 5);
+        assert_eq!(store.complete_version(SIZES), Some(0));
+        store.record(Some(1), ByteRange::new(5, 7), 5);
+        assert_eq!(store.complete_version(SIZES), None);
     }
 
     #[test]
     fn bytes_at_another_place_are_no_file() {
-        let mut store = Store::default();
-        store.put(Some(0), ByteRange::new(0, 10), 0);
-        store.put(Some(0), ByteRange::new(3, 4), 4);
-        assert_eq!(store.whole(SIZES), None);
+        let mut store = FileCheck::default();
+        store.record(Some(0), ByteRange::new(0, 10), 0);
+        store.record(Some(0), ByteRange::new(3, 4), 4);
+        assert_eq!(store.complete_version(SIZES), None);
     }
 }

@@ -9,36 +9,36 @@ use marline_core::units::{Duration, Instant};
 
 /// How it was to watch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Viewing {
+pub struct PlaybackOutcome {
     /// P; none: the end was not reached.
     pub playback_time: Option<Duration>,
     /// When the first picture was shown.
-    pub first_picture: Option<Duration>,
+    pub first_frame: Option<Duration>,
     /// I: all time spent waiting, the first wait included.
-    pub interrupted: Duration,
+    pub buffering_time: Duration,
     /// How often it ran dry after the start.
     pub stalls: u32,
     /// Each wait that ended, the first one included: when it ended and how long it was.
-    pub waits: Vec<(Duration, Duration)>,
+    pub buffering_periods: Vec<(Duration, Duration)>,
 }
 
 /// The player, and what it may read.
 #[derive(Debug)]
-pub(super) struct Viewer {
+pub(super) struct SimPlayer {
     player: Player,
-    offered: u64,
-    told: u64,
-    waits: Vec<(Duration, Duration)>,
+    readable_end: u64,
+    reported_end: u64,
+    buffering_periods: Vec<(Duration, Duration)>,
 }
 
-impl Viewer {
+impl SimPlayer {
     pub(super) const fn new(player: Player) -> Self {
-        Self { player, offered: 0, told: 0, waits: Vec::new() }
+        Self { player, readable_end: 0, reported_end: 0, buffering_periods: Vec::new() }
     }
 
     /// Everything before `upto` may be read.
-    pub(super) fn offer(&mut self, now: Instant, upto: u64) {
-        self.offered = self.offered.max(upto);
+    pub(super) fn set_readable_end(&mut self, now: Instant, upto: u64) {
+        self.readable_end = self.readable_end.max(upto);
         self.read(now);
     }
 
@@ -46,24 +46,24 @@ impl Viewer {
     pub(super) fn read(&mut self, now: Instant) {
         self.player.advance(now);
         let before = self.player.state();
-        self.player.on_arrival(now, self.offered.min(self.player.read_limit()));
+        self.player.on_arrival(now, self.readable_end.min(self.player.read_limit()));
         if before == PlayerState::Buffering && self.player.state() != before {
-            let waited = self.player.buffering_time() - self.waits.iter().map(|(_, wait)| *wait).sum::<Duration>();
-            self.waits.push((now.since(Instant::ZERO), waited));
+            let waiting = self.player.buffering_time() - self.buffering_periods.iter().map(|(_, wait)| *wait).sum::<Duration>();
+            self.buffering_periods.push((now.since(Instant::ZERO), waiting));
         }
     }
 
     /// How far it has read, if that is news.
-    pub(super) fn news(&mut self) -> Option<u64> {
-        let read = self.player.arrived();
-        (read > self.told).then(|| {
-            self.told = read;
-            read
+    pub(super) fn unreported_end(&mut self) -> Option<u64> {
+        let read_end = self.player.arrived();
+        (read_end > self.reported_end).then(|| {
+            self.reported_end = read_end;
+            read_end
         })
     }
 
     /// When something happens although nothing is delivered.
-    pub(super) fn next(&self) -> Option<Instant> {
+    pub(super) fn next_event(&self) -> Option<Instant> {
         self.player.next_change()
     }
 
@@ -72,14 +72,14 @@ impl Viewer {
         self.player.next_change().is_none()
     }
 
-    pub(super) fn viewing(self) -> Viewing {
+    pub(super) fn into_outcome(self) -> PlaybackOutcome {
         let since = |at: Instant| at.since(Instant::ZERO);
-        Viewing {
+        PlaybackOutcome {
             playback_time: self.player.playback_time(),
-            first_picture: self.player.first_frame().map(since),
-            interrupted: self.player.buffering_time(),
+            first_frame: self.player.first_frame().map(since),
+            buffering_time: self.player.buffering_time(),
             stalls: self.player.stalls(),
-            waits: self.waits,
+            buffering_periods: self.buffering_periods,
         }
     }
 }

@@ -11,53 +11,53 @@
 
 use std::time::Duration;
 
-use super::super::sheet::{Floor, Sheet};
-use super::{Bench, is_stopped, link};
+use super::super::sheet::{Threshold, ReportTable};
+use super::{FleetBench, is_interrupted, parse_link};
 use crate::LabError;
-use crate::fleet::{Fleet, flow};
+use crate::fleet::{LabFleet, flow};
 
-pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), LabError> {
     let links = [
-        link("l0,kind=wifi,rate=20Mbit/s,up=8Mbit/s,rtt=40ms"),
-        link("l1,kind=lte,rate=20Mbit/s,up=8Mbit/s,rtt=80ms"),
+        parse_link("l0,kind=wifi,rate=20Mbit/s,up=8Mbit/s,rtt=40ms"),
+        parse_link("l1,kind=lte,rate=20Mbit/s,up=8Mbit/s,rtt=80ms"),
     ];
     for row in ["kill -9", "vanished"] {
-        if !bench.wants("killed", row) {
+        if !bench.is_selected("killed", row) {
             continue;
         }
         let case = format!("killed {row}");
         for run in 0..bench.runs {
-            if is_stopped() {
+            if is_interrupted() {
                 return Ok(());
             }
-            let mut fleet = Fleet::start(&bench.setting(&links, 3, run))?;
-            flow::echo(fleet.lab())?;
-            if let Err(why) = before(&fleet) {
-                sheet.problem(&case, "marline", run, &why);
+            let mut fleet = LabFleet::start(&bench.fleet_config(&links, 3, run))?;
+            flow::start_echo(fleet.lab())?;
+            if let Err(reason) = warm_up(&fleet) {
+                report.problem(&case, "marline", run, &reason);
                 continue;
             }
-            let Some(used) = fleet.used() else {
-                sheet.problem(&case, "marline", run, &format!("no relay is used: {}", fleet.edge_said().trim()));
+            let Some(relay_in_use) = fleet.relay_in_use() else {
+                report.problem(&case, "marline", run, &format!("no relay is used: {}", fleet.edge_log().trim()));
                 continue;
             };
             match row {
-                "kill -9" => fleet.kill_relay(used),
-                _ => fleet.vanish(used)?,
+                "kill -9" => fleet.kill_relay(relay_in_use),
+                _ => fleet.remove_relay_host(relay_in_use)?,
             }
             let mut slowest = Duration::ZERO;
-            for turn in 0..FLOWS {
-                match flow::said_back(fleet.lab(), PATIENCE) {
+            for flow_number in 0..FLOW_COUNT {
+                match flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT) {
                     Ok(time) => slowest = slowest.max(time),
-                    Err(why) => sheet.problem(&case, "marline", run, &format!("flow {turn}: {why}")),
+                    Err(reason) => report.problem(&case, "marline", run, &format!("flow {flow_number}: {reason}")),
                 }
             }
-            let floor = Floor::AtMost(3.0);
-            sheet.add(&case, "s until a new flow works", ("marline", &floor), "marline", slowest.as_secs_f64());
-            if fleet.used() == Some(used) {
-                sheet.problem(&case, "marline", run, &"no flow went through another relay");
+            let threshold = Threshold::AtMost(3.0);
+            report.add(&case, "s until a new flow works", ("marline", &threshold), "marline", slowest.as_secs_f64());
+            if fleet.relay_in_use() == Some(relay_in_use) {
+                report.problem(&case, "marline", run, &"no flow went through another relay");
             }
-            if let Some(why) = fleet.lab().emulation()?.suspect() {
-                sheet.suspect(&case, &why);
+            if let Some(reason) = fleet.lab().emulation_report()?.unreliable_reason() {
+                report.mark_unreliable(&case, &reason);
             }
         }
     }
@@ -65,15 +65,15 @@ pub(super) fn run(bench: &Bench, sheet: &mut Sheet) -> Result<(), LabError> {
 }
 
 /// A flow that works, and time for the edge to have others ready.
-fn before(fleet: &Fleet) -> Result<(), String> {
-    flow::said_back(fleet.lab(), PATIENCE)?;
-    std::thread::sleep(READY);
-    flow::said_back(fleet.lab(), PATIENCE).map(drop)
+fn warm_up(fleet: &LabFleet) -> Result<(), String> {
+    flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT)?;
+    std::thread::sleep(WARM_UP_TIME);
+    flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT).map(drop)
 }
 
 /// chosen: some round trips.
-const READY: Duration = Duration::from_secs(1);
+const WARM_UP_TIME: Duration = Duration::from_secs(1);
 /// chosen: more than the edge keeps ready.
-const FLOWS: u32 = 5;
+const FLOW_COUNT: u32 = 5;
 /// A flow that needs this long has not worked.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FLOW_TIMEOUT: Duration = Duration::from_secs(30);

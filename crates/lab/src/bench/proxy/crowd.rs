@@ -10,35 +10,35 @@ use std::time::{Duration, Instant};
 
 use marline_core::units::Bitrate;
 
-use super::film::Film;
-use super::player::{Showing, is_early};
-use super::world::{Answer, Origin, Proxy, World};
-use super::{Floor, Sheet, is_stopped};
+use super::film::Mp4Fixture;
+use super::player::{Playback, is_timeout};
+use super::world::{ProxyResponse, OriginProtocol, ProxyProcess, ProxyTestbed};
+use super::{Threshold, ProxyReport, is_interrupted};
 use crate::LabError;
 
-const WIRES: [&str; 2] = ["eth0", "eth1"];
+const DEVICES: [&str; 2] = ["eth0", "eth1"];
 
-pub(super) fn run(sheet: &mut Sheet, runs: u32, pause: Duration) -> Result<(), LabError> {
-    let film = Film::new(RATE, Duration::from_secs(400)).map_err(LabError::at("a film in memory"))?;
+pub(super) fn run(report: &mut ProxyReport, runs: u32, pause: Duration) -> Result<(), LabError> {
+    let fixture = Mp4Fixture::new(PLAYBACK_RATE, Duration::from_secs(400)).map_err(LabError::at_step("a film in memory"))?;
     for run in 0..runs {
-        for work in [players, sleepers] {
-            work(sheet, &film, run)?;
-            if is_stopped() {
+        for case in [run_players, run_idle_clients] {
+            case(report, &fixture, run)?;
+            if is_interrupted() {
                 return Ok(());
             }
         }
-        paused(sheet, &film, run, pause)?;
+        run_paused_player(report, &fixture, run, pause)?;
     }
     Ok(())
 }
 
 /// So many threads at the client's end, each with its number; their results.
-fn crowd<T: Send>(
-    world: &World,
+fn run_threads<T: Send>(
+    testbed: &ProxyTestbed,
     count: u32,
     work: impl Fn(u32) -> io::Result<T> + Sync,
 ) -> io::Result<Vec<io::Result<T>>> {
-    world.inside(|| {
+    testbed.run_at_client(|| {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..count)
                 .map(|number| {
@@ -46,133 +46,133 @@ fn crowd<T: Send>(
                     std::thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, move || work(number))
                 })
                 .collect::<Result<_, _>>()?;
-            let broken = || Err(io::Error::other("a player broke down"));
-            Ok(threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| broken())).collect())
+            let thread_failed = || Err(io::Error::other("a player broke down"));
+            Ok(threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| thread_failed())).collect())
         })
     })
 }
 
-fn players(sheet: &mut Sheet, film: &Film, run: u32) -> Result<(), LabError> {
+fn run_players(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) -> Result<(), LabError> {
     const CASE: &str = "200 players, 2 Mbit/s each";
-    let world = World::wires(&WIRES, &film.path())?;
-    let proxy = Proxy::start(&world, &WIRES, &[])?;
-    let (url, before) = (world.url(Origin::Http), proxy.memory());
-    let showing = Showing { proxy: proxy.address, url: &url, film };
-    let late = crowd(&world, PLAYERS, |number| watch(&showing, number)).map_err(LabError::at("players"))?;
-    for why in late.iter().filter_map(|late| late.as_ref().err()) {
-        sheet.problem(CASE, run, why);
+    let testbed = ProxyTestbed::start_veth(&DEVICES, &fixture.path())?;
+    let proxy = ProxyProcess::start(&testbed, &DEVICES, &[])?;
+    let (url, before) = (testbed.url(OriginProtocol::Http), proxy.peak_rss());
+    let playback = Playback { proxy: proxy.address, url: &url, fixture: film: fixture };
+    let results = run_threads(&testbed, PLAYERS, |number| play_at_rate(&playback, number)).map_err(LabError::at_step("players"))?;
+    for reason in results.iter().filter_map(|late| late.as_ref().err()) {
+        report.problem(CASE, run, reason);
     }
-    let late: Vec<bool> = late.into_iter().flatten().collect();
-    let row = sheet.row(CASE, "that play", "players", Floor::AtLeast { times: 1.0 });
-    row.add(true, late.len() as f64, None);
+    let was_late: Vec<bool> = results.into_iter().flatten().collect();
+    let row = report.row_mut(CASE, "that play", "players", Threshold::AtLeast { times: 1.0 });
+    row.add(true, was_late.len() as f64, None);
     row.add(false, PLAYERS.into(), None);
-    let row = sheet.row(CASE, "that stood still", "none", Floor::AtMost { times: 1.0, plus: 0.0 });
-    row.add(true, late.iter().filter(|late| **late).count() as f64, None);
+    let row = report.row_mut(CASE, "that stood still", "none", Threshold::AtMost { times: 1.0, plus: 0.0 });
+    row.add(true, was_late.iter().filter(|late| **late).count() as f64, None);
     row.add(false, 0.0, None);
-    bounded(sheet, CASE, proxy.memory());
-    let each = (proxy.memory() - before) as f64 / 1e6 / f64::from(PLAYERS);
-    sheet.row(CASE, "MB per player", "", Floor::Stated).add(true, each, None);
-    proxy.end()?;
+    add_memory_row(report, CASE, proxy.peak_rss());
+    let mb_per_player = (proxy.peak_rss() - before) as f64 / 1e6 / f64::from(PLAYERS);
+    report.row_mut(CASE, "MB per player", "", Threshold::Stated).add(true, mb_per_player, None);
+    proxy.stop()?;
     Ok(())
 }
 
 /// Reads a film at its rate for a while; whether it ever had less than it should.
-fn watch(showing: &Showing<'_>, number: u32) -> io::Result<bool> {
+fn play_at_rate(playback: &Playback<'_>, number: u32) -> io::Result<bool> {
     // Not all of them at once, which no player does.
     std::thread::sleep(Duration::from_millis(u64::from(number) * 5));
-    let mut answer = Answer::ask(showing.proxy, showing.url, 0, &format!("player {number}"))?.good()?;
-    let (began, mut late) = (Instant::now(), false);
+    let mut response = ProxyResponse::request(playback.proxy, playback.url, 0, &format!("player {number}"))?.expect_success()?;
+    let (start, mut was_late) = (Instant::now(), false);
     let mut buffer = vec![0; 64 * 1024];
-    while began.elapsed() < WATCHES {
-        let due = (RATE * began.elapsed()).bytes();
+    while start.elapsed() < PLAY_TIME {
+        let due_bytes = (PLAYBACK_RATE * start.elapsed()).bytes();
         // It has a second in hand.
-        late |= answer.at + (RATE * Duration::from_secs(1)).bytes() < due;
-        if answer.at > due + (RATE * Duration::from_secs(1)).bytes() {
+        was_late |= response.offset + (PLAYBACK_RATE * Duration::from_secs(1)).bytes() < due_bytes;
+        if response.offset > due_bytes + (PLAYBACK_RATE * Duration::from_secs(1)).bytes() {
             std::thread::sleep(Duration::from_millis(100));
             continue;
         }
-        showing.read(&mut answer, &mut buffer)?;
+        playback.read(&mut response, &mut buffer)?;
     }
-    Ok(late)
+    Ok(was_late)
 }
 
-fn sleepers(sheet: &mut Sheet, film: &Film, run: u32) -> Result<(), LabError> {
+fn run_idle_clients(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) -> Result<(), LabError> {
     const CASE: &str = "600 that do not read";
-    let world = World::wires(&WIRES, &film.path())?;
-    let proxy = Proxy::start(&world, &WIRES, &[])?;
-    let url = world.url(Origin::Http);
-    let answers = crowd(&world, SLEEPERS, |number| {
+    let testbed = ProxyTestbed::start_veth(&DEVICES, &fixture.path())?;
+    let proxy = ProxyProcess::start(&testbed, &DEVICES, &[])?;
+    let url = testbed.url(OriginProtocol::Http);
+    let results = run_threads(&testbed, IDLE_CLIENTS, |number| {
         std::thread::sleep(Duration::from_millis(u64::from(number) * 5));
-        let answer = Answer::ask(proxy.address, &url, 0, &format!("sleeper {number}"))?;
+        let response = ProxyResponse::request(proxy.address, &url, 0, &format!("sleeper {number}"))?;
         // Windows fill meanwhile.
-        std::thread::sleep(SLEEPS);
-        Ok(answer.status)
+        std::thread::sleep(IDLE_TIME);
+        Ok(response.status)
     });
-    let answers = answers.map_err(LabError::at("players"))?;
-    for why in answers.iter().filter_map(|answer| answer.as_ref().err()) {
-        sheet.problem(CASE, run, why);
+    let results = results.map_err(LabError::at_step("players"))?;
+    for reason in results.iter().filter_map(|answer| answer.as_ref().err()) {
+        report.problem(CASE, run, reason);
     }
-    let count = |wanted: &[u16]| answers.iter().flatten().filter(|status| wanted.contains(status)).count() as f64;
-    let row = sheet.row(CASE, "served", "players", Floor::AtLeast { times: 1.0 });
+    let count = |statuses: &[u16]| results.iter().flatten().filter(|status| statuses.contains(status)).count() as f64;
+    let row = report.row_mut(CASE, "served", "players", Threshold::AtLeast { times: 1.0 });
     row.add(true, count(&[200, 206]), None);
     row.add(false, PLAYERS.into(), None);
-    let row = sheet.row(CASE, "served or 503", "all", Floor::AtLeast { times: 1.0 });
+    let row = report.row_mut(CASE, "served or 503", "all", Threshold::AtLeast { times: 1.0 });
     row.add(true, count(&[200, 206, 503]), None);
-    row.add(false, SLEEPERS.into(), None);
-    bounded(sheet, CASE, proxy.memory());
-    proxy.end()?;
+    row.add(false, IDLE_CLIENTS.into(), None);
+    add_memory_row(report, CASE, proxy.peak_rss());
+    proxy.stop()?;
     Ok(())
 }
 
-fn paused(sheet: &mut Sheet, film: &Film, run: u32, pause: Duration) -> Result<(), LabError> {
+fn run_paused_player(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32, pause: Duration) -> Result<(), LabError> {
     const CASE: &str = "a player that pauses";
-    let world = World::wires(&WIRES, &film.path())?;
-    let proxy = Proxy::start(&world, &WIRES, &[])?;
-    let url = world.url(Origin::Http);
-    let showing = Showing { proxy: proxy.address, url: &url, film };
-    let played = world.inside(|| {
-        let mut answer = showing.ask(0)?;
-        let (mut buffer, size) = (vec![0; 64 * 1024], film.bytes.len() as u64);
-        while answer.at < size / 10 {
-            showing.read(&mut answer, &mut buffer)?;
+    let testbed = ProxyTestbed::start_veth(&DEVICES, &fixture.path())?;
+    let proxy = ProxyProcess::start(&testbed, &DEVICES, &[])?;
+    let url = testbed.url(OriginProtocol::Http);
+    let playback = Playback { proxy: proxy.address, url: &url, fixture: film: fixture };
+    let result = testbed.run_at_client(|| {
+        let mut response = playback.request(0)?;
+        let (mut buffer, size) = (vec![0; 64 * 1024], fixture.bytes.len() as u64);
+        while response.offset < size / 10 {
+            playback.read(&mut response, &mut buffer)?;
         }
         std::thread::sleep(pause);
         let resumed = Instant::now();
-        while answer.at < size {
-            match showing.read(&mut answer, &mut buffer) {
-                Err(error) if !is_early(&error) => return Err(error),
+        while response.offset < size {
+            match playback.read(&mut response, &mut buffer) {
+                Err(error) if !is_timeout(&error) => return Err(error),
                 _ => {}
             }
         }
         Ok(resumed.elapsed())
     });
-    match played {
-        Ok(took) => {
-            let row = sheet.row(CASE, "s for the other 90 %", "", Floor::Stated);
-            row.add(true, took.as_secs_f64(), None);
+    match result {
+        Ok(time) => {
+            let row = report.row_mut(CASE, "s for the other 90 %", "", Threshold::Stated);
+            row.add(true, time.as_secs_f64(), None);
         }
-        Err(why) => sheet.problem(CASE, run, &why),
+        Err(reason) => report.problem(CASE, run, &reason),
     }
-    let row = sheet.row(CASE, "MB in the proxy", "a window, and itself", Floor::AtMost { times: 1.0, plus: 0.0 });
-    row.add(true, proxy.memory() as f64 / 1e6, None);
-    row.add(false, 32.0 + ITSELF, None);
-    proxy.end()?;
+    let row = report.row_mut(CASE, "MB in the proxy", "a window, and itself", Threshold::AtMost { times: 1.0, plus: 0.0 });
+    row.add(true, proxy.peak_rss() as f64 / 1e6, None);
+    row.add(false, 32.0 + PROXY_BASE_MB, None);
+    proxy.stop()?;
     Ok(())
 }
 
 /// The most that the proxy has held.
-fn bounded(sheet: &mut Sheet, case: &str, memory: u64) {
-    let row = sheet.row(case, "MB in the proxy", "the bound, and itself", Floor::AtMost { times: 1.0, plus: 0.0 });
+fn add_memory_row(report: &mut ProxyReport, case: &str, memory: u64) {
+    let row = report.row_mut(case, "MB in the proxy", "the bound, and itself", Threshold::AtMost { times: 1.0, plus: 0.0 });
     row.add(true, memory as f64 / 1e6, None);
-    row.add(false, 512.0 + ITSELF, None);
+    row.add(false, 512.0 + PROXY_BASE_MB, None);
 }
 
 /// What players read.
-const RATE: Bitrate = Bitrate::from_mbps(2);
+const PLAYBACK_RATE: Bitrate = Bitrate::from_mbps(2);
 const PLAYERS: u32 = 200;
-const SLEEPERS: u32 = 600;
+const IDLE_CLIENTS: u32 = 600;
 /// chosen: long enough for windows to fill and for links to be measured.
-const WATCHES: Duration = Duration::from_secs(15);
-const SLEEPS: Duration = Duration::from_secs(5);
+const PLAY_TIME: Duration = Duration::from_secs(15);
+const IDLE_TIME: Duration = Duration::from_secs(5);
 /// The program, its certificates and its books, in MB, beside what waits for players.
-const ITSELF: f64 = 20.0;
+const PROXY_BASE_MB: f64 = 20.0;

@@ -17,18 +17,18 @@ use crate::Payload;
 
 /// A film in memory; it ends with this value.
 #[derive(Debug)]
-pub(super) struct Film {
+pub(super) struct Mp4Fixture {
     payload: Payload,
     pub(super) bytes: Vec<u8>,
     pub(super) rate: Bitrate,
     pub(super) length: Duration,
 }
 
-impl Film {
+impl Mp4Fixture {
     /// A film of this rate and length.
     pub(super) fn new(rate: Bitrate, length: Duration) -> io::Result<Self> {
         let payload = Payload::new(rate * length)?;
-        File::options().write(true).open(payload.path())?.write_all(&head(length, rate * length))?;
+        File::options().write(true).open(payload.path())?.write_all(&mp4_head(length, rate * length))?;
         let bytes = std::fs::read(payload.path())?;
         Ok(Self { payload, bytes, rate, length })
     }
@@ -44,34 +44,34 @@ impl Film {
     }
 
     /// The bytes of its first second, from which on a player shows a picture.
-    pub(super) fn second(&self) -> DataSize {
+    pub(super) fn first_second(&self) -> DataSize {
         self.rate * Duration::from_secs(1)
     }
 
     /// Whether these are its bytes at this offset.
-    pub(super) fn has(&self, at: u64, bytes: &[u8]) -> bool {
-        let from = usize::try_from(at).unwrap_or(usize::MAX);
-        self.bytes.get(from..from.saturating_add(bytes.len())) == Some(bytes)
+    pub(super) fn matches_at(&self, offset: u64, bytes: &[u8]) -> bool {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        self.bytes.get(start..start.saturating_add(bytes.len())) == Some(bytes)
     }
 }
 
 /// The boxes before the pictures (ISO 14496-12 §8.2.2).
-fn head(length: Duration, size: DataSize) -> Vec<u8> {
+fn mp4_head(length: Duration, size: DataSize) -> Vec<u8> {
     let millis = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
     let mut mvhd = vec![0; 12];
     mvhd.extend(1000_u32.to_be_bytes());
     mvhd.extend(millis.to_be_bytes());
     mvhd.resize(100, 0);
-    let mut head = [boxed(b"ftyp", b"isom\0\0\0\0isom"), boxed(b"moov", &boxed(b"mvhd", &mvhd))].concat();
+    let mut head = [mp4_box(b"ftyp", b"isom\0\0\0\0isom"), mp4_box(b"moov", &mp4_box(b"mvhd", &mvhd))].concat();
     // A size of one: the length stands behind the name, in 64 bits.
-    let rest = size.bytes().saturating_sub(head.len() as u64);
+    let mdat_size = size.bytes().saturating_sub(head.len() as u64);
     head.extend(1_u32.to_be_bytes());
     head.extend(b"mdat");
-    head.extend(rest.to_be_bytes());
+    head.extend(mdat_size.to_be_bytes());
     head
 }
 
-fn boxed(name: &[u8; 4], body: &[u8]) -> Vec<u8> {
+fn mp4_box(name: &[u8; 4], body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(8 + body.len()).unwrap_or(u32::MAX);
     [&length.to_be_bytes(), &name[..], body].concat()
 }
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn a_film_says_how_long_it_is_and_knows_its_bytes() {
-        let film = Film::new(Bitrate::from_mbps(1), Duration::from_secs(2)).unwrap();
-        assert_eq!(film.bytes.len(), 250_000);
-        assert_eq!((&film.bytes[4..8], &film.bytes[32..36]), (&b"ftyp"[..], &b"mvhd"[..]));
-        assert!(film.has(249_990, &film.bytes[249_990..]));
-        assert!(!film.has(249_991, &film.bytes[249_990..]));
-        assert_eq!(film.second().bytes(), 125_000);
+        let fixture = Mp4Fixture::new(Bitrate::from_mbps(1), Duration::from_secs(2)).unwrap();
+        assert_eq!(fixture.bytes.len(), 250_000);
+        assert_eq!((&fixture.bytes[4..8], &fixture.bytes[32..36]), (&b"ftyp"[..], &b"mvhd"[..]));
+        assert!(fixture.matches_at(249_990, &fixture.bytes[249_990..]));
+        assert!(!fixture.matches_at(249_991, &fixture.bytes[249_990..]));
+        assert_eq!(fixture.first_second().bytes(), 125_000);
     }
 }

@@ -16,20 +16,20 @@ use marline_sim::spec::LinkSpec;
 use marline_sys::process::{self, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::wired::Wired;
+use super::super::wired::VethTestbed;
 use crate::{Lab, LabError, LabSpec, Service};
 
 /// See the [module](self).
-pub(super) enum World {
+pub(super) enum ProxyTestbed {
     /// Emulated links.
     Lab(Box<Lab>),
     /// Wires without any emulation.
-    Wires(Box<Wired>),
+    Veth(Box<VethTestbed>),
 }
 
 /// How the film is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum OriginProtocol {
     /// HTTP/1.1.
     Http,
     /// HTTP/1.1 over TLS.
@@ -38,7 +38,7 @@ pub(super) enum Origin {
     H2,
 }
 
-impl Origin {
+impl OriginProtocol {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -48,97 +48,97 @@ impl Origin {
     }
 }
 
-impl World {
+impl ProxyTestbed {
     /// Emulated links with this file at the other end; they run from now on.
-    pub(super) fn lab(links: &[LinkSpec], file: &Path, seed: u64) -> Result<Self, LabError> {
+    pub(super) fn start_lab(links: &[LinkSpec], file: &Path, seed: u64) -> Result<Self, LabError> {
         let spec = LabSpec { seed, service: Service::Files(file.to_path_buf()), ..LabSpec::new(links.to_vec()) };
         let lab = Lab::start(&spec)?;
-        lab.begin()?;
+        lab.start_links()?;
         Ok(Self::Lab(Box::new(lab)))
     }
 
     /// So many wires with this file at the other end.
-    pub(super) fn wires(names: &[&str], file: &Path) -> Result<Self, LabError> {
-        Wired::start(names, &Service::Files(file.to_path_buf())).map(|wired| Self::Wires(Box::new(wired)))
+    pub(super) fn start_veth(names: &[&str], file: &Path) -> Result<Self, LabError> {
+        VethTestbed::start(names, &Service::Files(file.to_path_buf())).map(|wired| Self::Veth(Box::new(wired)))
     }
 
     /// Starts a command at the client's end.
     pub(super) fn spawn(&self, command: &mut Command) -> Result<Child, LabError> {
         let child = match self {
             Self::Lab(lab) => lab.spawn(command),
-            Self::Wires(wired) => wired.spawn(command),
+            Self::Veth(wired) => wired.spawn(command),
         };
         let program = command.get_program().to_string_lossy().into_owned();
         child.map_err(|source| LabError::Start { program, source })
     }
 
     /// Runs `work` at the client's end.
-    pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    pub(super) fn run_at_client<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match self {
-            Self::Lab(lab) => lab.inside(work),
-            Self::Wires(wired) => wired.inside(work),
+            Self::Lab(lab) => lab.run_at_client(work),
+            Self::Veth(wired) => wired.run_at_client(work),
         }
     }
 
     /// The file's address.
-    pub(super) fn url(&self, origin: Origin) -> String {
+    pub(super) fn url(&self, origin: OriginProtocol) -> String {
         let (plain, secure) = match self {
             Self::Lab(lab) => lab.urls().unwrap_or_default(),
-            Self::Wires(wired) => (wired.server().url(), wired.server().secure_url()),
+            Self::Veth(wired) => (wired.server().url(), wired.server().secure_url()),
         };
         match origin {
-            Origin::Http => plain,
-            Origin::H2 => secure,
+            OriginProtocol::Http => plain,
+            OriginProtocol::H2 => secure,
             // The port that knows nothing newer.
-            Origin::Https => secure.replacen("10.99.0.1/", "10.99.0.1:444/", 1),
+            OriginProtocol::Https => secure.replacen("10.99.0.1/", "10.99.0.1:444/", 1),
         }
     }
 
     /// Who vouches for the server.
-    pub(super) fn authority(&self) -> Option<PathBuf> {
+    pub(super) fn ca_file(&self) -> Option<PathBuf> {
         match self {
-            Self::Lab(lab) => lab.authority(),
-            Self::Wires(wired) => wired.server().authority().map(Path::to_path_buf),
+            Self::Lab(lab) => lab.ca_file(),
+            Self::Veth(wired) => wired.server().ca_file().map(Path::to_path_buf),
         }
     }
 
     /// Why what was measured should not be trusted, if so.
-    pub(super) fn suspect(&self) -> Option<String> {
+    pub(super) fn unreliable_reason(&self) -> Option<String> {
         match self {
             Self::Lab(lab) => {
-                let emulation = lab.emulation().ok()?;
-                let late = emulation.lateness.max;
-                emulation.suspect().or_else(|| (late > TOO_LATE).then(|| format!("a packet was {late:.0?} late")))
+                let emulation = lab.emulation_report().ok()?;
+                let max_lateness = emulation.lateness.max;
+                emulation.unreliable_reason().or_else(|| (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.0?} late")))
             }
-            Self::Wires(_) => None,
+            Self::Veth(_) => None,
         }
     }
 }
 
 /// A proxy that runs.
-pub(super) struct Proxy {
+pub(super) struct ProxyProcess {
     child: Child,
     pub(super) address: SocketAddr,
 }
 
-impl Proxy {
+impl ProxyProcess {
     /// Over these links, with further words of the command line.
-    pub(super) fn start(world: &World, links: &[&str], words: &[&str]) -> Result<Self, LabError> {
+    pub(super) fn start(world: &ProxyTestbed, links: &[&str], extra_args: &[&str]) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
         let mut command = Command::new(program);
-        command.args(["proxy", "--listen", "127.0.0.1:0", "--json", "--quiet"]).args(words);
+        command.args(["proxy", "--listen", "127.0.0.1:0", "--json", "--quiet"]).args(extra_args);
         command.args(links.iter().flat_map(|link| ["--link", link]));
-        if let Some(authority) = world.authority() {
+        if let Some(authority) = world.ca_file() {
             command.arg("--ca-file").arg(authority);
         }
         command.env("HOME", "/nonexistent").env("XDG_CONFIG_HOME", "/nonexistent");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = world.spawn(&mut command)?;
         let mut line = String::new();
-        let said = child.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
-        said.transpose().map_err(LabError::at("the proxy's address"))?;
-        let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-        let address = said["listen"].as_str().and_then(|address| address.parse().ok());
+        let result = child.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
+        result.transpose().map_err(LabError::at_step("the proxy's address"))?;
+        let ready_message: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        let address = ready_message["listen"].as_str().and_then(|address| address.parse().ok());
         match address {
             Some(address) => Ok(Self { child, address }),
             None => Err(LabError::Server("marline proxy did not start".into())),
@@ -146,39 +146,39 @@ impl Proxy {
     }
 
     /// The address at which a player finds a URL.
-    pub(super) fn of(&self, url: &str) -> String {
+    pub(super) fn proxied_url(&self, url: &str) -> String {
         format!("http://{}/{url}", self.address)
     }
 
     /// The most memory that it held so far, in bytes.
-    pub(super) fn memory(&self) -> u64 {
-        crate::memory::high_water(self.child.id())
+    pub(super) fn peak_rss(&self) -> u64 {
+        crate::memory::peak_rss_of(self.child.id())
     }
 
     /// Ends it; what it used.
-    pub(super) fn end(self) -> Result<Usage, LabError> {
+    pub(super) fn stop(self) -> Result<Usage, LabError> {
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        process::wait(self.child.id()).map_err(LabError::at("the proxy's end"))
+        process::wait(self.child.id()).map_err(LabError::at_step("the proxy's end"))
     }
 }
 
 /// An answer of the proxy, of which the head was read.
-pub(super) struct Answer {
+pub(super) struct ProxyResponse {
     stream: BufReader<TcpStream>,
     pub(super) status: u16,
     /// Where the next byte is from.
-    pub(super) at: u64,
+    pub(super) offset: u64,
 }
 
-impl Answer {
+impl ProxyResponse {
     /// Asks, at the client's end, for the bytes from an offset on.
-    pub(super) fn ask(proxy: SocketAddr, url: &str, from: u64, player: &str) -> io::Result<Self> {
+    pub(super) fn request(proxy: SocketAddr, url: &str, offset: u64, player: &str) -> io::Result<Self> {
         let mut stream = TcpStream::connect(proxy)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        let head =
-            format!("GET /{url} HTTP/1.1\r\nHost: {proxy}\r\nUser-Agent: {player}\r\nRange: bytes={from}-\r\n\r\n");
-        stream.write_all(head.as_bytes())?;
+        let request_head =
+            format!("GET /{url} HTTP/1.1\r\nHost: {proxy}\r\nUser-Agent: {player}\r\nRange: bytes={offset}-\r\n\r\n");
+        stream.write_all(request_head.as_bytes())?;
         let mut stream = BufReader::with_capacity(64 * 1024, stream);
         let mut line = String::new();
         stream.read_line(&mut line)?;
@@ -190,11 +190,11 @@ impl Answer {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        Ok(Self { stream, status, at: from })
+        Ok(Self { stream, status, offset: offset })
     }
 
     /// An error unless it has what was asked for.
-    pub(super) fn good(self) -> io::Result<Self> {
+    pub(super) fn expect_success(self) -> io::Result<Self> {
         match self.status {
             200 | 206 => Ok(self),
             status => Err(io::Error::other(format!("the proxy answers {status}"))),
@@ -202,19 +202,19 @@ impl Answer {
     }
 
     /// No longer than this is waited for bytes.
-    pub(super) fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+    pub(super) fn set_timeout(&self, time: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(time))
     }
 
     /// Some of the next bytes.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = self.stream.read(buffer)?;
-        self.at += length as u64;
+        let length = self.stream.read_all(buffer)?;
+        self.offset += length as u64;
         Ok(length)
     }
 }
 
 /// A pause of the machine that a player of one second may feel.
-const TOO_LATE: Duration = Duration::from_millis(20);
+const MAX_LATENESS: Duration = Duration::from_millis(20);
 /// Longer than any answer should take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);

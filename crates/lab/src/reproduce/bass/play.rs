@@ -5,47 +5,47 @@
 //! 1. Uploads over the same links never happen at once. Several labs may, each with links of its own: `--jobs`.
 //! 2. The ways of one case follow each other, so that whatever the machine does meanwhile, it does to all of them.
 
-use super::measured::{Cell, Measured, Upload};
-use super::real::Workshop;
-use super::setting::{Case, Way};
+use super::measured::{UploadMeasurement, UploadResult, UploadId};
+use super::real::UploadRunner;
+use super::setting::{UploadCase, UploadRoute};
 use super::simulate;
 use crate::LabError;
-use crate::bench::is_stopped;
-use crate::crowd::PLACE;
-use crate::mptcp::fetch::STOPPED;
-use crate::reproduce::book::Book;
+use crate::bench::is_interrupted;
+use crate::crowd::JOB_COST;
+use crate::mptcp::fetch::STOPPED_BY_USER;
+use crate::reproduce::book::ResultSet;
 
 /// Measures in real time.
-pub(super) fn real(
-    cases: &[Case],
-    book: &Book<Upload, Measured>,
-    workshop: &Workshop,
-    at_once: usize,
+pub(super) fn measure_real(
+    cases: &[UploadCase],
+    results: &ResultSet<UploadId, UploadResult>,
+    runner: &UploadRunner,
+    jobs: usize,
 ) -> Result<(), LabError> {
-    let each = |case: &Case, way: Way| match workshop.upload(case, way)? {
-        Err(why) if is_stopped() || why == STOPPED => Ok(None),
+    let each = |case: &UploadCase, route: UploadRoute| match runner.upload(case, route)? {
+        Err(why) if is_interrupted() || why == STOPPED_BY_USER => Ok(None),
         came => Ok(Some(came)),
     };
-    all(cases, book, workshop.congestion.name(), at_once, each)
+    measure_all(cases, results, runner.congestion.name(), jobs, each)
 }
 
 /// Measures in virtual time, on every processor.
-pub(super) fn simulated(cases: &[Case], congestion: &str) -> Result<Vec<Cell>, LabError> {
-    let book = Book::new(None).telling(None);
+pub(super) fn measure_simulated(cases: &[UploadCase], congestion: &str) -> Result<Vec<UploadMeasurement>, LabError> {
+    let results = ResultSet::new(None).with_line_prefix(None);
     let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    all(cases, &book, congestion, at_once, |case, way| Ok(Some(simulate::upload(case, way))))?;
-    Ok(book.into_cells())
+    measure_all(cases, &results, congestion, at_once, |case, route| Ok(Some(simulate::upload(case, route))))?;
+    Ok(results.into_measurements())
 }
 
-fn all(
-    cases: &[Case],
-    book: &Book<Upload, Measured>,
+fn measure_all(
+    cases: &[UploadCase],
+    results: &ResultSet<UploadId, UploadResult>,
     congestion: &str,
-    at_once: usize,
-    each: impl Fn(&Case, Way) -> Result<Option<Result<Measured, String>>, LabError> + Sync,
+    jobs: usize,
+    measure_one: impl Fn(&UploadCase, UploadRoute) -> Result<Option<Result<UploadResult, String>>, LabError> + Sync,
 ) -> Result<(), LabError> {
-    let ways = |case| move |way: &Way| (case, *way);
-    let all: Vec<Vec<(&Case, Way)>> = cases.iter().map(|case| case.ways.iter().map(ways(case)).collect()).collect();
-    let name = |(case, way): &(&Case, Way)| Upload::of(case, *way, congestion);
-    book.measure(&all, at_once, name, |_| PLACE, |(case, way)| each(case, *way))
+    let routes = |case| move |route: &UploadRoute| (case, *route);
+    let all: Vec<Vec<(&UploadCase, UploadRoute)>> = cases.iter().map(|case| case.routes.iter().map(routes(case)).collect()).collect();
+    let name = |(case, route): &(&UploadCase, UploadRoute)| UploadId::new(case, *route, congestion);
+    results.measure(&all, jobs, name, |_| JOB_COST, |(case, route)| measure_one(case, *route))
 }

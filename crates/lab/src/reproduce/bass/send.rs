@@ -12,76 +12,76 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::measured::{Measured, SETTLED};
+use super::measured::{UploadResult, SETTLE_TIME};
 use crate::Lab;
 use crate::fleet::flow::tunnel;
-use crate::mptcp::fetch::STOPPED;
-use crate::places::address;
+use crate::mptcp::fetch::STOPPED_BY_USER;
+use crate::places::site_address;
 
 /// Where an upload begins.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum From<'a> {
+pub(super) enum UploadSource<'a> {
     /// At the client, by plain TCP over this device.
     Device(&'a str),
     /// At the client, through the edge there.
     Edge,
     /// At this place, by plain TCP.
-    Place(usize),
+    Site(usize),
 }
 
 /// Uploads for so long to a place.
-pub(super) fn upload(lab: &Lab, from: From<'_>, to: usize, length: Duration) -> io::Result<Measured> {
-    let end = SocketAddr::from((address(to), PORT));
-    let listener = lab.inside_at(to, || TcpListener::bind(end))?;
-    let began = Instant::now();
-    let over = began + length;
+pub(super) fn upload(lab: &Lab, source: UploadSource<'_>, site: usize, length: Duration) -> io::Result<UploadResult> {
+    let end = SocketAddr::from((site_address(site), RECEIVER_PORT));
+    let listener = lab.run_at_site(site, || TcpListener::bind(end))?;
+    let start = Instant::now();
+    let over = start + length;
     std::thread::scope(|scope| {
-        let receiving = scope.spawn(|| receive(&listener, began, over));
-        let sent = match from {
-            From::Place(place) => lab.inside_at(place, || send(TcpStream::connect_timeout(&end, length)?, over)),
-            From::Device(name) => lab.inside(|| send(bound(name, end, length)?, over)),
-            From::Edge => lab.inside(|| send(tunnel(end, length)?, over)),
+        let receiving = scope.spawn(|| count_by_slot(&listener, start, over));
+        let sent = match source {
+            UploadSource::Site(place) => lab.run_at_site(place, || send_until(TcpStream::connect_timeout(&end, length)?, over)),
+            UploadSource::Device(name) => lab.run_at_client(|| send_until(connect_over(name, end, length)?, over)),
+            UploadSource::Edge => lab.run_at_client(|| send_until(tunnel(end, length)?, over)),
         };
         let received = receiving.join().unwrap_or_else(|_| Err(io::Error::other("the receiver has failed")));
         sent?;
         let timeline = received?;
         match timeline.iter().sum::<u64>() {
             0 => Err(io::Error::other(format!("nothing came within {} s", length.as_secs()))),
-            _ => Ok(rates(&timeline, length)),
+            _ => Ok(to_result(&timeline, length)),
         }
     })
 }
 
-fn rates(timeline: &[u64], length: Duration) -> Measured {
-    let settled = SETTLED.min(length / 2);
+fn to_result(timeline: &[u64], length: Duration) -> UploadResult {
+    let settled = SETTLE_TIME.min(length / 2);
     let mbps = |from: Duration| {
         let skipped = (from.as_nanos() / SLOT.as_nanos()) as usize;
         let bytes: u64 = timeline.iter().skip(skipped).sum();
         bytes as f64 * 8e-6 / (length - from).as_secs_f64().max(1e-9)
     };
-    Measured::of(mbps(Duration::ZERO), mbps(settled))
+    UploadResult::rounded(mbps(Duration::ZERO), mbps(settled))
 }
 
 /// A connection over a device.
-fn bound(device: &str, end: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+fn connect_over(device: &str, target: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind_device(Some(device.as_bytes()))?;
-    socket.connect_timeout(&end.into(), limit)?;
+    socket.connect_timeout(&target.into(), limit)?;
     Ok(socket.into())
 }
 
-fn send(mut stream: TcpStream, over: Instant) -> io::Result<()> {
-    stream.set_write_timeout(Some(TURN))?;
-    let part = vec![0; PART];
-    while Instant::now() < over {
+fn send_until(mut stream: TcpStream, deadline: Instant) -> io::Result<()> {
+    stream.set_write_timeout(Some(SOCKET_TIMEOUT))?;
+    let part = vec![0; CHUNK_SIZE];
+    while Instant::now() < deadline {
         if marline_sys::signal::caught().is_some() {
-            return Err(io::Error::other(STOPPED));
+            return Err(io::Error::other(STOPPED_BY_USER));
         }
         match stream.write(&part) {
             Ok(_) => {}
-            Err(error) if is_no_end(&error) => {}
+            Err(error) if is_retryable(&error) => {}
             // The receiver closes when its time is over.
-            Err(_) if Instant::now() >= over => {}
+            Err(_) if Instant::now() >= deadline => {}
             Err(error) => return Err(error),
         }
     }
@@ -89,50 +89,50 @@ fn send(mut stream: TcpStream, over: Instant) -> io::Result<()> {
 }
 
 /// Takes the first connection, and counts by slots what comes over it.
-fn receive(listener: &TcpListener, began: Instant, over: Instant) -> io::Result<Vec<u64>> {
+fn count_by_slot(listener: &TcpListener, start: Instant, deadline: Instant) -> io::Result<Vec<u64>> {
     listener.set_nonblocking(true)?;
     let mut stream = loop {
         match listener.accept() {
             Ok((stream, _)) => break stream,
-            Err(error) if is_no_end(&error) && Instant::now() < over => std::thread::sleep(LOOK),
-            Err(error) if is_no_end(&error) => return Ok(Vec::new()),
+            Err(error) if is_retryable(&error) && Instant::now() < deadline => std::thread::sleep(ACCEPT_POLL_INTERVAL),
+            Err(error) if is_retryable(&error) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         }
     };
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(TURN))?;
-    let (mut timeline, mut buffer) = (Vec::new(), vec![0; PART]);
+    stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+    let (mut timeline, mut buffer) = (Vec::new(), vec![0; CHUNK_SIZE]);
     loop {
-        let read = stream.read(&mut buffer);
+        let read = stream.read_all(&mut buffer);
         let now = Instant::now();
-        if now >= over {
+        if now >= deadline {
             return Ok(timeline);
         }
         match read {
             Ok(0) => return Err(io::Error::other("the connection ended before its time")),
             Ok(length) => {
-                let slot = (now.duration_since(began).as_nanos() / SLOT.as_nanos()) as usize;
+                let slot = (now.duration_since(start).as_nanos() / SLOT.as_nanos()) as usize;
                 timeline.resize(timeline.len().max(slot + 1), 0);
                 timeline[slot] += length as u64;
             }
-            Err(error) if is_no_end(&error) => {}
+            Err(error) if is_retryable(&error) => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-fn is_no_end(error: &io::Error) -> bool {
+fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 /// Where the receiver listens: a port that relays are told to allow.
-pub(super) const PORT: u16 = 9000;
+pub(super) const RECEIVER_PORT: u16 = 9000;
 /// A slot of the receiver's account.
 const SLOT: Duration = Duration::from_millis(100);
 /// How long a call may wait before the clock is looked at, and how often a listener is.
-const TURN: Duration = Duration::from_millis(100);
-const LOOK: Duration = Duration::from_millis(2);
-const PART: usize = 64 * 1024;
+const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
+const ACCEPT_POLL_INTERVAL: Duration = Duration::from_millis(2);
+const CHUNK_SIZE: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -142,7 +142,7 @@ mod tests {
     fn the_steady_rate_leaves_out_the_beginning() {
         let mut timeline = vec![0_u64; 30];
         timeline.extend([125_000; 70]);
-        let measured = rates(&timeline, Duration::from_secs(10));
+        let measured = to_result(&timeline, Duration::from_secs(10));
         assert_eq!((measured.mbps, measured.steady_mbps), (7.0, 10.0));
     }
 
@@ -150,14 +150,14 @@ mod tests {
     fn what_comes_by_the_end_is_counted_and_silence_is_no_error_of_the_receiver() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let end = listener.local_addr().unwrap();
-        let began = Instant::now();
-        let over = began + Duration::from_millis(400);
+        let start = Instant::now();
+        let over = start + Duration::from_millis(400);
         let timeline = std::thread::scope(|scope| {
-            let receiving = scope.spawn(|| receive(&listener, began, over));
-            send(TcpStream::connect(end).unwrap(), over).unwrap();
+            let receiving = scope.spawn(|| count_by_slot(&listener, start, over));
+            send_until(TcpStream::connect(end).unwrap(), over).unwrap();
             receiving.join().unwrap().unwrap()
         });
         assert!(timeline.iter().sum::<u64>() > 0 && timeline.len() <= 4);
-        assert!(receive(&listener, began, over).unwrap().is_empty());
+        assert!(count_by_slot(&listener, start, over).unwrap().is_empty());
     }
 }

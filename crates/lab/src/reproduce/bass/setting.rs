@@ -13,12 +13,12 @@
 use std::ops::Range;
 
 use marline_core::units::{Bitrate, Duration, Ratio};
-use marline_sim::rng::{Purpose, Stream};
+use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::{LinkSpec, Loss};
 
 /// Something between two places.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Leg {
+pub(super) struct PathSegment {
     pub(super) rtt: Duration,
     /// Each way.
     pub(super) loss: Ratio,
@@ -27,16 +27,16 @@ pub(super) struct Leg {
 
 /// A relay, by its ways.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Relay {
+pub(super) struct RelayPosition {
     /// From the edge's links to it.
-    pub(super) to: Leg,
+    pub(super) from_edge: PathSegment,
     /// From it to the origin.
-    pub(super) onward: Leg,
+    pub(super) to_origin: PathSegment,
 }
 
 /// Which way an upload takes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Way {
+pub(super) enum UploadRoute {
     /// Plain TCP over the link with this place to the origin: B_o(c) is the best of these.
     Direct(usize),
     /// Edge and relay, over the first link alone: what splitting the connection brings.
@@ -44,104 +44,104 @@ pub(super) enum Way {
     /// Edge and relay, over all links: B_o(c, s).
     Through(usize),
     /// From the edge over all links to the relay itself: B(c, s).
-    To(usize),
+    ToRelay(usize),
     /// Plain TCP from the relay to the origin: B_o(s).
-    From(usize),
+    FromRelay(usize),
     /// Edge and the relay that the fleet's service assigns.
-    Fleet,
+    Assigned,
 }
 
 /// One measurement's surroundings, and the ways that are measured there.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
+pub(super) struct UploadCase {
     pub(super) artefact: &'static str,
     pub(super) name: String,
     pub(super) links: Vec<LinkSpec>,
-    pub(super) direct: Leg,
-    pub(super) relays: Vec<Relay>,
-    pub(super) ways: Vec<Way>,
+    pub(super) direct: PathSegment,
+    pub(super) relays: Vec<RelayPosition>,
+    pub(super) routes: Vec<UploadRoute>,
     /// How long each upload lasts.
     pub(super) length: Duration,
     /// Decides every loss.
     pub(super) seed: u64,
 }
 
-impl Way {
+impl UploadRoute {
     /// As tables and files name it, with the links of its case.
     pub(super) fn name(self, links: &[LinkSpec]) -> String {
         match self {
             Self::Direct(at) => format!("tcp:{}", links.get(at).map_or("?", |link| &link.name)),
             Self::Split(relay) => format!("split-{}", relay + 1),
             Self::Through(relay) => format!("relay-{}", relay + 1),
-            Self::To(relay) => format!("to-relay-{}", relay + 1),
-            Self::From(relay) => format!("from-relay-{}", relay + 1),
-            Self::Fleet => "fleet".into(),
+            Self::ToRelay(relay) => format!("to-relay-{}", relay + 1),
+            Self::FromRelay(relay) => format!("from-relay-{}", relay + 1),
+            Self::Assigned => "fleet".into(),
         }
     }
 }
 
-impl Leg {
+impl PathSegment {
     /// A leg as wide as the Internet's middle.
     pub(super) const fn new(rtt: Duration, loss: Ratio) -> Self {
-        Self { rtt, loss, rate: WIDE }
+        Self { rtt, loss, rate: BACKBONE_RATE }
     }
 
     /// This part of it.
-    fn part(self, part: f64) -> Self {
+    fn fraction(self, part: f64) -> Self {
         let loss = Ratio::from_ppm((f64::from(self.loss.ppm()) * part) as u32);
         Self { rtt: self.rtt.mul_f64(part), loss, ..self }
     }
 
     /// As a link of this name.
     pub(super) fn link(self, name: &str) -> LinkSpec {
-        LinkSpec { loss: Loss::Each(self.loss), ..LinkSpec::constant(name, self.rate, self.rtt) }
+        LinkSpec { loss: Loss::Independent(self.loss), ..LinkSpec::constant(name, self.rate, self.rtt) }
     }
 }
 
-impl Relay {
+impl RelayPosition {
     /// At this part of a way (rule 2).
-    pub(super) fn at(way: Leg, part: f64) -> Self {
-        Self { to: way.part(part), onward: way.part(1.0 - part) }
+    pub(super) fn at_fraction(path: PathSegment, part: f64) -> Self {
+        Self { from_edge: path.fraction(part), to_origin: path.fraction(1.0 - part) }
     }
 
     /// Beside the edge, and as near to the origin.
-    pub(super) const fn near() -> Self {
-        let leg = Leg::new(Duration::from_millis(1), Ratio::ZERO);
-        Self { to: leg, onward: leg }
+    pub(super) const fn beside_edge() -> Self {
+        let leg = PathSegment::new(Duration::from_millis(1), Ratio::ZERO);
+        Self { from_edge: leg, to_origin: leg }
     }
 }
 
 /// The n-th origin (rule 3): its way from the edge's links.
-pub(super) fn origin(n: u64) -> Leg {
-    let mut chance = Stream::new(n, "origin", 0, Purpose::Other);
-    Leg::new(even(&mut chance, ORIGIN_RTT), Ratio::from_ppm(between(&mut chance, ORIGIN_LOSS) as u32))
+pub(super) fn random_origin(n: u64) -> PathSegment {
+    let mut rng = RandomStream::new(n, "origin", 0, Purpose::Other);
+    PathSegment::new(random_millis(&mut rng, ORIGIN_RTT), Ratio::from_ppm(random_in(&mut rng, ORIGIN_LOSS) as u32))
 }
 
 /// The n-th set of three relays with an origin, for the choice among relays: each relay has a way of its own to the origin.
-pub(super) fn choice(n: u64) -> (Leg, Vec<Relay>) {
-    let mut chance = Stream::new(n, "choice", 0, Purpose::Other);
-    let relays = RELAYS_AWAY.map(|away| {
-        let onward = Leg {
-            rate: Bitrate::from_mbps(between(&mut chance, ONWARD_MBPS)),
-            ..Leg::new(even(&mut chance, ORIGIN_RTT), Ratio::from_ppm(between(&mut chance, ONWARD_LOSS) as u32))
+pub(super) fn random_relays(n: u64) -> (PathSegment, Vec<RelayPosition>) {
+    let mut rng = RandomStream::new(n, "choice", 0, Purpose::Other);
+    let relays = RELAY_DISTANCES_KM.map(|away| {
+        let onward = PathSegment {
+            rate: Bitrate::from_mbps(random_in(&mut rng, RELAY_ORIGIN_MBPS)),
+            ..PathSegment::new(random_millis(&mut rng, ORIGIN_RTT), Ratio::from_ppm(random_in(&mut rng, RELAY_ORIGIN_LOSS) as u32))
         };
-        Relay { to: away_by(away), onward }
+        RelayPosition { from_edge: path_of_length(away), to_origin: onward }
     });
-    (origin(n), relays.into())
+    (random_origin(n), relays.into())
 }
 
 /// What lies between the edge's links and a relay so far away.
-pub(super) fn away_by(kilometres: u32) -> Leg {
+pub(super) fn path_of_length(kilometres: u32) -> PathSegment {
     let rtt = Duration::from_micros(u64::from(kilometres) * MICROS_PER_KM);
-    Leg::new(rtt, Ratio::from_ppm(kilometres * LOSS_PPM.0 / LOSS_PPM.1))
+    PathSegment::new(rtt, Ratio::from_ppm(kilometres * LOSS_PPM.0 / LOSS_PPM.1))
 }
 
-fn between(chance: &mut Stream, range: Range<u64>) -> u64 {
-    range.start + chance.below(range.end - range.start)
+fn random_in(rng: &mut RandomStream, range: Range<u64>) -> u64 {
+    range.start + rng.below(range.end - range.start)
 }
 
-fn even(chance: &mut Stream, millis: Range<u64>) -> Duration {
-    Duration::from_millis(between(chance, millis))
+fn random_millis(rng: &mut RandomStream, millis: Range<u64>) -> Duration {
+    Duration::from_millis(random_in(rng, millis))
 }
 
 /// A link of so many Mbit/s both ways.
@@ -150,7 +150,7 @@ pub(super) fn link(name: &str, mbps: u64, rtt_ms: u64) -> LinkSpec {
 }
 
 /// BASS §V-C: two interfaces of 8 Mbit/s. chosen: the round trips of a Wi-Fi's network and of a second one.
-pub(super) fn two_of_eight() -> Vec<LinkSpec> {
+pub(super) fn two_8mbps_links() -> Vec<LinkSpec> {
     vec![link("wifi0", 8, 10), link("wifi1", 8, 20)]
 }
 
@@ -163,17 +163,17 @@ const ORIGIN_RTT: Range<u64> = 20..300;
 /// Parts of a million. chosen: up to 2 %, evenly, so that 1 % is the mean.
 const ORIGIN_LOSS: Range<u64> = 0..20_000;
 /// The relays of [`choice`], in kilometres. chosen: next door, in the country, across an ocean.
-const RELAYS_AWAY: [u32; 3] = [100, 1500, 6000];
+const RELAY_DISTANCES_KM: [u32; 3] = [100, 1500, 6000];
 /// What a relay has towards an origin. chosen: below and above what two links of 8 Mbit/s bring.
-const ONWARD_MBPS: Range<u64> = 6..30;
+const RELAY_ORIGIN_MBPS: Range<u64> = 6..30;
 /// Parts of a million. chosen: a data centre's ways lose less than those of [`ORIGIN_LOSS`].
-const ONWARD_LOSS: Range<u64> = 0..2_000;
+const RELAY_ORIGIN_LOSS: Range<u64> = 0..2_000;
 /// A round trip of 1 ms for 100 km, as the fleet's service estimates distances: light in fibre.
 const MICROS_PER_KM: u64 = 10;
 /// Parts of a million for so many kilometres. chosen: as [`origin`]s have in the mean, 1 % on a round trip of 160 ms.
 const LOSS_PPM: (u32, u32) = (10_000, 16_000);
 /// What the middle of the Internet carries here: more than any of the links.
-const WIDE: Bitrate = Bitrate::from_mbps(200);
+const BACKBONE_RATE: Bitrate = Bitrate::from_mbps(200);
 
 #[cfg(test)]
 mod tests {
@@ -181,23 +181,23 @@ mod tests {
 
     #[test]
     fn origins_are_those_of_the_ranges_and_the_same_each_time() {
-        let all: Vec<Leg> = (0..ORIGINS).map(origin).collect();
-        assert!(all.iter().all(|way| (20..300).contains(&way.rtt.as_millis()) && way.loss.ppm() < 20_000));
-        let mean = all.iter().map(|way| way.rtt.as_secs_f64()).sum::<f64>() / 60.0;
+        let all: Vec<PathSegment> = (0..ORIGINS).map(random_origin).collect();
+        assert!(all.iter().all(|route| (20..300).contains(&route.rtt.as_millis()) && route.loss.ppm() < 20_000));
+        let mean = all.iter().map(|route| route.rtt.as_secs_f64()).sum::<f64>() / 60.0;
         assert!((0.14..0.18).contains(&mean), "{mean}");
-        let loss = all.iter().map(|way| way.loss.as_f64()).sum::<f64>() / 60.0;
+        let loss = all.iter().map(|route| route.loss.as_f64()).sum::<f64>() / 60.0;
         assert!((0.008..0.012).contains(&loss), "{loss}");
-        assert_eq!(all, (0..ORIGINS).map(origin).collect::<Vec<_>>());
+        assert_eq!(all, (0..ORIGINS).map(random_origin).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_way_that_is_split_is_no_better_than_the_whole() {
-        let way = origin(7);
+        let route = random_origin(7);
         for part in POSITIONS {
-            let relay = Relay::at(way, part);
-            let apart = (relay.to.rtt + relay.onward.rtt).abs_diff(way.rtt);
+            let relay = RelayPosition::at_fraction(route, part);
+            let apart = (relay.from_edge.rtt + relay.to_origin.rtt).abs_diff(route.rtt);
             assert!(apart < Duration::from_micros(1), "{apart:?}");
-            assert!(relay.to.loss.ppm() + relay.onward.loss.ppm() + 1 >= way.loss.ppm());
+            assert!(relay.from_edge.loss.ppm() + relay.to_origin.loss.ppm() + 1 >= route.loss.ppm());
         }
     }
 }

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use marline_core::units::{Bitrate, DataSize};
-use marline_sim::rng::{Purpose, Stream};
+use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::scenario;
-use marline_sim::spec::{Carrier, LinkSpec, QueueLimit, Uplink};
+use marline_sim::spec::{Downlink, LinkSpec, QueueLimit, Uplink};
 use marline_sim::trace::TraceError;
 
 /// Who brings the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Who {
+pub(super) enum EmptcpClient {
     /// TCP over Wi-Fi.
     TcpWifi,
     /// TCP over LTE.
@@ -32,16 +32,16 @@ pub(super) enum Who {
     /// Our re-implementation of eMPTCP, in the literal reading of its text.
     Emptcp,
     /// Another reading: paths are judged when their windows are open ([`marline_core::paths::Policy::EmptcpSettled`]).
-    Settled,
+    EmptcpSettled,
     /// Another reading: LTE alone where Table 2 says so ([`marline_core::paths::Policy::EmptcpTable`]).
-    Table,
+    EmptcpTable,
     /// Ours, for energy.
     Marline,
     /// Ours, for the most bytes a second.
-    Throughput,
+    MarlineThroughput,
 }
 
-impl Who {
+impl EmptcpClient {
     /// All of them.
     pub(super) const ALL: [Self; 10] = [
         Self::TcpWifi,
@@ -50,14 +50,14 @@ impl Who {
         Self::WifiFirst,
         Self::Mdp,
         Self::Emptcp,
-        Self::Settled,
-        Self::Table,
+        Self::EmptcpSettled,
+        Self::EmptcpTable,
         Self::Marline,
-        Self::Throughput,
+        Self::MarlineThroughput,
     ];
 
     /// The published controller, in every reading of its text.
-    pub(super) const PUBLISHED: [Self; 3] = [Self::Emptcp, Self::Settled, Self::Table];
+    pub(super) const PUBLISHED: [Self; 3] = [Self::Emptcp, Self::EmptcpSettled, Self::EmptcpTable];
 
     /// As rows name it.
     pub(super) const fn name(self) -> &'static str {
@@ -68,10 +68,10 @@ impl Who {
             Self::WifiFirst => "wifi-first",
             Self::Mdp => "mdp",
             Self::Emptcp => "emptcp",
-            Self::Settled => "emptcp-settled",
-            Self::Table => "emptcp-table",
+            Self::EmptcpSettled => "emptcp-settled",
+            Self::EmptcpTable => "emptcp-table",
             Self::Marline => "marline",
-            Self::Throughput => "marline throughput",
+            Self::MarlineThroughput => "marline throughput",
         }
     }
 }
@@ -82,7 +82,7 @@ pub(super) enum Work {
     /// One file over one connection.
     File(DataSize),
     /// As much of a file without end as comes in this time.
-    Stay {
+    Timed {
         /// How long.
         length: Duration,
     },
@@ -92,14 +92,14 @@ pub(super) enum Work {
 
 /// One repetition of a case.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Setting {
+pub(super) struct RunConfig {
     /// Wi-Fi, then LTE.
     pub(super) links: Vec<LinkSpec>,
     /// What is to be done.
     pub(super) work: Work,
 }
 
-impl Setting {
+impl RunConfig {
     /// Links with a rate in Mbit/s for each second, the last one for ever, and these round trips in milliseconds.
     pub(super) fn new(wifi: &[f64], lte: &[f64], rtt: [u64; 2], work: Work) -> Self {
         let links = vec![link("wifi", wifi, rtt[0], WIFI_QUEUE), link("lte", lte, rtt[1], LTE_QUEUE)];
@@ -107,7 +107,7 @@ impl Setting {
     }
 
     /// A pair of recorded links, Wi-Fi first.
-    pub(super) fn recorded(case: &scenario::Case, traces: &[PathBuf], work: Work) -> Result<Self, TraceError> {
+    pub(super) fn from_trace_case(case: &scenario::Case, traces: &[PathBuf], work: Work) -> Result<Self, TraceError> {
         let mut case = case.clone();
         case.load(traces)?;
         Ok(Self { links: case.links, work })
@@ -116,8 +116,8 @@ impl Setting {
     /// The same with so much of the work, if that is a large file; a walk is walked whole.
     pub(super) fn scaled(mut self, scale: f64) -> Self {
         self.work = match self.work {
-            Work::File(size) if size > SMALL => {
-                Work::File(DataSize::from_bytes((size.bytes() as f64 * scale) as u64).max(SMALL))
+            Work::File(size) if size > UNSCALED_BELOW => {
+                Work::File(DataSize::from_bytes((size.bytes() as f64 * scale) as u64).max(UNSCALED_BELOW))
             }
             other => other,
         };
@@ -126,15 +126,15 @@ impl Setting {
 }
 
 /// The device's round trips where the paper says nothing (§4: one server on the campus network), in milliseconds.
-pub(super) const NEAR: [u64; 2] = [30, 60];
+pub(super) const DEFAULT_RTTS_MS: [u64; 2] = [30, 60];
 
 /// Up to this nothing is scaled: the files of §5 are short enough whole, and κ is a megabyte.
-const SMALL: DataSize = DataSize::from_bytes(20_000_000);
+const UNSCALED_BELOW: DataSize = DataSize::from_bytes(20_000_000);
 /// chosen: forty packets, and a hundred milliseconds of 8 Mbit/s.
 const WIFI_QUEUE: DataSize = DataSize::from_bytes(60_000);
 const LTE_QUEUE: DataSize = DataSize::from_bytes(100_000);
 /// From the client: enough for requests and acknowledgements.
-const UP: Bitrate = Bitrate::from_mbps(5);
+const UPLINK_RATE: Bitrate = Bitrate::from_mbps(5);
 
 fn link(name: &str, mbps: &[f64], rtt: u64, queue: DataSize) -> LinkSpec {
     let rate = |mbps: &f64| Bitrate::from_bits_per_sec((mbps * 1e6).round() as u64);
@@ -146,21 +146,21 @@ fn link(name: &str, mbps: &[f64], rtt: u64, queue: DataSize) -> LinkSpec {
         }
     }
     let mut spec = LinkSpec::constant(name, first, Duration::from_millis(rtt));
-    spec.down = Carrier::Rate { first, steps };
-    spec.up = Uplink::Rate(UP);
+    spec.downlink = Downlink::Rate { initial: first, steps };
+    spec.uplink = Uplink::Rate(UPLINK_RATE);
     spec.queue = Some(QueueLimit::Size(queue));
     spec
 }
 
 /// Wi-Fi that is on and off for exponentially distributed times of this mean in seconds, beginning off (§4.3, figure 7).
-pub(super) fn on_off(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: usize) -> Vec<f64> {
-    let mut chance = Stream::new(seed, "on-off", 0, Purpose::Other);
+pub(super) fn on_off_rates(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: usize) -> Vec<f64> {
+    let mut rng = RandomStream::new(seed, "on-off", 0, Purpose::Other);
     let mut rates = Vec::with_capacity(seconds);
-    let (mut is_on, mut until) = (false, exponential(&mut chance, mean));
+    let (mut is_on, mut until) = (false, exponential(&mut rng, mean));
     for second in 0..seconds {
         while second as f64 >= until {
             is_on = !is_on;
-            until += exponential(&mut chance, mean);
+            until += exponential(&mut rng, mean);
         }
         rates.push(if is_on { on } else { off });
     }
@@ -172,15 +172,15 @@ pub(super) fn on_off(seed: u64, mean: f64, [off, on]: [f64; 2], seconds: usize) 
 /// begin silent. A node that sends takes as much of the channel as two and a half of our frames, being further away
 /// (Heusse et al., INFOCOM 2003). chosen: so that TCP over Wi-Fi needs about twice eMPTCP's time with two nodes and
 /// λ_off = 0.025, as in the paper. So that sentence of §4.4 cannot be confirmed here ([`super::paper`] marks its row).
-pub(super) fn background(seed: u64, nodes: usize, [on, off]: [f64; 2], rate: f64, seconds: usize) -> Vec<f64> {
+pub(super) fn shared_wifi_rates(seed: u64, nodes: usize, [on, off]: [f64; 2], rate: f64, seconds: usize) -> Vec<f64> {
     let mut sending = vec![0_i32; seconds];
     for node in 0..nodes {
-        let mut chance = Stream::new(seed, "node", node as u64, Purpose::Other);
-        let (mut sends, mut until) = (false, exponential(&mut chance, 1.0 / off));
+        let mut rng = RandomStream::new(seed, "node", node as u64, Purpose::Other);
+        let (mut sends, mut until) = (false, exponential(&mut rng, 1.0 / off));
         for (second, active) in sending.iter_mut().enumerate() {
             while second as f64 >= until {
                 sends = !sends;
-                until += exponential(&mut chance, 1.0 / if sends { on } else { off });
+                until += exponential(&mut rng, 1.0 / if sends { on } else { off });
             }
             *active += i32::from(sends);
         }
@@ -190,18 +190,18 @@ pub(super) fn background(seed: u64, nodes: usize, [on, off]: [f64; 2], rate: f64
 
 /// Wi-Fi on a walk of 250 s out of an access point's range and back, three times (§4.5, figures 11 and 12: in range most
 /// of the time, out of it at 25 to 40 s). The rate wanders a little with the seed.
-pub(super) fn walk(seed: u64) -> Vec<f64> {
-    let mut chance = Stream::new(seed, "walk", 0, Purpose::Other);
-    (0..WALK).map(|second| along(second as f64) * (0.9 + 0.2 * uniform(&mut chance))).collect()
+pub(super) fn walk_rates(seed: u64) -> Vec<f64> {
+    let mut rng = RandomStream::new(seed, "walk", 0, Purpose::Other);
+    (0..WALK_SECONDS).map(|second| walk_rate(second as f64) * (0.9 + 0.2 * uniform(&mut rng))).collect()
 }
 
 /// Seconds of the walk.
-pub(super) const WALK: usize = 250;
+pub(super) const WALK_SECONDS: usize = 250;
 
 /// Seconds and Mbit/s, straight between them. chosen: after figure 12's bends, and in range so fast that eMPTCP carries a
 /// quarter less than MPTCP and a quarter more than Wi-Fi, with 10 Mbit/s of LTE. So these sentences of §4.5 cannot be confirmed
 /// here ([`super::paper`] marks their rows).
-const ROUTE: [(f64, f64); 15] = [
+const WALK_RATES: [(f64, f64); 15] = [
     (0.0, 19.0),
     (15.0, 18.0),
     (25.0, 1.0),
@@ -219,9 +219,9 @@ const ROUTE: [(f64, f64); 15] = [
     (220.0, 19.0),
 ];
 
-fn along(second: f64) -> f64 {
-    let pair = ROUTE.windows(2).find(|pair| second < pair[1].0);
-    pair.map_or(ROUTE[ROUTE.len() - 1].1, |pair| {
+fn walk_rate(second: f64) -> f64 {
+    let pair = WALK_RATES.windows(2).find(|pair| second < pair[1].0);
+    pair.map_or(WALK_RATES[WALK_RATES.len() - 1].1, |pair| {
         let [(from, a), (to, b)] = [pair[0], pair[1]];
         a + (b - a) * (second - from) / (to - from)
     })
@@ -229,24 +229,24 @@ fn along(second: f64) -> f64 {
 
 /// Rates and round trips of one trace of a category: bad 2 to 6, good 12 to 20 Mbit/s; a server near, over the sea, or far
 /// (§5: Washington, Amsterdam, Singapore), LTE 30 ms further away than Wi-Fi.
-pub(super) fn drawn(seed: u64, wifi_good: bool, lte_good: bool) -> ([f64; 2], [u64; 2]) {
-    let mut chance = Stream::new(seed, "category", 0, Purpose::Other);
+pub(super) fn random_category(seed: u64, wifi_good: bool, lte_good: bool) -> ([f64; 2], [u64; 2]) {
+    let mut rng = RandomStream::new(seed, "category", 0, Purpose::Other);
     let mut rate = |good: bool| {
-        let (least, most) = if good { (12.0, 20.0) } else { (2.0, 6.0) };
-        (uniform(&mut chance) * (most - least) + least) * 10.0
+        let (min, max) = if good { (12.0, 20.0) } else { (2.0, 6.0) };
+        (uniform(&mut rng) * (max - min) + min) * 10.0
     };
     let rates = [wifi_good, lte_good].map(|good| rate(good).round() / 10.0);
-    let far = [20, 80, 120][(seed % 3) as usize];
-    (rates, [far, far + 30])
+    let server_rtt = [20, 80, 120][(seed % 3) as usize];
+    (rates, [server_rtt, server_rtt + 30])
 }
 
-fn exponential(chance: &mut Stream, mean: f64) -> f64 {
-    -mean * (1.0 - uniform(chance)).max(1e-9).ln()
+fn exponential(rng: &mut RandomStream, mean: f64) -> f64 {
+    -mean * (1.0 - uniform(rng)).max(1e-9).ln()
 }
 
 /// From zero to one, one left out.
-fn uniform(chance: &mut Stream) -> f64 {
-    (chance.draw() >> 11) as f64 / (1_u64 << 53) as f64
+fn uniform(rng: &mut RandomStream) -> f64 {
+    (rng.draw() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -255,18 +255,18 @@ mod tests {
 
     #[test]
     fn wifi_is_on_and_off_for_the_mean_that_was_asked_for() {
-        let rates = on_off(3, 40.0, [0.8, 15.0], 100_000);
+        let rates = on_off_rates(3, 40.0, [0.8, 15.0], 100_000);
         let changes = rates.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!((2250..2750).contains(&changes), "{changes}");
         let on = rates.iter().filter(|rate| **rate > 1.0).count();
         assert!((46_000..54_000).contains(&on), "{on}");
-        assert_eq!(on_off(3, 40.0, [0.8, 15.0], 50)[0], 0.8);
+        assert_eq!(on_off_rates(3, 40.0, [0.8, 15.0], 50)[0], 0.8);
     }
 
     #[test]
     fn nodes_send_for_the_share_of_the_time_that_their_rates_say() {
         let alone = |off| {
-            let rates = background(1, 2, [0.05, off], 15.0, 100_000);
+            let rates = shared_wifi_rates(1, 2, [0.05, off], 15.0, 100_000);
             rates.iter().filter(|rate| **rate == 15.0).count() as f64 / 1e5
         };
         // Each is silent for λ_on ÷ (λ_on + λ_off) of the time.
@@ -276,8 +276,8 @@ mod tests {
 
     #[test]
     fn the_walk_leaves_and_comes_back() {
-        let rates = walk(1);
-        assert_eq!(rates.len(), WALK);
+        let rates = walk_rates(1);
+        assert_eq!(rates.len(), WALK_SECONDS);
         assert!(rates[10] > 10.0 && rates[32] < 1.0 && rates[80] > 10.0 && rates[249] > 10.0);
         let away = rates.iter().filter(|rate| **rate < 4.0).count();
         assert!((30..80).contains(&away), "{away}");
@@ -286,14 +286,14 @@ mod tests {
     #[test]
     fn a_category_is_drawn_within_its_bounds_and_scaling_leaves_what_is_small() {
         for seed in 0..50 {
-            let (rates, rtt) = drawn(seed, false, true);
+            let (rates, rtt) = random_category(seed, false, true);
             assert!((2.0..=6.0).contains(&rates[0]) && (12.0..=20.0).contains(&rates[1]));
             assert!((20..=150).contains(&rtt[0]) && (20..=150).contains(&rtt[1]));
-            assert_eq!(drawn(seed, false, true), (rates, rtt));
+            assert_eq!(random_category(seed, false, true), (rates, rtt));
         }
-        let size = |bytes| Setting::new(&[1.0], &[1.0], NEAR, Work::File(DataSize::from_bytes(bytes)));
+        let size = |bytes| RunConfig::new(&[1.0], &[1.0], DEFAULT_RTTS_MS, Work::File(DataSize::from_bytes(bytes)));
         assert_eq!(size(256_000_000).scaled(0.25).work, Work::File(DataSize::from_bytes(64_000_000)));
         assert_eq!(size(16_777_216).scaled(0.25).work, Work::File(DataSize::from_bytes(16_777_216)));
-        assert_eq!(size(64_000_000).scaled(0.25).work, Work::File(SMALL));
+        assert_eq!(size(64_000_000).scaled(0.25).work, Work::File(UNSCALED_BELOW));
     }
 }

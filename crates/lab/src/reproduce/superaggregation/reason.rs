@@ -5,61 +5,61 @@
 //! 1. The sentences are about this run's numbers: each is said only where its number was seen.
 //! 2. Where no sentence fits, the numbers themselves stand there.
 
-use super::cell::{Measured, Tcp};
-use super::setting::{Case, Way, Work};
+use super::cell::{RunResult, TcpSummary};
+use super::setting::{FigurePoint, Variant, Workload};
 use crate::Congestion;
 use crate::accel::Who;
 use crate::evidence::stats;
 
 /// What is compared.
-pub(super) struct Told<'a> {
+pub(super) struct ExplainInput<'a> {
     pub(super) sender: Congestion,
-    pub(super) case: &'a Case,
-    pub(super) way: &'a Way,
-    pub(super) cells: &'a [&'a Measured],
-    pub(super) plain: &'a [&'a Measured],
+    pub(super) case: &'a FigurePoint,
+    pub(super) variant: &'a Variant,
+    pub(super) results: &'a [&'a RunResult],
+    pub(super) plain_results: &'a [&'a RunResult],
     /// Plain TCP's percent of the ideal, where that was measured.
-    pub(super) share: Option<f64>,
+    pub(super) plain_ideal_percent: Option<f64>,
 }
 
 /// From here on plain TCP is near the ideal. chosen: then no gain of the paper's size fits in between.
-const NEAR: f64 = 85.0;
+const NEAR_IDEAL_PERCENT: f64 = 85.0;
 
-impl Told<'_> {
+impl ExplainInput<'_> {
     /// See the [module](self).
-    pub(super) fn why(&self) -> Option<String> {
-        let parts = [self.frozen(), self.near(), self.rate(), self.air(), self.idle()];
+    pub(super) fn explanation(&self) -> Option<String> {
+        let parts = [self.freeze_reason(), self.near_ideal_reason(), self.loss_rate_reason(), self.airtime_reason(), self.inactive_reason()];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        if parts.is_empty() { self.numbers() } else { Some(parts.join("; ")) }
+        if parts.is_empty() { self.tcp_info_text() } else { Some(parts.join("; ")) }
     }
 
-    fn frozen(&self) -> Option<String> {
-        let frozen = self.cells.iter().any(|cell| cell.in_force.iter().any(|word| word.starts_with("freeze")));
-        let (ours, theirs) = (tcp(self.cells, ssthresh)?, tcp(self.plain, ssthresh)?);
-        let times = tcp(self.cells, |tcp| Some(f64::from(tcp.most_backoff))).unwrap_or(0.0);
-        (frozen && ours < theirs / 2.0).then(|| {
+    fn freeze_reason(&self) -> Option<String> {
+        let frozen = self.results.iter().any(|cell| cell.active.iter().any(|name| name.starts_with("freeze")));
+        let (measured, theirs) = (tcp(self.results, ssthresh)?, tcp(self.plain_results, ssthresh)?);
+        let times = tcp(self.results, |tcp| Some(f64::from(tcp.max_backoff))).unwrap_or(0.0);
+        (frozen && measured < theirs / 2.0).then(|| {
             format!(
-                "the sender cut ssthresh to {ours:.0} segments under the zero window (plain: {theirs:.0}) and doubled its timer \
+                "the sender cut ssthresh to {measured:.0} segments under the zero window (plain: {theirs:.0}) and doubled its timer \
                  {times:.0} times: it does not persist while data is outstanding"
             )
         })
     }
 
-    fn near(&self) -> Option<String> {
-        let share = self.share.filter(|share| *share > NEAR)?;
+    fn near_ideal_reason(&self) -> Option<String> {
+        let share = self.plain_ideal_percent.filter(|share| *share > NEAR_IDEAL_PERCENT)?;
         Some(format!("plain TCP of today has {share:.0} % of the ideal already"))
     }
 
     /// Only where packets are lost: what a shared cell takes, it takes from every sender.
-    fn rate(&self) -> Option<String> {
-        let lost = self.case.world.loss.ppm() > 0 || self.case.dark.is_some() || !self.case.world.events.is_empty();
+    fn loss_rate_reason(&self) -> Option<String> {
+        let lost = self.case.testbed.loss.ppm() > 0 || self.case.blackout_length.is_some() || !self.case.testbed.events.is_empty();
         (self.sender == Congestion::Bbr && lost).then(|| "BBR's rate does not follow losses".to_owned())
     }
 
     /// What there was to gain in a shared cell.
-    fn air(&self) -> Option<String> {
-        let air = median(self.plain.iter().filter_map(|cell| cell.acks_air))?;
-        let how = match self.case.world.each_acknowledged {
+    fn airtime_reason(&self) -> Option<String> {
+        let air = median(self.plain_results.iter().filter_map(|cell| cell.ack_airtime_percent))?;
+        let how = match self.case.testbed.each_acknowledged {
             true => "one for each segment",
             false => "a kernel sends one for two segments",
         };
@@ -68,14 +68,14 @@ impl Told<'_> {
     }
 
     /// What was to be done and never was.
-    fn idle(&self) -> Option<String> {
-        let Work::Download(_, who) = &self.way.work else { return None };
+    fn inactive_reason(&self) -> Option<String> {
+        let Workload::Download(_, who) = &self.variant.work else { return None };
         if *who == Who::Plain {
             return None;
         }
-        let done = || self.cells.iter().flat_map(|cell| &cell.in_force);
+        let done = || self.results.iter().flat_map(|cell| &cell.active);
         // What is done as published is told by its plain name.
-        let never = |word: &&str| !done().any(|known| word.starts_with(known.as_str()));
+        let never = |name: &&str| !done().any(|known| name.starts_with(known.as_str()));
         let never: Vec<&str> = who.enabled().into_iter().filter(never).collect();
         match done().next() {
             None => Some("no mechanism was in force".to_owned()),
@@ -83,23 +83,23 @@ impl Told<'_> {
         }
     }
 
-    fn numbers(&self) -> Option<String> {
-        let of = |cells: &[&Measured]| {
+    fn tcp_info_text(&self) -> Option<String> {
+        let of = |cells: &[&RunResult]| {
             let least = tcp(cells, ssthresh).map_or("never cut".to_owned(), |least| format!("down to {least:.0}"));
-            let timer = tcp(cells, |tcp| Some(f64::from(tcp.most_backoff)))?;
+            let timer = tcp(cells, |tcp| Some(f64::from(tcp.max_backoff)))?;
             let again = tcp(cells, |tcp| Some(tcp.retransmitted as f64))?;
             Some(format!("ssthresh {least}, timer doubled {timer:.0} times, {again:.0} segments sent again"))
         };
-        Some(format!("TCP_INFO: {}; plain: {}", of(self.cells)?, of(self.plain)?))
+        Some(format!("TCP_INFO: {}; plain: {}", of(self.results)?, of(self.plain_results)?))
     }
 }
 
-fn ssthresh(tcp: &Tcp) -> Option<f64> {
-    tcp.least_ssthresh.map(f64::from)
+fn ssthresh(tcp: &TcpSummary) -> Option<f64> {
+    tcp.min_ssthresh.map(f64::from)
 }
 
-fn tcp(cells: &[&Measured], figure: impl Fn(&Tcp) -> Option<f64>) -> Option<f64> {
-    median(cells.iter().filter_map(|cell| figure(cell.tcp.as_ref()?)))
+fn tcp(cells: &[&RunResult], figure: impl Fn(&TcpSummary) -> Option<f64>) -> Option<f64> {
+    median(cells.iter().filter_map(|cell| figure(cell.tcp_info.as_ref()?)))
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -111,23 +111,23 @@ mod tests {
     use super::super::setting::cases;
     use super::*;
 
-    fn cell(ssthresh: u32, backoff: u32, force: &[&str]) -> Measured {
-        let tcp = Tcp {
-            least_ssthresh: Some(ssthresh),
-            cwnd: 100,
-            most_backoff: backoff,
-            most_rto: 300.0,
+    fn cell(ssthresh: u32, backoff: u32, force: &[&str]) -> RunResult {
+        let tcp = TcpSummary {
+            min_ssthresh: Some(ssthresh),
+            median_cwnd: 100,
+            max_backoff: backoff,
+            max_rto_ms: 300.0,
             retransmitted: 7,
         };
-        let in_force = force.iter().map(|word| (*word).to_owned()).collect();
-        Measured { tcp: Some(tcp), in_force, ..Measured::default() }
+        let in_force = force.iter().map(|name| (*name).to_owned()).collect();
+        RunResult { tcp_info: Some(tcp), active: in_force, ..RunResult::default() }
     }
 
     /// Of the paper's way of the first point.
-    fn why(artefact: &str, sender: Congestion, paper: &Measured, plain: &Measured, share: Option<f64>) -> String {
+    fn why(artefact: &str, sender: Congestion, paper: &RunResult, plain: &RunResult, share: Option<f64>) -> String {
         let case = &cases(artefact)[0];
-        let told = Told { sender, case, way: &case.ways[1], cells: &[paper], plain: &[plain], share };
-        told.why().unwrap()
+        let input = ExplainInput { sender, case, variant: &case.variants[1], results: &[paper], plain_results: &[plain], plain_ideal_percent: share };
+        input.explanation().unwrap()
     }
 
     #[test]
@@ -146,14 +146,14 @@ mod tests {
 
     #[test]
     fn what_was_to_be_done_and_never_was_is_named() {
-        let paper = Measured { acks_air: Some(15.0), ..cell(125, 1, &["offload"]) };
+        let paper = RunResult { ack_airtime_percent: Some(15.0), ..cell(125, 1, &["offload"]) };
         let said = why("F8", Congestion::Cubic, &paper, &cell(125, 1, &[]), None);
         assert_eq!(said, "never in force: freeze, fast-fetch");
     }
 
     #[test]
     fn a_shared_cell_is_about_the_air_and_not_about_losses() {
-        let plain = Measured { acks_air: Some(17.2), ..cell(125, 0, &[]) };
+        let plain = RunResult { ack_airtime_percent: Some(17.2), ..cell(125, 0, &[]) };
         let said = why("F5", Congestion::Bbr, &cell(125, 0, &["offload"]), &plain, None);
         assert!(said.contains("ACKs take 17 % of the air (a kernel sends one for two segments)"), "{said}");
         assert!(!said.contains("BBR"), "{said}");

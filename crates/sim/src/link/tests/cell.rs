@@ -3,12 +3,12 @@
 use super::*;
 
 /// Payload rate towards the client with so many small datagrams back for every 8.
-fn shared_cell(medium: &str, back: u64) -> f64 {
-    let mut link = link(&format!("wifi,medium={medium}"));
+fn downlink_rate_in_shared_cell(preset: &str, small_per_eight: u64) -> f64 {
+    let mut link = parse_link(&format!("wifi,medium={preset}"));
     let mut now = ms(0);
-    let (mut delivered, mut owed, mut n) = (0_u64, 0, 0);
+    let (mut delivered, mut small_due, mut n) = (0_u64, 0, 0);
     for _ in 0..20 {
-        link.push(Direction::Down, Numbered { n, bytes: 1492 }, now);
+        link.push(Direction::Down, NumberedPacket { number: n, bytes: 1492 }, now);
     }
     while now < ms(20_000) {
         now = link.next_event().unwrap();
@@ -18,11 +18,11 @@ fn shared_cell(medium: &str, back: u64) -> f64 {
             }
             n += 1;
             delivered += 1;
-            link.push(Direction::Down, Numbered { n, bytes: 1492 }, now);
-            owed += back;
-            if owed >= 8 {
-                owed -= 8;
-                link.push(Direction::Up, Numbered { n, bytes: 52 }, now);
+            link.push(Direction::Down, NumberedPacket { number: n, bytes: 1492 }, now);
+            small_due += small_per_eight;
+            if small_due >= 8 {
+                small_due -= 8;
+                link.push(Direction::Up, NumberedPacket { number: n, bytes: 52 }, now);
             }
         }
     }
@@ -34,27 +34,27 @@ fn shared_cell(medium: &str, back: u64) -> f64 {
 fn small_frames_cost_a_shared_cell_what_the_paper_measured() {
     // The emulator's own figures; Super-aggregation figure 2(a): from 20 down to 15 at 4 of 8.
     for (back, expected) in [(0, 19.1), (1, 17.9), (2, 16.8), (4, 14.9), (8, 12.1)] {
-        let ours = shared_cell("11g-mixed", back);
+        let ours = downlink_rate_in_shared_cell("11g-mixed", back);
         assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
     }
     for (back, expected) in [(0, 5.93), (1, 5.65), (2, 5.41), (4, 4.99), (8, 4.26)] {
-        let ours = shared_cell("11b", back);
+        let ours = downlink_rate_in_shared_cell("11b", back);
         assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
     }
     for (medium, back, expected) in [("11g", 0, 29.8), ("11b-rts", 0, 4.42), ("11b-paper", 8, 3.39)] {
-        let ours = shared_cell(medium, back);
+        let ours = downlink_rate_in_shared_cell(medium, back);
         assert!((ours / expected - 1.0).abs() < 0.03, "{medium}, {back} of 8: {ours} instead of {expected}");
     }
 }
 
 #[test]
 fn two_saturated_stations_share_a_cell_in_equal_frames() {
-    let mut link = link("wifi,medium=11g");
+    let mut link = parse_link("wifi,medium=11g");
     for n in 0..4000 {
         let now = Instant::from_nanos(n * 500_000);
         for direction in Direction::BOTH {
-            link.push(direction, full(n), now);
-            link.push(direction, full(n), now);
+            link.push(direction, full_packet(n), now);
+            link.push(direction, full_packet(n), now);
         }
         while link.pop(now).is_some() {}
     }
@@ -68,11 +68,11 @@ fn two_saturated_stations_share_a_cell_in_equal_frames() {
 
 #[test]
 fn a_held_cell_is_silent_and_goes_on() {
-    let mut link = link("wifi,medium=11g");
-    link.change(&Change::Hold, ms(1));
-    link.push(Direction::Down, full(0), ms(2));
+    let mut link = parse_link("wifi,medium=11g");
+    link.change(&LinkEventKind::Hold, ms(1));
+    link.push(Direction::Down, full_packet(0), ms(2));
     assert_eq!((link.next_event(), link.pop(ms(50))), (None, None));
-    link.change(&Change::Back, ms(60));
+    link.change(&LinkEventKind::Restore, ms(60));
     let due = link.next_event().unwrap();
     assert!(due > ms(60) && due < ms(61), "{due}");
     assert!(link.pop(due).is_some());
@@ -80,28 +80,28 @@ fn a_held_cell_is_silent_and_goes_on() {
 
 #[test]
 fn a_station_sends_nothing_in_the_past_when_its_rate_comes_back() {
-    let mut link = link("wifi,medium=11g");
-    link.change(&Change::Rate(Bitrate::ZERO), ms(0));
-    link.push(Direction::Up, full(0), ms(1));
-    link.push(Direction::Down, full(1), ms(1));
+    let mut link = parse_link("wifi,medium=11g");
+    link.change(&LinkEventKind::Rate(Bitrate::ZERO), ms(0));
+    link.push(Direction::Up, full_packet(0), ms(1));
+    link.push(Direction::Down, full_packet(1), ms(1));
     assert_eq!((link.next_event(), link.pop(ms(50))), (None, None));
     // The other side sends meanwhile; the rate that comes back while nobody looks counts from its own moment.
-    link.schedule(ms(60), Change::Up(Bitrate::from_mbps(54)));
-    link.schedule(ms(80), Change::Rate(Bitrate::from_mbps(54)));
+    link.schedule(ms(60), LinkEventKind::UplinkRate(Bitrate::from_mbps(54)));
+    link.schedule(ms(80), LinkEventKind::Rate(Bitrate::from_mbps(54)));
     let mut out = Vec::new();
     drain(&mut link, ms(100), &mut out);
     let [(first, up), (second, down)] = out[..] else { panic!("{out:?}") };
-    assert_eq!((up.n, down.n), (0, 1));
+    assert_eq!((up.number, down.number), (0, 1));
     assert!(first > ms(60) && first < ms(61) && second > ms(80) && second < ms(81), "{first} {second}");
 }
 
 #[test]
 fn a_drop_by_codel_does_not_make_what_was_foretold_late() {
     // Large and small frames take turns in a queue that stands; behind a dropped large one a small one comes sooner.
-    let mut link = link("wifi,medium=11b,codel");
+    let mut link = parse_link("wifi,medium=11b,codel");
     for n in 0..2000 {
         let now = Instant::from_nanos(n * 500_000);
-        link.push(Direction::Down, Numbered { n, bytes: if n % 2 == 0 { 1500 } else { 20 } }, now);
+        link.push(Direction::Down, NumberedPacket { number: n, bytes: if n % 2 == 0 { 1500 } else { 20 } }, now);
         let foretold = link.next_event().unwrap();
         if let Some((due, _, packet)) = link.pop_due(now + Duration::from_micros(499)) {
             assert!(foretold <= due, "{foretold} {due} {packet:?}");

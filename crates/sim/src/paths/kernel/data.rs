@@ -11,208 +11,208 @@ use marline_core::energy::Direction;
 use marline_core::link::LinkId;
 use marline_core::units::DataSize;
 
-use super::super::Data;
-use super::super::lane::Fate;
-use super::super::sender::Piece;
-use super::{Event, Kernel, Stage};
+use super::super::DataRange;
+use super::super::lane::SendOutcome;
+use super::super::sender::Chunk;
+use super::{Event, KernelModel, ConnStage};
 
 /// MPTCP_SEND_BURST_SIZE.
-const BURST: u64 = 65_536;
+const SEND_BURST: u64 = 65_536;
 /// What a subflow may bring before anybody can tell that its MP_PRIO was lost.
-const UNHEARD: u64 = 3000;
+const MAX_BYTES_BEFORE_PRIO: u64 = 3000;
 
-impl Kernel {
+impl KernelModel {
     /// Gives data to subflows, and lets them send.
-    pub(super) fn push(&mut self, at: usize) {
-        while let Some((sub, data)) = self.schedule(at) {
-            let chosen = &mut self.subs[sub];
-            chosen.given += data.len;
-            chosen.mapped.push_back(data);
+    pub(super) fn schedule_data(&mut self, conn: usize) {
+        while let Some((sub, data)) = self.next_data(conn) {
+            let chosen = &mut self.subflows[sub];
+            chosen.assigned_bytes += data.len;
+            chosen.unacked.push_back(data);
             // A backup gets something only where nothing else works.
-            chosen.drained = chosen.drained.map(|_| chosen.given);
-            self.subs[sub].sender.take(data);
-            self.pump(sub);
+            chosen.backup_since = chosen.backup_since.map(|_| chosen.assigned_bytes);
+            self.subflows[sub].sender.enqueue(data);
+            self.send_pending(sub);
         }
-        for sub in self.conns[at].subs.clone() {
-            self.pump(sub);
+        for sub in self.conns[conn].subflows.clone() {
+            self.send_pending(sub);
         }
     }
 
-    fn schedule(&mut self, at: usize) -> Option<(usize, Data)> {
-        let conn = &self.conns[at];
-        let usable = |sub: &&usize| self.subs[**sub].there && !self.subs[**sub].sender.is_stale();
-        let active = || conn.subs.iter().filter(usable);
-        let any = active().any(|sub| !self.subs[*sub].heard);
-        let room: u64 = active().map(|sub| self.subs[*sub].sender.room()).sum();
-        let room = room.min(self.scene.server.window.bytes());
-        let lingers = |sub: usize| {
-            let sender = &self.subs[sub].sender;
-            sender.holds() as f64 / sender.pace.max(1.0)
+    fn next_data(&mut self, conn_index: usize) -> Option<(usize, DataRange)> {
+        let conn = &self.conns[conn_index];
+        let usable = |sub: &&usize| self.subflows[**sub].is_open_at_server && !self.subflows[**sub].sender.is_stale();
+        let open_subflows = || conn.subflows.iter().filter(usable);
+        let any_non_backup = open_subflows().any(|sub| !self.subflows[*sub].server_backup);
+        let send_space: u64 = open_subflows().map(|sub| self.subflows[*sub].sender.send_buffer()).sum();
+        let send_space = send_space.min(self.scenario.server.receive_window.bytes());
+        let drain_time = |sub: usize| {
+            let sender = &self.subflows[sub].sender;
+            sender.buffered_bytes() as f64 / sender.pacing_rate.max(1.0)
         };
-        let best = active().copied().filter(|sub| !any || !self.subs[*sub].heard);
-        let best = best.min_by(|a, b| lingers(*a).total_cmp(&lingers(*b)))?;
-        let holds = self.subs[best].sender.holds();
-        if holds >= self.subs[best].sender.room() {
+        let best = open_subflows().copied().filter(|sub| !any_non_backup || !self.subflows[*sub].server_backup);
+        let best = best.min_by(|a, b| drain_time(*a).total_cmp(&drain_time(*b)))?;
+        let buffered = self.subflows[best].sender.buffered_bytes();
+        if buffered >= self.subflows[best].sender.send_buffer() {
             return None;
         }
-        let conn = &mut self.conns[at];
+        let conn = &mut self.conns[conn_index];
         let acknowledged = conn.acknowledged;
-        while conn.again.front().is_some_and(|data| data.at + data.len <= acknowledged) {
-            conn.again.pop_front();
+        while conn.retransmit_queue.front().is_some_and(|data| data.offset + data.len <= acknowledged) {
+            conn.retransmit_queue.pop_front();
         }
-        let data = if let Some(first) = conn.again.front_mut() {
-            let len = first.len.min(BURST);
-            let data = Data { at: first.at, len };
-            first.at += len;
+        let data = if let Some(first) = conn.retransmit_queue.front_mut() {
+            let len = first.len.min(SEND_BURST);
+            let data = DataRange { offset: first.offset, len };
+            first.offset += len;
             first.len -= len;
             if first.len == 0 {
-                conn.again.pop_front();
+                conn.retransmit_queue.pop_front();
             }
             data
         } else {
-            let out = conn.next - conn.acknowledged;
-            let len = BURST.min(conn.ready - conn.next).min(room.saturating_sub(out));
-            let data = Data { at: conn.next, len };
-            conn.next += len;
+            let outstanding = conn.next_offset - conn.acknowledged;
+            let len = SEND_BURST.min(conn.sendable_end - conn.next_offset).min(send_space.saturating_sub(outstanding));
+            let data = DataRange { offset: conn.next_offset, len };
+            conn.next_offset += len;
             data
         };
         if data.len == 0 {
             return None;
         }
-        let sender = &mut self.subs[best].sender;
-        let (held, new) = (holds as f64, data.len as f64);
-        sender.pace = (sender.pace * held + sender.rate() * new) / (held + new);
+        let sender = &mut self.subflows[best].sender;
+        let (held, new) = (buffered as f64, data.len as f64);
+        sender.pacing_rate = (sender.pacing_rate * held + sender.current_pacing_rate() * new) / (held + new);
         Some((best, data))
     }
 
     /// A subflow sends what it may.
-    pub(super) fn pump(&mut self, at: usize) {
-        if !self.subs[at].there {
+    pub(super) fn send_pending(&mut self, sub: usize) {
+        if !self.subflows[sub].is_open_at_server {
             return;
         }
         let mss = self.mss();
-        let link = self.subs[at].link;
-        while let Some(piece) = self.subs[at].sender.next(self.now) {
-            let number = self.subs[at].sender.number();
+        let link = self.subflows[sub].link;
+        while let Some(piece) = self.subflows[sub].sender.next_chunk(self.now) {
+            let number = self.subflows[sub].sender.last_transmission();
             let packets = piece.data.len.div_ceil(mss);
-            let wire = piece.data.len + packets * (1500 - mss);
-            if let Fate::Arrives(then) = self.links[link].send(self.now, wire, packets) {
-                self.plan(then, Event::Arrives(at, piece, number));
+            let wire_bytes = piece.data.len + packets * (1500 - mss);
+            if let SendOutcome::Arrives(arrival) = self.links[link].send(self.now, wire_bytes, packets) {
+                self.schedule_event(arrival, Event::DataArrived(sub, piece, number));
             }
         }
-        self.set_timer(at);
+        self.arm_timer(sub);
     }
 
-    pub(super) fn arrives(&mut self, at: usize, piece: Piece, number: u64) {
-        let (link, conn, mss) = (self.subs[at].link, self.subs[at].conn, self.mss());
-        if !self.links[link].carrier {
+    pub(super) fn on_data(&mut self, sub: usize, piece: Chunk, number: u64) {
+        let (link, conn, mss) = (self.subflows[sub].link, self.subflows[sub].conn, self.mss());
+        if !self.links[link].has_carrier {
             return;
         }
-        let wire = piece.data.len + piece.data.len.div_ceil(mss) * (1500 - mss);
-        self.links[link].received += wire;
+        let wire_bytes = piece.data.len + piece.data.len.div_ceil(mss) * (1500 - mss);
+        self.links[link].received += wire_bytes;
         let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
-        self.meter.on_bytes(self.now, id, Direction::Down, DataSize::from_bytes(wire));
-        if !self.subs[at].here {
-            if self.subs[at].there
-                && let Some(then) = self.links[link].ask(self.now)
+        self.meter.on_bytes(self.now, id, Direction::Down, DataSize::from_bytes(wire_bytes));
+        if !self.subflows[sub].is_open_at_client {
+            if self.subflows[sub].is_open_at_server
+                && let Some(arrival) = self.links[link].send_control(self.now)
             {
-                self.plan(then, Event::Reset(at));
+                self.schedule_event(arrival, Event::ResetArrived(sub));
             }
             return;
         }
-        self.came[link] += piece.data.len;
-        if let Some((bytes, since)) = &mut self.subs[at].unheard {
+        self.link_payload[link] += piece.data.len;
+        if let Some((bytes, since)) = &mut self.subflows[sub].prio_lag {
             *bytes += piece.data.len;
-            if *bytes > UNHEARD {
+            if *bytes > MAX_BYTES_BEFORE_PRIO {
                 let since = since.get_or_insert(self.now);
-                self.unheard = self.unheard.max(self.now.since(*since));
+                self.max_prio_lag = self.max_prio_lag.max(self.now.since(*since));
             }
         }
-        if self.subs[at].drained.is_some_and(|from| piece.seq >= from) {
-            self.leaked[link] += piece.data.len;
+        if self.subflows[sub].backup_since.is_some_and(|from| piece.seq >= from) {
+            self.leaked_payload[link] += piece.data.len;
         }
-        for data in self.subs[at].receiver.take(piece.seq, piece.data) {
-            self.conns[conn].reassembly.take(data);
+        for data in self.subflows[sub].receiver.on_data(piece.seq, piece.data) {
+            self.conns[conn].reassembly.insert(data);
         }
-        let upto = self.conns[conn].reassembly.next();
-        if let Some(then) = self.links[link].ask(self.now) {
-            self.plan(then, Event::Acked(at, number, upto));
+        let next_offset = self.conns[conn].reassembly.next_offset();
+        if let Some(arrival) = self.links[link].send_control(self.now) {
+            self.schedule_event(arrival, Event::AckArrived(sub, number, next_offset));
         }
         let conn = &mut self.conns[conn];
-        if conn.stage != Stage::Closed && upto == conn.asked && conn.answered < conn.asked {
-            conn.answered = conn.asked;
-            self.next_request(self.subs[at].conn);
+        if conn.stage != ConnStage::Closed && next_offset == conn.requested_end && conn.response_end < conn.requested_end {
+            conn.response_end = conn.requested_end;
+            self.next_request(self.subflows[sub].conn);
         }
     }
 
-    pub(super) fn acked(&mut self, at: usize, number: u64, upto: u64) {
-        let conn = self.subs[at].conn;
-        self.conns[conn].acknowledged = self.conns[conn].acknowledged.max(upto);
-        let (acknowledged, sub) = (self.conns[conn].acknowledged, &mut self.subs[at]);
-        if sub.there {
+    pub(super) fn on_ack(&mut self, sub_index: usize, number: u64, next_offset: u64) {
+        let conn = self.subflows[sub_index].conn;
+        self.conns[conn].acknowledged = self.conns[conn].acknowledged.max(next_offset);
+        let (acknowledged, sub) = (self.conns[conn].acknowledged, &mut self.subflows[sub_index]);
+        if sub.is_open_at_server {
             sub.sender.on_ack(self.now, number);
-            while sub.mapped.front().is_some_and(|data| data.at + data.len <= acknowledged) {
-                sub.mapped.pop_front();
+            while sub.unacked.front().is_some_and(|data| data.offset + data.len <= acknowledged) {
+                sub.unacked.pop_front();
             }
         }
-        if self.conns[conn].stage != Stage::Closed {
-            self.push(conn);
+        if self.conns[conn].stage != ConnStage::Closed {
+            self.schedule_data(conn);
         }
     }
 
-    fn set_timer(&mut self, at: usize) {
-        if !self.subs[at].timer
-            && let Some(then) = self.subs[at].sender.deadline()
+    fn arm_timer(&mut self, sub: usize) {
+        if !self.subflows[sub].is_timer_armed
+            && let Some(deadline) = self.subflows[sub].sender.deadline()
         {
-            self.subs[at].timer = true;
-            self.plan(then, Event::Timer(at));
+            self.subflows[sub].is_timer_armed = true;
+            self.schedule_event(deadline, Event::Timer(sub));
         }
     }
 
-    pub(super) fn timer(&mut self, at: usize) {
-        self.subs[at].timer = false;
-        if !self.subs[at].there {
+    pub(super) fn on_timer(&mut self, sub: usize) {
+        self.subflows[sub].is_timer_armed = false;
+        if !self.subflows[sub].is_open_at_server {
             return;
         }
-        if self.subs[at].sender.on_deadline(self.now) {
-            self.give_back(at);
+        if self.subflows[sub].sender.on_deadline(self.now) {
+            self.requeue_data(sub);
         }
-        self.push(self.subs[at].conn);
-        self.set_timer(at);
+        self.schedule_data(self.subflows[sub].conn);
+        self.arm_timer(sub);
     }
 
     /// The server learns that a subflow is gone.
-    pub(super) fn reset(&mut self, at: usize) {
-        if std::mem::take(&mut self.subs[at].there) {
-            self.give_back(at);
+    pub(super) fn on_reset(&mut self, sub: usize) {
+        if std::mem::take(&mut self.subflows[sub].is_open_at_server) {
+            self.requeue_data(sub);
             // What had come out of order was acknowledged to the subflow's sender, and is gone with the subflow.
-            let waiting: Vec<Data> = self.subs[at].receiver.waiting().collect();
-            let conn = &mut self.conns[self.subs[at].conn];
-            conn.again.extend(waiting);
-            conn.again.make_contiguous().sort_by_key(|data| data.at);
-            self.push(self.subs[at].conn);
+            let out_of_order: Vec<DataRange> = self.subflows[sub].receiver.out_of_order().collect();
+            let conn = &mut self.conns[self.subflows[sub].conn];
+            conn.retransmit_queue.extend(out_of_order);
+            conn.retransmit_queue.make_contiguous().sort_by_key(|data| data.offset);
+            self.schedule_data(self.subflows[sub].conn);
         }
     }
 
     /// What a subflow was given goes to others, also what has come there behind a gap and was acknowledged selectively.
-    fn give_back(&mut self, at: usize) {
-        let conn = &mut self.conns[self.subs[at].conn];
+    fn requeue_data(&mut self, sub: usize) {
+        let conn = &mut self.conns[self.subflows[sub].conn];
         let acknowledged = conn.acknowledged;
-        for data in &self.subs[at].mapped {
-            let from = data.at.max(acknowledged);
-            let end = data.at + data.len;
+        for data in &self.subflows[sub].unacked {
+            let from = data.offset.max(acknowledged);
+            let end = data.offset + data.len;
             if end > from {
-                conn.again.push_back(Data { at: from, len: end - from });
+                conn.retransmit_queue.push_back(DataRange { offset: from, len: end - from });
             }
         }
-        conn.again.make_contiguous().sort_by_key(|data| data.at);
+        conn.retransmit_queue.make_contiguous().sort_by_key(|data| data.offset);
     }
 
-    pub(super) fn prio(&mut self, at: usize, backup: bool) {
-        let sub = &mut self.subs[at];
-        sub.heard = backup;
-        sub.unheard = sub.unheard.filter(|_| !backup);
-        sub.drained = backup.then_some(sub.given);
-        self.push(self.subs[at].conn);
+    pub(super) fn on_mp_prio(&mut self, sub_index: usize, backup: bool) {
+        let sub = &mut self.subflows[sub_index];
+        sub.server_backup = backup;
+        sub.prio_lag = sub.prio_lag.filter(|_| !backup);
+        sub.backup_since = backup.then_some(sub.assigned_bytes);
+        self.schedule_data(self.subflows[sub_index].conn);
     }
 }

@@ -28,121 +28,121 @@ use marline_core::link::LinkId;
 use marline_core::paths::{CloseReason, ConnId, Input};
 use marline_core::units::{DataSize, Duration, Energy, Instant};
 
-use super::conn::{Reassembly, Receiver};
-use super::course::Course;
-use super::lane::Lane;
-use super::outcome::{LinkOutcome, Outcome, Sample};
-use super::scene::{Arrival, Request, Scene};
-use super::sender::{Piece, Sender};
-use super::{Data, Inbox};
-use crate::rng::{Purpose, Stream};
+use super::conn::{Reassembly, SubflowReceiver};
+use super::course::RateSchedule;
+use super::lane::QueuedLink;
+use super::outcome::{MptcpLinkOutcome, MptcpOutcome, ProgressSample};
+use super::scene::{LinkArrival, Request, MptcpScenario};
+use super::sender::{Chunk, SubflowSender};
+use super::{DataRange, InputQueue};
+use crate::rng::{Purpose, RandomStream};
 
 /// What of an IP packet of 1500 bytes is payload: 20 + 20 bytes of IPv4 and TCP, 12 of timestamps, 20 of MPTCP's mapping.
-pub const PAYLOAD: f64 = MSS_MPTCP as f64 / 1500.0;
+pub const PAYLOAD_SHARE: f64 = MSS_MPTCP as f64 / 1500.0;
 const MSS_MPTCP: u64 = 1428;
 const MSS_TCP: u64 = 1448;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Kernel {
-    scene: Scene,
+pub(super) struct KernelModel {
+    scenario: MptcpScenario,
     now: Instant,
-    links: Vec<Lane>,
-    conns: Vec<Conn>,
-    subs: Vec<Sub>,
+    links: Vec<QueuedLink>,
+    conns: Vec<ConnEnds>,
+    subflows: Vec<SubflowEnds>,
     pools: Vec<VecDeque<Request>>,
-    events: BinaryHeap<Reverse<Due>>,
-    planned: u64,
-    inbox: Inbox,
+    events: BinaryHeap<Reverse<ScheduledEvent>>,
+    scheduled_count: u64,
+    machine_inputs: InputQueue,
     meter: Meter,
-    random: Stream,
-    over: usize,
+    rng: RandomStream,
+    closed_conns: usize,
     /// Payload that came over each link, and what leaked.
-    came: Vec<u64>,
-    leaked: Vec<u64>,
-    commands: [u32; 3],
-    commanded: Vec<Instant>,
-    samples: Vec<Sample>,
+    link_payload: Vec<u64>,
+    leaked_payload: Vec<u64>,
+    command_counts: [u32; 3],
+    command_times: Vec<Instant>,
+    samples: Vec<ProgressSample>,
     notes: Vec<(Instant, String)>,
-    nonsense: Vec<String>,
-    unheard: Duration,
+    invalid_commands: Vec<String>,
+    max_prio_lag: Duration,
 }
 
 /// Both ends of one connection.
 #[derive(Debug)]
-struct Conn {
+struct ConnEnds {
     flow: usize,
-    stage: Stage,
+    stage: ConnStage,
     /// Bytes that the client has asked for, and that the server may send.
-    asked: u64,
-    ready: u64,
+    requested_end: u64,
+    sendable_end: u64,
     /// A request that the server has not heard yet.
-    requested: Option<DataSize>,
+    pending_request: Option<DataSize>,
     /// Of what was asked for, what has come and was taken for an end.
-    answered: u64,
-    next: u64,
+    response_end: u64,
+    next_offset: u64,
     acknowledged: u64,
     /// To be sent again on whatever works.
-    again: VecDeque<Data>,
+    retransmit_queue: VecDeque<DataRange>,
     reassembly: Reassembly,
-    finished: Option<Instant>,
-    subs: Vec<usize>,
+    finished_at: Option<Instant>,
+    subflows: Vec<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum ConnStage {
     New,
     Established,
     /// The machine knows of it.
-    Told,
+    Reported,
     Closed,
 }
 
 /// Both ends of one subflow.
 #[derive(Debug)]
-struct Sub {
+struct SubflowEnds {
     conn: usize,
     link: usize,
     initial: bool,
     rtt: Duration,
     /// Whether each end still has it.
-    here: bool,
-    there: bool,
-    told: bool,
+    is_open_at_client: bool,
+    is_open_at_server: bool,
+    is_reported: bool,
     /// What this end has asked for, and what the server has heard.
-    backup: bool,
-    heard: bool,
+    client_backup: bool,
+    server_backup: bool,
     /// This end has wanted a backup and the server has not heard of it: what came since, and since when that was more
     /// than [`data`] lets pass.
-    unheard: Option<(u64, Option<Instant>)>,
-    sender: Sender,
-    receiver: Receiver,
+    prio_lag: Option<(u64, Option<Instant>)>,
+    sender: SubflowSender,
+    receiver: SubflowReceiver,
     /// Pieces from here on were given to it while it was a backup.
-    drained: Option<u64>,
-    given: u64,
+    backup_since: Option<u64>,
+    assigned_bytes: u64,
     /// What it was given that the client has not acknowledged in order, on whatever subflow.
-    mapped: VecDeque<Data>,
+    unacked: VecDeque<DataRange>,
     /// Bytes of requests that went over it and were acknowledged, those that are not yet, and how often in a row they
     /// were sent again.
-    asked: u64,
-    waiting: u64,
+    request_bytes_acked: u64,
+    request_bytes_unacked: u64,
     timeouts: u8,
-    timer: bool,
+    is_timer_armed: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Event {
     Start(usize),
     Established(usize),
-    Joinable(usize),
+    ConnReady(usize),
     /// The client asks for the next thing.
-    Ask(usize, DataSize),
+    SendRequest(usize, DataSize),
     /// The server has heard it, over this subflow.
-    Asked(usize),
+    RequestArrived(usize),
     /// The client hears that it has.
-    Heard(usize),
+    RequestAcked(usize),
     /// If it does not hear it by now it sends the request again.
-    Again(usize, u32),
+    RequestTimeout(usize, u32),
     /// If nothing has come since then it asks whether anybody is there: bytes asked for and come at that time.
     Ping(usize, [u64; 2]),
     /// The first packet of a join goes out, for the first time or again.
@@ -150,349 +150,349 @@ enum Event {
         conn: usize,
         link: usize,
         backup: bool,
-        tries: u32,
+        attempt: u32,
     },
-    Arrives(usize, Piece, u64),
-    Acked(usize, u64, u64),
+    DataArrived(usize, Chunk, u64),
+    AckArrived(usize, u64, u64),
     Timer(usize),
-    Joined {
+    JoinArrived {
         conn: usize,
         link: usize,
         backup: bool,
     },
-    Refused(usize),
-    Prio(usize, bool),
-    Reset(usize),
+    JoinReset(usize),
+    MpPrioArrived(usize, bool),
+    ResetArrived(usize),
     Carrier(usize, bool),
     /// By its place in the scene.
-    Arrival(usize),
-    Traffic,
+    LinkArrival(usize),
+    InterfaceCounters,
     Sample,
 }
 
 /// An event in its order.
 #[derive(Clone, Debug)]
-struct Due {
+struct ScheduledEvent {
     at: Instant,
-    number: u64,
+    sequence: u64,
     event: Event,
 }
 
-impl PartialEq for Due {
+impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
+        self.sequence == other.sequence
     }
 }
-impl Eq for Due {}
-impl PartialOrd for Due {
+impl Eq for ScheduledEvent {}
+impl PartialOrd for ScheduledEvent {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Due {
+impl Ord for ScheduledEvent {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
     }
 }
 
-impl Kernel {
-    pub(super) fn new(scene: Scene) -> Self {
-        let mut meter = Meter::new(scene.model.clone(), Instant::ZERO);
-        let lane = |spec: &crate::spec::LinkSpec| {
-            let course = Course::new(spec, &scene.events, scene.limit);
-            Lane::new(spec, course, scene.seed, scene.limit)
+impl KernelModel {
+    pub(super) fn new(scenario: MptcpScenario) -> Self {
+        let mut meter = Meter::new(scenario.model.clone(), Instant::ZERO);
+        let make_link = |spec: &crate::spec::LinkSpec| {
+            let schedule = RateSchedule::new(spec, &scenario.events, scenario.time_limit);
+            QueuedLink::new(spec, schedule, scenario.seed, scenario.time_limit)
         };
-        let links: Vec<Lane> = scene.links.iter().map(lane).collect();
+        let links: Vec<QueuedLink> = scenario.links.iter().map(make_link).collect();
         for (id, link) in (0..).map(LinkId).zip(&links) {
             meter.add_link(Instant::ZERO, id, link.kind);
         }
         let mut kernel = Self {
             now: Instant::ZERO,
             conns: Vec::new(),
-            subs: Vec::new(),
-            pools: scene.pools.iter().map(|pool| pool.iter().copied().collect()).collect(),
+            subflows: Vec::new(),
+            pools: scenario.request_pools.iter().map(|pool| pool.iter().copied().collect()).collect(),
             events: BinaryHeap::new(),
-            planned: 0,
-            inbox: VecDeque::new(),
+            scheduled_count: 0,
+            machine_inputs: VecDeque::new(),
             meter,
-            random: Stream::new(scene.seed, "kernel", 0, Purpose::Other),
-            over: 0,
-            came: vec![0; links.len()],
-            leaked: vec![0; links.len()],
-            commands: [0; 3],
-            commanded: Vec::new(),
+            rng: RandomStream::new(scenario.seed, "kernel", 0, Purpose::Other),
+            closed_conns: 0,
+            link_payload: vec![0; links.len()],
+            leaked_payload: vec![0; links.len()],
+            command_counts: [0; 3],
+            command_times: Vec::new(),
             samples: Vec::new(),
             notes: Vec::new(),
-            nonsense: Vec::new(),
-            unheard: Duration::ZERO,
+            invalid_commands: Vec::new(),
+            max_prio_lag: Duration::ZERO,
             links,
-            scene,
+            scenario: scene: scenario,
         };
-        for flow in 0..kernel.scene.flows.len() {
-            kernel.conns.push(Conn::new(flow));
-            kernel.plan(Instant::ZERO + kernel.scene.flows[flow].start, Event::Start(flow));
+        for flow in 0..kernel.scenario.flows.len() {
+            kernel.conns.push(ConnEnds::new(flow));
+            kernel.schedule_event(Instant::ZERO + kernel.scenario.flows[flow].start, Event::Start(flow));
         }
-        for carrier in kernel.scene.carrier.clone() {
-            kernel.plan(Instant::ZERO + carrier.at, Event::Carrier(carrier.link, carrier.up));
+        for carrier in kernel.scenario.carrier_changes.clone() {
+            kernel.schedule_event(Instant::ZERO + carrier.at, Event::Carrier(carrier.link, carrier.has_carrier));
         }
-        for (number, arrival) in kernel.scene.arrivals.clone().iter().enumerate() {
-            kernel.links[usize::from(arrival.terms.id.0)].carrier = false;
-            kernel.plan(Instant::ZERO + arrival.at, Event::Arrival(number));
+        for (number, arrival) in kernel.scenario.link_arrivals.clone().iter().enumerate() {
+            kernel.links[usize::from(arrival.config.id.0)].has_carrier = false;
+            kernel.schedule_event(Instant::ZERO + arrival.at, Event::LinkArrival(number));
         }
-        kernel.plan(Instant::ZERO + kernel.scene.sample, Event::Sample);
-        kernel.plan(Instant::ZERO + TRAFFIC, Event::Traffic);
+        kernel.schedule_event(Instant::ZERO + kernel.scenario.sample_interval, Event::Sample);
+        kernel.schedule_event(Instant::ZERO + COUNTER_INTERVAL, Event::InterfaceCounters);
         kernel
     }
 
     /// Whether there is nothing left to do, or no time.
     pub(super) fn is_over(&self) -> bool {
-        self.over == self.conns.len() || self.now >= Instant::ZERO + self.scene.limit
+        self.closed_conns == self.conns.len() || self.now >= Instant::ZERO + self.scenario.time_limit
     }
 
     /// When the next event is.
-    pub(super) fn due(&self) -> Option<Instant> {
-        let end = Instant::ZERO + self.scene.limit;
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        let end = Instant::ZERO + self.scenario.time_limit;
         self.events.peek().map(|Reverse(due)| due.at.min(end))
     }
 
     /// The next thing to tell.
-    pub(super) fn told(&mut self) -> Option<Input> {
-        self.inbox.pop_front()
+    pub(super) fn next_input(&mut self) -> Option<Input> {
+        self.machine_inputs.pop_front()
     }
 
     /// Lets the next event happen, or ends at the limit.
     pub(super) fn step(&mut self) {
-        let end = Instant::ZERO + self.scene.limit;
+        let end = Instant::ZERO + self.scenario.time_limit;
         match self.events.pop() {
             Some(Reverse(due)) if due.at < end => {
                 self.now = due.at;
-                self.happen(due.event);
+                self.handle_event(due.event);
             }
             _ => self.now = end,
         }
     }
 
-    fn plan(&mut self, at: Instant, event: Event) {
-        self.planned += 1;
-        self.events.push(Reverse(Due { at, number: self.planned, event }));
+    fn schedule_event(&mut self, at: Instant, event: Event) {
+        self.scheduled_count += 1;
+        self.events.push(Reverse(ScheduledEvent { at, sequence: self.scheduled_count, event }));
     }
 
     /// A packet without payload goes out over a link; when it arrives, if it does.
-    fn control(&mut self, link: usize) -> Option<Instant> {
-        if self.links[link].carrier {
+    fn send_control(&mut self, link: usize) -> Option<Instant> {
+        if self.links[link].has_carrier {
             let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
             self.meter.on_bytes(self.now, id, Direction::Up, DataSize::ZERO);
         }
-        let lost = self.links[link].loses();
-        self.links[link].ask(self.now).filter(|_| !lost)
+        let is_lost = self.links[link].next_is_lost();
+        self.links[link].send_control(self.now).filter(|_| !is_lost)
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Start(conn) => self.start(conn),
-            Event::Established(conn) => self.established(conn),
-            Event::Joinable(conn) if self.conns[conn].stage == Stage::Established => {
-                self.conns[conn].stage = Stage::Told;
-                if self.scene.mptcp {
-                    self.tell_opened(conn, false);
-                    self.tell_up(self.conns[conn].subs[0]);
+            Event::Start(conn) => self.open_conn(conn),
+            Event::Established(conn) => self.on_established(conn),
+            Event::ConnReady(conn) if self.conns[conn].stage == ConnStage::Established => {
+                self.conns[conn].stage = ConnStage::Reported;
+                if self.scenario.is_mptcp {
+                    self.report_opened(conn, false);
+                    self.report_subflow_up(self.conns[conn].subflows[0]);
                 }
             }
-            Event::Joinable(_) => {}
-            Event::Ask(conn, size) => self.ask(conn, size),
-            Event::Asked(sub) => self.asked(sub),
-            Event::Heard(sub) => {
-                let sub = &mut self.subs[sub];
-                (sub.asked, sub.waiting, sub.timeouts) = (sub.asked + sub.waiting, 0, 0);
+            Event::ConnReady(_) => {}
+            Event::SendRequest(conn, size) => self.client_request(conn, size),
+            Event::RequestArrived(sub) => self.on_request(sub),
+            Event::RequestAcked(sub) => {
+                let sub = &mut self.subflows[sub];
+                (sub.request_bytes_acked, sub.request_bytes_unacked, sub.timeouts) = (sub.request_bytes_acked + sub.request_bytes_unacked, 0, 0);
             }
-            Event::Again(sub, tries) => self.again(sub, tries),
-            Event::Ping(conn, then) => self.ping(conn, then),
-            Event::Syn { conn, link, backup, tries } => self.syn(conn, link, backup, tries),
-            Event::Arrives(sub, piece, number) => self.arrives(sub, piece, number),
-            Event::Acked(sub, number, upto) => self.acked(sub, number, upto),
-            Event::Timer(sub) => self.timer(sub),
-            Event::Joined { conn, link, backup } => self.joined(conn, link, backup),
-            Event::Refused(sub) => self.tell_down(sub, CloseReason::Reset),
-            Event::Prio(sub, backup) => self.prio(sub, backup),
-            Event::Reset(sub) => self.reset(sub),
-            Event::Arrival(number) => {
-                let terms = self.scene.arrivals[number].terms.clone();
-                self.links[usize::from(terms.id.0)].carrier = true;
-                let link = terms.id;
-                self.inbox.extend([Input::LinkAdded { config: terms }, Input::LinkUp { link }]);
+            Event::RequestTimeout(sub, tries) => self.on_request_timeout(sub, tries),
+            Event::Ping(conn, then) => self.on_ping_due(conn, then),
+            Event::Syn { conn, link, backup, attempt: tries } => self.send_syn(conn, link, backup, tries),
+            Event::DataArrived(sub, piece, number) => self.on_data(sub, piece, number),
+            Event::AckArrived(sub, number, upto) => self.on_ack(sub, number, upto),
+            Event::Timer(sub) => self.on_timer(sub),
+            Event::JoinArrived { conn, link, backup } => self.on_joined(conn, link, backup),
+            Event::JoinReset(sub) => self.report_subflow_down(sub, CloseReason::Reset),
+            Event::MpPrioArrived(sub, backup) => self.on_mp_prio(sub, backup),
+            Event::ResetArrived(sub) => self.on_reset(sub),
+            Event::LinkArrival(number) => {
+                let config = self.scenario.link_arrivals[number].config.clone();
+                self.links[usize::from(config.id.0)].has_carrier = true;
+                let link = config.id;
+                self.machine_inputs.extend([Input::LinkAdded { config }, Input::LinkUp { link }]);
             }
             Event::Carrier(link, up) => {
                 let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
-                if self.arrival(id).is_some_and(|arrival| self.now < Instant::ZERO + arrival.at) {
+                if self.link_arrival(id).is_some_and(|arrival| self.now < Instant::ZERO + arrival.at) {
                     return;
                 }
-                self.links[link].carrier = up;
-                self.inbox.push_back(if up { Input::LinkUp { link: id } } else { Input::LinkDown { link: id } });
+                self.links[link].has_carrier = up;
+                self.machine_inputs.push_back(if up { Input::LinkUp { link: id } } else { Input::LinkDown { link: id } });
             }
-            Event::Traffic => {
-                for (id, link) in (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.carrier) {
+            Event::InterfaceCounters => {
+                for (id, link) in (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.has_carrier) {
                     let [received, sent] = [link.received, link.sent].map(DataSize::from_bytes);
-                    self.inbox.push_back(Input::InterfaceCounters { link: id, received, sent });
+                    self.machine_inputs.push_back(Input::InterfaceCounters { link: id, received, sent });
                 }
-                self.plan(self.now + TRAFFIC, Event::Traffic);
+                self.schedule_event(self.now + COUNTER_INTERVAL, Event::InterfaceCounters);
             }
             Event::Sample => {
-                self.sample();
-                self.plan(self.now + self.scene.sample, Event::Sample);
+                self.take_sample();
+                self.schedule_event(self.now + self.scenario.sample_interval, Event::Sample);
             }
         }
     }
 
     /// How a link came, if it was not there from the start.
-    fn arrival(&self, link: LinkId) -> Option<&Arrival> {
-        self.scene.arrivals.iter().find(|arrival| arrival.terms.id == link)
+    fn link_arrival(&self, link: LinkId) -> Option<&LinkArrival> {
+        self.scenario.link_arrivals.iter().find(|arrival| arrival.config.id == link)
     }
 
-    fn start(&mut self, conn: usize) {
-        let link = self.scene.flows[self.conns[conn].flow].first;
-        let arrives = self.control(link);
-        match arrives {
-            Some(_) => self.plan(self.now + self.links[link].rtt, Event::Established(conn)),
-            None => self.plan(self.now + SYN_AGAIN, Event::Start(conn)),
+    fn open_conn(&mut self, conn: usize) {
+        let link = self.scenario.flows[self.conns[conn].flow].initial_link;
+        let arrival = self.send_control(link);
+        match arrival {
+            Some(_) => self.schedule_event(self.now + self.links[link].rtt, Event::Established(conn)),
+            None => self.schedule_event(self.now + SYN_TIMEOUT, Event::Start(conn)),
         }
     }
 
-    fn established(&mut self, conn: usize) {
-        let link = self.scene.flows[self.conns[conn].flow].first;
-        self.conns[conn].stage = Stage::Established;
-        self.add_sub(conn, link, false, true);
+    fn on_established(&mut self, conn: usize) {
+        let link = self.scenario.flows[self.conns[conn].flow].initial_link;
+        self.conns[conn].stage = ConnStage::Established;
+        self.add_subflow(conn, link, false, true);
         self.next_request(conn);
-        self.plan(self.now + self.links[link].rtt, Event::Joinable(conn));
+        self.schedule_event(self.now + self.links[link].rtt, Event::ConnReady(conn));
     }
 
-    fn add_sub(&mut self, conn: usize, link: usize, backup: bool, initial: bool) -> usize {
-        let (now, rtt) = (self.now, self.links[link].rtt.max(LEAST_RTT));
+    fn add_subflow(&mut self, conn: usize, link: usize, backup: bool, initial: bool) -> usize {
+        let (now, rtt) = (self.now, self.links[link].rtt.max(MIN_RTT));
         let mss = self.mss();
-        let at = self.subs.len();
-        self.subs.push(Sub {
+        let index = self.subflows.len();
+        self.subflows.push(SubflowEnds {
             conn,
             link,
             initial,
             rtt,
-            here: true,
-            there: true,
-            told: false,
-            backup,
-            heard: backup,
-            unheard: None,
-            sender: Sender::new(now, rtt, mss, self.scene.server.keeps_window),
-            receiver: Receiver::default(),
-            drained: backup.then_some(0),
-            given: 0,
-            mapped: VecDeque::new(),
-            asked: 0,
-            waiting: 0,
+            is_open_at_client: true,
+            is_open_at_server: true,
+            is_reported: false,
+            client_backup: backup,
+            server_backup: backup,
+            prio_lag: None,
+            sender: SubflowSender::new(now, rtt, mss, self.scenario.server.keeps_cwnd),
+            receiver: SubflowReceiver::default(),
+            backup_since: backup.then_some(0),
+            assigned_bytes: 0,
+            unacked: VecDeque::new(),
+            request_bytes_acked: 0,
+            request_bytes_unacked: 0,
             timeouts: 0,
-            timer: false,
+            is_timer_armed: false,
         });
-        self.conns[conn].subs.push(at);
-        at
+        self.conns[conn].subflows.push(index);
+        index
     }
 
     /// The client's next request, or the connection's end.
     fn next_request(&mut self, conn: usize) {
-        let pool = self.scene.flows[self.conns[conn].flow].pool;
+        let pool = self.scenario.flows[self.conns[conn].flow].pool;
         match self.pools.get_mut(pool).and_then(VecDeque::pop_front) {
-            Some(request) if request.after.is_zero() => self.ask(conn, request.size),
-            Some(request) => self.plan(self.now + request.after, Event::Ask(conn, request.size)),
+            Some(request) if request.delay.is_zero() => self.client_request(conn, request.size),
+            Some(request) => self.schedule_event(self.now + request.delay, Event::SendRequest(conn, request.size)),
             None => self.close(conn),
         }
     }
 
     /// A FIN goes over each subflow.
     fn close(&mut self, conn: usize) {
-        let was = std::mem::replace(&mut self.conns[conn].stage, Stage::Closed);
-        self.conns[conn].finished = Some(self.now);
-        self.over += 1;
-        for sub in self.conns[conn].subs.clone() {
-            if self.subs[sub].here {
-                self.control(self.subs[sub].link);
+        let previous = std::mem::replace(&mut self.conns[conn].stage, ConnStage::Closed);
+        self.conns[conn].finished_at = Some(self.now);
+        self.closed_conns += 1;
+        for sub in self.conns[conn].subflows.clone() {
+            if self.subflows[sub].is_open_at_client {
+                self.send_control(self.subflows[sub].link);
             }
-            self.subs[sub].here = false;
-            self.subs[sub].there = false;
+            self.subflows[sub].is_open_at_client = false;
+            self.subflows[sub].is_open_at_server = false;
         }
-        if self.scene.mptcp && was == Stage::Told {
-            self.inbox.push_back(Input::Closed { conn: name(conn) });
+        if self.scenario.is_mptcp && previous == ConnStage::Reported {
+            self.machine_inputs.push_back(Input::Closed { conn: conn_id(conn) });
         }
     }
 
     fn mss(&self) -> u64 {
-        if self.scene.mptcp { MSS_MPTCP } else { MSS_TCP }
+        if self.scenario.is_mptcp { MSS_MPTCP } else { MSS_TCP }
     }
 
     fn delivered(&self) -> DataSize {
-        DataSize::from_bytes(self.conns.iter().map(|conn| conn.reassembly.next()).sum())
+        DataSize::from_bytes(self.conns.iter().map(|conn| conn.reassembly.next_offset()).sum())
     }
 
-    fn sample(&mut self) {
-        self.samples.push(Sample {
+    fn take_sample(&mut self) {
+        self.samples.push(ProgressSample {
             at: self.now,
             delivered: self.delivered(),
-            links: self.came.iter().map(|bytes| DataSize::from_bytes(*bytes)).collect(),
-            spent: self.meter.energy_so_far(self.now).total(),
+            links: self.link_payload.iter().map(|bytes| DataSize::from_bytes(*bytes)).collect(),
+            energy_so_far: self.meter.energy_so_far(self.now).total(),
         });
     }
 
-    pub(super) fn outcome(&self, now: Instant) -> Outcome {
-        let account = self.meter.energy_until_idle(now);
-        let links = (0..).map(LinkId).zip(&self.links).zip(&self.came).zip(&self.leaked);
-        let links = links.map(|(((id, link), came), leaked)| LinkOutcome {
+    pub(super) fn outcome(&self, now: Instant) -> MptcpOutcome {
+        let breakdown = self.meter.energy_until_idle(now);
+        let links = (0..).map(LinkId).zip(&self.links).zip(&self.link_payload).zip(&self.leaked_payload);
+        let links = links.map(|(((id, link), payload), leaked)| MptcpLinkOutcome {
             name: link.name.clone(),
-            bytes: DataSize::from_bytes(*came),
-            wakes: self.meter.radio(id).map_or(0, |radio| radio.totals(now).promotions),
-            energy: account.radio(id).map_or(Energy::ZERO, |bill| bill.total()),
+            bytes: DataSize::from_bytes(*payload),
+            promotions: self.meter.radio(id).map_or(0, |radio| radio.totals(now).promotions),
+            energy: breakdown.radio(id).map_or(Energy::ZERO, |bill| bill.total()),
             leaked: DataSize::from_bytes(*leaked),
         });
         let flows: Vec<Option<Duration>> =
-            self.conns.iter().map(|conn| conn.finished.map(|at| at.since(Instant::ZERO))).collect();
-        Outcome {
-            finished: flows.iter().copied().collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()),
+            self.conns.iter().map(|conn| conn.finished_at.map(|at| at.since(Instant::ZERO))).collect();
+        MptcpOutcome {
+            finished_at: flows.iter().copied().collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()),
             delivered: self.delivered(),
-            twice: DataSize::from_bytes(self.conns.iter().map(|conn| conn.reassembly.twice).sum()),
+            duplicate_bytes: DataSize::from_bytes(self.conns.iter().map(|conn| conn.reassembly.duplicate_bytes).sum()),
             links: links.collect(),
-            account,
-            commands: self.commands,
-            commanded: self.commanded.clone(),
+            breakdown: account: breakdown,
+            command_counts: self.command_counts,
+            command_times: self.command_times.clone(),
             samples: self.samples.clone(),
             notes: self.notes.clone(),
-            nonsense: self.nonsense.clone(),
-            unheard: self.unheard,
-            flows,
+            invalid_commands: self.invalid_commands.clone(),
+            max_prio_lag: self.max_prio_lag,
+            flow_times: flows,
         }
     }
 }
 
-impl Conn {
+impl ConnEnds {
     fn new(flow: usize) -> Self {
         Self {
             flow,
-            stage: Stage::New,
-            asked: 0,
-            requested: None,
-            ready: 0,
-            answered: 0,
-            next: 0,
+            stage: ConnStage::New,
+            requested_end: 0,
+            pending_request: None,
+            sendable_end: 0,
+            response_end: 0,
+            next_offset: 0,
             acknowledged: 0,
-            again: VecDeque::new(),
+            retransmit_queue: VecDeque::new(),
             reassembly: Reassembly::default(),
-            finished: None,
-            subs: Vec::new(),
+            finished_at: None,
+            subflows: Vec::new(),
         }
     }
 }
 
-fn name(conn: usize) -> ConnId {
-    ConnId(u32::try_from(conn).unwrap_or(u32::MAX))
+fn conn_id(index: usize) -> ConnId {
+    ConnId(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
 /// How often the driver tells of interfaces' counters (core/paths/event.rs, duty 4).
-const TRAFFIC: Duration = Duration::from_secs(1);
+const COUNTER_INTERVAL: Duration = Duration::from_secs(1);
 /// The first retransmission of a SYN.
-const SYN_AGAIN: Duration = Duration::from_secs(1);
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Of a link without any delay.
-const LEAST_RTT: Duration = Duration::from_micros(200);
+const MIN_RTT: Duration = Duration::from_micros(200);

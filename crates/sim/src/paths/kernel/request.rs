@@ -7,83 +7,83 @@
 
 use marline_core::units::{DataSize, Duration};
 
-use super::{Event, Kernel, Stage};
+use super::{Event, KernelModel, ConnStage};
 
-impl Kernel {
-    pub(super) fn ask(&mut self, conn: usize, size: DataSize) {
+impl KernelModel {
+    pub(super) fn client_request(&mut self, conn: usize, size: DataSize) {
         let state = &mut self.conns[conn];
-        state.asked += size.bytes();
-        state.requested = Some(size);
-        let then = [state.asked, state.reassembly.next()];
-        self.plan(self.now + PATIENCE, Event::Ping(conn, then));
-        self.request(conn);
+        state.requested_end += size.bytes();
+        state.pending_request = Some(size);
+        let progress = [state.requested_end, state.reassembly.next_offset()];
+        self.schedule_event(self.now + PING_INTERVAL, Event::Ping(conn, progress));
+        self.send_on_best_subflow(conn);
     }
 
     /// A request goes over the subflow that looks best: no stale one, and a backup only if there is nothing else.
-    fn request(&mut self, conn: usize) {
-        let best = self.conns[conn].subs.iter().copied().filter(|sub| self.subs[*sub].here);
-        let best = best.min_by_key(|sub| (self.subs[*sub].timeouts >= STALE, self.subs[*sub].backup));
-        if let Some(sub) = best.filter(|sub| self.subs[*sub].waiting == 0) {
+    fn send_on_best_subflow(&mut self, conn: usize) {
+        let best = self.conns[conn].subflows.iter().copied().filter(|sub| self.subflows[*sub].is_open_at_client);
+        let best = best.min_by_key(|sub| (self.subflows[*sub].timeouts >= STALE_TIMEOUTS, self.subflows[*sub].client_backup));
+        if let Some(sub) = best.filter(|sub| self.subflows[*sub].request_bytes_unacked == 0) {
             self.send_request(sub, 0);
         }
     }
 
-    fn send_request(&mut self, sub: usize, tries: u32) {
-        self.subs[sub].waiting = REQUEST;
-        if let Some(then) = self.control(self.subs[sub].link) {
-            self.plan(then, Event::Asked(sub));
+    fn send_request(&mut self, sub: usize, attempt: u32) {
+        self.subflows[sub].request_bytes_unacked = REQUEST_BYTES;
+        if let Some(arrival) = self.send_control(self.subflows[sub].link) {
+            self.schedule_event(arrival, Event::RequestArrived(sub));
         }
-        let timeout = (self.subs[sub].rtt + LEAST_TIMEOUT) * (1 << tries.min(MOST_BACKOFF));
-        self.plan(self.now + timeout, Event::Again(sub, tries));
+        let rto = (self.subflows[sub].rtt + MIN_RTO) * (1 << attempt.min(MAX_BACKOFF));
+        self.schedule_event(self.now + rto, Event::RequestTimeout(sub, attempt));
     }
 
     /// The server has got a request, perhaps not for the first time.
-    pub(super) fn asked(&mut self, sub: usize) {
-        let (conn, link) = (self.subs[sub].conn, self.subs[sub].link);
-        if let Some(size) = self.conns[conn].requested.take() {
-            self.conns[conn].ready += size.bytes();
-            self.push(conn);
+    pub(super) fn on_request(&mut self, sub: usize) {
+        let (conn, link) = (self.subflows[sub].conn, self.subflows[sub].link);
+        if let Some(size) = self.conns[conn].pending_request.take() {
+            self.conns[conn].sendable_end += size.bytes();
+            self.schedule_data(conn);
         }
-        if self.links[link].answers(self.now) {
-            self.plan(self.now + self.links[link].way(), Event::Heard(sub));
+        if self.links[link].carries_response(self.now) {
+            self.schedule_event(self.now + self.links[link].one_way_delay(), Event::RequestAcked(sub));
         }
     }
 
     /// A retransmission timeout of the client.
-    pub(super) fn again(&mut self, sub: usize, tries: u32) {
-        let conn = self.subs[sub].conn;
-        if self.conns[conn].stage == Stage::Closed {
+    pub(super) fn on_request_timeout(&mut self, sub: usize, attempt: u32) {
+        let conn = self.subflows[sub].conn;
+        if self.conns[conn].stage == ConnStage::Closed {
             return;
         }
-        if self.subs[sub].here && self.subs[sub].waiting > 0 {
-            self.subs[sub].timeouts = self.subs[sub].timeouts.saturating_add(1);
-            self.send_request(sub, tries + 1);
+        if self.subflows[sub].is_open_at_client && self.subflows[sub].request_bytes_unacked > 0 {
+            self.subflows[sub].timeouts = self.subflows[sub].timeouts.saturating_add(1);
+            self.send_request(sub, attempt + 1);
         }
-        if self.conns[conn].requested.is_some() {
-            self.request(conn);
+        if self.conns[conn].pending_request.is_some() {
+            self.send_on_best_subflow(conn);
         }
     }
 
-    pub(super) fn ping(&mut self, conn: usize, then: [u64; 2]) {
+    pub(super) fn on_ping_due(&mut self, conn: usize, progress_before: [u64; 2]) {
         let state = &self.conns[conn];
-        if state.stage == Stage::Closed || state.asked != then[0] || state.answered == state.asked {
+        if state.stage == ConnStage::Closed || state.requested_end != progress_before[0] || state.response_end == state.requested_end {
             return;
         }
-        let now = [state.asked, state.reassembly.next()];
-        if now == then {
-            self.request(conn);
+        let progress = [state.requested_end, state.reassembly.next_offset()];
+        if progress == progress_before {
+            self.send_on_best_subflow(conn);
         }
-        self.plan(self.now + PATIENCE, Event::Ping(conn, now));
+        self.schedule_event(self.now + PING_INTERVAL, Event::Ping(conn, progress));
     }
 }
 
 /// Bytes of a request.
-const REQUEST: u64 = 300;
+const REQUEST_BYTES: u64 = 300;
 /// Linux's TCP_RTO_MIN.
-const LEAST_TIMEOUT: Duration = Duration::from_millis(200);
+const MIN_RTO: Duration = Duration::from_millis(200);
 /// Doublings: 200 ms become 102 s.
-const MOST_BACKOFF: u32 = 9;
+const MAX_BACKOFF: u32 = 9;
 /// Timeouts after which the data goes over another subflow as well.
-const STALE: u8 = 2;
+const STALE_TIMEOUTS: u8 = 2;
 /// chosen: what HTTP/2 and WebSocket clients use.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PING_INTERVAL: Duration = Duration::from_secs(30);

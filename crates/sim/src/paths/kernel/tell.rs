@@ -4,70 +4,70 @@ use marline_core::link::LinkId;
 use marline_core::paths::{CloseReason, Counters, EstablishedSubflow, Input, SubflowId};
 use marline_core::units::{DataSize, Instant};
 
-use super::{Kernel, Stage, name};
+use super::{KernelModel, ConnStage, conn_id};
 
-impl Kernel {
+impl KernelModel {
     /// Of each link that has come, and of each that has carrier.
-    pub(in super::super) fn tell_links(&mut self) {
-        let come = self.scene.arrivals.iter().filter(|arrival| Instant::ZERO + arrival.at <= self.now);
-        self.inbox.extend(come.map(|arrival| Input::LinkAdded { config: arrival.terms.clone() }));
-        let works = (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.carrier);
-        self.inbox.extend(works.map(|(link, _)| Input::LinkUp { link }));
+    pub(in super::super) fn report_links(&mut self) {
+        let arrived = self.scenario.link_arrivals.iter().filter(|arrival| Instant::ZERO + arrival.at <= self.now);
+        self.machine_inputs.extend(arrived.map(|arrival| Input::LinkAdded { config: arrival.config.clone() }));
+        let up = (0..).map(LinkId).zip(&self.links).filter(|(_, link)| link.has_carrier);
+        self.machine_inputs.extend(up.map(|(link, _)| Input::LinkUp { link }));
     }
 
     /// To a machine that was not there before.
-    pub(in super::super) fn tell_adopted(&mut self) {
-        for at in 0..self.conns.len() {
-            if self.conns[at].stage == Stage::Told {
-                self.tell_opened(at, true);
-                for sub in self.conns[at].subs.clone() {
-                    if self.subs[sub].here && self.subs[sub].told {
-                        self.tell_up(sub);
+    pub(in super::super) fn report_open_conns(&mut self) {
+        for conn in 0..self.conns.len() {
+            if self.conns[conn].stage == ConnStage::Reported {
+                self.report_opened(conn, true);
+                for sub in self.conns[conn].subflows.clone() {
+                    if self.subflows[sub].is_open_at_client && self.subflows[sub].is_reported {
+                        self.report_subflow_up(sub);
                     }
                 }
             }
         }
     }
 
-    pub(super) fn tell_opened(&mut self, conn: usize, adopted: bool) {
-        self.inbox.push_back(Input::Opened { conn: name(conn), adopted, deny_join_id0: false });
+    pub(super) fn report_opened(&mut self, conn: usize, adopted: bool) {
+        self.machine_inputs.push_back(Input::Opened { conn: conn_id(conn), adopted, deny_join_id0: false });
     }
 
-    pub(super) fn tell_up(&mut self, at: usize) {
-        let sub = &mut self.subs[at];
-        sub.told = true;
+    pub(super) fn report_subflow_up(&mut self, index: usize) {
+        let sub = &mut self.subflows[index];
+        sub.is_reported = true;
         let subflow = EstablishedSubflow {
-            id: SubflowId(at as u64),
+            id: SubflowId(index as u64),
             link: Some(LinkId(u16::try_from(sub.link).unwrap_or(u16::MAX))),
             initial: sub.initial,
-            backup: sub.backup,
+            backup: sub.client_backup,
             rtt: Some(sub.rtt),
         };
-        self.inbox.push_back(Input::SubflowUp { conn: name(sub.conn), subflow });
+        self.machine_inputs.push_back(Input::SubflowUp { conn: conn_id(sub.conn), subflow });
     }
 
-    pub(super) fn tell_down(&mut self, at: usize, why: CloseReason) {
-        let sub = &mut self.subs[at];
-        if sub.here && sub.told {
-            self.inbox.push_back(Input::SubflowDown {
-                conn: name(sub.conn),
-                subflow: SubflowId(at as u64),
-                reason: why,
+    pub(super) fn report_subflow_down(&mut self, index: usize, reason: CloseReason) {
+        let sub = &mut self.subflows[index];
+        if sub.is_open_at_client && sub.is_reported {
+            self.machine_inputs.push_back(Input::SubflowDown {
+                conn: conn_id(sub.conn),
+                subflow: SubflowId(index as u64),
+                reason,
             });
         }
-        sub.here = false;
+        sub.is_open_at_client = false;
     }
 
-    pub(super) fn counters(&self, at: usize) -> Counters {
-        let sub = &self.subs[at];
+    pub(super) fn counters(&self, index: usize) -> Counters {
+        let sub = &self.subflows[index];
         Counters {
             received: DataSize::from_bytes(sub.receiver.received()),
-            sent: DataSize::from_bytes(sub.asked),
-            outstanding: DataSize::from_bytes(sub.waiting),
+            sent: DataSize::from_bytes(sub.request_bytes_acked),
+            outstanding: DataSize::from_bytes(sub.request_bytes_unacked),
             rtt: Some(sub.rtt),
             receiver_rtt: Some(sub.sender.rtt()),
             timeouts: sub.timeouts,
-            backup: sub.backup,
+            backup: sub.client_backup,
             peer_backup: false,
             data_seq: None,
         }
