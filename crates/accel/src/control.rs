@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use marline_net::control::{self, ControlError, SHUTTING_DOWN, ControlServer};
+use marline_net::control_socket::{self, ControlError, SHUTTING_DOWN, ControlServer};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 

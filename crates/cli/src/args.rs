@@ -4,7 +4,7 @@
 //!
 //! 1. Every value with a dimension carries its unit (`20Mbit/s`, `50ms`, `500KiB`).
 //! 2. Whatever may hold a secret (`--user`, `-H`, a URL) is taken as plain text here and parsed by
-//!    [`fetch`](crate::fetch), because clap repeats a refused value in its message.
+//!    [`get`](crate::get), because clap repeats a refused value in its message.
 //! 3. Nothing is read or opened.
 
 use std::ffi::OsString;
@@ -46,8 +46,8 @@ Set MARLINE_LOG=debug to see what happens inside.";
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Download a file on all links at once.
-    #[command(after_help = crate::fetch::AFTER_HELP)]
-    Get(Box<crate::fetch::GetArgs>),
+    #[command(after_help = crate::get::AFTER_HELP)]
+    Get(Box<crate::get::GetArgs>),
     /// Show this machine's links, and why a link is not used.
     #[command(after_help = AFTER_LINKS)]
     Links(LinksArgs),

@@ -15,18 +15,18 @@
 mod accel;
 mod args;
 mod config;
-mod confine;
+mod privileges;
 #[cfg(feature = "fleet")]
 mod edge;
 mod energy;
-mod fetch;
+mod get;
 #[cfg(feature = "fleet")]
 mod fleet;
-mod hangup;
+mod reload_signal;
 mod links;
-mod log;
+mod decision_log;
 #[cfg(feature = "fleet")]
-mod member;
+mod credentials;
 mod output;
 mod paths;
 mod progress;
@@ -52,7 +52,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = args::parse(args).and_then(|cli| {
         start_logging(&cli.command)?;
         match cli.command {
-            Command::Get(get) => fetch::run(*get, cli.config.as_deref()),
+            Command::Get(get) => get::run(*get, cli.config.as_deref()),
             Command::Links(links) => links::run(&links, cli.config.as_deref()),
             Command::Replay(replay) => replay::run(&replay),
             Command::Energy(energy) => energy::run(&energy, cli.config.as_deref()),

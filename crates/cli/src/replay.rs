@@ -21,7 +21,7 @@ use marline_core::units::Instant;
 
 use crate::CliError;
 use crate::args::ReplayArgs;
-use crate::log::{self, MachineConfig, MachineInput, LogRecord, LogReader, MachineOutput};
+use crate::decision_log::{self, MachineConfig, MachineInput, LogRecord, LogReader, MachineOutput};
 
 /// How a replay went.
 #[derive(Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_net::dns::{ResolveError, Resolver};
 use marline_net::http::{ProxyRules, Proxy, ProxyResponseTimer, Tunnel, resolver_host, is_loopback_url};
 use marline_net::links::Interface;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use url::{Host, Url};
 
 use super::connections::DNS_TIMEOUT;

@@ -22,7 +22,7 @@ use marline_core::units::DataSize;
 use marline_net::dns::{Resolution, ResolveError, Resolver};
 use marline_net::http::{Connection, DialRequest, Event, GetRequest, Proxy, ProxyResponseTimer, Sink, TlsContext, Http2Windows, resolver_host};
 use marline_net::links::Interface;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use marline_sys::mptcp::Spoken;
 use url::Url;
 

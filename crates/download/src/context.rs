@@ -21,7 +21,7 @@ use marline_core::link::LinkProfile;
 use marline_net::dns::Resolver;
 use marline_net::http::{Connection, DialRequest, TlsContext, TrustRootsError, Http2Windows, resolver_host, is_loopback_host};
 use marline_net::links::{Interface, LinksError, is_outside_links};
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use tokio::net::TcpStream;
 use url::Url;
 

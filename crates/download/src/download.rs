@@ -11,7 +11,7 @@ use std::time::Duration;
 use marline_core::fetch::{Failure, Fetch, Input, LinkShare, Resume, Status, UrlId};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Instant};
-use marline_net::power::BatteryMeter;
+use marline_net::battery::BatteryMeter;
 
 use super::DownloadEnergy;
 use super::batch::{DownloadControl, NAME_TIMEOUT, BatchContext, ObserverBuffer, JobLinkReport, JobReport, StopReason};

@@ -26,7 +26,7 @@ use marline_core::fetch::ReqId;
 use marline_core::units::DataSize;
 use marline_net::http::{Connection, Event, Sink, resolver_host};
 use marline_net::links::Interface;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use url::Url;
 
 /// Where a connection leads, and over which link.

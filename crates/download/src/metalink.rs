@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use data_encoding::HEXLOWER_PERMISSIVE;
 use marline_core::units::DataSize;
 use marline_net::http::is_loopback_url;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};

@@ -26,7 +26,7 @@ use marline_core::stream::{Config, InitialEstimate, LinkPrice, PlayerInput, Stre
 use marline_core::units::{Bitrate, DataSize};
 use marline_net::cookies::CookieJar;
 use marline_net::http::{ResponseMeta, resolver_host};
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use url::Url;
 
 use super::uplinks::Uplinks;

@@ -11,7 +11,7 @@ use marline_core::fetch::{Config, ConnErrorKind, Failure};
 use marline_core::units::{Bitrate, DataSize};
 use marline_net::checksum::Checksum;
 use marline_net::http::TrustRootsError;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use serde::Serialize;
 use url::Url;
 

@@ -22,7 +22,7 @@ use http::header::{
 use marline_core::fetch::{RequestRange, UrlId, Validator};
 use marline_net::cookies::CookieJar;
 use marline_net::http::GetRequest;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use url::{Host, Url};
 
 use super::request::{Credentials, MirrorUrl};

@@ -15,7 +15,7 @@ use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObse
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
 use marline_net::links::{Interface, Subnet, UnusedReason, Usability, list_interfaces};
-use marline_net::reach::AddressZone;
+use marline_net::egress::AddressZone;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};

@@ -11,11 +11,11 @@ use marline_sys::process::Room;
 use marline_sys::{clock, namespace};
 
 use crate::emulator::{EmulationReport, Emulator};
-use crate::memory::PeakRss;
+use crate::peak_rss::PeakRss;
 use crate::network::{self, Namespaces};
 use crate::run::RunningProcess;
 use crate::server::{LabServer, remove_stale_dirs};
-use crate::{CongestionReport, LabError, LabSpec, CommandRun, Task, places, acquire_privileges};
+use crate::{CongestionReport, LabError, LabSpec, CommandRun, Task, wan_topology, acquire_privileges};
 
 /// A running lab. Dropping it ends everything in it; so does the end of this process, however it comes.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl Lab {
         self.namespaces.client.run(work)
     }
 
-    /// As [`Self::spawn`], at a place behind the server's end ([`crate::places`]).
+    /// As [`Self::spawn`], at a place behind the server's end ([`crate::wan_topology`]).
     ///
     /// # Errors
     /// There is no such place, and those of starting a program.

@@ -20,25 +20,25 @@
 //! 3. A figure from a machine that was too busy is not hidden but marked ([`Emulation::suspect`]).
 
 mod accel;
-mod access;
+mod privileges;
 mod bench;
 pub mod cli;
-mod crowd;
+mod worker_pool;
 mod demo;
 pub mod doctor;
 mod emulator;
 mod error;
-pub mod evidence;
+pub mod results;
 mod fleet;
 mod lab;
 mod lan;
 mod live;
-mod memory;
+mod peak_rss;
 mod mptcp;
 mod network;
-pub mod page;
-mod peers;
-mod places;
+pub mod html_report;
+mod clients;
+mod wan_topology;
 mod player;
 mod program;
 mod reproduce;
@@ -51,12 +51,12 @@ mod spec;
 mod summary;
 mod veth;
 
-pub use access::{Privileges, acquire_privileges};
+pub use privileges::{Privileges, acquire_privileges};
 pub use emulator::{EmulationReport, Lateness, LinkReport, MpPrioRequest, TrafficSample};
 pub use error::LabError;
 pub use lab::Lab;
 pub use network::CongestionReport;
-pub use places::Segment;
+pub use wan_topology::Segment;
 pub use run::{Output, CommandRun, Task};
 pub use server::{TempDir, Payload};
 pub use spec::{Congestion, LabSpec, ServerTcp, Service};

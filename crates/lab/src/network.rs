@@ -72,13 +72,13 @@ impl CongestionReport {
 pub(crate) struct Namespaces {
     pub(crate) client: Network,
     pub(crate) server: Network,
-    /// From place 1 on ([`crate::places`]).
+    /// From place 1 on ([`crate::wan_topology`]).
     pub(crate) sites: Vec<Network>,
     pub(crate) congestion: CongestionReport,
 }
 
 impl Namespaces {
-    /// The network of a place ([`crate::places`]); none: there is no such place.
+    /// The network of a place ([`crate::wan_topology`]); none: there is no such place.
     pub(crate) fn site(&self, site: usize) -> Option<&Network> {
         match site.checked_sub(1) {
             None => Some(&self.server),

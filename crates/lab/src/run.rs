@@ -12,7 +12,7 @@ use marline_sys::{clock, process, signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::memory::PeakRss;
+use crate::peak_rss::PeakRss;
 use crate::{EmulationReport, LabError};
 
 /// What becomes of a command's output.

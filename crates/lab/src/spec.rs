@@ -7,7 +7,7 @@ use std::str::FromStr;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 
 use crate::LabError;
-use crate::places::{MAX_SITES, Segment};
+use crate::wan_topology::{MAX_SITES, Segment};
 
 /// The congestion control of both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The daemon's ear: a unix socket at which `status`, `watch` and `explain` ask.
 //!
 //! In: one [`Question`] for each connection. Out: one [`Answer`]. How they come and go, and who may ask, is
-//! [`marline_net::control`]'s.
+//! [`marline_net::control_socket`]'s.
 //!
 //! 1. Nobody makes the driver wait.
 //! 2. Who listens holds the claim ([`super::ground::Claim`]): a socket that is replaced is one that a crash has left.
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use marline_core::paths::{ConnId, Paths};
-use marline_net::control::{SHUTTING_DOWN, ControlServer};
+use marline_net::control_socket::{SHUTTING_DOWN, ControlServer};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,7 +19,7 @@ use super::status::{About, Explained, Status};
 use super::{Ask, Shared, Snapshot};
 
 pub use super::ground::socket;
-pub use marline_net::control::ControlError;
+pub use marline_net::control_socket::ControlError;
 
 /// What can be asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ async fn snapshot(driver: &mpsc::Sender<Ask>) -> Option<Snapshot> {
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
 pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, ControlError> {
-    marline_net::control::query_daemon(WHO, &socket(run_dir), question)
+    marline_net::control_socket::query_daemon(WHO, &socket(run_dir), question)
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
     use marline_core::energy::{ConcurrentDraw, Model};
     use marline_core::paths::{Config, Goal, Policy};
     use marline_core::units::Power;
-    use marline_net::control::MAX_CONNS;
+    use marline_net::control_socket::MAX_CONNS;
 
     use super::*;
 

@@ -15,16 +15,16 @@ use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use marline_download::store::StreamIdentity;
 use marline_download::{DownloadError, ResourceInfo};
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 use url::Url;
 
-use super::clients::ConnPermit;
-use super::loans::RevocableWindow;
-use super::series::TrackSegment;
+use super::client_admission::ConnPermit;
+use super::revocable_windows::RevocableWindow;
+use super::track_playback::TrackSegment;
 use super::session::{Session, wait_for_identity};
-use super::single::{PeekOutcome, SingleLinkResponse, concat};
+use super::single_link::{PeekOutcome, SingleLinkResponse, concat};
 
 /// The body of an answer.
 pub(super) enum ProxyBody {

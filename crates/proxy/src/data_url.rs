@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-use super::beginning::{ResponseSniffer, BodyEnd, SniffResult};
-use super::playlist_answer::PlaylistFormat;
-use super::recognize::{Signature, sniff_bytes};
-use super::target::percent_decoded;
+use super::response_sniffer::{ResponseSniffer, BodyEnd, SniffResult};
+use super::playlist_handler::PlaylistFormat;
+use super::signature::{Signature, sniff_bytes};
+use super::media_url::percent_decoded;
 
 /// Whether a reference is a `data:` URL with a playlist or a manifest in it, by its type or its first bytes.
 pub(super) fn contains_playlist(reference: &str) -> bool {

@@ -21,13 +21,13 @@ use hyper_util::rt::TokioIo;
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_download::CountingStream;
 use marline_net::http::MAX_FIELDS;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use tokio::io::AsyncWriteExt as _;
 
 use super::body::ProxyBody;
 use super::client_stream::ClientStream;
-use super::clients::ConnPermit;
-use super::media::text_response;
+use super::client_admission::ConnPermit;
+use super::media_handler::text_response;
 use super::session::Sessions;
 use super::tunnel::{self, Tunnel};
 

@@ -11,13 +11,13 @@ use marline_core::playback::Profile;
 use marline_core::units::{DataSize, Instant};
 use url::Url;
 
-use super::address::RewriteContext;
+use super::url_rewrite::RewriteContext;
 use super::container::ContainerScan;
-use super::cost::{ParseBudget, PlaylistError};
+use super::parse_budget::{ParseBudget, PlaylistError};
 use super::mpv::MpvState;
-use super::playlist::RewrittenPlaylist;
+use super::hls::RewrittenPlaylist;
 use super::range::RequestedRange;
-use super::{encoded, manifest, page, playlist, target};
+use super::{content_coding, dash, player_page, hls, media_url};
 
 /// The URL that a path at the media port means, and how it is shown.
 pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {

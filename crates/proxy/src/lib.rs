@@ -18,65 +18,65 @@
 //!    reading stops its links.
 //! 4. The first byte of a connection tells SOCKS5 from HTTP, so one port serves both.
 //!
-//! Where to start reading: `media` (a player's request), `session` (one resource that is read), `playlist` and `manifest`
+//! Where to start reading: `media_handler` (a player's request), `session` (one resource that is read), `hls` and `dash`
 //! (HLS and DASH), `forward` and `tunnel` (everything that is no media).
 //!
 //! A server framework was not used: there are four kinds of requests and no routes.
 
-mod address;
-mod ahead;
-mod beginning;
+mod url_rewrite;
+mod prefetch;
+mod response_sniffer;
 mod body;
-mod choice;
+mod link_selector;
 mod client_stream;
-mod clients;
+mod client_admission;
 mod container;
-mod cost;
+mod parse_budget;
 mod data_url;
-mod ear;
-mod encoded;
+mod session_observer;
+mod content_coding;
 mod events;
-mod fields;
+mod upstream_headers;
 mod forward;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod given;
-mod guard;
-mod hold;
-mod home;
-mod lines;
-mod list_reader;
-mod loans;
-mod manifest;
-mod marks;
-mod media;
-mod memory;
+mod origin_headers;
+mod origin_check;
+mod startup_gate;
+mod index_page;
+mod segment_rates;
+mod playlist_reader;
+mod revocable_windows;
+mod dash;
+mod playlist_marks;
+mod media_handler;
+mod buffer_budget;
 mod mpv;
-mod mpv_socket;
-mod named;
-mod odd_text;
-mod page;
-mod pieces;
-mod playlist;
-mod playlist_answer;
-mod probe;
-mod radios;
+mod mpv_ipc;
+mod listed_urls;
+mod text_encoding;
+mod player_page;
+mod segment_index;
+mod hls;
+mod playlist_handler;
+mod ffprobe;
+mod energy;
 mod range;
-mod recognize;
-mod reload;
-mod series;
+mod signature;
+mod blocking_reload;
+mod track_playback;
 mod session;
-mod single;
+mod single_link;
 mod socks5;
 mod status;
-mod target;
-mod terms;
+mod media_url;
+mod session_options;
 mod token;
-mod told;
+mod player_report;
 mod tunnel;
-mod viewings;
-mod watching;
+mod playlist_playbacks;
+mod player_estimator;
 mod xml;
 
 use std::convert::Infallible;
@@ -101,21 +101,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
-pub use choice::{SpreadMode, UnknownSpreadMode};
-pub use given::OriginHeaders;
-pub use hold::{StartMode, UnknownStartMode};
+pub use link_selector::{SpreadMode, UnknownSpreadMode};
+pub use origin_headers::OriginHeaders;
+pub use startup_gate::{StartMode, UnknownStartMode};
 pub use marline_download::{Links, ClientContextError};
 
 use marline_download::ClientContext;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 
 use body::ProxyBody;
 use client_stream::ClientStream;
-use clients::{ClientAdmission, ConnPermit};
+use client_admission::{ClientAdmission, ConnPermit};
 use events::Events;
-use memory::BufferBudget;
+use buffer_budget::BufferBudget;
 use session::Sessions;
-use terms::SessionOptions;
+use session_options::SessionOptions;
 use token::Token;
 
 /// How a proxy is to run.
@@ -258,7 +258,7 @@ async fn serve(
         return Err(ProxyError::StatusNotLoopback(options.status_listen));
     }
     // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
-    let descriptors = marline_net::descriptors::raise_nofile_limit();
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
     // Texts of playlists come and go, on several threads.
     marline_sys::memory::return_large_blocks();
     let media_listener = bind(options.listen).await?;
@@ -283,7 +283,7 @@ async fn serve(
     spawn_local(async move { sessions_for_expiry.prefetcher.expire_idle().await });
     if let Some(path) = mpv_socket {
         let sessions_for_mpv = Rc::clone(&sessions);
-        spawn_local(async move { mpv_socket::run(sessions_for_mpv, &path).await });
+        spawn_local(async move { mpv_ipc::run(sessions_for_mpv, &path).await });
     }
     let (media_clients, status_clients) = (ClientAdmission::new(max_connections(descriptors)), ClientAdmission::new(MAX_STATUS_CONNECTIONS));
     let (media_sessions, sessions, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
@@ -299,7 +299,7 @@ async fn serve(
             let service = service_fn(|request: Request<Incoming>| async {
                 is_served.store(true, Ordering::Relaxed);
                 permit.on_request();
-                Ok::<_, Infallible>(page::handle(&sessions, request, (address, media_listener.1), &token).await)
+                Ok::<_, Infallible>(player_page::handle(&sessions, request, (address, media_listener.1), &token).await)
             });
             tokio::select! {
                 _ = http.serve_connection(TokioIo::new(stream), service) => {}
@@ -415,8 +415,8 @@ async fn route(
     if request.uri().scheme().is_some() {
         return forward::forward_request(sessions, request, EgressPolicy::for_peer(peer).with_listener(listener), permit).await;
     }
-    let is_same_site = guard::is_same_site(request.headers());
-    let mut response = media::handle(sessions, &request, (listener, peer), &permit).await;
+    let is_same_site = origin_check::is_same_site(request.headers());
+    let mut response = media_handler::handle(sessions, &request, (listener, peer), &permit).await;
     if is_same_site {
         // For a page at an address without a name browsers take nothing else: the player page could not play.
         let name = "cross-origin-resource-policy";

@@ -16,8 +16,8 @@ use marline_core::units::Instant;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::told::PlayerReport;
-use super::{marks, target};
+use super::player_report::PlayerReport;
+use super::{playlist_marks, media_url};
 
 /// One mpv, as far as it has spoken.
 #[derive(Clone, Debug, Default)]

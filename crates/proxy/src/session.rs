@@ -27,30 +27,30 @@ use marline_download::{RangeDownload, DownloadError, KnownResource, ResourceInfo
 use marline_net::http::ResponseMeta;
 use marline_net::http::resolver_host;
 use marline_net::links::Interface;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-use super::ahead::Prefetcher;
+use super::prefetch::Prefetcher;
 use super::body::{StreamBody, AbortOnDrop, TransferState};
-use super::choice::{Candidate, LinkSelector, ClientHost};
-use super::ear::{StreamDecisions, SessionObserver};
+use super::link_selector::{Candidate, LinkSelector, ClientHost};
+use super::session_observer::{StreamDecisions, SessionObserver};
 use super::events::Events;
-use super::fields::{CookieJars, UpstreamHeaders};
-use super::hold::{StartupGate, StartMode};
-use super::list_reader::PlaylistReader;
-use super::loans::RevocableWindows;
-use super::memory::{Client, WindowGrant, GrantError, BufferBudget};
-use super::playlist_answer::PlaylistFormat;
-use super::radios::EnergyMeter;
+use super::upstream_headers::{CookieJars, UpstreamHeaders};
+use super::startup_gate::{StartupGate, StartMode};
+use super::playlist_reader::PlaylistReader;
+use super::revocable_windows::RevocableWindows;
+use super::buffer_budget::{Client, WindowGrant, GrantError, BufferBudget};
+use super::playlist_handler::PlaylistFormat;
+use super::energy::EnergyMeter;
 use super::range::{self, RequestedRange};
-use super::series::{TrackSegment, PlaylistPlayback};
-use super::single::{DRAIN_TIMEOUT, FIRST_BYTE_TIMEOUT, SEND_TIMEOUT, PeekOutcome, SingleLinkRequest, SingleLinkResponse};
-use super::target::{MediaUrl, redacted};
-use super::terms::SessionOptions;
-use super::told::PlayerReport;
-use super::watching::PlayerEstimator;
+use super::track_playback::{TrackSegment, PlaylistPlayback};
+use super::single_link::{DRAIN_TIMEOUT, FIRST_BYTE_TIMEOUT, SEND_TIMEOUT, PeekOutcome, SingleLinkRequest, SingleLinkResponse};
+use super::media_url::{MediaUrl, redacted};
+use super::session_options::SessionOptions;
+use super::player_report::PlayerReport;
+use super::player_estimator::PlayerEstimator;
 
 /// All sessions, and what they share.
 pub(super) struct Sessions {

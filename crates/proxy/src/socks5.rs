@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::fetch::ConnErrorKind;
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use marline_net::socks5::{GENERAL_FAILURE, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, reply, read_request};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::clients::ConnPermit;
+use super::client_admission::ConnPermit;
 use super::session::Sessions;
 use super::tunnel;
 

@@ -18,13 +18,13 @@ use marline_download::Flow;
 use serde_json::{Value, json};
 
 use super::body::{ProxyBody, text_body};
-use super::guard;
-use super::hold::StartDecision;
-use super::media::text_response;
+use super::origin_check;
+use super::startup_gate::StartDecision;
+use super::media_handler::text_response;
 use super::session::{Session, Sessions};
-use super::target::redacted;
+use super::media_url::redacted;
 use super::token::Token;
-use super::watching::PlayerStatus;
+use super::player_estimator::PlayerStatus;
 
 /// What a request wants behind the token, if whoever asks may have it.
 ///

@@ -2,9 +2,9 @@
 //!
 //! In: a host and a port. Out: a TCP connection over the link that suits the host, and its bytes both ways.
 //!
-//! 1. The links are tried in the order of [`Choice`](super::choice::Choice), names resolved on each; a link that fails
+//! 1. The links are tried in the order of [`Choice`](super::link_selector::Choice), names resolved on each; a link that fails
 //!    is learnt of, and so is what comes over it and how fast.
-//! 2. How bytes go from one connection to the other is [`marline_net::pass`]'s.
+//! 2. How bytes go from one connection to the other is [`marline_net::splice`]'s.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_core::units::DataSize;
 use marline_download::{CountingStream, Flow};
-use marline_net::pass::{self, Direction};
-use marline_net::reach::EgressPolicy;
+use marline_net::splice::{self, Direction};
+use marline_net::egress::EgressPolicy;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::choice::ClientHost;
+use super::link_selector::ClientHost;
 use super::session::Sessions;
 
 /// A connection to a host, and the link that it is on.

@@ -11,7 +11,7 @@ use std::ops::Range;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-use super::cost::{ParseBudget, MAX_EXPANDED_URL, PlaylistError, limit_error, malformed_error};
+use super::parse_budget::{ParseBudget, MAX_EXPANDED_URL, PlaylistError, limit_error, malformed_error};
 
 /// A document.
 #[derive(Debug)]
@@ -357,7 +357,7 @@ const MAX_ATTRIBUTES_OF_ELEMENT: usize = 128;
 
 #[cfg(test)]
 mod tests {
-    use super::super::address::tests::affordable;
+    use super::super::url_rewrite::tests::affordable;
     use super::*;
 
     fn read(text: &str) -> Result<XmlTree<'_>, PlaylistError> {

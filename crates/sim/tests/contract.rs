@@ -9,7 +9,7 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{self, PlayerInput, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_sim::contract::{ContractChecker, DecisionLog, replay_with_stale_times, replay};
-use marline_sim::world::{Fault, MachineOutput, HttpScenario, FaultKind, HttpSim};
+use marline_sim::http_sim::{Fault, MachineOutput, HttpScenario, FaultKind, HttpSim};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -9,10 +9,10 @@ use marline_core::stream::{Config, GreenBagParams, GreenBagRadio, Policy, Stream
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_core::{fetch, stream};
 use marline_sim::contract::{ContractChecker, replay_with_stale_times, replay};
-use marline_sim::fluctuation::{RateDrop, apply_drops, rate_drops};
-use marline_sim::optimum::{PlaybackCase, Grid, CapacityCurve};
+use marline_sim::rate_process::{RateDrop, apply_drops, rate_drops};
+use marline_sim::clairvoyant::{PlaybackCase, Grid, CapacityCurve};
 use marline_sim::spec::{LinkEvent, LinkSpec};
-use marline_sim::world::{HttpOutcome, PresenceChange, HttpScenario, PlaybackOutcome, HttpSim};
+use marline_sim::http_sim::{HttpOutcome, PresenceChange, HttpScenario, PlaybackOutcome, HttpSim};
 
 /// A link whose payload rate is `kbps`: of 1500 bytes on the wire 1448 are payload.
 fn link(kind: &str, kbps: u64, rtt: u64) -> LinkSpec {

@@ -10,7 +10,7 @@ mod cases;
 use std::collections::BTreeMap;
 
 use marline_core::fetch::Policy;
-use marline_sim::history::{Defect, Guarantee, fuzz_download};
+use marline_sim::fuzz_fetch::{Defect, Guarantee, fuzz_download};
 
 use cases::{cases, number};
 

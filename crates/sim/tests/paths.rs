@@ -12,9 +12,9 @@ use marline_core::link::{LinkId, LinkKind};
 use marline_core::paths::{Config, LinkConfig, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::contract::ContractChecker;
-use marline_sim::history::Defect;
-use marline_sim::paths::history::run_seed;
-use marline_sim::paths::{LinkArrival, MptcpScenario, MptcpSim, download_workload};
+use marline_sim::fuzz_fetch::Defect;
+use marline_sim::mptcp_sim::fuzz::run_seed;
+use marline_sim::mptcp_sim::{LinkArrival, MptcpScenario, MptcpSim, download_workload};
 
 use cases::{cases, number};
 

@@ -4,7 +4,7 @@
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::paths::{Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim, page_workload, link_configs};
+use marline_sim::mptcp_sim::{Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim, page_workload, link_configs};
 use marline_sim::spec::LinkSpec;
 
 fn phone_model() -> Model {

@@ -6,7 +6,7 @@
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Goal, Paths};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::paths::{Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim, link_configs};
+use marline_sim::mptcp_sim::{Flow, MptcpOutcome, Request, MptcpScenario, MptcpSim, link_configs};
 use marline_sim::spec::LinkSpec;
 
 fn phone_model() -> Model {

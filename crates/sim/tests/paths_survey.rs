@@ -12,7 +12,7 @@
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::paths::{NoPolicy, MptcpScenario, MptcpSim, download_workload, link_configs};
+use marline_sim::mptcp_sim::{NoPolicy, MptcpScenario, MptcpSim, download_workload, link_configs};
 use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::LinkSpec;
 

@@ -11,7 +11,7 @@ use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::paths::{Config, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::contract::{ContractChecker, replay_with_stale_times, replay};
-use marline_sim::paths::{MptcpOutcome, MptcpScenario, MptcpSim, download_workload, page_workload, link_configs};
+use marline_sim::mptcp_sim::{MptcpOutcome, MptcpScenario, MptcpSim, download_workload, page_workload, link_configs};
 use marline_sim::spec::LinkSpec;
 
 use review::compare;

@@ -13,7 +13,7 @@ use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::machine::Machine;
 use marline_core::paths::{Config, ConnId, Goal, Input, Output, Paths, Policy, TimerReason};
 use marline_core::units::{DataSize, Duration, Instant};
-use marline_sim::paths::{Flow, NoPolicy, MptcpOutcome, MptcpScenario, MptcpSim, download_workload, link_configs};
+use marline_sim::mptcp_sim::{Flow, NoPolicy, MptcpOutcome, MptcpScenario, MptcpSim, download_workload, link_configs};
 use marline_sim::spec::LinkSpec;
 
 fn phone_model() -> Model {

@@ -10,7 +10,7 @@ mod cases;
 use std::collections::BTreeMap;
 
 use marline_core::stream::Policy;
-use marline_sim::history::{Defect, fuzz_stream};
+use marline_sim::fuzz_fetch::{Defect, fuzz_stream};
 
 use cases::{cases, number};
 

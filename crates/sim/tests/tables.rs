@@ -14,9 +14,9 @@ use std::fmt::Write;
 
 use marline_core::fetch::{Config, Fetch};
 use marline_core::units::{DataSize, Duration};
-use marline_sim::ideal::ideal_time;
+use marline_sim::lower_bound::ideal_time;
 use marline_sim::spec::{LinkEvent, LinkSpec};
-use marline_sim::world::{HttpOutcome, HttpScenario, HttpSim};
+use marline_sim::http_sim::{HttpOutcome, HttpScenario, HttpSim};
 
 use review::compare;
 

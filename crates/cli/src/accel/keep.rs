@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::KeepArgs;
 use super::{exit, say};
 use crate::CliError;
-use crate::confine::{Daemon, drop_privileges};
+use crate::privileges::{Daemon, drop_privileges};
 
 /// Waits for the run's end, and pays.
 pub(super) fn run(args: &KeepArgs) -> Result<(), CliError> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use marline_accel::control::{self, Answer, Question, WHO};
 use marline_accel::{AccelError, look, restore, status::Status};
-use marline_net::control::ControlError;
+use marline_net::control_socket::ControlError;
 
 use self::args::{AccelVerb, Daemon};
 use crate::CliError;

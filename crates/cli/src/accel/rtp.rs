@@ -10,8 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::args::RtpArgs;
 use super::{exit, json_of, print_result, say};
 use crate::CliError;
-use crate::confine::{Daemon, drop_privileges};
-use crate::hangup::ReloadSignal;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
 /// Serves players until stopped.
 pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use super::args::RunArgs;
 use super::{exit, json_of, keep, print_result, run_dir, say, terms};
 use crate::CliError;
-use crate::confine::{Daemon, drop_privileges};
-use crate::hangup::ReloadSignal;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
 /// Helps flows until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), CliError> {

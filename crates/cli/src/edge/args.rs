@@ -12,7 +12,7 @@ use marline_fleet::service::Position;
 use marline_fleet::service::api_types::Endpoint;
 use serde::{Deserialize, Serialize};
 
-use crate::member::{MemberFileArgs, RevocationArgs};
+use crate::credentials::{MemberFileArgs, RevocationArgs};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:

@@ -1,6 +1,6 @@
 //! `marline edge`: from words to an edge that carries programs' connections until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens (`terms`).
+//! 1. Everything that the user wrote and the files that it names are read before anything listens (`options`).
 //! 2. The links are steered as `marline paths` does, in a thread of its own, by its throughput profile unless the
 //!    configuration says otherwise: it puts back at the end what it has changed. Where that is not possible (no privilege,
 //!    another steers already) it is said, and the edge goes on with what the kernel does by itself.
@@ -9,11 +9,11 @@
 //! 5. A LAN is served before anything else is changed: where it cannot be, the edge ends with a line.
 
 mod args;
-mod lines;
-mod reason;
+mod notices;
+mod fault;
 mod status;
-mod steering;
-mod terms;
+mod paths_thread;
+mod options;
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -27,7 +27,7 @@ use marline_fleet::edge::{
 };
 use marline_fleet::reload::Reloader;
 use marline_fleet::renew::run_renewal;
-use marline_net::control::ControlServer;
+use marline_net::control_socket::ControlServer;
 use marline_paths::gateway::{Gateway, GatewayError, Lan};
 use marline_paths::ground::RUN_DIR;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,10 +35,10 @@ use tokio::sync::watch;
 
 use self::args::{EdgeCommand, RunArgs};
 use self::status::{EdgeInfo, EdgeStatus};
-use self::steering::PathsThread;
-use self::terms::{FleetOptions, EdgeOptions};
-use crate::confine::{Daemon, drop_privileges};
-use crate::hangup::ReloadSignal;
+use self::paths_thread::PathsThread;
+use self::options::{FleetOptions, EdgeOptions};
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 use crate::output::say;
 use crate::{CliError, paths};
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), CliError>
 /// Carries until stopped.
 fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     drop_privileges(Daemon::Edge);
-    let descriptors = marline_net::descriptors::raise_nofile_limit();
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
     let EdgeOptions { identity, credentials: own: credentials, member_cert: files, trust: trusted: trust, revocation_path: revoked, config: mut edge_config, fleet, state_file: state } = EdgeOptions::from_args(args)?;
     let requested_flows = edge_config.admission.max_flows;
     edge_config.admission = edge_config.admission.fit_descriptors(descriptors);
@@ -140,18 +140,18 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
                 }
             } => match never {},
             never = run_selector(driver.as_mut()) => match never {},
-            never = lines::report_flow_paths(&edge, refusal_text) => match never {},
-            never = lines::report_fleet(&edge, view.clone(), no_relay_policy, refusal_text) => match never {},
-            never = lines::report_udp_link(edge.udp_link()) => match never {},
-            never = lines::report_name_queries(edge.names()) => match never {},
-            never = lines::report_obstructions(obstacles.clone()) => match never {},
+            never = notices::report_flow_paths(&edge, refusal_text) => match never {},
+            never = notices::report_fleet(&edge, view.clone(), no_relay_policy, refusal_text) => match never {},
+            never = notices::report_udp_link(edge.udp_link()) => match never {},
+            never = notices::report_name_queries(edge.names()) => match never {},
+            never = notices::report_obstructions(obstacles.clone()) => match never {},
             never = write_state(&edge, state.as_ref()) => match never {},
-            never = lines::report_relays(&edge) => match never {},
-            never = lines::report_mptcp(&edge) => match never {},
-            never = lines::report_unused_links(edge.unused_links()) => match never {},
-            never = lines::report_state_file(edge.state_file_error()) => match never {},
-            never = lines::report_failing_links(&edge) => match never {},
-            never = lines::report_portal_probe(edge.portal_probe_doubted()) => match never {},
+            never = notices::report_relays(&edge) => match never {},
+            never = notices::report_mptcp(&edge) => match never {},
+            never = notices::report_unused_links(edge.unused_links()) => match never {},
+            never = notices::report_state_file(edge.state_file_error()) => match never {},
+            never = notices::report_failing_links(&edge) => match never {},
+            never = notices::report_portal_probe(edge.portal_probe_doubted()) => match never {},
             never = steering.watch() => match never {},
             ended = stop.wait() => ended,
         };

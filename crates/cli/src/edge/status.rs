@@ -1,6 +1,6 @@
 //! `marline edge status`: what an edge that runs says of itself.
 //!
-//! In: a question at the edge's ear ([`marline_net::control`]). Out: a table for people, or one JSON object (`docs/json.md`).
+//! In: a question at the edge's ear ([`marline_net::control_socket`]). Out: a table for people, or one JSON object (`docs/json.md`).
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,15 +9,15 @@ use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{
     Edge, FleetStatus, FlowStats, LinkState, NamesNow, NamesOver, RelayStatus, UdpLinkState, UnusedLink,
 };
-use marline_net::control::{ControlError, query_daemon};
+use marline_net::control_socket::{ControlError, query_daemon};
 use marline_net::printable::printable;
 use marline_paths::gateway::{self, Obstructions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::args::NoRelayPolicy;
-use super::reason::{PeerKind, Fault, with_remedy};
-use super::steering::PathsThreadState;
+use super::fault::{PeerKind, Fault, with_remedy};
+use super::paths_thread::PathsThreadState;
 use crate::CliError;
 use crate::energy::{to_json, render_table};
 use crate::output::print_result;

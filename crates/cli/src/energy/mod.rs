@@ -5,8 +5,8 @@
 //!
 //! The arithmetic is `core::energy`'s; here models are read and results are shown.
 
-mod file;
-mod show;
+mod model_file;
+mod models;
 mod what_if;
 
 use std::path::{Path, PathBuf};
@@ -72,8 +72,8 @@ configuration file sets them. A model of your own is a TOML file: see docs/energ
 /// Shows what was asked for.
 pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), CliError> {
     let output = match &args.command {
-        EnergyCommand::Models { json } => show::render_list(*json)?,
-        EnergyCommand::Show { model, json } => show::render_model(&file::load(model).map_err(CliError::usage)?, *json)?,
+        EnergyCommand::Models { json } => models::render_list(*json)?,
+        EnergyCommand::Show { model, json } => models::render_model(&model_file::load(model).map_err(CliError::usage)?, *json)?,
         EnergyCommand::WhatIf { log, models, json } => {
             let models =
                 if models.is_empty() {
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), CliErr
                         CliError::usage("the configuration says no energy model: name one with --model")
                     })?]
                 } else {
-                    let found = models.iter().map(|name| file::load(name).map(|file| file.model));
+                    let found = models.iter().map(|name| model_file::load(name).map(|file| file.model));
                     found.collect::<Result<Vec<_>, _>>().map_err(CliError::usage)?
                 };
             what_if::run(log, models, *json)?
@@ -102,7 +102,7 @@ pub(crate) fn select_model(option: Option<&str>, configured: Option<&str>) -> Re
     if name == "none" {
         return Ok(None);
     }
-    file::load(name).map(|file| Some(file.model)).map_err(|error| CliError::usage(format!("{source}{error}")))
+    model_file::load(name).map(|file| Some(file.model)).map_err(|error| CliError::usage(format!("{source}{error}")))
 }
 
 /// The joules of a download in one line; none: nothing was counted.

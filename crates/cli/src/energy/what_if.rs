@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::{to_json, render_table};
 use crate::CliError;
-use crate::log::{self, MachineConfig, MachineInput, LogReader, MachineOutput};
+use crate::decision_log::{self, MachineConfig, MachineInput, LogReader, MachineOutput};
 
 /// Counts the log at `path` under every model.
 pub(super) fn run(path: &Path, models: Vec<Model>, as_json: bool) -> Result<String, CliError> {
@@ -148,7 +148,7 @@ fn render(report: &WhatIfReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::energy::file;
+    use crate::energy::model_file;
 
     /// A download of 1 MB over LTE in two seconds, half of it each; a cable is there as well.
     fn log() -> String {

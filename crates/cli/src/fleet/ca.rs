@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::args::parse_positive_duration;
 use crate::energy::{to_json, render_table};
 use crate::output::{print_result, say};
-use crate::{CliError, config, member};
+use crate::{CliError, config, credentials};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:

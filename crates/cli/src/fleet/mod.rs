@@ -3,12 +3,12 @@
 //! In: words. Out: what `marline-fleet` does with them. Results go to standard output, what is said about them to standard
 //! error; each list has a `--json` twin.
 
-mod ask;
+mod operator;
 mod ca;
-mod enrol;
+mod enroll;
 mod renew;
 mod run;
-mod said;
+mod log_format;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use marline_fleet::identity::Name;
 use crate::CliError;
 use crate::args::parse_positive_duration;
 
-pub(crate) use said::init_default_log as start_saying;
+pub(crate) use log_format::init_default_log as start_saying;
 
 /// In which order.
 const AFTER_HELP: &str = "\
@@ -48,8 +48,8 @@ enum FleetCommand {
     #[command(after_help = ca::AFTER_HELP)]
     Ca(ca::CaArgs),
     /// Make a key on this machine, and let a token bring its certificate.
-    #[command(after_help = enrol::AFTER_HELP)]
-    Enroll(enrol::EnrollArgs),
+    #[command(after_help = enroll::AFTER_HELP)]
+    Enroll(enroll::EnrollArgs),
     /// Bring the next certificate before this one ends, for the same key.
     #[command(after_help = renew::AFTER_HELP)]
     Renew(renew::RenewArgs),
@@ -59,7 +59,7 @@ enum FleetCommand {
     /// Show relays and edges as the service sees them.
     Status {
         #[command(flatten)]
-        operator_args: ask::OperatorArgs,
+        operator_args: operator::OperatorArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -67,7 +67,7 @@ enum FleetCommand {
     /// Show them anew each second.
     Watch {
         #[command(flatten)]
-        operator_args: ask::OperatorArgs,
+        operator_args: operator::OperatorArgs,
     },
     /// Close a relay for new streams, and move its edges; or open it again.
     Drain {
@@ -81,7 +81,7 @@ enum FleetCommand {
         #[arg(long)]
         undo: bool,
         #[command(flatten)]
-        operator_args: ask::OperatorArgs,
+        operator_args: operator::OperatorArgs,
     },
 }
 
@@ -94,11 +94,11 @@ pub(crate) fn unit_state_dir() -> Option<PathBuf> {
 pub(crate) fn run(args: FleetArgs) -> Result<(), CliError> {
     match args.command {
         FleetCommand::Ca(args) => ca::run(args),
-        FleetCommand::Enroll(args) => enrol::run(&args),
+        FleetCommand::Enroll(args) => enroll::run(&args),
         FleetCommand::Renew(args) => renew::run(&args),
         FleetCommand::Run(args) => run::run(args),
-        FleetCommand::Status { operator_args: service: operator_args, json } => ask::status(&operator_args, json),
-        FleetCommand::Watch { operator_args: service: operator_args } => ask::watch(&operator_args),
-        FleetCommand::Drain { relay, time, undo, operator_args: service: operator_args } => ask::drain(&operator_args, &relay, time, undo),
+        FleetCommand::Status { operator_args: service: operator_args, json } => operator::status(&operator_args, json),
+        FleetCommand::Watch { operator_args: service: operator_args } => operator::watch(&operator_args),
+        FleetCommand::Drain { relay, time, undo, operator_args: service: operator_args } => operator::drain(&operator_args, &relay, time, undo),
     }
 }

@@ -6,10 +6,10 @@ use clap::Args;
 use marline_fleet::renew::{RenewalError, renew};
 use marline_fleet::service::ClientError;
 
-use super::ask::new_runtime;
+use super::operator::new_runtime;
 use super::ca;
 use crate::CliError;
-use crate::member::MemberFileArgs;
+use crate::credentials::MemberFileArgs;
 use crate::output::{print_result, say};
 
 pub(super) const AFTER_HELP: &str = "\

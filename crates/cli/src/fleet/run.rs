@@ -30,12 +30,12 @@ use marline_fleet::tls::{ClientAuth, Credentials};
 use marline_net::private_file::read_secret;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::ask::new_runtime;
+use super::operator::new_runtime;
 use super::ca;
 use crate::args::parse_positive_duration;
-use crate::confine::{Daemon, drop_privileges};
-use crate::hangup::ReloadSignal;
-use crate::member::{Member, CertificateArgs};
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
+use crate::credentials::{Member, CertificateArgs};
 use crate::output::say;
 use crate::{CliError, Secret};
 
@@ -111,7 +111,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Serves until stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     drop_privileges(Daemon::Fleet);
-    let descriptors = marline_net::descriptors::raise_nofile_limit();
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
     let args = Arc::new(args);
     let config = coordinator_config(&args)?;
     let dir = ca::path(args.ca_dir.clone(), "--ca")?;

@@ -8,7 +8,7 @@ mod args;
 mod doctor;
 mod eib;
 mod run;
-mod show;
+mod render;
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ use crate::{ConfigFile, CliError};
 pub(crate) use self::args::{AFTER_HELP, AFTER_RESTORE, PathsArgs, RestoreArgs};
 pub(crate) use self::run::PathsConfig;
 #[cfg(feature = "fleet")]
-pub(crate) use self::show::repeat;
+pub(crate) use self::render::repeat;
 
 /// Does what was asked for.
 pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError> {
@@ -34,11 +34,11 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
         Some(PathsCommand::Status { run_dir_args: daemon: run_dir_args, json, at_most }) => {
             let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &Question::Status { at_most })?;
             let Answer::Status(status) = reply else { return Err(unexpected_reply()) };
-            print_result(&if json { to_json(&status)? } else { show::render_status(&status, at_most.unwrap_or(show::DEFAULT_MAX_CONNECTIONS)) })
+            print_result(&if json { to_json(&status)? } else { render::render_status(&status, at_most.unwrap_or(render::DEFAULT_MAX_CONNECTIONS)) })
         }
         Some(PathsCommand::Watch { run_dir_args: daemon: run_dir_args }) => {
             let (location, mut has_answered) = (DaemonLocation::from_args(&run_dir_args, config)?, false);
-            show::watch(|| match query_daemon(&location, &Question::Status { at_most: Some(show::DEFAULT_MAX_CONNECTIONS) }) {
+            render::watch(|| match query_daemon(&location, &Question::Status { at_most: Some(render::DEFAULT_MAX_CONNECTIONS) }) {
                 Ok(Answer::Status(status)) => {
                     has_answered = true;
                     Ok(status)
@@ -52,7 +52,7 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
         Some(PathsCommand::Explain { token, run_dir_args: daemon: run_dir_args, json }) => {
             let reply = query(&DaemonLocation::from_args(&run_dir_args, config)?, &Question::Explain { token })?;
             let Answer::Explained(explained) = reply else { return Err(unexpected_reply()) };
-            print_result(&if json { to_json(&explained)? } else { show::render_explanation(&explained) })
+            print_result(&if json { to_json(&explained)? } else { render::render_explanation(&explained) })
         }
         Some(PathsCommand::Doctor { probe, run_dir_args: daemon: run_dir_args, json }) => {
             let file = ConfigFile::read(config)?;

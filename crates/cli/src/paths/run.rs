@@ -24,8 +24,8 @@ use tokio::sync::mpsc;
 use super::args::{RunArgs, LinkOption};
 use super::{to_cli_error, explicit_run_dir, user_run_dir, say};
 use crate::config::InterfaceName;
-use crate::confine::{Daemon, drop_privileges};
-use crate::hangup::ReloadSignal;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 use crate::{ConfigFile, CliError, energy};
 
 /// `[paths]` of the configuration file; the command line wins, field by field.
@@ -484,6 +484,6 @@ fn start_notice(config: &Config, mode: Mode) -> String {
         1 => " (there is only one link: nothing to choose between yet)",
         _ => "",
     };
-    let (policy, profile) = (super::show::wire_name(&config.policy), super::show::wire_name(&config.goal));
+    let (policy, profile) = (super::render::wire_name(&config.policy), super::render::wire_name(&config.goal));
     format!("{activity} {}{note}; policy {policy}, profile {profile}; Ctrl-C stops it", links.join(", "))
 }

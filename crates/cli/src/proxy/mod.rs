@@ -23,9 +23,9 @@ use url::Url;
 
 pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, LinkArgs, PlayArgs, ProxyArgs, PlaybackArgs};
 
-use crate::confine::{Daemon, drop_privileges};
-use crate::fetch::{parse_header, playable_url};
-use crate::hangup::ReloadSignal;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::get::{parse_header, playable_url};
+use crate::reload_signal::ReloadSignal;
 use crate::output::{self, print_result};
 use crate::{ConfigFile, CliError, energy};
 

@@ -13,8 +13,8 @@ use marline_fleet::relay::acl::{Acl, HostPattern, IpPrefix, PortRange};
 use marline_fleet::service::Position;
 use marline_fleet::service::api_types::Endpoint;
 
-use super::ask::RelayCommand;
-use crate::member::{MemberFileArgs, RevocationArgs};
+use super::control::RelayCommand;
+use crate::credentials::{MemberFileArgs, RevocationArgs};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:

@@ -2,13 +2,13 @@
 //!
 //! 1. Everything that the user wrote and the files that it names are read before anything listens.
 //! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain`. The second one ends at once.
-//! 3. `status`, `drain` and `stop` are asked at a socket in the run directory (`ask`). Where it cannot be made that is said, and
+//! 3. `status`, `drain` and `stop` are asked at a socket in the run directory (`control`). Where it cannot be made that is said, and
 //!    the relay carries all the same.
 //! 4. SIGHUP has certificate, key, authority and revocation list read again; files that are no good change nothing.
 //! 5. What is said goes to standard error, one line each.
 
 mod args;
-mod ask;
+mod control;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use marline_fleet::reload::Reloader;
 use marline_fleet::renew::run_renewal;
 use marline_fleet::service::Client;
 use marline_fleet::service::api_types::Endpoint;
-use marline_net::descriptors;
+use marline_net::rlimit;
 use marline_paths::room;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::CliError;
-use crate::confine::{Daemon, drop_privileges};
-use crate::hangup::ReloadSignal;
-use crate::member::Member;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
+use crate::credentials::Member;
 use crate::output::say;
 use crate::paths::run_dirs;
 
@@ -43,7 +43,7 @@ pub(crate) use args::{AFTER_HELP, RelayArgs};
 /// Carries until stopped, or asks a relay that does.
 pub(crate) fn run(args: RelayArgs) -> Result<(), CliError> {
     match args.command {
-        Some(verb) => ask::run(&verb),
+        Some(verb) => control::run(&verb),
         None => run_relay(args.run),
     }
 }

@@ -3,7 +3,7 @@
 //! In: a target, and who asks. Out: a connection.
 //!
 //! 1. Over the links in turn ([`Starts`]); where fewer than two are known, as the kernel's routes have it.
-//! 2. Each address is checked before it is connected to ([`marline_net::reach`]): other hosts do not reach this machine, metadata
+//! 2. Each address is checked before it is connected to ([`marline_net::egress`]): other hosts do not reach this machine, metadata
 //!    services, or private networks that they are not in.
 //! 3. No more than [`LOOK_UPS`] names are looked up at once: whoever asks for many that hang leaves the edge the threads by which it
 //!    finds its relays again. A place is taken until the look-up has really ended.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_net::links::Interface;
-use marline_net::reach::{EgressPolicy, AddressZone};
+use marline_net::egress::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;

@@ -14,7 +14,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use marline_net::links::is_rejected_by_route;
-use marline_net::reach::{EgressPolicy, AddressZone};
+use marline_net::egress::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 
 use super::Edge;

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use marline_net::socks5;
 use marline_paths::gateway::{Gateway, GatewayError};
 use socket2::{SockRef, TcpKeepalive};

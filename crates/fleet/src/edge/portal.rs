@@ -27,7 +27,7 @@ use marline_core::units::DataSize;
 use marline_net::dns::AnswerSource;
 use marline_net::http::{Connection, Event, GetRequest, Sink};
 use marline_net::links::Interface;
-use marline_net::reach::AddressZone;
+use marline_net::egress::AddressZone;
 use tokio::time::timeout;
 use url::Url;
 

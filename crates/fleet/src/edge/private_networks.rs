@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use marline_net::links::{is_outside_links, has_non_default_route, list_interfaces};
-use marline_net::reach::{EgressPolicy, AddressZone};
+use marline_net::egress::{EgressPolicy, AddressZone};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;

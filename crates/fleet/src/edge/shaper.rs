@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::queue::unacknowledged;
+use marline_net::mptcp_send_queue::unacknowledged;
 use tokio::sync::Notify;
 
 use super::live_match::LiveMatch;

@@ -1,6 +1,6 @@
 //! A flow whose own queue is kept short.
 //!
-//! In: a connection to a relay. Out: when it is given more ([`marline_net::queue`]).
+//! In: a connection to a relay. Out: when it is given more ([`marline_net::mptcp_send_queue`]).
 //!
 //! Where the kernel cannot say what waits, it is given what it takes.
 
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use marline_core::units::DataSize;
-use marline_net::queue;
+use marline_net::mptcp_send_queue;
 use tokio::net::TcpStream;
 
 use crate::tunnel::{PaceGrant, Pacer};

@@ -11,7 +11,7 @@
 
 use std::net::SocketAddr;
 
-use marline_net::reach::{EgressPolicy, AddressZone};
+use marline_net::egress::{EgressPolicy, AddressZone};
 
 use crate::tunnel::Target;
 

@@ -16,8 +16,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-pub use marline_net::reach::IpPrefix;
-use marline_net::reach::embedded_v4;
+pub use marline_net::egress::IpPrefix;
+use marline_net::egress::embedded_v4;
 
 /// What a relay allows.
 #[derive(Clone, Debug, PartialEq, Eq)]

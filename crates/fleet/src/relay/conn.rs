@@ -14,7 +14,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use marline_core::units::DataSize;
-use marline_net::reach::is_own_address;
+use marline_net::egress::is_own_address;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;

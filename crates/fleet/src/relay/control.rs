@@ -1,6 +1,6 @@
 //! What a relay's owner asks it, and tells it: `marline relay status`, `drain` and `stop`.
 //!
-//! In: a [`Question`] over the relay's socket in the run directory ([`marline_net::control`]). Out: its [`Status`].
+//! In: a [`Question`] over the relay's socket in the run directory ([`marline_net::control_socket`]). Out: its [`Status`].
 //!
 //! 1. The socket has the relay's name, so that several of them share a run directory. Where a relay of this name lives, another
 //!    one is not heard.
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_core::units::Bitrate;
-use marline_net::control::{ControlServer, query_daemon};
+use marline_net::control_socket::{ControlServer, query_daemon};
 use serde::{Deserialize, Serialize};
 
-pub use marline_net::control::ControlError;
+pub use marline_net::control_socket::ControlError;
 
 use super::origin_rates::OriginRate;
 use super::{Relay, RelayState};

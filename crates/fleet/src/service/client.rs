@@ -21,7 +21,7 @@ use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use marline_net::links::{Interface, non_default_route_interface};
-use marline_net::reach::AddressZone;
+use marline_net::egress::AddressZone;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -86,7 +86,7 @@ const EDGES: usize = 2000;
 #[test]
 #[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service come_back -- --ignored --nocapture"]
 fn edges_that_come_back_at_once() {
-    marline_net::descriptors::raise_nofile_limit();
+    marline_net::rlimit::raise_nofile_limit();
     measure_reconnect("a file of its own", async |service: &mut TestService| {
         service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
         service.url()

@@ -126,7 +126,7 @@ fn no_way_of_writing_the_relays_neighbourhood_leads_there() {
 
 #[test]
 fn ten_thousand_half_open_handshakes_keep_nobody_out() {
-    if marline_net::descriptors::raise_nofile_limit() < 13_000 {
+    if marline_net::rlimit::raise_nofile_limit() < 13_000 {
         eprintln!("skipped: it needs 13,000 open files (ulimit -Hn)");
         return;
     }

@@ -142,7 +142,7 @@ async fn reluctant_server() -> SocketAddr {
 #[test]
 #[ignore = "minutes, and 18,000 open files: cargo build -p marline; MARLINE=$PWD/target/debug/marline cargo test -p marline-fleet --test tunnels -- --ignored --nocapture load"]
 fn load() {
-    let descriptors = marline_net::descriptors::raise_nofile_limit();
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
     // Two sockets of each flow are here, and two at the relay.
     let flows_in_all = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(400) / 2;
     let flows_in_all = flows_in_all.min(EDGES * 5);

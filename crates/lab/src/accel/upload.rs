@@ -30,7 +30,7 @@ const HEAD: usize = 4096;
 
 /// Starts it; its clock began at `zero`.
 pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
-    let address = crate::places::site_address(world::place());
+    let address = crate::wan_topology::site_address(world::place());
     let listen = || {
         let listener = TcpListener::bind((address, PORT))?;
         listener.set_nonblocking(true)?;

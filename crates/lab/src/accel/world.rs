@@ -145,7 +145,7 @@ impl World {
             server_site: PLACE,
             ..LabSpec::new(self.links())
         })?;
-        let server = crate::places::site_address(PLACE).to_string();
+        let server = crate::wan_topology::site_address(PLACE).to_string();
         let congestion = self.congestion.name();
         if self.cell.is_some() {
             let back = ["10.2.0.0/24", "dev", WAN_CELL, "src", &server, "congctl", congestion];

@@ -14,10 +14,10 @@ use marline_sim::scenario::Client;
 use marline_sim::spec::LinkSpec;
 use serde_json::json;
 
-use super::wired::VethTestbed;
-use crate::evidence::{Backend, HostInfo, stats};
-use crate::page::Table;
-use crate::peers::{self, ClientCommand};
+use super::veth_testbed::VethTestbed;
+use crate::results::{Backend, HostInfo, stats};
+use crate::html_report::Table;
+use crate::clients::{self, ClientCommand};
 use crate::result_file::ResultFile;
 use crate::runner::command::{prepare_run, print_line, notice};
 use crate::server::TempDir;

@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::sheet::{Threshold, ReportTable};
-use super::turns::{self, Cases, is_interrupted, parse_link};
-use crate::evidence::Backend;
-use crate::fleet::{RelayAssignment, LabFleet, RelayAddressing, FleetProcess, FleetConfig, EdgeAccess, relay_address, flow};
+use super::report::{Threshold, ReportTable};
+use super::cases::{self, Cases, is_interrupted, parse_link};
+use crate::results::Backend;
+use crate::fleet::{RelayAssignment, LabFleet, RelayAddressing, FleetProcess, FleetConfig, EdgeAccess, relay_address, client_flow};
 use crate::result_file::ResultFile;
 use crate::runner::command::prepare_run;
 use crate::{Congestion, LabError};

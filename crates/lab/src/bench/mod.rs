@@ -23,13 +23,13 @@ mod assign;
 mod cpu;
 mod default_link;
 mod fleet;
-mod judge;
+mod verdict;
 mod paths;
 mod proxy;
-mod returning;
-mod sheet;
-mod turns;
-mod wired;
+mod returning_link;
+mod report;
+mod cases;
+mod veth_testbed;
 
 use std::path::PathBuf;
 
@@ -38,13 +38,13 @@ use marline_core::units::DataSize;
 use marline_sim::scenario::Scenario;
 use serde_json::{Value, json};
 
-use crate::evidence::{Backend, HostInfo};
+use crate::results::{Backend, HostInfo};
 use crate::result_file::ResultFile;
 use crate::runner::command::{prepare_run, exit_code, outcome_line, print_line, result_record, with_size, notice, print_skipped, print_unfinished};
 use crate::runner::{RunPlan, Results, format_duration, summary};
 use crate::{LabError, scenarios};
-use judge::Verdict;
-pub(crate) use turns::is_interrupted;
+use verdict::Verdict;
+pub(crate) use cases::is_interrupted;
 
 /// `marline-lab bench`.
 #[derive(Clone, Debug, Args)]
@@ -85,7 +85,7 @@ enum BenchCommand {
     /// `marline accel`: losses, blackouts, ACKs in a shared cell, what it must not harm, what it costs.
     Accel(accel::AccelArgs),
     /// A link that comes back: how soon it carries again, under `marline paths` and `marline edge`.
-    ReturningLink(returning::ReturningArgs),
+    ReturningLink(returning_link::ReturningArgs),
     /// The matching of boxes and relays: drawn fleets up to a million boxes, and boxes that come and go.
     Assign(assign::AssignArgs),
 }
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, LabError> {
         BenchCommand::Fleet(args) => fleet::run(&args),
         BenchCommand::DefaultLink(args) => default_link::run(&args),
         BenchCommand::Accel(args) => accel::run(&args),
-        BenchCommand::ReturningLink(args) => returning::run(&args),
+        BenchCommand::ReturningLink(args) => returning_link::run(&args),
         BenchCommand::Assign(args) => assign::run(&args),
     }
 }
@@ -181,7 +181,7 @@ fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[
         let results = plan(scenario).run(|_, _, _| false, |outcome| notice(&outcome_line(outcome)))?;
         print_skipped(&results);
         print_tables(scenario, &results);
-        let verdicts_of_scenario = judge::verdicts(scenario, &results.outcomes);
+        let verdicts_of_scenario = verdict::verdicts(scenario, &results.outcomes);
         let mut scenario_record = result_record(scenario, &results);
         scenario_record["verdicts"] = json!(verdicts_of_scenario);
         records.push(scenario_record);
@@ -193,7 +193,7 @@ fn compare(names: &[&str], size: Option<DataSize>, args: &CommonArgs, traces: &[
             break;
         }
     }
-    print_line(&format!("\n{}", judge::table(&verdicts).to_text()));
+    print_line(&format!("\n{}", verdict::table(&verdicts).to_text()));
     if let Some(file) = file {
         file.write(&format!("{:#}\n", Value::Array(records)))?;
     }

@@ -16,10 +16,10 @@ use marline_core::units::{Bitrate, DataSize};
 use marline_sim::spec::LinkSpec;
 use serde_json::json;
 
-use crate::evidence::{Backend, HostInfo};
+use crate::results::{Backend, HostInfo};
 use crate::fleet::{RelayAssignment, FleetConfig, EdgeAccess};
 use crate::live::{self, Broadcast, LinkFailure, FailureMode, BroadcastConfig, broadcast, two_failures};
-use crate::page::Table;
+use crate::html_report::Table;
 use crate::result_file::ResultFile;
 use crate::runner::command::{prepare_run, print_line, notice};
 use crate::{Congestion, LabError};

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use marline_core::units::DataSize;
 
-use crate::evidence::{Backend, DownloadOutcome, stats};
-use crate::page::Table;
+use crate::results::{Backend, DownloadOutcome, stats};
+use crate::html_report::Table;
 use crate::result_file::ResultFile;
 use crate::runner::command::{prepare_run, exit_code, page, print_line, notice};
 use crate::runner::{RunPlan, Results};
@@ -162,7 +162,7 @@ fn sparkline(rates: &[f64], peak: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example_outcome;
+    use crate::results::outcome::tests::example_outcome;
 
     #[test]
     fn the_table_shows_the_share_of_the_sum() {

@@ -20,7 +20,7 @@ use marline_sys::clock::{self, Timer};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::lateness::LatenessHistogram;
-use super::{EmulationReport, LinkReport, MpPrioRequest, TrafficSample, segment};
+use super::{EmulationReport, LinkReport, MpPrioRequest, TrafficSample, mp_prio};
 use crate::network::TunPair;
 
 /// Packets read from one TUN in one turn (measured: more delays the others, fewer costs wake-ups).

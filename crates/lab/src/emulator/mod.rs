@@ -3,7 +3,7 @@
 mod engine;
 mod lateness;
 mod report;
-mod segment;
+mod mp_prio;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

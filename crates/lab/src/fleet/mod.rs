@@ -14,8 +14,8 @@
 //!    measured them and been given one.
 //! 3. The links' clock begins before the edge does.
 
-pub(crate) mod flow;
-mod member;
+pub(crate) mod client_flow;
+mod process;
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -30,8 +30,8 @@ use crate::lan::{self, LabLan};
 use crate::network::SERVER;
 use crate::server::TempDir;
 use crate::{Congestion, Lab, LabError, LabSpec, Service};
-use member::relay_host;
-pub(crate) use member::{CA_DIR, FleetProcess, MemberFiles, cpu_time_of, relay_in_use, relay_name};
+use process::relay_host;
+pub(crate) use process::{CA_DIR, FleetProcess, MemberFiles, cpu_time_of, relay_in_use, relay_name};
 
 /// Who says which relay an edge uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use marline_core::units::Bitrate;
 
-use super::compare::TimedPacket;
+use super::packet_diff::TimedPacket;
 use super::flv::FlvReader;
 
 /// What is sent.

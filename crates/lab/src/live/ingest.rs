@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::compare::TimedPacket;
+use super::packet_diff::TimedPacket;
 use super::flv::FlvReader;
 use crate::fleet::FleetProcess;
 use crate::server::find_program;

@@ -14,7 +14,7 @@
 //! 3. A stall belongs to a failure if it lies between its beginning and [`AFTERMATH`] after its end, or the next failure.
 //! 4. After the last packet was sent the recording has [`DRAIN`] without a new packet to come to its end.
 
-mod compare;
+mod packet_diff;
 mod encoder;
 mod flv;
 mod ingest;
@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::fleet::{EDGE_ADDRESS, LabFleet, FleetProcess, FleetConfig, EdgeAccess};
 use crate::network::SERVER;
 use crate::{EmulationReport, Lab, LabError};
-use compare::{PacketComparison, TimedPacket, required_buffer, longest_stall};
+use packet_diff::{PacketComparison, TimedPacket, required_buffer, longest_stall};
 pub(crate) use encoder::BroadcastConfig;
 pub(crate) use ingest::check_installed;
 use ingest::{RtmpIngest, Recording};

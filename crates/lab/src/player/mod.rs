@@ -13,8 +13,8 @@
 //!
 //! mpv was not used for this: it starts when it likes, and figures of a paper need the paper's player.
 
-mod film;
-mod http;
+mod mp4_fixture;
+mod http_client;
 
 use std::net::SocketAddr;
 
@@ -23,8 +23,8 @@ use marline_core::units::{Duration, Instant};
 use marline_sys::{clock, signal};
 use serde_json::{Value, json};
 
-pub(crate) use film::{Mp4Fixture, Mp4Fixtures};
-use http::{HttpResponse, StatusClient};
+pub(crate) use mp4_fixture::{Mp4Fixture, Mp4Fixtures};
+use http_client::{HttpResponse, StatusClient};
 
 /// Where one sits down to watch.
 #[derive(Clone, Debug)]

@@ -14,13 +14,13 @@
 //! 5. An option that would change nothing is refused ([`check`]): a label must not suggest a measurement.
 
 mod bass;
-mod book;
-mod cell;
+mod result_set;
+mod measurement;
 mod emptcp;
-mod floor;
+mod threshold;
 mod greenbag;
 mod paper;
-mod phone;
+mod thesis_energy;
 mod store;
 mod superaggregation;
 mod thesis;
@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use clap::Args;
 use marline_sim::scenario::Scenario;
 
-use crate::evidence::{Backend, HostInfo, DownloadOutcome, ResultRow};
+use crate::results::{Backend, HostInfo, DownloadOutcome, ResultRow};
 use crate::runner::command::{prepare_run, outcome_line, retain_cases, print_line, notice};
 use crate::runner::{RunPlan, Results, format_duration};
 use crate::{LabError, scenarios};

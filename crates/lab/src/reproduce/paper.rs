@@ -123,7 +123,7 @@ impl ThesisFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::stats;
+    use crate::results::stats;
 
     const CASES: [&str; 6] = ["HS-S6", "HS-S7", "LS", "TS", "TM", "AO"];
 

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::LabError;
-use crate::evidence::{HostInfo, DownloadOutcome};
+use crate::results::{HostInfo, DownloadOutcome};
 
 /// What is kept.
 pub(super) trait Persist: Serialize + DeserializeOwned {
@@ -186,7 +186,7 @@ impl<T: Persist> ResultStore<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example_outcome;
+    use crate::results::outcome::tests::example_outcome;
 
     #[test]
     fn a_store_goes_on_where_it_was_even_after_a_torn_line() {

@@ -6,11 +6,11 @@
 //! 3. What makes figures differ for a known reason is said in the row's note. Where no cause is established, the report says
 //!    so: the paper's own results restated in other figures are no explanation.
 
-use crate::evidence::{Backend, DownloadOutcome, ProcessUsage, ResultRow, stats, round_to_thousandths};
-use crate::page::Table;
+use crate::results::{Backend, DownloadOutcome, ProcessUsage, ResultRow, stats, round_to_thousandths};
+use crate::html_report::Table;
 
 use super::paper::{DYNAMIC_CASES, METRICS, ThesisFigures};
-use super::phone;
+use super::thesis_energy;
 
 /// The policies in the order of the tables.
 pub(super) const POLICIES: [&str; 7] =
@@ -255,7 +255,7 @@ pub(super) const COMPARISON_NOTES: [&str; 3] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example_outcome;
+    use crate::results::outcome::tests::example_outcome;
 
     fn outcomes() -> Vec<DownloadOutcome> {
         let times = [26.0, 34.0, 19.0, 18.0, 18.5, 16.5, 15.0];

@@ -9,8 +9,8 @@ use marline_terminal::output;
 use serde_json::json;
 
 use super::{RunPlan, Results, summary};
-use crate::evidence::{Backend, HostInfo, DownloadOutcome};
-use crate::page::Page;
+use crate::results::{Backend, HostInfo, DownloadOutcome};
+use crate::html_report::Page;
 use crate::result_file::ResultFile;
 use crate::{LabError, acquire_privileges, scenarios};
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use marline_core::units::DataSize;
 use marline_sim::scenario::{Case, Client, Scenario};
 
-use crate::evidence::{Backend, DownloadOutcome};
+use crate::results::{Backend, DownloadOutcome};
 use crate::{LabError, Payload, scenarios};
 pub(crate) use real::sha256;
 
@@ -100,7 +100,7 @@ impl RunPlan<'_> {
             results.skipped.push((other.to_string(), "is no part of the simulation".into()));
         }
         if self.backend == Backend::Lab {
-            crate::peers::check_installed(clients.iter().copied())?;
+            crate::clients::check_installed(clients.iter().copied())?;
         }
         for case in &self.scenario.cases {
             let mut case = case.clone();
@@ -187,7 +187,7 @@ pub(crate) fn format_duration(time: Duration) -> String {
 fn time_limit(case: &Case, client: &Client) -> Duration {
     let links: Vec<_> =
         case.links.iter().filter(|link| client.only_link().is_none_or(|only| only == link.name)).cloned().collect();
-    let alone = marline_sim::ideal::ideal_time(&links, &case.events, case.size).or_else(|| case.ideal_time());
+    let alone = marline_sim::lower_bound::ideal_time(&links, &case.events, case.size).or_else(|| case.ideal_time());
     alone.unwrap_or_default() * 4 + Duration::from_secs(60)
 }
 

@@ -17,8 +17,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{time_limit, sampler};
-use crate::evidence::{Backend, LinkOutcome, DownloadOutcome, ProcessUsage, SLOT_S};
-use crate::peers::{self, ClientCommand};
+use crate::results::{Backend, LinkOutcome, DownloadOutcome, ProcessUsage, SLOT_S};
+use crate::clients::{self, ClientCommand};
 use crate::server::TempDir;
 use crate::{Lab, LabError, LabSpec, LinkReport, Payload, CommandRun, Service};
 
@@ -156,7 +156,7 @@ fn link_outcome(link_report: &LinkReport, mtu: u64, report: Option<&Value>) -> L
 /// Between the ends of the links in use.
 fn link_delta(links: &[LinkOutcome]) -> Option<f64> {
     let ends: Vec<f64> = links.iter().filter_map(|link| link.span_s).map(|(_, end)| end).collect();
-    let (first, last) = crate::evidence::stats::range(&ends).filter(|_| ends.len() > 1)?;
+    let (first, last) = crate::results::stats::range(&ends).filter(|_| ends.len() > 1)?;
     Some(last - first)
 }
 

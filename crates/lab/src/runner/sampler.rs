@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::evidence::ProcessSample;
+use crate::results::ProcessSample;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// `USER_HZ`, which Linux shows to programs as 100 on every architecture that marline runs on.

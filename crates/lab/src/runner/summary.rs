@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use marline_sim::scenario::{Case, Scenario};
 
-use crate::evidence::{DownloadOutcome, SLOT_S, stats};
-use crate::page::{Chart, ChartMark, Section, Series, Stroke, Table};
+use crate::results::{DownloadOutcome, SLOT_S, stats};
+use crate::html_report::{Chart, ChartMark, Section, Series, Stroke, Table};
 
 /// The outcomes of one client in one case.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ pub(crate) fn cases_of(outcomes: &[DownloadOutcome]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example_outcome;
+    use crate::results::outcome::tests::example_outcome;
 
     fn scenario() -> Scenario {
         let text = "name = \"a\"\ndescription = \"\"\nsize = \"100MB\"\nclients = [\"marline\", \"aria2-s2\", \"curl\"]\n\

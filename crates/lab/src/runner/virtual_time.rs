@@ -3,10 +3,10 @@
 use marline_core::fetch::{Config, Fetch, ThesisParams};
 use marline_core::units::Bitrate;
 use marline_sim::scenario::{Case, Client, Protocol};
-use marline_sim::world::{HttpLinkOutcome as Simulated, HttpScenario, HttpSim};
+use marline_sim::http_sim::{HttpLinkOutcome as Simulated, HttpScenario, HttpSim};
 
 use super::time_limit;
-use crate::evidence::{Backend, LinkOutcome, DownloadOutcome};
+use crate::results::{Backend, LinkOutcome, DownloadOutcome};
 
 /// Runs one of our clients; the scenario's traces must have been loaded.
 pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol: Protocol) -> DownloadOutcome {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 use crate::network::{SERVER, SERVER_V6};
-use crate::places;
+use crate::wan_topology;
 
 /// Where a server may stand beside [`SERVER`]: the first place behind it.
 const FIRST_SITE: usize = 1;

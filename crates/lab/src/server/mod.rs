@@ -1,7 +1,7 @@
 //! What stands at the other end: a real nginx, or any command.
 
 mod certificate;
-mod folder;
+mod temp_dir;
 mod listener;
 mod nginx;
 mod payload;
@@ -19,11 +19,11 @@ use marline_sys::process::Room;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::network::Namespaces;
-use crate::places;
+use crate::wan_topology;
 use crate::{LabError, Service};
 use certificate::ServerCertificate;
-pub use folder::TempDir;
-pub(crate) use folder::remove_stale_dirs;
+pub use temp_dir::TempDir;
+pub(crate) use temp_dir::remove_stale_dirs;
 pub use payload::Payload;
 
 /// A server is given this long to listen.

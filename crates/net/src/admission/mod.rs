@@ -7,8 +7,8 @@
 //! Both are used by every listener of this project (proxy, edge, relay, fleet service). They only decide; closing a
 //! connection is the caller's, which stores what it needs for that (`T`) with each entry.
 
-mod guests;
+mod conn_admission;
 mod handshakes;
 
-pub use guests::{AdmissionDenied, ConnAdmission, AdmissionTicket as GuestTicket};
+pub use conn_admission::{AdmissionDenied, ConnAdmission, AdmissionTicket as GuestTicket};
 pub use handshakes::{PendingHandshakes, HandshakeTicket as HandshakeTicket, client_network};

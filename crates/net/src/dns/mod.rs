@@ -21,9 +21,9 @@
 //! device and no per-link configuration of Linux, which is all that is special here. DNSSEC and encrypted DNS are left to the system's
 //! resolver: what a download receives is proved by TLS and by its checksum.
 
-mod absolute;
-mod answer;
-mod exchange;
+mod system_resolver;
+mod resolution;
+mod query;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod hosts;
@@ -34,10 +34,10 @@ mod netifd;
 mod rebinding;
 mod resolver;
 mod servers;
-mod threads;
+mod lookup_threads;
 
-pub use absolute::resolve_absolute;
-pub use answer::{Resolution, ResolveError, AnswerSource};
+pub use system_resolver::resolve_absolute;
+pub use resolution::{Resolution, ResolveError, AnswerSource};
 pub use resolver::Resolver;
 
 #[cfg(test)]

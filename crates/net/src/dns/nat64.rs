@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::reach::register_nat64_prefix;
+use crate::egress::register_nat64_prefix;
 
 /// The name that only DNS64 gives IPv6 addresses (RFC 7050).
 pub(super) const WELL_KNOWN_NAME: &str = "ipv4only.arpa";
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_guard_sees_what_is_behind_a_prefix_that_was_learnt() {
-        use crate::reach::AddressZone;
+        use crate::egress::AddressZone;
         for (bits, length, _) in TABLE {
             // Prefixes of this test alone: they stay known.
             let bits = parse_v6(bits).to_bits() & (u128::MAX >> 32) | (0x2a0f_0000 | u128::from(length)) << 96;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::reach::AddressZone;
+use crate::egress::AddressZone;
 
 /// Where names have led.
 #[derive(Debug, Default)]

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::exchange::{QueryError, query};
+use super::query::{QueryError, query};
 use super::message::Family;
 use super::nat64::{self, Nat64Prefix};
 use super::rebinding::RebindingGuard;
 use super::servers::{ServerSource, SystemPaths, link_servers};
-use super::threads::LookupThreads;
+use super::lookup_threads::LookupThreads;
 use super::{Resolution, ResolveError, AnswerSource, hosts};
 use crate::links::Interface;
-use crate::reach::{EgressPolicy, AddressZone};
+use crate::egress::{EgressPolicy, AddressZone};
 
 /// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Resolver {
     }
 
     /// As [`resolve_for`](Self::resolve_for), for a connection with this right. Where that is restricted, the prefix of the link's NAT64 is learnt before,
-    /// so that an address behind it counts as what it translates to ([`reach`](crate::reach)).
+    /// so that an address behind it counts as what it translates to ([`reach`](crate::egress)).
     ///
     /// # Errors
     /// As [`resolve_for`](Self::resolve_for).

@@ -319,7 +319,7 @@ fn no_answer_ends_with_the_time_limit() {
 /// A network with a prefix of its own: what would be translated to a private address is refused.
 #[test]
 fn what_a_network_translates_to_private_addresses_counts_as_private() {
-    use crate::reach::{EgressPolicy, AddressZone};
+    use crate::egress::{EgressPolicy, AddressZone};
     const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
     let both = test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
     in_network_namespace(|_| {

@@ -33,11 +33,11 @@ use marline_core::fetch::{ConnError, ConnErrorKind};
 
 use super::http1::Http1;
 use super::http2::Http2;
-use super::stream::{Transport, TLS_READ_BUFFER};
+use super::transport::{Transport, TLS_READ_BUFFER};
 use super::{Connection, ProtocolState, Tunnel, Http2Windows, socket_path_sample, socket_error, tls, conn_error};
 use crate::links::is_outside_links_and_not_on;
 use crate::mptcp::{self, unmapped};
-use crate::reach::{Forbidden, EgressPolicy, AddressZone};
+use crate::egress::{Forbidden, EgressPolicy, AddressZone};
 
 /// What is needed to open one connection over one link.
 #[derive(Clone, Debug)]

@@ -7,12 +7,12 @@ use std::time::SystemTime;
 use marline_core::fetch::{Head, ReqId, Trouble};
 use marline_core::units::DataSize;
 
-use super::chunk::ChunkDecoder;
-use super::{Event, Sink, response, head};
+use super::chunked::ChunkDecoder;
+use super::{Event, Sink, response, response_head};
 
 /// The status of a proxy's response to CONNECT.
 pub fn connect_status(head: &[u8]) -> Option<u16> {
-    super::upstream::response_status(head)
+    super::upstream_proxy::response_status(head)
 }
 
 /// The answers of one connection, without the connection.

@@ -19,7 +19,7 @@ use marline_core::fetch::ReqId;
 use marline_core::units::DataSize;
 
 use super::response::ResponseParser;
-use super::stream::Transport;
+use super::transport::Transport;
 use super::{Event, GetRequest, Sink, socket_error};
 
 /// One connection.

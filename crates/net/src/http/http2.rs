@@ -23,8 +23,8 @@ use h2::{Reason, RecvStream, SendStream};
 use marline_core::fetch::{ConnError, ConnErrorKind, ReqId};
 use marline_core::units::DataSize;
 
-use super::head::{self, ParsedHead};
-use super::stream::{ReadBudget, LimitedStream, Transport};
+use super::response_head::{self, ParsedHead};
+use super::transport::{ReadBudget, LimitedStream, Transport};
 use super::{Event, GetRequest, Sink, socket_error, conn_error};
 
 /// How much a server may send ahead of what was consumed (RFC 9113 §5.2). At most 2 GiB each.

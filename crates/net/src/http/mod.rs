@@ -17,20 +17,20 @@
 //! one poll can pass on directly.
 
 mod response;
-mod chunk;
+mod chunked;
 mod dial;
-mod duplicates;
+mod mirror_links;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod head;
-mod host;
+mod response_head;
+mod url_host;
 mod http1;
 mod http2;
 mod lenient;
-mod request;
-mod stream;
+mod get_request;
+mod transport;
 mod tls;
-mod upstream;
+mod upstream_proxy;
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,12 +45,12 @@ use marline_sys::tcp_info::TcpInfo;
 
 pub use response::MAX_FIELDS;
 pub use dial::DialRequest;
-pub use head::ResponseMeta;
-pub use host::{resolver_host, is_loopback_host, is_loopback_url};
+pub use response_head::ResponseMeta;
+pub use url_host::{resolver_host, is_loopback_host, is_loopback_url};
 pub use http2::Http2Windows;
-pub use request::GetRequest;
+pub use get_request::GetRequest;
 pub use tls::{TlsContext, TrustRootsError, tls_config};
-pub use upstream::{ProxyRules, Proxy, ProxyError, ProxySettings, ProxyResponseTimer, Tunnel};
+pub use upstream_proxy::{ProxyRules, Proxy, ProxyError, ProxySettings, ProxyResponseTimer, Tunnel};
 
 /// Where body bytes go.
 pub trait Sink {
@@ -140,7 +140,7 @@ impl Connection {
     /// It is not connected any more.
     pub fn from_socket(socket: tokio::net::TcpStream) -> io::Result<Self> {
         let (local, peer, handshake) = (socket.local_addr()?, socket.peer_addr()?, socket_path_sample(socket.as_fd()).rtt);
-        let exchange = ProtocolState::Http1(Box::new(http1::Http1::new(stream::Transport::plain(socket, None))));
+        let exchange = ProtocolState::Http1(Box::new(http1::Http1::new(transport::Transport::plain(socket, None))));
         Ok(Self { protocol_state: exchange, handshake, local, peer })
     }
 

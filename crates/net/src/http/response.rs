@@ -17,8 +17,8 @@ use std::time::SystemTime;
 use marline_core::fetch::{ConnError, ConnErrorKind, ReqId};
 use marline_core::units::DataSize;
 
-use super::chunk::ChunkDecoder;
-use super::head::{self, Framing};
+use super::chunked::ChunkDecoder;
+use super::response_head::{self, Framing};
 use super::lenient::{
     HTTP_PREFIX, NONSTANDARD_PREFIXES, has_folds, head_end, may_be_status_line, join_folds, parse_leniently, normalized_status_line, starts_with,
 };

@@ -1,10 +1,10 @@
 //! One interface of this machine: what it has, and why it is used or not.
 //!
-//! In: facts that [`super::survey()`] gathered. Out: a value that prints and serializes as `marline links` shows it.
+//! In: facts that [`super::enumerate()`] gathered. Out: a value that prints and serializes as `marline links` shows it.
 //!
 //! 1. The verdict is the first reason that holds, in the order in which a person would look: what it is, whether it
 //!    is up, whether it has an address, whether it leads anywhere.
-//! 2. A verdict says what happens without any option; the user's own choice comes later, in [`super::choose()`].
+//! 2. A verdict says what happens without any option; the user's own choice comes later, in [`super::select()`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -17,8 +17,8 @@ use std::path::Path;
 
 use marline_core::link::LinkKind;
 
-use super::kind::DeviceInfo;
-use super::named::is_interface_name;
+use super::link_kind::DeviceInfo;
+use super::link_arg::is_interface_name;
 
 /// What a PPP device runs on.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, ReqId, RequestRange};
 use marline_core::units::DataSize;
 use marline_net::http::{Connection, DialRequest, Event, GetRequest, Sink, Http2Windows};
-use marline_net::reach::EgressPolicy;
+use marline_net::egress::EgressPolicy;
 use tokio::runtime::{Builder, Runtime};
 
 /// Far longer than any test takes: only a hang meets it.

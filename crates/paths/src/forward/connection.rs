@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use marline_core::units::DataSize;
-use marline_net::{mptcp, pass};
+use marline_net::{mptcp, splice};
 use marline_sys::mptcp::Spoken;
 use rustix::net::sockopt::set_tcp_congestion;
 use socket2::{SockRef, Socket};

@@ -17,7 +17,7 @@
 //! costs two stops for every system call, and takes the debugger's place), nor BPF's `update_socket_protocol` (it is for
 //! the whole machine, and needs a kernel that was built for it).
 
-mod keeper;
+mod supervisor;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -114,13 +114,13 @@ pub fn start(options: &RunOptions) -> Result<StartOutcome, RunError> {
         return Ok(StartOutcome::AlreadyActive);
     }
     let io_error = |what: &'static str| move |why: io::Error| RunError::Io { what, why };
-    keeper::current_netns()
+    supervisor::current_netns()
         .map_err(io_error("the network namespace of this process (/proc, or Linux 6.11)"))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (command_end, supervisor_end) = pair.map_err(|errno| io_error("a pair of sockets")(errno.into()))?;
-    detached::start(supervisor_end, keeper::supervise).map_err(io_error("a process beside the command"))?;
+    detached::start(supervisor_end, supervisor::supervise).map_err(io_error("a process beside the command"))?;
     let installed = seccomp::install().map_err(install_error)?;
-    keeper::send_listener(command_end, &installed.listener, options).map_err(io_error("the process beside the command"))?;
+    supervisor::send_listener(command_end, &installed.listener, options).map_err(io_error("the process beside the command"))?;
     Ok(StartOutcome::Installed { no_new_privileges: installed.no_new_privileges })
 }
 

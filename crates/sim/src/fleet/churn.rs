@@ -10,7 +10,7 @@
 use marline_core::assign::{Prices, Solver, SwitchingCost, WarmStart};
 use marline_core::units::{Bitrate, Ratio};
 
-use super::map::{Fleet, EdgeSpec, FleetSpec, instance};
+use super::topology::{Fleet, EdgeSpec, FleetSpec, instance};
 use crate::rng::{Purpose, RandomStream};
 
 /// A fleet at one moment.

@@ -14,7 +14,7 @@
 //! Only figures of BASS's text went into this: nothing that was measured in a network.
 
 pub mod churn;
-mod map;
+mod topology;
 
 pub use churn::Churn;
-pub use map::{Fleet, EdgeSpec, FleetSpec, instance};
+pub use topology::{Fleet, EdgeSpec, FleetSpec, instance};

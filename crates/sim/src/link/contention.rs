@@ -13,8 +13,8 @@
 use marline_core::units::Instant;
 
 use super::Packet;
-use super::lane::HalfLink;
-use crate::medium::{WifiChannel, CollisionOutcome};
+use super::half_link::HalfLink;
+use crate::wifi_mac::{WifiChannel, CollisionOutcome};
 
 /// Lets both stations send until `now`; the answer is before when nothing arrives.
 pub(super) fn run_contention<P: Packet>(medium: &mut WifiChannel, half_links: &mut [HalfLink<P>; 2], now: Instant) -> Option<Instant> {

@@ -19,27 +19,27 @@
 mod codel;
 mod contention;
 mod delay;
-mod lane;
+mod half_link;
 pub(crate) mod loss;
 mod policer;
 mod queue;
-mod server;
+mod transmitter;
 mod stats;
 
 use std::collections::VecDeque;
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use crate::medium::WifiChannel;
+use crate::wifi_mac::WifiChannel;
 use crate::spec::{Downlink, LinkEventKind, LinkSpec, QueueLimit, TraceFile, Uplink};
 use crate::trace::Trace;
 use contention::run_contention;
 use delay::DelayLine;
-use lane::HalfLink;
+use half_link::HalfLink;
 use loss::LossProcess;
 use policer::Policer;
 use queue::Queue;
-use server::Transmitter;
+use transmitter::Transmitter;
 pub use stats::{PacketCount, DirectionStats};
 
 /// Anything that a link can carry.
@@ -109,7 +109,7 @@ impl<P: Packet> Link<P> {
             Downlink::Trace(file) => Transmitter::trace(loaded_trace(file)),
             Downlink::Wifi { preset, phy } => {
                 let uplink_rate = if let Uplink::Rate(rate) = spec.uplink { Some(rate) } else { None };
-                let uplink_rate = uplink_rate.or(if *preset == crate::medium::WifiPreset::BPaper { None } else { *phy });
+                let uplink_rate = uplink_rate.or(if *preset == crate::wifi_mac::WifiPreset::BPaper { None } else { *phy });
                 let channel = WifiChannel::new(*preset, [*phy, uplink_rate], seed, &spec.name);
                 let solo_rate = channel.solo_rate(0, spec.mtu);
                 medium = Some(channel);

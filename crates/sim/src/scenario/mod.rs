@@ -16,7 +16,7 @@
 //! ```
 //!
 //! 1. Several cases may share one file: `[[case]]` tables with a `name` and whatever differs; `links`, `events`,
-//!    `size`, `floor`, `peer` and `sigma` that a case does not name are taken from the top.
+//!    `size`, `threshold`, `peer` and `sigma` that a case does not name are taken from the top.
 //! 2. Unknown fields are refused, and so are events and deviations of links that are not there.
 //! 3. Traces are names of files; they are looked for by [`Case::load`], so that a scenario can be listed, and its rows
 //!    skipped with the reason, where the traces are absent.
@@ -25,9 +25,9 @@
 //! A language of steps was not used: what happens over time is what the links do, and that is what events are.
 
 mod client;
-mod draw;
-mod floor;
-mod written;
+mod sample_rates;
+mod threshold;
+mod schema;
 
 use std::path::{Path, PathBuf};
 
@@ -35,9 +35,9 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::Serialize;
 
 pub use client::{Client, ClientError};
-pub use floor::{Threshold, Baseline};
+pub use threshold::{Threshold, Baseline};
 
-use crate::ideal::ideal_time;
+use crate::lower_bound::ideal_time;
 use crate::spec::{LinkEvent, LinkSpec};
 use crate::trace::TraceError;
 
@@ -120,7 +120,7 @@ impl Scenario {
     /// # Errors
     /// The line and what is wrong with it.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ScenarioError> {
-        written::parse(text).map_err(|(line, problem)| ScenarioError::Malformed {
+        schema::parse(text).map_err(|(line, problem)| ScenarioError::Malformed {
             file: file.to_path_buf(),
             line,
             problem,

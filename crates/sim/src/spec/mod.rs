@@ -26,14 +26,14 @@
 //!    skipped on a machine that has none of them.
 //! 2. What is printed reads back as the same value.
 //!
-//! The fields are kept as written in one plain structure (`written`) and judged in one place, so that the command
+//! The fields are kept as written in one plain structure (`schema`) and judged in one place, so that the command
 //! line and the scenario file cannot come to differ.
 
-mod change;
+mod event;
 mod loss;
-mod police;
-mod print;
-mod written;
+mod policer;
+mod format;
+mod schema;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -45,13 +45,13 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::ser::{Serialize, Serializer};
 
-pub use change::{LinkEventKind, LinkEvent};
+pub use event::{LinkEventKind, LinkEvent};
 pub use loss::Loss;
-pub use police::PolicerSpec;
+pub use policer::PolicerSpec;
 
-use crate::medium::WifiPreset;
+use crate::wifi_mac::WifiPreset;
 use crate::trace::{Trace, TraceError};
-use written::LinkFields;
+use schema::LinkFields;
 
 /// Why a written link, change or event was refused: the field, its value and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

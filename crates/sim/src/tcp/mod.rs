@@ -18,7 +18,7 @@
 //! 50 ms does to it, and just these decide a download of one second.
 
 pub mod congestion;
-mod fullness;
+mod cwnd_limited;
 mod persist;
 mod prr;
 mod rack;

@@ -5,7 +5,7 @@
 //! 1. Lost segments go first, then new data; both only while the window and the receiver have room.
 //! 2. One timer, as in Linux: the tail-loss probe while nothing is amiss (RFC 8985 §7), the reordering window while
 //!    one runs, otherwise the retransmission timeout, doubled each time (RFC 6298 §5), for a quarter of an hour.
-//! 3. The window grows only on ACKs of data that was sent while it was full (`fullness`).
+//! 3. The window grows only on ACKs of data that was sent while it was full (`cwnd_limited`).
 //! 4. After a pause longer than a timeout the window starts again (RFC 5681 §4.1).
 //! 5. A small segment goes out only as the last one (what Nagle's rule and `TCP_NODELAY` both give a server that
 //!    always has more).
@@ -22,7 +22,7 @@ use core::time::Duration;
 use marline_core::units::Instant;
 
 use super::congestion::{Algorithm, Congestion};
-use super::fullness::CwndLimited;
+use super::cwnd_limited::CwndLimited;
 use super::persist::PeerWindow;
 use super::prr::{AckSummary, Prr};
 use super::rack::Rack;

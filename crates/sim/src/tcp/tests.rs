@@ -207,4 +207,4 @@ fn reno_fills_a_short_link_too() {
     assert!(taken / (160.0 / 20.0 / 0.9653) < 1.08, "{taken}");
 }
 
-mod exact;
+mod strict;

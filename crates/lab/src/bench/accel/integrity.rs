@@ -12,7 +12,7 @@ use marline_core::units::{DataSize, Ratio};
 use marline_sim::rng::{Purpose, RandomStream as Numbers};
 use marline_sim::spec::{LinkEventKind, LinkEvent};
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::Bench;
 use super::unit::Unit;
 use crate::accel::{Air, Stream, Who, World, world};

@@ -37,10 +37,10 @@ use std::time::Duration;
 use clap::Args;
 use marline_core::units::DataSize;
 
-use super::turns::{self, Cases, is_interrupted};
+use super::cases::{self, Cases, is_interrupted};
 use crate::accel::{Stream, Taken, Trial, Who, Workshop, World};
-use crate::crowd::MAX_JOBS;
-use crate::evidence::{Backend, HostInfo};
+use crate::worker_pool::MAX_JOBS;
+use crate::results::{Backend, HostInfo};
 use crate::result_file::ResultFile;
 use crate::runner::command::{prepare_run, print_line, notice};
 use crate::server::Payload;

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::super::sheet::{Threshold, ReportTable};
-use super::super::turns::is_interrupted;
+use super::super::report::{Threshold, ReportTable};
+use super::super::cases::is_interrupted;
 use super::Bench;
 use super::unit::Unit;
 use crate::LabError;

@@ -9,10 +9,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::super::sheet::ReportTable;
-use super::super::turns::is_interrupted;
+use super::super::report::ReportTable;
+use super::super::cases::is_interrupted;
 use crate::LabError;
-use crate::crowd::{EXCLUSIVE_COST, WorkerPool, JOB_COST};
+use crate::worker_pool::{EXCLUSIVE_COST, WorkerPool, JOB_COST};
 use crate::runner::command::notice;
 use crate::runner::format_duration;
 
@@ -83,7 +83,7 @@ fn estimate(units: &[Unit<'_>], jobs: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::sheet::Threshold;
+    use super::super::super::report::Threshold;
     use super::*;
 
     #[test]

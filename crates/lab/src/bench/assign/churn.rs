@@ -13,7 +13,7 @@ use marline_sys::clock;
 use serde::Serialize;
 
 use super::{CANDIDATES_PER_EDGE, FleetSize, parse_time};
-use crate::page::Table;
+use crate::html_report::Table;
 use crate::runner::command::{print_line, notice};
 
 /// What there is to choose of it.

@@ -31,9 +31,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::LabError;
-use crate::evidence::HostInfo;
-use crate::memory::peak_rss_of;
-use crate::page::Table;
+use crate::results::HostInfo;
+use crate::peak_rss::peak_rss_of;
+use crate::html_report::Table;
 use crate::result_file::ResultFile;
 use crate::runner::command::{print_line, notice};
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use marline_sim::spec::LinkSpec;
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{FleetBench, is_interrupted, parse_link};
 use crate::fleet::{LabFleet, FleetProcess};
 use crate::server::find_program;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use marline_core::units::Bitrate;
 use marline_sim::spec::LinkSpec;
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{FleetBench, is_interrupted, parse_link};
 use crate::LabError;
 use crate::live::{Broadcast, LinkFailure, FailureMode, BroadcastConfig, broadcast, two_failures};

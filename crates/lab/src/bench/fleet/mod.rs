@@ -7,7 +7,7 @@
 //! | `download` | the same links the other way | the same |
 //! | `live` | ffmpeg's RTMP at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped |
 //! | `cut` | a link is cut in mid-stream, works again, then another one is | no disconnect; a stall of 1.5 s, silent 2.5 s |
-//! | `killed` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
+//! | `failover` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
 //! | `cpu` | the relay's processor time for a gigabyte, without emulation | 1.5 × haproxy's |
 //!
 //! 1. Each figure is beside what it is compared with, from the same run; who is compared takes turns, in fresh labs.
@@ -16,7 +16,7 @@
 //!    runs are named.
 
 mod cpu;
-mod killed;
+mod failover;
 mod live;
 mod transfer;
 
@@ -25,10 +25,10 @@ use std::path::PathBuf;
 use clap::Args;
 use marline_sim::spec::LinkSpec;
 
-use super::sheet::ReportTable;
-use super::turns::{self, Cases, is_interrupted, parse_link};
-use crate::evidence::Backend;
-use crate::fleet::flow::Direction;
+use super::report::ReportTable;
+use super::cases::{self, Cases, is_interrupted, parse_link};
+use crate::results::Backend;
+use crate::fleet::client_flow::Direction;
 use crate::fleet::{RelayAssignment, FleetConfig, EdgeAccess};
 use crate::result_file::ResultFile;
 use crate::runner::command::prepare_run;
@@ -124,7 +124,7 @@ pub(super) fn run(args: &FleetArgs) -> Result<u8, LabError> {
         "download" => transfer::run(&bench, &mut report, Direction::Down),
         "live" => live::run(&bench, &mut report),
         "cut" => live::run_failures(&bench, &mut report),
-        "killed" => killed::run(&bench, &mut report),
+        "killed" => failover::run(&bench, &mut report),
         _ => cpu::run(&bench, &mut report),
     })?;
     turns::finish(file, &format!("Both ends: {}.\n", args.congestion), &report.table(), &report.to_json(), report.problems)

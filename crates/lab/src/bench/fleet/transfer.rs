@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use marline_sim::spec::LinkSpec;
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{FleetBench, is_interrupted, parse_link};
 use crate::fleet::LabFleet;
-use crate::fleet::flow::{Direction, ClientTransport, transfer};
+use crate::fleet::client_flow::{Direction, ClientTransport, transfer};
 use crate::{Lab, LabError, LabSpec};
 
 /// Links of a row: Mbit/s the way that is measured, and round trip in milliseconds.

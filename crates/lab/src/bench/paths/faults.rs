@@ -17,11 +17,11 @@ use marline_core::units::DataSize;
 use marline_sim::spec::{LinkEventKind, LinkEvent, LinkSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::mptcp::daemon::PathsDaemon;
-use crate::mptcp::fetch::{self, Connection, DownloadResult, SocketProtocol, StopCondition};
-use crate::mptcp::stage::PathVariant;
+use crate::mptcp::http_client::{self, Connection, DownloadResult, SocketProtocol, StopCondition};
+use crate::mptcp::testbed::PathVariant;
 use crate::runner::command::notice;
 use crate::server::Payload;
 use crate::{EmulationReport, Lab, LabError};

@@ -24,11 +24,11 @@ use clap::Args;
 use marline_core::units::DataSize;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 
-use super::sheet::ReportTable;
-use super::turns::{self, Cases, is_interrupted, parse_link};
-use crate::evidence::Backend;
-use crate::mptcp::peer::Mptcpd;
-use crate::mptcp::stage::{TestbedConfig, Testbed, PathVariant};
+use super::report::ReportTable;
+use super::cases::{self, Cases, is_interrupted, parse_link};
+use crate::results::Backend;
+use crate::mptcp::mptcpd::Mptcpd;
+use crate::mptcp::testbed::{TestbedConfig, Testbed, PathVariant};
 use crate::result_file::ResultFile;
 use crate::runner::command::{prepare_run, notice};
 use crate::{Congestion, LabError};

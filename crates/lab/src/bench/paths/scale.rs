@@ -15,10 +15,10 @@ use marline_core::units::{Bitrate, DataSize};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{PathsBench, is_interrupted, parse_link};
-use crate::mptcp::fetch::{Connection, SocketProtocol, StopCondition};
-use crate::mptcp::stage::{Testbed, PathVariant};
+use crate::mptcp::http_client::{Connection, SocketProtocol, StopCondition};
+use crate::mptcp::testbed::{Testbed, PathVariant};
 use crate::runner::command::notice;
 use crate::runner::sampler;
 use crate::server::Payload;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::LabError;
-use crate::evidence::joules::device_model;
-use crate::mptcp::fetch::StopCondition;
-use crate::mptcp::joules;
-use crate::mptcp::stage::{ENERGY_MODEL, PathVariant};
+use crate::results::energy::device_model;
+use crate::mptcp::http_client::StopCondition;
+use crate::mptcp::energy;
+use crate::mptcp::testbed::{ENERGY_MODEL, PathVariant};
 use crate::server::Payload;
 
 /// The categories (eMPTCP §5.1: bad below 8 Mbit/s), Wi-Fi first; rates in Mbit/s. chosen: amid what was measured there.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::LabError;
-use crate::mptcp::fetch::StopCondition;
-use crate::mptcp::stage::PathVariant;
-use crate::mptcp::suspended::SuspendedTraffic;
+use crate::mptcp::http_client::StopCondition;
+use crate::mptcp::testbed::PathVariant;
+use crate::mptcp::suspended_traffic::SuspendedTraffic;
 use crate::server::Payload;
 
 pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<(), LabError> {

@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use super::super::sheet::{Threshold, ReportTable};
+use super::super::report::{Threshold, ReportTable};
 use super::{PathsBench, is_interrupted, parse_link};
 use crate::LabError;
-use crate::mptcp::fetch::StopCondition;
-use crate::mptcp::stage::PathVariant;
+use crate::mptcp::http_client::StopCondition;
+use crate::mptcp::testbed::PathVariant;
 use crate::server::Payload;
 
 /// Rates in Mbit/s and round trips in milliseconds: Wi-Fi's, LTE's.

@@ -7,18 +7,18 @@
 //! | `seek` | the first byte of another offset; HTTP, HTTPS/1.1, HTTP/2 | a loaded round trip of the better link |
 //! | `death` | a link falls silent with 4 MB in the player | nothing may stand still |
 //! | `slow` | a good link with one of 0.3 Mbit/s and 400 ms beside it | the good link alone |
-//! | `crowd` | two hundred players, six hundred that do not read, one that pauses | the bound of memory |
+//! | `many_players` | two hundred players, six hundred that do not read, one that pauses | the bound of memory |
 //!
 //! 1. Ours and the reference take turns, beginning with another one each time; medians are compared.
 //! 2. Real kernel TCP and nginx; the player is emulated ([`player`]), its bytes are compared with the file's.
 //! 3. A figure decides no exit code: it is 1 only if something could not be played. Suspect runs are named.
 
-mod crowd;
-mod film;
+mod many_players;
+mod mp4_fixture;
 mod player;
-mod playing;
+mod playback;
 mod speed;
-mod world;
+mod testbed;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,10 +28,10 @@ use marline_core::units::DataSize;
 use serde::Serialize;
 use serde_json::json;
 
-use super::turns::{self, Cases, is_interrupted};
+use super::cases::{self, Cases, is_interrupted};
 use crate::LabError;
-use crate::evidence::{Backend, stats};
-use crate::page::Table;
+use crate::results::{Backend, stats};
+use crate::html_report::Table;
 use crate::result_file::ResultFile;
 use crate::runner::command::{prepare_run, notice};
 
@@ -47,7 +47,7 @@ pub(super) struct ProxyArgs {
     /// How much is downloaded each time in `speed`.
     #[arg(long, value_name = "SIZE", default_value = "1GB")]
     size: DataSize,
-    /// How long the player of `crowd` that pauses does so; nginx gives up after a minute.
+    /// How long the player of `many_players` that pauses does so; nginx gives up after a minute.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_pause)]
     pause: Duration,
     /// Write everything that was measured to this file as JSON.
@@ -179,11 +179,11 @@ pub(super) fn run(args: &ProxyArgs) -> Result<u8, LabError> {
     let mut report = ProxyReport::default();
     turns::run_cases(&cases.selected_cases(), |case| match case {
         "speed" => speed::run(&mut report, args.runs, args.size),
-        "start" => playing::start(&mut report, args.runs),
-        "seek" => playing::seek(&mut report, args.runs),
-        "death" => playing::link_failure(&mut report, args.runs),
-        "slow" => playing::slow(&mut report, args.runs),
-        _ => crowd::run(&mut report, args.runs, args.pause),
+        "start" => playback::start(&mut report, args.runs),
+        "seek" => playback::seek(&mut report, args.runs),
+        "death" => playback::link_failure(&mut report, args.runs),
+        "slow" => playback::slow(&mut report, args.runs),
+        _ => many_players::run(&mut report, args.runs, args.pause),
     })?;
     let row = |row: &ProxyReportRow| json!({"row": row, "bound": row.bound(), "word": row.verdict()});
     let rows = report.rows.iter().map(row).collect();

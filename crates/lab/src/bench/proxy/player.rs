@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use marline_core::playback::{BufferThresholds, Player, PlayerState};
 use marline_core::units::{self, DataSize};
 
-use super::film::Mp4Fixture;
-use super::world::ProxyResponse;
+use super::mp4_fixture::Mp4Fixture;
+use super::testbed::ProxyResponse;
 
 /// A film and where the proxy has it.
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use marline_core::units::DataSize;
 use marline_sys::process::{self, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::world::{OriginProtocol, ProxyProcess, ProxyTestbed};
+use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
 use super::{Threshold, ProxyReport, is_interrupted};
 use crate::runner::command::notice;
 use crate::server::{TempDir, find_program};

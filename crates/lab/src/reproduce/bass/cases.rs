@@ -14,7 +14,7 @@
 use marline_core::units::Duration;
 use marline_sim::spec::LinkSpec;
 
-use super::setting::{self, UploadCase, PathSegment, ORIGINS, POSITIONS, RelayPosition, UploadRoute, link};
+use super::config::{self, UploadCase, PathSegment, ORIGINS, POSITIONS, RelayPosition, UploadRoute, link};
 use super::simulate;
 
 /// The artefacts that are measured; the others are made of them.

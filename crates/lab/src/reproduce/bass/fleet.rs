@@ -17,8 +17,8 @@ use marline_sim::fleet::{self, Fleet, instance};
 use marline_sim::rng::{Purpose, RandomStream};
 
 use super::rows::hit_threshold;
-use crate::evidence::{ResultRow, stats, round_to_thousandths};
-use crate::reproduce::floor::Threshold;
+use crate::results::{ResultRow, stats, round_to_thousandths};
+use crate::reproduce::threshold::Threshold;
 
 /// One fleet under one load, matched by one.
 struct MatchResult {

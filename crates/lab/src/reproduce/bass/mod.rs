@@ -14,29 +14,29 @@
 
 mod cases;
 mod fleet;
-mod measured;
+mod measurement;
 mod measure;
 mod real;
 mod rows;
-mod send;
-mod setting;
+mod upload;
+mod config;
 mod simulate;
 mod table;
 
 use super::ReproduceArgs;
-use super::book::ResultSet;
-use super::cell;
-use super::floor::{self, Threshold};
+use super::result_set::ResultSet;
+use super::measurement;
+use super::threshold::{self, Threshold};
 use super::store::ResultStore;
 use crate::LabError;
 use crate::bench::is_interrupted;
-use crate::evidence::{Backend, ResultRow};
+use crate::results::{Backend, ResultRow};
 use crate::runner::command::{prepare_run, print_line, notice};
 use cases::{Effort, ARTEFACTS, MEASURED_ARTEFACTS, measured_artefact};
-use measured::{UploadMeasurement, UploadId};
+use measurement::{UploadMeasurement, UploadId};
 use real::UploadRunner;
 use rows::Results;
-use setting::UploadCase;
+use config::UploadCase;
 
 /// Does it, and gives the exit code: 1 if something could not be uploaded.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {

@@ -5,15 +5,15 @@
 //! 1. Uploads over the same links never happen at once. Several labs may, each with links of its own: `--jobs`.
 //! 2. The ways of one case follow each other, so that whatever the machine does meanwhile, it does to all of them.
 
-use super::measured::{UploadMeasurement, UploadResult, UploadId};
+use super::measurement::{UploadMeasurement, UploadResult, UploadId};
 use super::real::UploadRunner;
-use super::setting::{UploadCase, UploadRoute};
+use super::config::{UploadCase, UploadRoute};
 use super::simulate;
 use crate::LabError;
 use crate::bench::is_interrupted;
-use crate::crowd::JOB_COST;
-use crate::mptcp::fetch::STOPPED_BY_USER;
-use crate::reproduce::book::ResultSet;
+use crate::worker_pool::JOB_COST;
+use crate::mptcp::http_client::STOPPED_BY_USER;
+use crate::reproduce::result_set::ResultSet;
 
 /// Measures in real time.
 pub(super) fn measure_real(

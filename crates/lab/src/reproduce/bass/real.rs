@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use marline_sim::spec::LinkSpec;
 
-use super::measured::UploadResult;
-use super::send::{self, UploadSource, RECEIVER_PORT};
-use super::setting::{UploadCase, UploadRoute};
+use super::measurement::UploadResult;
+use super::upload::{self, UploadSource, RECEIVER_PORT};
+use super::config::{UploadCase, UploadRoute};
 use crate::fleet::{CA_DIR, FleetProcess, MemberFiles, relay_in_use, relay_name};
-use crate::places::{Segment, site_address};
+use crate::wan_topology::{Segment, site_address};
 use crate::server::TempDir;
 use crate::{Congestion, Lab, LabError, LabSpec};
 

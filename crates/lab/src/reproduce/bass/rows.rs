@@ -16,12 +16,12 @@
 
 use marline_core::units::Duration;
 
-use super::measured::{UploadMeasurement, UploadResult, UploadId};
-use super::setting::{UploadCase, UploadRoute};
+use super::measurement::{UploadMeasurement, UploadResult, UploadId};
+use super::config::{UploadCase, UploadRoute};
 use super::simulate::index_of_max;
-use crate::evidence::{ResultRow, stats, round_to_thousandths};
-use crate::reproduce::cell;
-use crate::reproduce::floor::{Bound, Threshold};
+use crate::results::{ResultRow, stats, round_to_thousandths};
+use crate::reproduce::measurement;
+use crate::reproduce::threshold::{Bound, Threshold};
 
 /// What was measured, and what it was measured of.
 #[derive(Clone, Copy, Debug)]

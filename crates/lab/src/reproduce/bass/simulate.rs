@@ -2,7 +2,7 @@
 //!
 //! In: a [`Case`], a [`Way`]. Out: [`Measured`].
 //!
-//! 1. TCP and MPTCP are sim's models of the kernel's ([`marline_sim::paths`]), steered as `marline paths --profile throughput` does.
+//! 1. TCP and MPTCP are sim's models of the kernel's ([`marline_sim::mptcp_sim`]), steered as `marline paths --profile throughput` does.
 //!    Links are the same both ways, so that a download stands for an upload.
 //! 2. What lies behind a link adds its round trip to the link's and its loss to the link's; its queue is not modelled, for it is
 //!    wider than the links.
@@ -11,13 +11,13 @@
 
 use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, DataSize, Duration, Ratio};
-use marline_sim::paths::{NoPolicy, MptcpScenario, MptcpSim, download_workload, link_configs};
+use marline_sim::mptcp_sim::{NoPolicy, MptcpScenario, MptcpSim, download_workload, link_configs};
 use marline_sim::spec::{Downlink, LinkSpec, Loss};
 
-use super::measured::{UploadResult, SETTLE_TIME};
-use super::setting::{UploadCase, PathSegment, UploadRoute};
-use crate::evidence::joules::device_model;
-use crate::mptcp::stage::ENERGY_MODEL;
+use super::measurement::{UploadResult, SETTLE_TIME};
+use super::config::{UploadCase, PathSegment, UploadRoute};
+use crate::results::energy::device_model;
+use crate::mptcp::testbed::ENERGY_MODEL;
 
 /// Uploads.
 pub(super) fn upload(case: &UploadCase, route: UploadRoute) -> Result<UploadResult, String> {
@@ -100,7 +100,7 @@ const RECEIVE_WINDOW_TIME: Duration = Duration::from_millis(800);
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::{self, RelayPosition};
+    use super::super::config::{self, RelayPosition};
     use super::*;
 
     fn case(direct: PathSegment) -> UploadCase {

@@ -1,8 +1,8 @@
 //! BASS's figures for people.
 
 use super::rows::{BOTH_LINKS, SPLIT_ONE_LINK, DIRECT_TCP};
-use crate::evidence::ResultRow;
-use crate::page::Table;
+use crate::results::ResultRow;
+use crate::html_report::Table;
 
 /// An artefact's rows; none: there are none.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {

@@ -8,7 +8,7 @@ use marline_core::energy::{EnergyInfoBase, Model};
 use marline_core::link::LinkKind;
 use marline_core::units::{Bitrate, DataSize};
 
-use crate::evidence::{ResultRow, round_to_thousandths};
+use crate::results::{ResultRow, round_to_thousandths};
 
 /// Table 2: LTE, below which Wi-Fi LTE alone is best, above which Wi-Fi alone is; Mbit/s.
 const TABLE_2: [(f64, f64, f64); 4] =
@@ -99,8 +99,8 @@ fn figure_4(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::joules::device_model;
-    use crate::mptcp::stage::ENERGY_MODEL;
+    use crate::results::energy::device_model;
+    use crate::mptcp::testbed::ENERGY_MODEL;
 
     #[test]
     fn table_2_comes_out_within_six_percent_but_for_its_first_entry() {

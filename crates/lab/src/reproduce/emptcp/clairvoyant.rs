@@ -8,10 +8,10 @@
 
 use super::figures::{BOTH_BAD, CLAIRVOYANT, FigureCase, TRACES};
 use super::runner::CaseResults;
-use super::setting::EmptcpClient;
+use super::config::EmptcpClient;
 use super::simulate::{Optimum, CaseResult};
-use crate::evidence::{ResultRow, stats, round_to_thousandths};
-use crate::page::Table;
+use crate::results::{ResultRow, stats, round_to_thousandths};
+use crate::html_report::Table;
 
 /// Those of the floor, with the recorded links.
 const THRESHOLD_ARTEFACTS: [&str; 7] = ["F5", "F6", "F8", "F10", "F13", "F16", TRACES];

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::setting::{self, DEFAULT_RTTS_MS, RunConfig, EmptcpClient, Work};
+use super::config::{self, DEFAULT_RTTS_MS, RunConfig, EmptcpClient, Work};
 
 /// One case and everybody who is compared in it.
 #[derive(Clone, Debug)]

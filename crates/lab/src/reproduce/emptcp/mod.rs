@@ -2,7 +2,7 @@
 //!
 //! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
 //!
-//! 1. In real time everything is kernel MPTCP over emulated links ([`real`]), several cases at once ([`cells`]), each kept
+//! 1. In real time everything is kernel MPTCP over emulated links ([`real`]), several cases at once ([`measurements`]), each kept
 //!    in `evidence/emptcp/lab.jsonl` as soon as it is done; `--continue` goes on there.
 //! 2. `--sim`: the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant and the published
 //!    schedulers that are computed beside them; a minute, and nothing is kept.
@@ -11,15 +11,15 @@
 //!    who is compared.
 
 mod base;
-mod cells;
+mod measurements;
 mod clairvoyant;
 mod figures;
-mod floors;
+mod thresholds;
 mod paper;
 mod measure_real;
 mod rows;
 mod runner;
-mod setting;
+mod config;
 mod simulate;
 mod table;
 
@@ -28,20 +28,20 @@ use std::path::PathBuf;
 use marline_core::energy::Model;
 
 use super::ReproduceArgs;
-use super::book::ResultSet;
-use super::floor;
+use super::result_set::ResultSet;
+use super::threshold;
 use super::store::ResultStore;
 use crate::bench::is_interrupted;
-use crate::evidence::joules::device_model;
-use crate::evidence::{Backend, ResultRow};
-use crate::mptcp::stage::ENERGY_MODEL;
+use crate::results::energy::device_model;
+use crate::results::{Backend, ResultRow};
+use crate::mptcp::testbed::ENERGY_MODEL;
 use crate::runner::command::{prepare_run, print_line, notice};
 use crate::{LabError, scenarios};
-use cells::DownloadMeasurement;
+use measurements::DownloadMeasurement;
 use figures::{ARTEFACTS, CLAIRVOYANT, Effort, FigureCase, GRID, SUSPEND, TRACES};
 use measure_real::CaseRunner;
 use runner::CaseResults;
-use setting::{RunConfig, EmptcpClient};
+use config::{RunConfig, EmptcpClient};
 use simulate::CaseResult;
 
 /// Does it, and gives the exit code: 1 if something could not be downloaded.
@@ -85,7 +85,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
 fn print_measured(args: &ReproduceArgs, figures: &[FigureCase], cells: &[DownloadMeasurement]) -> u8 {
     let model = device_model(ENERGY_MODEL);
     let of = |figure: &FigureCase, client, run: usize| {
-        let played = cells::values_of_run(cells, figure, client, run, args.congestion.name()).map(CaseResult::from)?;
+        let played = measurements::values_of_run(cells, figure, client, run, args.congestion.name()).map(CaseResult::from)?;
         Ok(with_optimum(played, figure, client, run, &model))
     };
     print_results(args, figures, Vec::new(), &runner::run_all(figures, of, |_| {}), Backend::Lab, args.scale)
@@ -209,7 +209,7 @@ fn real(
 ) -> Result<(Vec<DownloadMeasurement>, bool), LabError> {
     let runner = CaseRunner::new(args.congestion, args.trace.clone())?;
     let results = ResultSet::new(store);
-    cells::measure_all(figures, &results, &runner, args.jobs.unwrap_or_else(default_jobs))?;
+    measurements::measure_all(figures, &results, &runner, args.jobs.unwrap_or_else(default_jobs))?;
     Ok((results.into_measurements(), is_interrupted()))
 }
 
@@ -220,7 +220,7 @@ fn default_jobs() -> usize {
 
 /// Prints everything in the form that was asked for, and gives the exit code.
 fn print_results(args: &ReproduceArgs, figures: &[FigureCase], base: Vec<ResultRow>, results: &[CaseResults], backend: Backend, scale: f64) -> u8 {
-    let floors = floors::thresholds(results);
+    let floors = thresholds::thresholds(results);
     let mut rows = base;
     rows.iter_mut().for_each(|row| row.backend = backend);
     rows.extend(rows::rows(results, &floors, backend, scale));

@@ -5,7 +5,7 @@
 //! The paper plots its joules and seconds and gives no numbers for them; percentages are all that its text has.
 
 use super::runner::CaseResults;
-use super::setting::EmptcpClient;
+use super::config::EmptcpClient;
 use super::simulate::CaseResult;
 
 /// A sentence of the paper.
@@ -85,7 +85,7 @@ const fn statement(
     PaperStatement { artefact, case, metric: what, client: who, baseline: than, min_percent: from, max_percent: to, section, explanation: why: reason, is_tuned: false }
 }
 
-/// A sentence that the setting was made after ([`super::setting::background`], [`super::setting::walk`]).
+/// A sentence that the setting was made after ([`super::config::background`], [`super::config::walk`]).
 const fn tuned_statement(said: PaperStatement) -> PaperStatement {
     PaperStatement { is_tuned: true, ..said }
 }

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use marline_core::units::DataSize;
 use serde::{Deserialize, Serialize};
 
-use super::setting::{RunConfig, EmptcpClient, Work};
-use crate::evidence::joules::device_model;
-use crate::mptcp::fetch::{DownloadResult, STOPPED_BY_USER, StopCondition};
-use crate::mptcp::stage::{ENERGY_MODEL, TestbedConfig, Testbed};
-use crate::mptcp::suspended::SuspendedTraffic;
-use crate::mptcp::{joules, page, stage};
+use super::config::{RunConfig, EmptcpClient, Work};
+use crate::results::energy::device_model;
+use crate::mptcp::http_client::{DownloadResult, STOPPED_BY_USER, StopCondition};
+use crate::mptcp::testbed::{ENERGY_MODEL, TestbedConfig, Testbed};
+use crate::mptcp::suspended_traffic::SuspendedTraffic;
+use crate::mptcp::{energy, web_page, testbed};
 use crate::server::{TempDir, Payload};
 use crate::{Congestion, EmulationReport, LabError};
 

@@ -14,10 +14,10 @@ use super::figures::FigureCase;
 use super::paper::{EXPLAIN_BEYOND, STATEMENTS, PaperStatement};
 use super::measure_real::{TimelinePoint, STEP_S};
 use super::runner::CaseResults;
-use super::setting::EmptcpClient;
+use super::config::EmptcpClient;
 use super::simulate::{self, CaseResult};
-use crate::evidence::{Backend, ResultRow, stats, round_to_thousandths};
-use crate::reproduce::floor::Threshold;
+use crate::results::{Backend, ResultRow, stats, round_to_thousandths};
+use crate::reproduce::threshold::Threshold;
 
 /// What is measured in every case: name, unit, and how.
 type Metric = (&'static str, &'static str, fn(&CaseResult) -> Option<f64>);

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::figures::FigureCase;
-use super::setting::EmptcpClient;
+use super::config::EmptcpClient;
 use super::simulate::CaseResult;
-use crate::evidence::stats;
+use crate::results::stats;
 
 /// A case and what came of it.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! In: a [`Setting`], who decides. Out: [`Played`].
 //!
-//! 1. The machine is the one of `marline paths`, over sim's model of kernel MPTCP ([`marline_sim::paths`]); TCP over one
+//! 1. The machine is the one of `marline paths`, over sim's model of kernel MPTCP ([`marline_sim::mptcp_sim`]); TCP over one
 //!    link is the same without anybody who decides.
 //! 2. The paper's RFC 2861 switch (§3.6: a suspended subflow keeps its window) is the server's and not the client's; here
 //!    eMPTCP's server has it and nobody else's. Its second change of the sender, a round trip of zero for a subflow that
@@ -16,14 +16,14 @@ use marline_core::energy::{Model, RadioModel};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Config, Goal, Paths, Policy};
 use marline_core::units::{DataSize, Instant};
-use marline_sim::optimum::mdp::{RateChain, MdpSchedule};
-use marline_sim::optimum::{Grid, Transfer};
-use marline_sim::paths::{RateSchedule, NoPolicy, MptcpOutcome, PAYLOAD_SHARE, MptcpScenario, MdpPolicy, MptcpSim, download_workload, page_workload, link_configs};
+use marline_sim::clairvoyant::mdp::{RateChain, MdpSchedule};
+use marline_sim::clairvoyant::{Grid, Transfer};
+use marline_sim::mptcp_sim::{RateSchedule, NoPolicy, MptcpOutcome, PAYLOAD_SHARE, MptcpScenario, MdpPolicy, MptcpSim, download_workload, page_workload, link_configs};
 use marline_sim::spec::LinkSpec;
 
 use super::measure_real::{RunResult, TimelinePoint, STEP_S};
-use super::setting::{RunConfig, EmptcpClient, Work};
-use crate::mptcp::page;
+use super::config::{RunConfig, EmptcpClient, Work};
+use crate::mptcp::web_page;
 
 /// What came of a case, in whatever time. Times in seconds, energies in joules.
 #[derive(Clone, PartialEq, Debug)]
@@ -237,10 +237,10 @@ const GRAINS_PER_TRANSFER: u64 = 2000;
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::DEFAULT_RTTS_MS;
+    use super::super::config::DEFAULT_RTTS_MS;
     use super::*;
-    use crate::evidence::joules::device_model;
-    use crate::mptcp::stage::ENERGY_MODEL;
+    use crate::results::energy::device_model;
+    use crate::mptcp::testbed::ENERGY_MODEL;
 
     #[test]
     fn tcp_over_wifi_costs_what_its_time_and_bits_do() {

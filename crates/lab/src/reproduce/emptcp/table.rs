@@ -3,9 +3,9 @@
 use super::figures::GRID;
 use super::paper::STATEMENTS;
 use super::rows::TIMELINES;
-use super::setting::EmptcpClient;
-use crate::evidence::ResultRow;
-use crate::page::Table;
+use super::config::EmptcpClient;
+use crate::results::ResultRow;
+use crate::html_report::Table;
 
 /// One artefact: a line per case and client; with the clairvoyant's energy where it is known.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {

@@ -25,9 +25,9 @@
 
 use marline_core::playback::MediaProfile;
 use marline_core::units::{Bitrate, DataSize, Duration};
-use marline_sim::fluctuation::{RateDrop, apply_drops, rate_drops, log_ar1};
+use marline_sim::rate_process::{RateDrop, apply_drops, rate_drops, log_ar1};
 
-use super::setting::{RunConfig, GreenBagPolicy, video};
+use super::config::{RunConfig, GreenBagPolicy, video};
 
 /// The artefacts that need no traces, in the order in which they are printed.
 pub(super) const ARTEFACTS: [&str; 9] = ["F9a", "F9b", "F10", "F11", "F12", "F13", "F14", "X-over", "X-fluct"];

@@ -4,7 +4,7 @@
 //! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
 //!
 //! 1. In real time everything is played through `marline proxy` over kernel TCP and emulated links ([`real`]), many cases
-//!    at once ([`cells`]), each kept in `evidence/greenbag/lab.jsonl` as soon as it is done; `--continue` goes on there.
+//!    at once ([`measurements`]), each kept in `evidence/greenbag/lab.jsonl` as soon as it is done; `--continue` goes on there.
 //!    The same cases in virtual time stand beside it.
 //! 2. In virtual time (`--sim`) it is the machine of `marline proxy` over sim's links and its model of TCP: minutes of
 //!    video in a fraction of a second each, and so more of them.
@@ -12,13 +12,13 @@
 //!    time; where the machine forbids a lab, it says so and leaves that part out.
 //! 4. `--runs` changes how often chance is asked where it plays a part (figure 12, wandering links).
 
-mod cells;
+mod measurements;
 mod figures;
-mod floors;
+mod thresholds;
 mod measure_real;
 mod rows;
 mod runner;
-mod setting;
+mod config;
 mod table;
 
 use std::path::PathBuf;
@@ -26,19 +26,19 @@ use std::path::PathBuf;
 use marline_core::units::Duration;
 
 use super::ReproduceArgs;
-use super::book::ResultSet;
-use super::floor;
+use super::result_set::ResultSet;
+use super::threshold;
 use super::store::ResultStore;
 use crate::bench::is_interrupted;
-use crate::evidence::Backend;
+use crate::results::Backend;
 use crate::runner::command::{prepare_run, print_line, notice};
 use crate::runner::format_duration;
 use crate::{LabError, scenarios};
-use cells::PlaybackMeasurement;
+use measurements::PlaybackMeasurement;
 use figures::{ARTEFACTS, Effort, FigureCase, TRACES};
 use measure_real::PlaybackRunner;
 use runner::CaseResults;
-use setting::RunConfig;
+use config::RunConfig;
 
 /// Does it, and gives the exit code: 1 if something could not be played.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
@@ -63,8 +63,8 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         }
         (figures, cells)
     };
-    let figures = cells::measured_figures(figures, &cells);
-    let each = |figure: &FigureCase, policy, run| cells::result_with_optimum(&cells, figure, policy, run);
+    let figures = measurements::measured_figures(figures, &cells);
+    let each = |figure: &FigureCase, policy, run| measurements::result_with_optimum(&cells, figure, policy, run);
     notice(if args.uses_kept { "what a clairvoyant would have needed" } else { COMPARISON_NOTE });
     let real = with_unreliable_counts(runner::run_all(&figures, each, |_| {}), &figures, &cells);
     let compared = if args.uses_kept { Vec::new() } else { run_simulated(args, &figures) };
@@ -75,7 +75,7 @@ const COMPARISON_NOTE: &str = "what a clairvoyant would have needed, and the sam
 
 fn with_unreliable_counts(mut results: Vec<CaseResults>, figures: &[FigureCase], cells: &[PlaybackMeasurement]) -> Vec<CaseResults> {
     for (results, figure) in results.iter_mut().zip(figures) {
-        results.unreliable = figure.policies.iter().map(|policy| (*policy, cells::unreliable_count(cells, figure, *policy))).collect();
+        results.unreliable = figure.policies.iter().map(|policy| (*policy, measurements::unreliable_count(cells, figure, *policy))).collect();
     }
     results
 }
@@ -114,7 +114,7 @@ fn real(args: &ReproduceArgs, figures: &[FigureCase], store: ResultStore<Playbac
     notice(&format!("{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue", format_duration(least)));
     let workshop = PlaybackRunner::new(args.trace.clone())?;
     let results = ResultSet::new(Some(store));
-    cells::measure_all(figures, &results, &workshop, at_once)?;
+    measurements::measure_all(figures, &results, &workshop, at_once)?;
     Ok((results.into_measurements(), is_interrupted()))
 }
 
@@ -136,7 +136,7 @@ fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> 
         Some(Ok(())) => {
             let workshop = PlaybackRunner::new(args.trace.clone())?;
             let results = ResultSet::new(None).with_line_prefix(Some("lab: "));
-            let played = cells::measure_all(&short, &results, &workshop, QUICK_JOBS);
+            let played = measurements::measure_all(&short, &results, &workshop, QUICK_JOBS);
             played.map(|()| (is_interrupted(), results.into_measurements()))
         }
     };
@@ -148,8 +148,8 @@ fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> 
             return Ok(code);
         }
     };
-    let shown = cells::measured_figures(short, &cells);
-    let real = runner::run_all(&shown, |figure, policy, run| cells::result_with_optimum(&cells, figure, policy, run), |_| {});
+    let shown = measurements::measured_figures(short, &cells);
+    let real = runner::run_all(&shown, |figure, policy, run| measurements::result_with_optimum(&cells, figure, policy, run), |_| {});
     Ok(code.max(print_results(args, &shown, Some(&real), &runner::simulate_all(&shown, |_| {}))))
 }
 
@@ -159,11 +159,11 @@ const QUICK_JOBS: usize = 3;
 /// Prints everything in the form that was asked for, and gives the exit code.
 fn print_results(args: &ReproduceArgs, figures: &[FigureCase], real: Option<&[CaseResults]>, simulated: &[CaseResults]) -> u8 {
     let (results, backend) = real.map_or((simulated, Backend::Sim), |real| (real, Backend::Lab));
-    let floors = floors::thresholds(results);
+    let floors = thresholds::thresholds(results);
     let rows = rows::rows(results, &floors, backend);
     let suspects: usize = results.iter().flat_map(|results| &results.unreliable).map(|(_, count)| count).sum();
     let compared = real.filter(|_| !simulated.is_empty());
-    let compared = compared.map(|_| rows::rows(simulated, &floors::thresholds(simulated), Backend::Sim));
+    let compared = compared.map(|_| rows::rows(simulated, &thresholds::thresholds(simulated), Backend::Sim));
     let compared = compared.as_deref();
     let problems: Vec<String> = results.iter().flat_map(CaseResults::problems).collect();
     problems.iter().for_each(|problem| notice(problem));

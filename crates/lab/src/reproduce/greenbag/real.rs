@@ -25,9 +25,9 @@ use marline_sys::clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::setting::{RunConfig, PLAYER_THRESHOLDS, GreenBagPolicy};
+use super::config::{RunConfig, PLAYER_THRESHOLDS, GreenBagPolicy};
 use crate::player::{self, Mp4Fixtures, PlayerConfig, PlaybackResult};
-use crate::reproduce::cell::{self, MeasuredValues};
+use crate::reproduce::measurement::{self, MeasuredValues};
 use crate::server::TempDir;
 use crate::{EmulationReport, Lab, LabError, LabSpec, Service};
 

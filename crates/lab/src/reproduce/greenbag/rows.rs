@@ -7,9 +7,9 @@
 
 use super::figures::{ALL_POLICIES, TRACES};
 use super::runner::CaseResults;
-use super::setting::{PlaybackMetrics, GreenBagPolicy};
-use crate::evidence::{Backend, ResultRow, stats, round_to_thousandths};
-use crate::reproduce::floor::Threshold;
+use super::config::{PlaybackMetrics, GreenBagPolicy};
+use crate::results::{Backend, ResultRow, stats, round_to_thousandths};
+use crate::reproduce::threshold::Threshold;
 
 /// What is measured in every case.
 pub(super) const METRICS: [(&str, &str); 4] =

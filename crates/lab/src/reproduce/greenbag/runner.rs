@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::figures::FigureCase;
-use super::setting::{PlaybackMetrics, GreenBagPolicy};
-use crate::evidence::stats;
+use super::config::{PlaybackMetrics, GreenBagPolicy};
+use crate::results::stats;
 
 /// A case and what came of it.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! GreenBag's figures for people: one table per artefact, then what the paper's text says, then the floors.
 
-use crate::evidence::ResultRow;
-use crate::page::Table;
+use crate::results::ResultRow;
+use crate::html_report::Table;
 
 /// One artefact: a line per case and policy, ours beside the clairvoyant's; `beside`: what virtual time has made of the
 /// same.
@@ -100,9 +100,9 @@ mod tests {
         rows,
         tests::{done, played},
     };
-    use super::super::setting::GreenBagPolicy;
+    use super::super::config::GreenBagPolicy;
     use super::*;
-    use crate::evidence::Backend;
+    use crate::results::Backend;
 
     #[test]
     fn a_line_has_ours_the_clairvoyants_and_the_gap() {

@@ -12,13 +12,13 @@
 //! 5. What the accelerator cannot do is left out with a line that says so; the rest is measured all the same.
 //! 6. The exit code is 1 if something else could not be measured.
 
-mod cell;
+mod measurement;
 mod energy;
 mod paper;
 mod plan;
-mod reason;
+mod explain;
 mod rows;
-mod setting;
+mod config;
 mod table;
 
 use std::sync::{Mutex, PoisonError};
@@ -26,19 +26,19 @@ use std::sync::{Mutex, PoisonError};
 use marline_core::units::DataSize;
 
 use super::ReproduceArgs;
-use super::book::ResultSet;
+use super::result_set::ResultSet;
 use super::store::ResultStore;
 use crate::accel::Workshop;
 use crate::bench::is_interrupted;
-use crate::crowd::{MAX_JOBS, JOB_COST};
-use crate::evidence::Backend;
+use crate::worker_pool::{MAX_JOBS, JOB_COST};
+use crate::results::Backend;
 use crate::runner::command::{prepare_run, print_line, notice};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
-use cell::PointMeasurement;
+use measurement::PointMeasurement;
 use plan::PlannedMeasurement;
 use rows::Results;
-use setting::{FigurePoint, MEASURED};
+use config::{FigurePoint, MEASURED};
 
 /// What can be asked for.
 const ARTEFACTS: [&str; 9] = ["F1", "F2a", "F2b", "F2c", "F5", "F6", "F7", "F8", "S8"];
@@ -158,7 +158,7 @@ impl Selection {
             let counted = self.0.iter().any(|name| name == "S8") && account.contains(&(case.artefact, &case.name));
             self.0.is_empty() || self.0.iter().any(|name| is_point(name, case)) || counted
         };
-        let mut all: Vec<FigurePoint> = MEASURED.into_iter().flat_map(setting::cases).filter(named).collect();
+        let mut all: Vec<FigurePoint> = MEASURED.into_iter().flat_map(config::cases).filter(named).collect();
         if quick {
             all = all.into_iter().map(FigurePoint::quick).collect();
         }
@@ -210,7 +210,7 @@ fn measure_all(items: &[Vec<PlannedMeasurement<'_>>], jobs: usize, store: Option
         if refused().contains(&variant) {
             return Ok(None);
         }
-        match cell::measure_point(item.case, item.variant, item.sender, item.run, (&payload, &runner)) {
+        match measurement::measure_point(item.case, item.variant, item.sender, item.run, (&payload, &runner)) {
             _ if is_interrupted() => Ok(None),
             Ok(came) => Ok(Some(came)),
             Err(why) if why.to_string().starts_with(START_ERROR) => {

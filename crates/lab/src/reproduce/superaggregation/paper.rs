@@ -75,7 +75,7 @@ fn is_case(case: &str, said: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::cases;
+    use super::super::config::cases;
     use super::*;
 
     #[test]

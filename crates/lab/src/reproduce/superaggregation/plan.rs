@@ -10,9 +10,9 @@
 
 use std::time::Duration;
 
-use super::cell::MeasurementPoint;
+use super::measurement::MeasurementPoint;
 use super::paper;
-use super::setting::{FigurePoint, Variant};
+use super::config::{FigurePoint, Variant};
 use crate::Congestion;
 use crate::runner::format_duration;
 
@@ -118,7 +118,7 @@ pub(super) fn omitted(
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::{MEASURED, cases};
+    use super::super::config::{MEASURED, cases};
     use super::*;
 
     fn all() -> Vec<FigurePoint> {

@@ -4,15 +4,15 @@
 //! 2. The ideal is plain TCP without trouble, times the share of the time in which the link was there.
 //! 3. Where a published gain does not come back, the row of `gain` says why, by what the sender's TCP_INFO showed.
 
-use super::cell::{PointMeasurement, RunResult, MeasurementPoint};
+use super::measurement::{PointMeasurement, RunResult, MeasurementPoint};
 use super::energy::{self, ACK_SHARE, DOWNLOAD_MB};
 use super::paper::{self, GAIN, IDEAL_PERCENT};
-use super::reason::ExplainInput;
-use super::setting::{FigurePoint, IDEAL, Variant};
+use super::explain::ExplainInput;
+use super::config::{FigurePoint, IDEAL, Variant};
 use crate::Congestion;
 use crate::accel::blackouts::availability;
-use crate::evidence::{Backend, ResultRow, stats, round_to_thousandths};
-use crate::reproduce::cell;
+use crate::results::{Backend, ResultRow, stats, round_to_thousandths};
+use crate::reproduce::measurement;
 
 /// All that was measured of some cases.
 pub(super) struct Results<'a> {
@@ -191,7 +191,7 @@ fn activity_note(cells: &[NumberedRun<'_>]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::cases;
+    use super::super::config::cases;
     use super::*;
 
     fn measured(case: &FigurePoint, variant: usize, run: u32, mbps: f64) -> PointMeasurement {

@@ -1,7 +1,7 @@
 //! Super-aggregation's figures for people: a line for each point, sender and way, a column for each thing that is measured.
 
-use crate::evidence::ResultRow;
-use crate::page::Table;
+use crate::results::ResultRow;
+use crate::html_report::Table;
 
 /// An artefact's rows; none: there are none.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {

@@ -1,10 +1,10 @@
 //! Links in virtual time: rates and delays to the nanosecond, losses in their bounds, every packet accounted for.
 
-mod cell;
+mod wifi_channel;
 mod chance;
 mod changes;
 mod histories;
-mod traced;
+mod trace;
 
 use marline_core::units::Duration;
 
