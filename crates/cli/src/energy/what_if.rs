@@ -158,7 +158,7 @@ mod tests {
         line(format!(r#"{{"log":"start","version":"0","config":{config}}}"#));
         for (link, name, kind) in [(0, "wwan0", "lte"), (1, "eth0", "ethernet")] {
             let profile =
-                format!(r#"{{"name":"{name}","kind":"{kind}","metered":false,"budget":null,"limit":null}}"#);
+                format!(r#"{{"name":"{name}","kind":"{kind}","metered":false,"budget":null,"rate_limit":null}}"#);
             line(format!(r#"{{"log":"in","at":0,"input":{{"in":"link_up","link":{link},"profile":{profile}}}}}"#));
         }
         line(r#"{"log":"out","output":{"out":"connect","conn":0,"link":0,"origin":0}}"#.into());
