@@ -29,7 +29,7 @@ Examples:
   marline fleet ca issue operator ann --out ~/marline
       ann.pem, ann.key and ca.pem, for a person's machine.
   marline fleet ca revoke --role edge cam-7
-  marline fleet ca list --json | jq -r '.[] | select(.state == \"ok\") | .identity'
+  marline fleet ca list --json | jq -r '.[] | select(.state == \"valid\") | .identity'
 
 The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. ca.key in it is the fleet: keep a copy where nobody
 else gets it. docs/fleet.md tells about all files.
